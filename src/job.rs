@@ -1,0 +1,251 @@
+//! The words: what a job, an item, an instance and a fencing token are, everywhere in this program. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use crate::tree::Zxid;
+
+/// The separator in instance and task ids (ElasticJob's).
+pub const ID_SEPARATOR: &str = "@-@";
+
+/// The largest sharding total count that is accepted. ElasticJob has no limit; this one is where a resharding still
+/// fits into a few dozen transactions of ZooKeeper's default size.
+pub const SHARDING_TOTAL_COUNT_MAX: u32 = 10_000;
+
+/// Why a name was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} `{given}` {reason}")]
+pub struct NameError {
+    /// `job name`, `instance id` and the like.
+    pub what: &'static str,
+    /// What was given.
+    pub given: String,
+    /// What is wrong and what is allowed.
+    pub reason: &'static str,
+}
+
+/// A job's name: the name of its node under the namespace.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobName(Arc<str>);
+
+impl JobName {
+    /// Bytes in the longest name accepted: ElasticJob's trace tables hold 100 characters and task ids 255 bytes, but
+    /// jobs without tracing may exceed that.
+    pub const MAX_BYTES: usize = 200;
+
+    /// Checks a name.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        let error = |reason| NameError { what: "job name", given: text.to_owned(), reason };
+        if text.is_empty() {
+            return Err(error("is empty; it must have 1 to 200 bytes"));
+        }
+        if text.len() > Self::MAX_BYTES {
+            return Err(error("is too long; it must have 1 to 200 bytes"));
+        }
+        if text.contains('/') {
+            return Err(error("holds a `/`, which separates nodes"));
+        }
+        if text.contains(ID_SEPARATOR) {
+            return Err(error("holds `@-@`, which separates the parts of task ids"));
+        }
+        if crate::tree::Path::root().try_child(text).is_err() {
+            return Err(error("is `.`, `..` or holds a control character"));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An item of a job: a number from 0 to the sharding total count less one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Item(pub u32);
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An instance of a job: `{ipv4}@-@{unique}`.
+///
+/// Anything may stand in the registry, so the text is kept as it is; [`InstanceId::server_ip`] tells whether it has
+/// the form.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceId(Arc<str>);
+
+impl InstanceId {
+    /// An instance on this server. `unique` distinguishes it from others there.
+    pub fn new(server_ip: Ipv4Addr, unique: &str) -> Self {
+        Self(format!("{server_ip}{ID_SEPARATOR}{unique}").into())
+    }
+
+    /// An instance id that stands in the registry.
+    pub fn from_registry(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The address before the separator: the instance's server. `None` if it is not an IPv4 address.
+    pub fn server_ip(&self) -> Option<Ipv4Addr> {
+        self.0.split_once(ID_SEPARATOR)?.0.parse().ok()
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which sharding of a job: the transaction that made it. Grows with each; zero means never sharded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Generation(pub i64);
+
+/// Grows with each new owner and each execution of an item (promise P3): the id of the transaction that created the
+/// node which gives the right to act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FencingToken(pub i64);
+
+impl From<Zxid> for FencingToken {
+    fn from(zxid: Zxid) -> Self {
+        Self(zxid.0)
+    }
+}
+
+/// How items are divided among instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShardingStrategy {
+    /// Equal runs of items, remainders to the first instances (ElasticJob's default).
+    AvgAllocation,
+    /// As above, with the order of instances reversed for job names with an even hash.
+    Odevity,
+    /// As above, with the order of instances rotated by the job name's hash.
+    RoundRobin,
+    /// As above, rotated by hash and clock.
+    SingleShardingBalance,
+    /// By the hash of job name and item, the consistent hashing of the articles; Sidekeeper only.
+    ConsistentHash,
+}
+
+/// A job's configuration: ElasticJob's `JobConfigurationPOJO` (protocol 1.4), checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobConfiguration {
+    /// The job.
+    pub job_name: JobName,
+    /// Quartz cron expression; `None`: no schedule.
+    pub cron: Option<String>,
+    /// Time zone of the expression as written; `None`: UTC.
+    pub time_zone: Option<String>,
+    /// Into how many items the job is split, 1 to [`SHARDING_TOTAL_COUNT_MAX`].
+    pub sharding_total_count: u32,
+    /// One parameter for each item, `0=a,1=b`.
+    pub sharding_item_parameters: String,
+    /// A parameter for the whole job.
+    pub job_parameter: String,
+    /// Whether running nodes are kept.
+    pub monitor_execution: bool,
+    /// Whether items of crashed instances are executed by others.
+    pub failover: bool,
+    /// Whether missed fires are made up for.
+    pub misfire: bool,
+    /// Seconds between our clock and the registry's that are tolerated; negative: not checked.
+    pub max_time_diff_seconds: i32,
+    /// Minutes between two reconciliations; zero or less: never.
+    pub reconcile_interval_minutes: i32,
+    /// ElasticJob's strategy type as written; `None`: the default.
+    pub job_sharding_strategy_type: Option<String>,
+    /// ElasticJob's thread pool type as written.
+    pub job_executor_thread_pool_size_provider_type: Option<String>,
+    /// ElasticJob's error handler type as written.
+    pub job_error_handler_type: Option<String>,
+    /// ElasticJob's listener types as written.
+    pub job_listener_types: Vec<String>,
+    /// Settings by key; Sidekeeper's own begin with `sidekeeper.`.
+    pub props: BTreeMap<String, String>,
+    /// Words.
+    pub description: String,
+    /// Stored only.
+    pub label: Option<String>,
+    /// Whether a server that does not exist yet is registered as disabled.
+    pub disabled: bool,
+    /// Whether this configuration replaces the registry's.
+    pub overwrite: bool,
+    /// Whether the first assignment stays for good.
+    pub static_sharding: bool,
+    /// The source text of `jobExtraConfigurations` (lines with their line ends, from the key on), kept byte for byte;
+    /// empty if there are none.
+    pub job_extra_configurations: String,
+}
+
+impl JobConfiguration {
+    /// A configuration with ElasticJob's builder defaults (protocol 1.4).
+    pub fn new(job_name: JobName, sharding_total_count: u32) -> Self {
+        Self {
+            job_name,
+            cron: None,
+            time_zone: None,
+            sharding_total_count,
+            sharding_item_parameters: String::new(),
+            job_parameter: String::new(),
+            monitor_execution: true,
+            failover: false,
+            misfire: true,
+            max_time_diff_seconds: -1,
+            reconcile_interval_minutes: 10,
+            job_sharding_strategy_type: None,
+            job_executor_thread_pool_size_provider_type: None,
+            job_error_handler_type: None,
+            job_listener_types: Vec::new(),
+            props: BTreeMap::new(),
+            description: String::new(),
+            label: None,
+            disabled: false,
+            overwrite: false,
+            static_sharding: false,
+            job_extra_configurations: String::new(),
+        }
+    }
+}
+
+/// Something wrong that does not stop a job: which node, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// The node concerned.
+    pub path: crate::tree::Path,
+    /// What is wrong and what to do about it, in one sentence.
+    pub message: String,
+}

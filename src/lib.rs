@@ -1,0 +1,21 @@
+//! Sidekeeper: a gRPC coordination sidecar that speaks ElasticJob's ZooKeeper protocol.
+
+pub mod job;
+pub mod registry;
+pub mod tree;
+
+/// The code generated from `proto/sidekeeper/v1`.
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::restriction,
+    clippy::disallowed_types,
+    unreachable_pub,
+    unused_qualifications
+)]
+pub mod proto {
+    tonic::include_proto!("sidekeeper.v1");
+
+    /// The encoded descriptor set, for server reflection.
+    pub const DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sidekeeper_descriptor.bin"));
+}

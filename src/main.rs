@@ -1,0 +1,3 @@
+//! The `sidekeeper` program.
+
+fn main() {}

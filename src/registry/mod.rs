@@ -1,0 +1,150 @@
+//! The registry: a tree of nodes that the members of a fleet share. Shell.
+//!
+//! Two implementations give the same guarantees and pass the same conformance suite (`tests/registry`):
+//! [`zookeeper`] speaks to a ZooKeeper ensemble, [`embedded`] keeps the tree in this process.
+//!
+//! A [`Registry`] opens [`Session`]s. A session ends for good when it is lost; whoever needs the registry after that
+//! opens another one, registers its ephemeral nodes again and adds its watches again.
+//!
+//! This room must not know what a job is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::{mpsc, watch};
+
+use crate::tree::{Node, NodeKind, OperationResult, Path, SessionId, Transaction, WatchEvent};
+
+/// Why a request to the registry failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A node that must exist does not.
+    #[error("{0} does not exist")]
+    NoNode(Path),
+    /// A node that must not exist does.
+    #[error("{0} exists already")]
+    NodeExists(Path),
+    /// A node has another version than it must have.
+    #[error("{0} has another version than expected")]
+    BadVersion(Path),
+    /// A node cannot be deleted because it has children.
+    #[error("{0} has children")]
+    NotEmpty(Path),
+    /// A node cannot be created because its parent is ephemeral.
+    #[error("the parent of {0} is ephemeral and cannot have children")]
+    ParentIsEphemeral(Path),
+    /// We may not do that. Check the digest and the node's access list.
+    #[error("no permission for {0}; check the registry's digest and the node's access list")]
+    NoPermission(Path),
+    /// The request may or may not have taken effect: the connection broke, or the answer did not come in time.
+    /// Look before trying again.
+    #[error("whether the request took effect is unknown: {0}")]
+    OutcomeUnknown(String),
+    /// The request was not sent, because there is no connection now. The session may still be alive.
+    #[error("not connected to the registry")]
+    Suspended,
+    /// The session is gone, and its ephemeral nodes with it.
+    #[error("the session with the registry is gone")]
+    SessionLost,
+    /// No session could be opened. Says to which address and why.
+    #[error("cannot open a session with the registry: {0}")]
+    Unreachable(String),
+    /// Anything else that did definitely not take effect.
+    #[error("the registry refused the request: {0}")]
+    Refused(String),
+}
+
+/// Why a transaction failed. Nothing of it took effect, unless the error is [`Error::OutcomeUnknown`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct CommitError {
+    /// The index of the step that failed, if one did.
+    pub index: Option<usize>,
+    /// Why.
+    #[source]
+    pub error: Error,
+}
+
+impl From<Error> for CommitError {
+    fn from(error: Error) -> Self {
+        Self { index: None, error }
+    }
+}
+
+/// The state of a session. `Lost` is final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionState {
+    /// The registry answers.
+    Connected,
+    /// The connection is broken; the session may still be alive, and the implementation tries to return to it.
+    Suspended,
+    /// The session expired or was closed; its ephemeral nodes are gone or will be soon.
+    Lost,
+}
+
+/// Chooses the paths whose data a watch is to bring along. Asked with paths below the watched root.
+pub type DataFilter = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
+
+/// How many events a watch holds for its reader. Beyond that changes are merged inside the watch, which never grows
+/// past one entry a node.
+pub const WATCH_QUEUE: usize = 64;
+
+/// A watch: [`WatchEvent`]s, the first one a snapshot. Ends (`recv` gives `None`) when the session is lost or the
+/// registry gave up on the watch. Dropping it removes the watch.
+pub type Watch = mpsc::Receiver<WatchEvent>;
+
+/// Opens sessions.
+pub trait Registry: Send + Sync + 'static {
+    /// Opens a session. Bounded in time by the implementation's connection timeout; fails with
+    /// [`Error::Unreachable`].
+    fn open(&self) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>>;
+
+    /// Where the registry is, in words, for logs: `zookeeper 127.0.0.1:2181`, `embedded`.
+    fn describe(&self) -> String;
+}
+
+/// A session with a registry.
+///
+/// Guarantees, which the conformance suite tests:
+/// - Requests take effect in the order in which the methods are *called*, whether or not their futures are polled.
+///   Dropping a future does not take its request back.
+/// - Every future ends: after the implementation's request timeout with [`Error::OutcomeUnknown`], while suspended at
+///   once with [`Error::Suspended`], after the loss of the session with [`Error::SessionLost`].
+/// - When the future of a commit ends well, the changes of that transaction, and all before it, are in the queues of
+///   this session's watches already: whoever reads its watch before its results never sees a result without its
+///   changes. (If a queue is full, the watch holds the changes, and the commit waits for the reader.)
+/// - A watch misses nothing: what could have been missed is made good by a new snapshot.
+/// - `Stat::created` and `Stat::modified` grow with every transaction, over the whole tree.
+pub trait Session: Send + Sync + 'static {
+    /// The session's id.
+    fn id(&self) -> SessionId;
+
+    /// The timeout that the registry granted: it ends the session when it has not heard from it for so long.
+    fn timeout(&self) -> Duration;
+
+    /// The session's state, now and later.
+    fn state(&self) -> watch::Receiver<SessionState>;
+
+    /// Carries out a transaction: all or nothing. The results are in the order of the steps.
+    fn commit(
+        &self,
+        transaction: Transaction,
+    ) -> BoxFuture<'static, Result<Vec<OperationResult>, CommitError>>;
+
+    /// Creates a node and its missing parents (persistent, empty), unless it exists. Tells whether it was created.
+    fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>>;
+
+    /// Reads a node. `None`: it does not exist.
+    fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>>;
+
+    /// The names of a node's children, in no particular order. `None`: the node does not exist.
+    fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>>;
+
+    /// Watches a node and all below it; the node need not exist. Fails at once only if the session is lost.
+    /// `wants_data` chooses the paths whose data comes along with their changes; snapshots bring everything.
+    fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>>;
+
+    /// Ends the session: its ephemeral nodes are gone when this returns well. Bounded in time.
+    fn close(&self) -> BoxFuture<'static, ()>;
+}

@@ -1,0 +1,358 @@
+//! A registry as values: paths, nodes, transactions and changes. Pure; knows neither ZooKeeper nor jobs.
+//!
+//! The model is ZooKeeper's (nodes with data, versions, transaction ids, ephemeral owners), because that is what the
+//! protocol is written in; the embedded registry implements the same model.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// An absolute path: `/` or `/a/b`. Always well-formed: no empty, `.` or `..` segments, no control characters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Path(Arc<str>);
+
+/// Why a text is not a [`Path`] or not a path segment.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{given}` is not a valid {what}: {reason}")]
+pub struct PathError {
+    /// What was expected: `path` or `node name`.
+    pub what: &'static str,
+    /// The text that was given.
+    pub given: String,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl Path {
+    /// The root, `/`.
+    pub fn root() -> Self {
+        Self("/".into())
+    }
+
+    /// Reads an absolute path.
+    pub fn parse(text: &str) -> Result<Self, PathError> {
+        let error = |reason| PathError { what: "path", given: text.to_owned(), reason };
+        if text == "/" {
+            return Ok(Self::root());
+        }
+        let Some(rest) = text.strip_prefix('/') else {
+            return Err(error("it does not begin with `/`"));
+        };
+        for segment in rest.split('/') {
+            check_segment(segment).map_err(error)?;
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The child with this name.
+    ///
+    /// A name that is not a valid segment (it is empty, holds a `/` or a control character) is refused, so that text
+    /// from outside cannot address another node.
+    pub fn try_child(&self, name: &str) -> Result<Self, PathError> {
+        check_segment(name).map_err(|reason| PathError {
+            what: "node name",
+            given: name.to_owned(),
+            reason,
+        })?;
+        Ok(self.child(name))
+    }
+
+    /// The node at `relative`, a name or several joined by `/` that our own code spells.
+    pub fn child(&self, relative: &str) -> Self {
+        debug_assert!(!relative.is_empty() && !relative.starts_with('/'), "{relative:?}");
+        if self.is_root() {
+            Self(format!("/{relative}").into())
+        } else {
+            Self(format!("{}/{relative}", self.0).into())
+        }
+    }
+
+    /// The node above, `None` for the root.
+    pub fn parent(&self) -> Option<Self> {
+        match self.0.rsplit_once('/') {
+            _ if self.is_root() => None,
+            Some(("", _)) => Some(Self::root()),
+            Some((parent, _)) => Some(Self(parent.into())),
+            None => None,
+        }
+    }
+
+    /// The last segment; empty for the root.
+    pub fn name(&self) -> &str {
+        self.0.rsplit_once('/').map_or("", |(_, name)| name)
+    }
+
+    /// The rest of this path below `root`, without a leading `/`: empty if they are equal, `None` if it is not below.
+    pub fn relative_to(&self, root: &Self) -> Option<&str> {
+        if root.is_root() {
+            return self.0.strip_prefix('/');
+        }
+        match self.0.strip_prefix(&*root.0)? {
+            "" => Some(""),
+            rest => rest.strip_prefix('/'),
+        }
+    }
+
+    /// Whether this is `root` or below it.
+    pub fn is_within(&self, root: &Self) -> bool {
+        self.relative_to(root).is_some()
+    }
+
+    /// Whether this is `/`.
+    pub fn is_root(&self) -> bool {
+        &*self.0 == "/"
+    }
+
+    /// The path as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn check_segment(segment: &str) -> Result<(), &'static str> {
+    match segment {
+        "" => Err("it has an empty segment"),
+        "." | ".." => Err("it has a segment `.` or `..`"),
+        _ if segment.contains('/') => Err("it holds a `/`"),
+        _ if segment.chars().any(is_forbidden) => Err("it holds a control or private-use character"),
+        _ => Ok(()),
+    }
+}
+
+/// The characters that ZooKeeper refuses in paths.
+fn is_forbidden(c: char) -> bool {
+    matches!(c, '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}')
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The id of a transaction of the registry. They grow; a later transaction has a higher one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Zxid(pub i64);
+
+/// A session with the registry. Ephemeral nodes belong to one and vanish with it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub i64);
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:x}", self.0)
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:x}", self.0)
+    }
+}
+
+/// What the registry knows about a node besides its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// The transaction that created the node (ZooKeeper's czxid).
+    pub created: Zxid,
+    /// The transaction that last set its data (mzxid).
+    pub modified: Zxid,
+    /// How often the data was set since the creation.
+    pub version: i32,
+    /// The session that it belongs to, if it is ephemeral.
+    pub ephemeral_owner: Option<SessionId>,
+    /// When the data was last set, by the registry's clock, in milliseconds since 1970.
+    pub modified_ms: i64,
+}
+
+/// A node: where it is, what it holds, what is known about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Where it is.
+    pub path: Path,
+    /// What it holds.
+    pub data: Arc<[u8]>,
+    /// What is known about it.
+    pub stat: Stat,
+}
+
+/// How long a node lives, and whether the registry completes its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeKind {
+    /// Until it is deleted.
+    Persistent,
+    /// Until it is deleted, or some time after its last child was (ZooKeeper's container).
+    Container,
+    /// Until it is deleted or its session ends.
+    Ephemeral,
+    /// As [`Self::Ephemeral`]; a ten-digit number that grows is appended to its name.
+    EphemeralSequential,
+}
+
+/// One step of a [`Transaction`]. In `version` fields `None` means any version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// Creates a node; its parent must exist, it must not.
+    Create {
+        /// The node; for sequential kinds the part of its name before the number.
+        path: Path,
+        /// Its data.
+        data: Arc<[u8]>,
+        /// How long it lives.
+        kind: NodeKind,
+    },
+    /// Sets a node's data.
+    Set {
+        /// The node.
+        path: Path,
+        /// Its new data.
+        data: Arc<[u8]>,
+        /// The version that it must have.
+        version: Option<i32>,
+    },
+    /// Deletes a node that has no children.
+    Delete {
+        /// The node.
+        path: Path,
+        /// The version that it must have.
+        version: Option<i32>,
+    },
+    /// Checks that a node exists.
+    Check {
+        /// The node.
+        path: Path,
+        /// The version that it must have.
+        version: Option<i32>,
+    },
+}
+
+impl Operation {
+    /// Creates a node.
+    pub fn create(path: Path, kind: NodeKind, data: impl AsRef<[u8]>) -> Self {
+        Self::Create { path, data: data.as_ref().into(), kind }
+    }
+
+    /// Sets a node's data, whatever its version.
+    pub fn set(path: Path, data: impl AsRef<[u8]>) -> Self {
+        Self::Set { path, data: data.as_ref().into(), version: None }
+    }
+
+    /// Deletes a node, whatever its version.
+    pub fn delete(path: Path) -> Self {
+        Self::Delete { path, version: None }
+    }
+
+    /// Checks that a node exists, whatever its version.
+    pub fn check(path: Path) -> Self {
+        Self::Check { path, version: None }
+    }
+
+    /// The node that the step is about.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Create { path, .. }
+            | Self::Set { path, .. }
+            | Self::Delete { path, .. }
+            | Self::Check { path, .. } => path,
+        }
+    }
+
+    /// About how many bytes the step takes on the wire; for keeping transactions below the server's limit.
+    pub fn wire_size(&self) -> usize {
+        // Header 9, path and data with their lengths, version or flags 4, and an access list of 31 (world) to
+        // about 80 (digest) bytes for a creation.
+        match self {
+            Self::Create { path, data, .. } => 9 + 8 + path.as_str().len() + data.len() + 4 + 84,
+            Self::Set { path, data, .. } => 9 + 8 + path.as_str().len() + data.len() + 4,
+            Self::Delete { path, .. } | Self::Check { path, .. } => 9 + 4 + path.as_str().len() + 4,
+        }
+    }
+}
+
+/// Steps that take effect all together or not at all, in their order.
+pub type Transaction = Vec<Operation>;
+
+/// What one step of a transaction did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OperationResult {
+    /// The node was created, at this path (with its number, if sequential).
+    Created {
+        /// Where.
+        path: Path,
+        /// What is known about it.
+        stat: Stat,
+    },
+    /// The data was set.
+    Set {
+        /// What is known about the node now.
+        stat: Stat,
+    },
+    /// The node was deleted.
+    Deleted,
+    /// The check held.
+    Checked,
+}
+
+/// One change of a node below a watched root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeChange {
+    /// The node exists now, or its data was set.
+    Put {
+        /// Which node.
+        path: Path,
+        /// Its data and stat, if the watch asked for the data of this path. They may be newer than the change.
+        content: Option<(Arc<[u8]>, Stat)>,
+    },
+    /// The node is gone.
+    Removed {
+        /// Which node.
+        path: Path,
+    },
+}
+
+impl NodeChange {
+    /// The node that changed.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Put { path, .. } | Self::Removed { path } => path,
+        }
+    }
+}
+
+/// What a watch tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchEvent {
+    /// Everything below the root (and the root itself) as it is now, parents before children. It comes first, and
+    /// again whenever changes may have been missed; it replaces all that was told before. Empty: there is no root.
+    Snapshot(Vec<Node>),
+    /// Changes, oldest first. Several changes of one node may be told as one, the last.
+    Changes(Vec<NodeChange>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_checked_and_taken_apart() {
+        let path = Path::parse("/ns/job/sharding/0").unwrap();
+        assert_eq!(path.name(), "0");
+        assert_eq!(path.parent().unwrap().as_str(), "/ns/job/sharding");
+        assert_eq!(Path::parse("/a").unwrap().parent(), Some(Path::root()));
+        assert_eq!(Path::root().parent(), None);
+        assert_eq!(path.relative_to(&Path::parse("/ns/job").unwrap()), Some("sharding/0"));
+        assert_eq!(path.relative_to(&Path::parse("/ns/jo").unwrap()), None);
+        assert_eq!(path.relative_to(&Path::root()), Some("ns/job/sharding/0"));
+        assert_eq!(path.relative_to(&path), Some(""));
+        for bad in ["", "a", "/a//b", "/a/", "/a/./b", "/a/../b", "/a\u{1}", "/\u{f000}"] {
+            assert!(Path::parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(path.try_child("x/y").is_err());
+        assert!(path.try_child("").is_err());
+    }
+}
