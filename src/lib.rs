@@ -1,6 +1,7 @@
 //! Sidekeeper: a gRPC coordination sidecar that speaks ElasticJob's ZooKeeper protocol.
 
 pub mod job;
+pub mod quartz;
 pub mod registry;
 pub mod tree;
 
