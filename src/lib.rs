@@ -1,5 +1,6 @@
 //! Sidekeeper: a gRPC coordination sidecar that speaks ElasticJob's ZooKeeper protocol.
 
+pub mod elasticjob;
 pub mod job;
 pub mod quartz;
 pub mod registry;
