@@ -10,6 +10,7 @@
 
 pub mod embedded;
 mod queue;
+pub mod zookeeper;
 
 use std::sync::Arc;
 use std::time::Duration;
