@@ -1,7 +1,9 @@
 //! Sidekeeper: a gRPC coordination sidecar that speaks ElasticJob's ZooKeeper protocol.
 
+pub mod api;
 pub mod elasticjob;
 pub mod job;
+pub mod job_files;
 pub mod quartz;
 pub mod registry;
 pub mod tree;

@@ -1,0 +1,3 @@
+//! The edge to the applications: translation between gRPC and the domain, no decisions. Shell.
+
+pub mod convert;
