@@ -1,7 +1,11 @@
 //! Sidekeeper: a gRPC coordination sidecar that speaks ElasticJob's ZooKeeper protocol.
 
+pub mod cli;
+pub mod config;
 pub mod job;
 pub mod registry;
+pub mod sidecar;
+pub mod telemetry;
 pub mod tree;
 
 /// The code generated from `proto/sidekeeper/v1`.
