@@ -2,10 +2,14 @@
 
 pub mod api;
 pub mod elasticjob;
+pub mod cli;
+pub mod config;
 pub mod job;
 pub mod job_files;
 pub mod quartz;
 pub mod registry;
+pub mod sidecar;
+pub mod telemetry;
 pub mod tree;
 
 /// The code generated from `proto/sidekeeper/v1`.
