@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.sidecar import FakeSidecar
+# Starting a process on Python 3.9 forks, and gRPC's handlers for that can stop its pollers; read when it is loaded.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+from tests.sidecar import FakeSidecar  # noqa: E402
 
 
 @pytest_asyncio.fixture

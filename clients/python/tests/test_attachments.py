@@ -188,7 +188,7 @@ async def test_an_odd_stream_is_left_and_attached_again(
         again = await sidecar.stream()
         await soon(stream.closed.wait())
         assert again.attachment_id != stream.attachment_id
-    errors = [record.exc_info for record in caplog.records if record.exc_info]
+    errors = [record.exc_info for record in caplog.records if record.name == "sidekeeper" and record.exc_info]
     assert [type(error[1]) for error in errors if error] == [ProtocolError]
 
 

@@ -96,7 +96,7 @@ async def test_one_refused_result_does_not_take_others_with_it(
         assert [result.execution_id for result in alone] == ids
         last = stream.execute(4)
         assert (await sidecar.result()).execution_id == last
-    dropped = [record for record in caplog.records if "result dropped" in record.getMessage()]
+    dropped = [record for record in caplog.records if "result dropped: NOT_FOUND" in record.getMessage()]
     assert [record.__dict__["execution_id"] for record in dropped] == [refused]
     assert dropped[0].__dict__["job"] == "orderSync"
     assert dropped[0].__dict__["item"] == 2
