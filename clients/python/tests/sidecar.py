@@ -176,6 +176,9 @@ class FakeSidecar(ParticipantServiceServicer):
     def no_report(self) -> bool:
         return self._reports.empty()
 
+    def no_acknowledgement(self) -> bool:
+        return self._acknowledgements.empty()
+
     async def Attach(  # noqa: N802
         self, request: service_pb2.AttachRequest, context: Any
     ) -> AsyncIterator[service_pb2.AttachResponse]:

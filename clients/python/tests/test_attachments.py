@@ -89,7 +89,8 @@ async def test_acknowledged_after_the_callback_and_the_work_on_revoked_items(sid
     async def handler(execution: sidekeeper.Execution) -> None:
         assert called.is_set()  # the callback for the item comes first
         begun.set()
-        await gate.wait()
+        if execution.item == 0:
+            await gate.wait()
 
     @app.on_assignment("orderSync")
     async def on_assignment(assignment: sidekeeper.Assignment) -> None:
@@ -106,7 +107,9 @@ async def test_acknowledged_after_the_callback_and_the_work_on_revoked_items(sid
         assert (acknowledged.attachment_id, acknowledged.generation) == (stream.attachment_id, 1)
         await soon(begun.wait())
         stream.assign([1], generation=2, revoked=(0,))
-        stream.execute(1)
+        other = stream.execute(1)
+        assert (await sidecar.result()).execution_id == other  # so the second callback has returned
+        assert sidecar.no_acknowledgement()
         gate.set()
         assert (await sidecar.acknowledgement()).generation == 2
 
