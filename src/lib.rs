@@ -1,6 +1,8 @@
 //! Sidekeeper: a gRPC coordination sidecar that speaks ElasticJob's ZooKeeper protocol.
 
+pub mod elasticjob;
 pub mod job;
+pub mod quartz;
 pub mod registry;
 pub mod tree;
 

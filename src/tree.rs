@@ -334,6 +334,65 @@ pub enum WatchEvent {
     Changes(Vec<NodeChange>),
 }
 
+/// Why a request to the registry failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A node that must exist does not.
+    #[error("{0} does not exist")]
+    NoNode(Path),
+    /// A node that must not exist does.
+    #[error("{0} exists already")]
+    NodeExists(Path),
+    /// A node has another version than it must have.
+    #[error("{0} has another version than expected")]
+    BadVersion(Path),
+    /// A node cannot be deleted because it has children.
+    #[error("{0} has children")]
+    NotEmpty(Path),
+    /// A node cannot be created because its parent is ephemeral.
+    #[error("the parent of {0} is ephemeral and cannot have children")]
+    ParentIsEphemeral(Path),
+    /// We may not do that. Check the digest and the node's access list.
+    #[error("no permission for {0}; check the registry's digest and the node's access list")]
+    NoPermission(Path),
+    /// The request may or may not have taken effect: the connection broke, or the answer did not come in time.
+    /// Look before trying again.
+    #[error("whether the request took effect is unknown: {0}")]
+    OutcomeUnknown(String),
+    /// The request was not sent, because there is no connection now. The session may still be alive.
+    #[error("not connected to the registry")]
+    Suspended,
+    /// The session is gone, and its ephemeral nodes with it.
+    #[error("the session with the registry is gone")]
+    SessionLost,
+    /// No session could be opened. Says to which address and why.
+    #[error("cannot open a session with the registry: {0}")]
+    Unreachable(String),
+    /// Anything else that did definitely not take effect.
+    #[error("the registry refused the request: {0}")]
+    Refused(String),
+}
+
+/// Why a transaction failed. Nothing of it took effect, unless the error is [`Error::OutcomeUnknown`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct CommitError {
+    /// The index of the step that failed, if one did.
+    pub index: Option<usize>,
+    /// Why.
+    #[source]
+    pub error: Error,
+}
+
+impl From<Error> for CommitError {
+    fn from(error: Error) -> Self {
+        Self { index: None, error }
+    }
+}
+
+/// How a transaction ended.
+pub type CommitResult = Result<Vec<OperationResult>, CommitError>;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,69 +8,20 @@
 //!
 //! This room must not know what a job is.
 
+pub mod embedded;
+mod queue;
+pub mod zookeeper;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use crate::tree::{Node, NodeKind, OperationResult, Path, SessionId, Transaction, WatchEvent};
+pub use crate::tree::{CommitError, Error};
+use crate::tree::{CommitResult, Node, NodeKind, Operation, Path, SessionId, Transaction};
 
-/// Why a request to the registry failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// A node that must exist does not.
-    #[error("{0} does not exist")]
-    NoNode(Path),
-    /// A node that must not exist does.
-    #[error("{0} exists already")]
-    NodeExists(Path),
-    /// A node has another version than it must have.
-    #[error("{0} has another version than expected")]
-    BadVersion(Path),
-    /// A node cannot be deleted because it has children.
-    #[error("{0} has children")]
-    NotEmpty(Path),
-    /// A node cannot be created because its parent is ephemeral.
-    #[error("the parent of {0} is ephemeral and cannot have children")]
-    ParentIsEphemeral(Path),
-    /// We may not do that. Check the digest and the node's access list.
-    #[error("no permission for {0}; check the registry's digest and the node's access list")]
-    NoPermission(Path),
-    /// The request may or may not have taken effect: the connection broke, or the answer did not come in time.
-    /// Look before trying again.
-    #[error("whether the request took effect is unknown: {0}")]
-    OutcomeUnknown(String),
-    /// The request was not sent, because there is no connection now. The session may still be alive.
-    #[error("not connected to the registry")]
-    Suspended,
-    /// The session is gone, and its ephemeral nodes with it.
-    #[error("the session with the registry is gone")]
-    SessionLost,
-    /// No session could be opened. Says to which address and why.
-    #[error("cannot open a session with the registry: {0}")]
-    Unreachable(String),
-    /// Anything else that did definitely not take effect.
-    #[error("the registry refused the request: {0}")]
-    Refused(String),
-}
-
-/// Why a transaction failed. Nothing of it took effect, unless the error is [`Error::OutcomeUnknown`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{error}")]
-pub struct CommitError {
-    /// The index of the step that failed, if one did.
-    pub index: Option<usize>,
-    /// Why.
-    #[source]
-    pub error: Error,
-}
-
-impl From<Error> for CommitError {
-    fn from(error: Error) -> Self {
-        Self { index: None, error }
-    }
-}
+pub use self::queue::{Watch, WatchSender, watch_channel};
 
 /// The state of a session. `Lost` is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,16 +34,9 @@ pub enum SessionState {
     Lost,
 }
 
-/// Chooses the paths whose data a watch is to bring along. Asked with paths below the watched root.
+/// Chooses the paths whose data a watch is to bring along. Asked with the watched root and paths below it, at any
+/// time and under the registry's lock: it must be quick and must not ask the registry.
 pub type DataFilter = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
-
-/// How many events a watch holds for its reader. Beyond that changes are merged inside the watch, which never grows
-/// past one entry a node.
-pub const WATCH_QUEUE: usize = 64;
-
-/// A watch: [`WatchEvent`]s, the first one a snapshot. Ends (`recv` gives `None`) when the session is lost or the
-/// registry gave up on the watch. Dropping it removes the watch.
-pub type Watch = mpsc::Receiver<WatchEvent>;
 
 /// Opens sessions.
 pub trait Registry: Send + Sync + 'static {
@@ -113,8 +57,10 @@ pub trait Registry: Send + Sync + 'static {
 ///   once with [`Error::Suspended`], after the loss of the session with [`Error::SessionLost`].
 /// - When the future of a commit ends well, the changes of that transaction, and all before it, are in the queues of
 ///   this session's watches already: whoever reads its watch before its results never sees a result without its
-///   changes. (If a queue is full, the watch holds the changes, and the commit waits for the reader.)
-/// - A watch misses nothing: what could have been missed is made good by a new snapshot.
+///   changes.
+/// - A watch misses nothing: what could have been missed is made good by a new snapshot. When its reader is behind,
+///   a node's later change takes the place of its earlier one, so a watch never grows past one entry a node, and
+///   nobody ever waits for its reader.
 /// - `Stat::created` and `Stat::modified` grow with every transaction, over the whole tree.
 pub trait Session: Send + Sync + 'static {
     /// The session's id.
@@ -130,7 +76,7 @@ pub trait Session: Send + Sync + 'static {
     fn commit(
         &self,
         transaction: Transaction,
-    ) -> BoxFuture<'static, Result<Vec<OperationResult>, CommitError>>;
+    ) -> BoxFuture<'static, CommitResult>;
 
     /// Creates a node and its missing parents (persistent, empty), unless it exists. Tells whether it was created.
     fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>>;
@@ -141,10 +87,22 @@ pub trait Session: Send + Sync + 'static {
     /// The names of a node's children, in no particular order. `None`: the node does not exist.
     fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>>;
 
-    /// Watches a node and all below it; the node need not exist. Fails at once only if the session is lost.
-    /// `wants_data` chooses the paths whose data comes along with their changes; snapshots bring everything.
+    /// Watches a node and all below it; the node need not exist. Fails only if the session is lost; while it is
+    /// suspended, the first snapshot comes when it is connected again. `wants_data` chooses the paths whose data
+    /// comes along with their changes; snapshots bring everything. The watch ends when the session is lost.
     fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>>;
 
     /// Ends the session: its ephemeral nodes are gone when this returns well. Bounded in time.
     fn close(&self) -> BoxFuture<'static, ()>;
+}
+
+/// The steps that create the missing parents of a node, topmost first: persistent and empty.
+fn missing_parents(path: &Path, is_missing: impl Fn(&Path) -> bool) -> Transaction {
+    let parents = std::iter::successors(path.parent(), Path::parent);
+    let mut steps: Transaction = parents
+        .take_while(|parent| is_missing(parent))
+        .map(|parent| Operation::create(parent, NodeKind::Persistent, []))
+        .collect();
+    steps.reverse();
+    steps
 }

@@ -1,0 +1,291 @@
+//! All that a participant can ask for, as a closed list. Effects are values; only the runner performs them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
+use crate::tree::Transaction;
+
+use super::input::Ticket;
+
+/// Names a commit until its result is back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CommitId(pub u64);
+
+/// Why a commit is made. At most one of each is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// Become an instance: configuration, server, instance.
+    Register,
+    /// Give up leadership, or remove what a leader that is not online left.
+    Abdicate,
+    /// Flag that a resharding is due.
+    FlagResharding,
+    /// Divide the items.
+    Shard,
+    /// Create running nodes.
+    Start,
+    /// Delete running nodes.
+    Complete,
+    /// Flag fires that met a busy item.
+    FlagMisfire,
+    /// Leave.
+    Leave,
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Register => "register",
+            Self::Abdicate => "abdicate",
+            Self::FlagResharding => "flag resharding",
+            Self::Shard => "shard",
+            Self::Start => "start",
+            Self::Complete => "complete",
+            Self::FlagMisfire => "flag misfire",
+            Self::Leave => "leave",
+        })
+    }
+}
+
+/// Something to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Commit a transaction, and come back with the result.
+    Commit {
+        /// Names it.
+        id: CommitId,
+        /// Why.
+        purpose: Purpose,
+        /// What.
+        transaction: Transaction,
+    },
+    /// Join the election latch, commit this inside it, leave it, and come back.
+    Elect(Transaction),
+    /// Read the job's subtree again: the view may have missed something.
+    Refresh,
+    /// Tell the application.
+    Tell(Event),
+    /// Answer a call of the application.
+    Answer(Ticket, Answer),
+    /// A problem was found; say so once.
+    Warn(Problem),
+    /// A fire was not executed and will not be made up for, because the job does not want misfires.
+    Skipped {
+        /// The item.
+        item: Item,
+        /// For which instant.
+        scheduled: Timestamp,
+    },
+    /// The participant has ended; close the application's stream.
+    End(EndReason),
+}
+
+/// The answer to a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// What became of the reported results, in the request's order.
+    Recorded(Vec<(String, CompletionStatus)>),
+    /// The acknowledgement was taken.
+    Acknowledged,
+    /// The call was refused, and changed nothing.
+    Refused(Refusal),
+}
+
+/// Why a call was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// An execution that this attachment never had, by its index in the request.
+    UnknownExecution {
+        /// Index in the request.
+        index: usize,
+        /// What was given.
+        execution_id: String,
+    },
+    /// A generation that was never told.
+    UnknownGeneration {
+        /// What was given.
+        given: Generation,
+        /// The newest that was told.
+        newest: Generation,
+    },
+}
+
+/// What became of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompletionStatus {
+    /// The running node is gone.
+    Recorded,
+    /// It was recorded before.
+    AlreadyRecorded,
+    /// The lease was lost during the execution.
+    LeaseLost,
+}
+
+/// Why a participant ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndReason {
+    /// The application's stream had ended.
+    Detached,
+    /// The sidecar is stopping.
+    Drained,
+    /// An operator removed the instance's node, which stops it.
+    Stopped,
+    /// Nobody has configured the job.
+    NotConfigured,
+    /// The job runs under another class or type.
+    ClassConflict {
+        /// What this application wants.
+        given: String,
+        /// What the registry has.
+        found: String,
+    },
+}
+
+/// What the application is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The instance is registered.
+    Attached {
+        /// The instance.
+        instance: InstanceId,
+        /// The configuration in force.
+        configuration: Arc<JobConfiguration>,
+    },
+    /// What it owns.
+    AssignmentChanged {
+        /// The whole of it.
+        assignment: Assignment,
+        /// New items.
+        added: Vec<Item>,
+        /// Items gone.
+        revoked: Vec<Item>,
+        /// Whether it leads.
+        leader: bool,
+        /// Why.
+        reason: AssignmentReason,
+    },
+    /// Execute an item.
+    Execute(Execute),
+    /// Stop an execution.
+    Cancel {
+        /// The execution.
+        execution_id: String,
+        /// Its item.
+        item: Item,
+        /// Why.
+        reason: CancelReason,
+    },
+    /// Whether it leads now.
+    LeadershipChanged(bool),
+    /// The session with the registry.
+    SessionChanged(SessionStatus),
+    /// Configuration or problems.
+    JobChanged {
+        /// The configuration in force.
+        configuration: Arc<JobConfiguration>,
+        /// What is wrong now.
+        problems: Vec<Problem>,
+    },
+    /// The sidecar is stopping.
+    Draining {
+        /// Until when executions may go on, from now.
+        remaining: Duration,
+    },
+}
+
+/// An item that the instance owns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AssignedItem {
+    /// The item.
+    pub item: Item,
+    /// Its parameter.
+    pub parameter: Option<String>,
+    /// The token.
+    pub token: FencingToken,
+    /// Whether an operator disabled it.
+    pub disabled: bool,
+}
+
+/// What the instance owns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// Which sharding.
+    pub generation: Generation,
+    /// Into how many items the job is split.
+    pub total: u32,
+    /// The items, ascending.
+    pub items: Vec<AssignedItem>,
+}
+
+/// Why an assignment is what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AssignmentReason {
+    /// First one on this stream.
+    Attached,
+    /// Divided anew.
+    Resharded,
+    /// Our server was enabled or disabled.
+    ServerStatus,
+    /// Items were disabled or enabled, or have other parameters.
+    ItemChanged,
+    /// The session is lost.
+    SessionLost,
+    /// The instance is leaving.
+    Draining,
+}
+
+/// Why an execution is to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CancelReason {
+    /// The session is lost.
+    LeaseLost,
+    /// The drain timeout has passed.
+    DrainTimeout,
+}
+
+/// The session, as the application is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionStatus {
+    /// Alive.
+    Connected,
+    /// Silent.
+    Suspended,
+    /// Gone.
+    Lost,
+}
+
+/// What made an execution start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The schedule.
+    Schedule,
+    /// A missed fire.
+    Misfire,
+}
+
+/// Execute an item.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Execute {
+    /// Names the execution.
+    pub execution_id: String,
+    /// The item.
+    pub item: Item,
+    /// Its parameter.
+    pub parameter: Option<String>,
+    /// The configuration in force when it started.
+    pub configuration: Arc<JobConfiguration>,
+    /// The task in ElasticJob's form.
+    pub task_id: Arc<str>,
+    /// What made it start.
+    pub source: Source,
+    /// For which instant.
+    pub scheduled: Timestamp,
+    /// When it was started.
+    pub fired: Timestamp,
+    /// The token.
+    pub token: FencingToken,
+}

@@ -1,0 +1,74 @@
+//! All that can happen to a participant, as a closed list.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::job::Generation;
+use crate::tree::CommitResult;
+use crate::tree::{SessionId, WatchEvent};
+
+use super::effect::CommitId;
+
+/// The time, as an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// Time of day; may jump.
+    pub wall: Timestamp,
+    /// Time since an arbitrary start; only grows.
+    pub mono: Duration,
+}
+
+/// Names a call of the application that waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// How an execution ended, as the application says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The item was executed.
+    Success,
+    /// The item was begun and failed.
+    Failure(String),
+    /// The application did not begin it.
+    Rejected(String),
+}
+
+/// The result of one execution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutionResult {
+    /// The execution.
+    pub execution_id: String,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Input {
+    /// There is a session with the registry.
+    SessionOpened(SessionId),
+    /// The registry does not answer; the session may be alive.
+    SessionSuspended,
+    /// The registry answers again, in the same session.
+    SessionResumed,
+    /// The session is gone.
+    SessionLost,
+    /// The watch told something.
+    Watch(WatchEvent),
+    /// A commit has ended.
+    Committed(CommitId, CommitResult),
+    /// An attempt to elect has ended; the view tells who leads.
+    Elected(Result<(), String>),
+    /// The application reports results.
+    Report(Ticket, Vec<ExecutionResult>),
+    /// The application has taken note of an assignment.
+    Acknowledge(Ticket, Generation),
+    /// The application is gone: its stream ended.
+    Detached,
+    /// The sidecar is stopping: leave in peace until the deadline (on the monotonic clock).
+    Drain {
+        /// When executions that still run are cancelled; monotonic.
+        deadline: Duration,
+    },
+}

@@ -1,0 +1,24 @@
+//! What to do next, and why. Pure: no clock, no randomness, no I/O, no `async`.
+//!
+//! The room's law: [`participant::Participant::step`] takes one look at everything (the view, the time, its own
+//! state, one batch of inputs) and gives the effects that are missing. An event only wakes; the state decides. What is
+//! in flight is state too, so a second look asks for nothing twice.
+//!
+//! The decisions, in the order in which each step takes them:
+//! [`registration`] (are we an instance?), [`assignment`] (what is the application to know?), [`election`] (who
+//! leads?), [`sharding`] (who owns what?), [`fire`] (what is due?), [`execution`] (what starts, what has ended?),
+//! [`departure`] (how do we leave?).
+
+pub mod assignment;
+pub mod departure;
+pub mod effect;
+pub mod election;
+pub mod execution;
+pub mod fire;
+pub mod input;
+pub mod participant;
+pub mod pending;
+pub mod registration;
+pub mod settings;
+pub mod sharding;
+pub mod view;

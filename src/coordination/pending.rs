@@ -1,0 +1,90 @@
+//! Commits in flight: at most one of each purpose, with a growing pause after a failure.
+//!
+//! A commit that failed because the view was behind would fail again at once; the pause ends early when the view
+//! changes. After some failures in a row the view itself is doubted and read again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::effect::{CommitId, Purpose};
+
+/// The first pause after a failure; about one round trip to a busy ensemble.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// The longest pause; keeps a hopeless commit down to one a second.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Failures in a row after which the view is read again.
+const DOUBT_AFTER: u32 = 3;
+
+#[derive(Debug, Default)]
+struct Slot {
+    in_flight: Option<CommitId>,
+    failures: u32,
+    retry_at: Duration,
+    failed_at_revision: u64,
+}
+
+/// The commits of one participant.
+#[derive(Debug, Default)]
+pub struct Pending {
+    slots: BTreeMap<Purpose, Slot>,
+    last_id: u64,
+}
+
+impl Pending {
+    /// Whether a commit of this purpose may be made now.
+    pub fn may(&self, purpose: Purpose, now: Duration, revision: u64) -> bool {
+        self.slots.get(&purpose).is_none_or(|slot| {
+            slot.in_flight.is_none()
+                && (slot.failures == 0 || now >= slot.retry_at || revision != slot.failed_at_revision)
+        })
+    }
+
+    /// Whether a commit of this purpose is in flight.
+    pub fn is_in_flight(&self, purpose: Purpose) -> bool {
+        self.slots.get(&purpose).is_some_and(|slot| slot.in_flight.is_some())
+    }
+
+    /// Notes that a commit is made.
+    pub fn begin(&mut self, purpose: Purpose) -> CommitId {
+        self.last_id += 1;
+        let id = CommitId(self.last_id);
+        self.slots.entry(purpose).or_default().in_flight = Some(id);
+        id
+    }
+
+    /// Notes that a commit has ended, and gives its purpose; `None` if it is none of ours any more.
+    pub fn end(&mut self, id: CommitId) -> Option<Purpose> {
+        let (purpose, slot) = self.slots.iter_mut().find(|(_, slot)| slot.in_flight == Some(id))?;
+        slot.in_flight = None;
+        Some(*purpose)
+    }
+
+    /// Notes that it ended well.
+    pub fn succeeded(&mut self, purpose: Purpose) {
+        self.slots.entry(purpose).or_default().failures = 0;
+    }
+
+    /// Notes that it failed. Tells whether the view is to be read again.
+    pub fn failed(&mut self, purpose: Purpose, now: Duration, revision: u64) -> bool {
+        let slot = self.slots.entry(purpose).or_default();
+        let pause = PAUSE_MIN.saturating_mul(1 << slot.failures.min(10)).min(PAUSE_MAX);
+        slot.failures = slot.failures.saturating_add(1);
+        slot.retry_at = now.saturating_add(pause);
+        slot.failed_at_revision = revision;
+        slot.failures % DOUBT_AFTER == 0
+    }
+
+    /// Forgets everything: the session is gone, and so are its commits.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+    }
+
+    /// When the next pause ends.
+    pub fn next_retry(&self, now: Duration) -> Option<Duration> {
+        self.slots
+            .values()
+            .filter(|slot| slot.in_flight.is_none() && slot.failures > 0 && slot.retry_at > now)
+            .map(|slot| slot.retry_at)
+            .min()
+    }
+}

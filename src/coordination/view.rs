@@ -1,0 +1,457 @@
+//! The job's subtree, typed, fed by the changes of one watch. Decides nothing; every fact that it could not read is a
+//! [`Problem`], never an error (protocol 1).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use crate::elasticjob::config_yaml;
+use crate::elasticjob::instance_yaml;
+use crate::elasticjob::path::{Folder, Place};
+use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
+use crate::tree::{Node, NodeChange, Path, SessionId, Stat, WatchEvent};
+
+/// A server's status as an operator set it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerStatus {
+    /// Its instances take part.
+    Enabled,
+    /// Its instances get no items and do not lead.
+    Disabled,
+    /// The node holds something else; Java reads that as not enabled.
+    Unreadable,
+}
+
+/// An instance that is online.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceView {
+    /// The session that registered it.
+    pub session: Option<SessionId>,
+    /// Whether its node can be read, so that it may be given items.
+    pub readable: bool,
+}
+
+/// Who leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaderView {
+    /// The instance.
+    pub instance: InstanceId,
+    /// The version of its node.
+    pub version: i32,
+}
+
+/// Who owns an item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ownership {
+    /// The instance.
+    pub instance: InstanceId,
+    /// The token that comes with it: the transaction that created the node.
+    pub token: FencingToken,
+    /// The version of the node.
+    pub version: i32,
+}
+
+/// A running node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// Whose it is, if its data was read.
+    pub owner: Option<InstanceId>,
+    /// The transaction that created it, if that is known.
+    pub token: Option<FencingToken>,
+}
+
+/// What is known about an item.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ItemView {
+    /// Whether the item's own node exists.
+    pub exists: bool,
+    /// Who owns it.
+    pub owner: Option<Ownership>,
+    /// Whether and by whom it is executed.
+    pub running: Option<Running>,
+    /// Whether a fire was missed.
+    pub misfire: bool,
+    /// Whether an operator disabled it.
+    pub disabled: bool,
+    /// Other nodes of the item.
+    pub others: BTreeSet<String>,
+}
+
+/// The configuration as the registry has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ConfigView {
+    /// There is none.
+    #[default]
+    Absent,
+    /// A readable one.
+    Valid(Arc<JobConfiguration>),
+    /// Something that cannot be read; see the problems.
+    Unreadable,
+}
+
+/// The job's subtree.
+#[derive(Debug, Default)]
+pub struct JobView {
+    root: Option<Path>,
+    loaded: bool,
+    class: Option<String>,
+    config: ConfigView,
+    folders: BTreeSet<Folder>,
+    servers: BTreeMap<Ipv4Addr, ServerStatus>,
+    instances: BTreeMap<InstanceId, InstanceView>,
+    leader: Option<LeaderView>,
+    sharding_version: Option<i32>,
+    necessary: bool,
+    processing: bool,
+    items: BTreeMap<Item, ItemView>,
+    running: BTreeSet<Item>,
+    misfired: BTreeSet<Item>,
+    problems: BTreeMap<Path, String>,
+    revision: u64,
+    membership_revision: u64,
+}
+
+impl JobView {
+    /// An empty view of the job at `root`; nothing is known until the first snapshot.
+    pub fn new(root: Path) -> Self {
+        Self { root: Some(root), ..Self::default() }
+    }
+
+    /// Takes in what the watch told.
+    pub fn apply(&mut self, event: WatchEvent) {
+        self.revision += 1;
+        match event {
+            WatchEvent::Snapshot(nodes) => {
+                let (revision, membership_revision) = (self.revision, self.membership_revision + 1);
+                let root = self.root.take();
+                *self = Self { root, revision, membership_revision, loaded: true, ..Self::default() };
+                for Node { path, data, stat } in nodes {
+                    self.put(&path, Some((data, stat)));
+                }
+            }
+            WatchEvent::Changes(changes) => {
+                for change in changes {
+                    match change {
+                        NodeChange::Put { path, content } => self.put(&path, content),
+                        NodeChange::Removed { path } => self.remove(&path),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets everything until the next snapshot.
+    pub fn forget(&mut self) {
+        self.apply(WatchEvent::Snapshot(Vec::new()));
+        self.loaded = false;
+    }
+
+    fn relative(&self, path: &Path) -> Option<String> {
+        self.root.as_ref().and_then(|root| path.relative_to(root)).map(str::to_owned)
+    }
+
+    fn put(&mut self, path: &Path, content: Option<(Arc<[u8]>, Stat)>) {
+        let Some(relative) = self.relative(path) else { return };
+        let place = Place::of(&relative);
+        self.problems.remove(path);
+        match (place, content) {
+            (Place::Folder(folder), _) => {
+                self.folders.insert(folder);
+            }
+            (Place::Necessary, _) => self.necessary = true,
+            (Place::Processing, _) => self.processing = true,
+            (Place::Item(item), _) => self.item_mut(item).exists = true,
+            (Place::Running(item), content) => self.put_running(item, content),
+            (Place::Misfire(item), _) => {
+                self.item_mut(item).misfire = true;
+                self.misfired.insert(item);
+            }
+            (Place::Disabled(item), _) => {
+                self.item_mut(item).disabled = true;
+                self.membership_revision += 1;
+            }
+            (Place::ItemChild(item, name), _) => {
+                self.item_mut(item).others.insert(name.to_owned());
+            }
+            (Place::NotAnItem(name), _) => {
+                let text = format!(
+                    "`{name}` is not an item number; Java instances fail on it, so delete it"
+                );
+                self.problems.insert(path.clone(), text);
+            }
+            (Place::Other, _) => {}
+            (_, Some((data, stat))) => self.put_content(path, place, &data, stat),
+            // Content is asked for in all other places; without it the change tells nothing.
+            (_, None) => {}
+        }
+    }
+
+    fn put_content(&mut self, path: &Path, place: Place<'_>, data: &[u8], stat: Stat) {
+        match place {
+            Place::Root => self.class = Some(String::from_utf8_lossy(data).into_owned()),
+            Place::Config => self.put_config(path, data),
+            Place::Server(ip) => self.put_server(path, ip, data),
+            Place::Instance(id) => self.put_instance(path, id, data, stat),
+            Place::Leader => {
+                let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
+                self.leader = Some(LeaderView { instance, version: stat.version });
+            }
+            Place::LeaderSharding => self.sharding_version = Some(stat.version),
+            Place::ItemInstance(item) => {
+                let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
+                let token = stat.created.into();
+                self.item_mut(item).owner =
+                    Some(Ownership { instance, token, version: stat.version });
+                self.membership_revision += 1;
+            }
+            Place::Folder(_)
+            | Place::Necessary
+            | Place::Processing
+            | Place::Item(_)
+            | Place::Running(_)
+            | Place::Misfire(_)
+            | Place::Disabled(_)
+            | Place::ItemChild(..)
+            | Place::NotAnItem(_)
+            | Place::Other => {}
+        }
+    }
+
+    fn put_config(&mut self, path: &Path, data: &[u8]) {
+        self.membership_revision += 1;
+        match config_yaml::parse(data) {
+            Ok(parsed) => {
+                if !parsed.problems.is_empty() {
+                    self.problems.insert(path.clone(), parsed.problems.join("; "));
+                }
+                self.config = ConfigView::Valid(Arc::new(parsed.configuration));
+            }
+            Err(problem) => {
+                let text = format!("the configuration cannot be read: {problem}; write a valid one");
+                self.problems.insert(path.clone(), text);
+                self.config = ConfigView::Unreadable;
+            }
+        }
+    }
+
+    fn put_server(&mut self, path: &Path, ip: &str, data: &[u8]) {
+        let Ok(address) = ip.parse() else {
+            let text = format!("`{ip}` is not an IPv4 address; delete the node");
+            self.problems.insert(path.clone(), text);
+            return;
+        };
+        let status = match data {
+            b"ENABLED" => ServerStatus::Enabled,
+            b"DISABLED" => ServerStatus::Disabled,
+            _ => {
+                let text = "the status is neither ENABLED nor DISABLED, and counts as not enabled; set one";
+                self.problems.insert(path.clone(), text.to_owned());
+                ServerStatus::Unreadable
+            }
+        };
+        self.servers.insert(address, status);
+        self.membership_revision += 1;
+    }
+
+    fn put_instance(&mut self, path: &Path, id: &str, data: &[u8], stat: Stat) {
+        let id = InstanceId::from_registry(id);
+        let problem = if id.server_ip().is_none() {
+            Some("the name is not of the form {ipv4}@-@{unique}".to_owned())
+        } else {
+            instance_yaml::parse(data).err().map(|problem| problem.to_string())
+        };
+        let readable = problem.is_none();
+        if let Some(problem) = problem {
+            let text = format!("{problem}; the instance gets no items, delete the node");
+            self.problems.insert(path.clone(), text);
+        }
+        self.instances.insert(id, InstanceView { session: stat.ephemeral_owner, readable });
+        self.membership_revision += 1;
+    }
+
+    fn put_running(&mut self, item: Item, content: Option<(Arc<[u8]>, Stat)>) {
+        let running = match content {
+            None => Running { owner: None, token: None },
+            Some((data, stat)) => Running {
+                owner: Some(InstanceId::from_registry(&String::from_utf8_lossy(&data))),
+                token: Some(stat.created.into()),
+            },
+        };
+        self.item_mut(item).running = Some(running);
+        self.running.insert(item);
+    }
+
+    fn remove(&mut self, path: &Path) {
+        let Some(relative) = self.relative(path) else { return };
+        self.problems.remove(path);
+        match Place::of(&relative) {
+            Place::Root => self.class = None,
+            Place::Config => {
+                self.config = ConfigView::Absent;
+                self.membership_revision += 1;
+            }
+            Place::Folder(folder) => {
+                self.folders.remove(&folder);
+            }
+            Place::Server(ip) => {
+                if let Ok(ip) = ip.parse::<Ipv4Addr>() {
+                    self.servers.remove(&ip);
+                    self.membership_revision += 1;
+                }
+            }
+            Place::Instance(id) => {
+                self.instances.remove(&InstanceId::from_registry(id));
+                self.membership_revision += 1;
+            }
+            Place::Leader => self.leader = None,
+            Place::LeaderSharding => self.sharding_version = None,
+            Place::Necessary => self.necessary = false,
+            Place::Processing => self.processing = false,
+            Place::Item(item) => {
+                self.items.remove(&item);
+                self.running.remove(&item);
+                self.misfired.remove(&item);
+                self.membership_revision += 1;
+            }
+            Place::ItemInstance(item) => {
+                self.item_mut(item).owner = None;
+                self.membership_revision += 1;
+            }
+            Place::Running(item) => {
+                self.item_mut(item).running = None;
+                self.running.remove(&item);
+            }
+            Place::Misfire(item) => {
+                self.item_mut(item).misfire = false;
+                self.misfired.remove(&item);
+            }
+            Place::Disabled(item) => {
+                self.item_mut(item).disabled = false;
+                self.membership_revision += 1;
+            }
+            Place::ItemChild(item, name) => {
+                self.item_mut(item).others.remove(name);
+            }
+            Place::NotAnItem(_) | Place::Other => {}
+        }
+    }
+
+    fn item_mut(&mut self, item: Item) -> &mut ItemView {
+        self.items.entry(item).or_default()
+    }
+
+    /// Whether a snapshot has been taken in, so that what is not here does not exist.
+    pub fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+
+    /// The content of the job's own node; `None`: the node does not exist.
+    pub fn class(&self) -> Option<&str> {
+        self.class.as_deref()
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &ConfigView {
+        &self.config
+    }
+
+    /// Whether a folder exists.
+    pub fn has_folder(&self, folder: Folder) -> bool {
+        self.folders.contains(&folder)
+    }
+
+    /// A server's status; `None`: it has no node.
+    pub fn server(&self, ip: Ipv4Addr) -> Option<ServerStatus> {
+        self.servers.get(&ip).copied()
+    }
+
+    /// Whether a server is enabled.
+    pub fn is_enabled(&self, ip: Ipv4Addr) -> bool {
+        self.server(ip) == Some(ServerStatus::Enabled)
+    }
+
+    /// The instances that are online, ascending by id.
+    pub fn instances(&self) -> &BTreeMap<InstanceId, InstanceView> {
+        &self.instances
+    }
+
+    /// The instances that may be given items, in the order in which strategies take them: descending (protocol 4.2).
+    pub fn available(&self) -> Vec<InstanceId> {
+        let mut available: Vec<_> = self
+            .instances
+            .iter()
+            .filter(|(id, view)| view.readable && id.server_ip().is_some_and(|ip| self.is_enabled(ip)))
+            .map(|(id, _)| id.clone())
+            .collect();
+        crate::elasticjob::java::sort_descending(&mut available, InstanceId::as_str);
+        available
+    }
+
+    /// Who leads.
+    pub fn leader(&self) -> Option<&LeaderView> {
+        self.leader.as_ref()
+    }
+
+    /// The version of the parent of the resharding flags, which our leaders raise with each sharding.
+    pub fn sharding_version(&self) -> Option<i32> {
+        self.sharding_version
+    }
+
+    /// Whether a resharding is due.
+    pub fn necessary(&self) -> bool {
+        self.necessary
+    }
+
+    /// Whether somebody is resharding.
+    pub fn processing(&self) -> bool {
+        self.processing
+    }
+
+    /// Whether a resharding is due or going on, so that nothing may start.
+    pub fn is_resharding(&self) -> bool {
+        self.necessary || self.processing
+    }
+
+    /// All items that have a node.
+    pub fn items(&self) -> &BTreeMap<Item, ItemView> {
+        &self.items
+    }
+
+    /// What is known about an item.
+    pub fn item(&self, item: Item) -> Option<&ItemView> {
+        self.items.get(&item)
+    }
+
+    /// The items that somebody executes.
+    pub fn running(&self) -> &BTreeSet<Item> {
+        &self.running
+    }
+
+    /// The items with a missed fire.
+    pub fn misfired(&self) -> &BTreeSet<Item> {
+        &self.misfired
+    }
+
+    /// The generation of the assignment: the newest transaction that gave an item to an instance.
+    pub fn generation(&self) -> Generation {
+        let newest = self.items.values().filter_map(|item| item.owner.as_ref()).map(|owner| owner.token.0);
+        Generation(newest.max().unwrap_or(0))
+    }
+
+    /// What could not be read.
+    pub fn problems(&self) -> impl Iterator<Item = Problem> + '_ {
+        self.problems
+            .iter()
+            .map(|(path, message)| Problem { path: path.clone(), message: message.clone() })
+    }
+
+    /// Grows with everything taken in.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Grows whenever configuration, servers, instances or owners change; not with executions.
+    pub fn membership_revision(&self) -> u64 {
+        self.membership_revision
+    }
+}

@@ -1,0 +1,239 @@
+//! Where things are: domain to path and back (protocol 1). The only place that spells a node's name.
+
+use std::net::Ipv4Addr;
+
+use crate::job::{InstanceId, Item, JobName};
+use crate::tree::Path;
+
+/// The paths of one job's nodes.
+#[derive(Debug, Clone)]
+pub struct JobPaths {
+    root: Path,
+}
+
+impl JobPaths {
+    /// The paths of a job under a namespace.
+    pub fn new(namespace: &Path, job: &JobName) -> Self {
+        Self { root: namespace.child(job.as_str()) }
+    }
+
+    /// The job's own node; holds the Java class name or type.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The configuration document.
+    pub fn config(&self) -> Path {
+        self.root.child("config")
+    }
+
+    /// A server's status.
+    pub fn server(&self, ip: Ipv4Addr) -> Path {
+        self.root.child(&format!("servers/{ip}"))
+    }
+
+    /// An instance's presence.
+    pub fn instance(&self, id: &InstanceId) -> Path {
+        self.root.child(&format!("instances/{id}"))
+    }
+
+    /// Who leads.
+    pub fn leader(&self) -> Path {
+        self.root.child("leader/election/instance")
+    }
+
+    /// The latch under which a leader is elected.
+    pub fn election_latch(&self) -> Path {
+        self.root.child("leader/election/latch")
+    }
+
+    /// The parent of the resharding flags. Our leaders set its (empty) data with each sharding, so that its version
+    /// tells shardings apart.
+    pub fn leader_sharding(&self) -> Path {
+        self.root.child("leader/sharding")
+    }
+
+    /// The flag that a resharding is due.
+    pub fn necessary(&self) -> Path {
+        self.root.child("leader/sharding/necessary")
+    }
+
+    /// The flag that a resharding is going on.
+    pub fn processing(&self) -> Path {
+        self.root.child("leader/sharding/processing")
+    }
+
+    /// An item.
+    pub fn item(&self, item: Item) -> Path {
+        self.root.child(&format!("sharding/{item}"))
+    }
+
+    /// Who owns an item.
+    pub fn item_instance(&self, item: Item) -> Path {
+        self.root.child(&format!("sharding/{item}/instance"))
+    }
+
+    /// Who executes an item.
+    pub fn item_running(&self, item: Item) -> Path {
+        self.root.child(&format!("sharding/{item}/running"))
+    }
+
+    /// The flag that a fire of an item was missed.
+    pub fn item_misfire(&self, item: Item) -> Path {
+        self.root.child(&format!("sharding/{item}/misfire"))
+    }
+
+    /// Another node of an item.
+    pub fn item_child(&self, item: Item, name: &str) -> Path {
+        self.root.child(&format!("sharding/{item}/{name}"))
+    }
+
+    /// A node that only holds others.
+    pub fn folder(&self, folder: Folder) -> Path {
+        match folder {
+            Folder::Servers => self.root.child("servers"),
+            Folder::Instances => self.root.child("instances"),
+            Folder::Leader => self.root.child("leader"),
+            Folder::Sharding => self.root.child("sharding"),
+        }
+    }
+}
+
+/// A node of a job that only holds others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Folder {
+    /// `servers`
+    Servers,
+    /// `instances`
+    Instances,
+    /// `leader`
+    Leader,
+    /// `sharding`
+    Sharding,
+}
+
+/// What a path below a job's root is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// The job's own node.
+    Root,
+    /// The configuration.
+    Config,
+    /// A node that only holds others.
+    Folder(Folder),
+    /// A server's status, by the text of its address.
+    Server(&'a str),
+    /// An instance.
+    Instance(&'a str),
+    /// Who leads.
+    Leader,
+    /// The parent of the resharding flags.
+    LeaderSharding,
+    /// The flag that a resharding is due.
+    Necessary,
+    /// The flag that a resharding is going on.
+    Processing,
+    /// An item itself.
+    Item(Item),
+    /// Who owns it.
+    ItemInstance(Item),
+    /// Who executes it.
+    Running(Item),
+    /// Its missed fire.
+    Misfire(Item),
+    /// Its operator's mark.
+    Disabled(Item),
+    /// Another node of an item, by its name.
+    ItemChild(Item, &'a str),
+    /// A child of `sharding` that is not a number.
+    NotAnItem(&'a str),
+    /// Anything else: latches, guarantees, triggers, and what is not in the protocol.
+    Other,
+}
+
+impl<'a> Place<'a> {
+    /// Reads a path relative to the job's root.
+    pub fn of(relative: &'a str) -> Self {
+        if relative.is_empty() {
+            return Self::Root;
+        }
+        let mut parts = relative.splitn(4, '/');
+        let first = parts.next().unwrap_or_default();
+        match (first, parts.next(), parts.next(), parts.next()) {
+            ("config", None, ..) => Self::Config,
+            ("servers", None, ..) => Self::Folder(Folder::Servers),
+            ("servers", Some(ip), None, _) => Self::Server(ip),
+            ("instances", None, ..) => Self::Folder(Folder::Instances),
+            ("instances", Some(id), None, _) => Self::Instance(id),
+            ("leader", None, ..) => Self::Folder(Folder::Leader),
+            ("leader", Some("election"), Some("instance"), None) => Self::Leader,
+            ("leader", Some("sharding"), None, _) => Self::LeaderSharding,
+            ("leader", Some("sharding"), Some("necessary"), None) => Self::Necessary,
+            ("leader", Some("sharding"), Some("processing"), None) => Self::Processing,
+            ("sharding", None, ..) => Self::Folder(Folder::Sharding),
+            ("sharding", Some(item), child, None) => Self::of_item(item, child),
+            _ => Self::Other,
+        }
+    }
+
+    fn of_item(text: &'a str, child: Option<&'a str>) -> Self {
+        // Java writes items in their shortest form; `00` or `+1` would be another node with the same number.
+        let item = match text.parse::<u32>() {
+            Ok(item) if item.to_string() == text => Item(item),
+            Ok(_) | Err(_) if child.is_none() => return Self::NotAnItem(text),
+            Ok(_) | Err(_) => return Self::Other,
+        };
+        match child {
+            None => Self::Item(item),
+            Some("instance") => Self::ItemInstance(item),
+            Some("running") => Self::Running(item),
+            Some("misfire") => Self::Misfire(item),
+            Some("disabled") => Self::Disabled(item),
+            Some(name) => Self::ItemChild(item, name),
+        }
+    }
+
+    /// Whether decisions need the node's data, and not only that it exists. Everything that is written at each fire
+    /// is a bare flag to us, so that a fire costs no reads.
+    pub fn wants_data(self) -> bool {
+        matches!(
+            self,
+            Self::Root
+                | Self::Config
+                | Self::Server(_)
+                | Self::Instance(_)
+                | Self::Leader
+                | Self::LeaderSharding
+                | Self::ItemInstance(_)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_recognised() {
+        for (text, place) in [
+            ("", Place::Root),
+            ("config", Place::Config),
+            ("servers/10.0.0.1", Place::Server("10.0.0.1")),
+            ("instances/a@-@1", Place::Instance("a@-@1")),
+            ("instances2/a", Place::Other),
+            ("leader/election/instance", Place::Leader),
+            ("leader/election/latch/_c_x-latch-0000000000", Place::Other),
+            ("leader/sharding", Place::LeaderSharding),
+            ("leader/sharding/necessary", Place::Necessary),
+            ("sharding/7", Place::Item(Item(7))),
+            ("sharding/07", Place::NotAnItem("07")),
+            ("sharding/x", Place::NotAnItem("x")),
+            ("sharding/x/running", Place::Other),
+            ("sharding/7/running", Place::Running(Item(7))),
+            ("sharding/7/failover", Place::ItemChild(Item(7), "failover")),
+            ("sharding/7/running/deeper", Place::Other),
+        ] {
+            assert_eq!(Place::of(text), place, "{text}");
+        }
+    }
+}

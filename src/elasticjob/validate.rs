@@ -1,0 +1,220 @@
+//! Which configurations are let into a registry, and why others are not. Pure.
+//!
+//! One list of rules for configurations from requests and from files; the callers name the fields in their own
+//! terms. Reading the registry is more lenient (`config_yaml`), because what stands there has to be lived with.
+
+use crate::elasticjob::strategy::STRATEGY_PROPERTY;
+use crate::elasticjob::{config_yaml, item_parameters};
+use crate::job::{JobConfiguration, NameError, SHARDING_TOTAL_COUNT_MAX, ShardingStrategy};
+
+/// Bytes in the longest job parameter: it is handed to each execution.
+pub const JOB_PARAMETER_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes in the largest configuration document: half of ZooKeeper's default limit for a request, so that it always
+/// fits into one together with its path and the rest of a transaction.
+pub const DOCUMENT_BYTES_MAX: usize = 512 * 1024;
+
+/// Characters of a given value that an error text repeats.
+const GIVEN_CHARS_MAX: usize = 80;
+
+/// The keys in `props` that belong to Sidekeeper.
+const OWN_PREFIX: &str = "sidekeeper.";
+
+/// Those of them that exist.
+const OWN_PROPERTIES: [&str; 1] = [STRATEGY_PROPERTY];
+
+/// A field that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: given `{given}`; allowed: {allowed}")]
+pub struct FieldError {
+    /// The key (`shardingTotalCount`) or the path of the field in a request (`configuration.sharding_total_count`).
+    pub field: String,
+    /// What was given, shortened.
+    pub given: String,
+    /// What is allowed.
+    pub allowed: String,
+}
+
+impl FieldError {
+    /// An error that repeats `given` shortened.
+    pub fn new(field: &str, given: &str, allowed: &str) -> Self {
+        Self { field: field.to_owned(), given: shorten(given), allowed: allowed.to_owned() }
+    }
+
+    /// A job name that was refused.
+    pub fn of_job_name(field: &str, error: &NameError) -> Self {
+        let allowed = format!("a name that is a node's name in ZooKeeper, but this one {}", error.reason);
+        Self::new(field, &error.given, &allowed)
+    }
+
+    /// All errors in one text.
+    pub fn join(errors: &[Self]) -> String {
+        errors.iter().map(Self::to_string).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// The first characters of a text, with control characters escaped.
+pub fn shorten(text: &str) -> String {
+    let mut chars = text.chars();
+    let mut short = String::new();
+    for c in chars.by_ref().take(GIVEN_CHARS_MAX) {
+        if c.is_control() {
+            short.extend(c.escape_default());
+        } else {
+            short.push(c);
+        }
+    }
+    if chars.next().is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
+/// How schedules are checked; the error says what is wrong. An argument, because this room does not know Quartz.
+#[derive(Clone, Copy)]
+pub struct ScheduleCheck<'a> {
+    /// Checks a cron expression.
+    pub cron: &'a dyn Fn(&str) -> Result<(), String>,
+    /// Checks a time zone.
+    pub time_zone: &'a dyn Fn(&str) -> Result<(), String>,
+}
+
+/// Everything that is wrong with a configuration, by ElasticJob's keys.
+pub fn validate(configuration: &JobConfiguration, schedule: ScheduleCheck<'_>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    check_schedule(configuration, schedule, &mut errors);
+    check_items(configuration, &mut errors);
+    check_strategy(configuration, &mut errors);
+    check_props(configuration, &mut errors);
+    check_texts(configuration, &mut errors);
+    if configuration.reconcile_interval_minutes < 0 {
+        let given = configuration.reconcile_interval_minutes.to_string();
+        errors.push(FieldError::new("reconcileIntervalMinutes", &given, "0 (never) or a number of minutes"));
+    }
+    let bytes = config_yaml::write(configuration).len();
+    if bytes > DOCUMENT_BYTES_MAX {
+        let allowed = format!("a document of at most {DOCUMENT_BYTES_MAX} bytes");
+        errors.push(FieldError::new("configuration", &format!("a document of {bytes} bytes"), &allowed));
+    }
+    errors
+}
+
+/// Checks the class name or job type that becomes the content of the job's root node.
+pub fn validate_job_class(field: &str, job_class: &str) -> Option<FieldError> {
+    let allowed = "a Java class name or job type without control characters";
+    job_class.chars().any(char::is_control).then(|| FieldError::new(field, job_class, allowed))
+}
+
+fn check_schedule(c: &JobConfiguration, schedule: ScheduleCheck<'_>, errors: &mut Vec<FieldError>) {
+    if let Some(cron) = &c.cron
+        && let Err(reason) = (schedule.cron)(cron)
+    {
+        let allowed = format!("a Quartz cron expression of six or seven fields; {reason}");
+        errors.push(FieldError::new("cron", cron, &allowed));
+    }
+    if let Some(time_zone) = &c.time_zone
+        && let Err(reason) = (schedule.time_zone)(time_zone)
+    {
+        let allowed =
+            format!("an IANA name such as `Europe/Berlin` or an offset such as `GMT+8:00`; {reason}");
+        errors.push(FieldError::new("timeZone", time_zone, &allowed));
+    }
+}
+
+fn check_items(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
+    let total = c.sharding_total_count;
+    if !(1..=SHARDING_TOTAL_COUNT_MAX).contains(&total) {
+        let allowed = format!("an integer from 1 to {SHARDING_TOTAL_COUNT_MAX}");
+        errors.push(FieldError::new("shardingTotalCount", &total.to_string(), &allowed));
+    }
+    let field = "shardingItemParameters";
+    match item_parameters::parse(&c.sharding_item_parameters) {
+        Err(error) => errors.push(FieldError::new(field, &c.sharding_item_parameters, &error.to_string())),
+        Ok(parameters) => {
+            let is_item = |item: i32| u32::try_from(item).is_ok_and(|item| item < total);
+            if let Some(item) = parameters.keys().copied().find(|item| !is_item(*item)).filter(|_| total > 0)
+            {
+                let allowed = format!("parameters of the items 0 to {} only, not of {item}", total - 1);
+                errors.push(FieldError::new(field, &c.sharding_item_parameters, &allowed));
+            }
+        }
+    }
+}
+
+fn check_strategy(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
+    let Some(text) = c.job_sharding_strategy_type.as_deref().filter(|text| !text.is_empty()) else { return };
+    let mut refuse = |allowed: &str| {
+        errors.push(FieldError::new("jobShardingStrategyType", text, allowed));
+    };
+    match ShardingStrategy::from_type(text) {
+        None => refuse(&format!("one of {}", ShardingStrategy::type_names())),
+        Some(ShardingStrategy::SingleShardingBalance) if c.sharding_total_count == 1 => refuse(
+            "the relay of SINGLE_SHARDING_BALANCE is not supported; use total count > 1 or another strategy",
+        ),
+        Some(_) => {}
+    }
+}
+
+fn check_props(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
+    for (key, value) in &c.props {
+        let field = format!("props[{}]", shorten(key));
+        if key.is_empty() {
+            errors.push(FieldError::new("props", "an empty key", "keys that are not empty"));
+        }
+        if key.contains('\0') || value.contains('\0') {
+            errors.push(FieldError::new(
+                &field,
+                "a text with a NUL character",
+                "texts without NUL characters",
+            ));
+        }
+        if !key.starts_with(OWN_PREFIX) {
+            continue;
+        }
+        if !OWN_PROPERTIES.contains(&key.as_str()) {
+            let allowed = format!(
+                "keys that begin with `{OWN_PREFIX}` are Sidekeeper's: {}",
+                OWN_PROPERTIES.join(", ")
+            );
+            errors.push(FieldError::new("props", key, &allowed));
+        } else if ShardingStrategy::from_type(value) != Some(ShardingStrategy::ConsistentHash) {
+            errors.push(FieldError::new(
+                &field,
+                value,
+                "`CONSISTENT_HASH`; all other strategies go into `jobShardingStrategyType`",
+            ));
+        }
+    }
+}
+
+fn check_texts(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
+    let bytes = c.job_parameter.len();
+    if bytes > JOB_PARAMETER_BYTES_MAX {
+        let allowed = format!("a text of at most {JOB_PARAMETER_BYTES_MAX} bytes");
+        errors.push(FieldError::new("jobParameter", &format!("a text of {bytes} bytes"), &allowed));
+    }
+    let texts = [
+        ("cron", c.cron.as_deref()),
+        ("timeZone", c.time_zone.as_deref()),
+        ("shardingItemParameters", Some(c.sharding_item_parameters.as_str())),
+        ("jobParameter", Some(c.job_parameter.as_str())),
+        ("jobShardingStrategyType", c.job_sharding_strategy_type.as_deref()),
+        ("jobExecutorThreadPoolSizeProviderType", c.job_executor_thread_pool_size_provider_type.as_deref()),
+        ("jobErrorHandlerType", c.job_error_handler_type.as_deref()),
+        ("description", Some(c.description.as_str())),
+        ("label", c.label.as_deref()),
+    ];
+    let listeners = c.job_listener_types.iter().map(|text| ("jobListenerTypes", Some(text.as_str())));
+    for (field, text) in texts.into_iter().chain(listeners) {
+        if text.is_some_and(|text| text.contains('\0')) {
+            errors.push(FieldError::new(
+                field,
+                "a text with a NUL character",
+                "texts without NUL characters",
+            ));
+        }
+    }
+    if c.job_listener_types.iter().any(String::is_empty) {
+        errors.push(FieldError::new("jobListenerTypes", "an empty type", "types that are not empty"));
+    }
+}

@@ -1,0 +1,116 @@
+//! A session with the embedded registry: every request takes effect inside the call; what is awaited is the disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, ready};
+use tokio::sync::watch;
+
+use super::store::Durable;
+use super::{Inner, Watcher};
+use crate::registry::{CommitError, DataFilter, Error, Session, SessionState, Watch, watch_channel};
+use crate::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction};
+
+pub(super) struct EmbeddedSession {
+    inner: Arc<Inner>,
+    id: SessionId,
+    state: watch::Receiver<SessionState>,
+    timeout: Duration,
+}
+
+impl EmbeddedSession {
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        id: SessionId,
+        state: watch::Receiver<SessionState>,
+        timeout: Duration,
+    ) -> Self {
+        Self { inner, id, state, timeout }
+    }
+}
+
+impl Drop for EmbeddedSession {
+    fn drop(&mut self) {
+        self.inner.end(self.id);
+    }
+}
+
+impl Session for EmbeddedSession {
+    fn id(&self) -> SessionId {
+        self.id
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn state(&self) -> watch::Receiver<SessionState> {
+        self.state.clone()
+    }
+
+    fn commit(
+        &self,
+        transaction: Transaction,
+    ) -> BoxFuture<'static, Result<Vec<OperationResult>, CommitError>> {
+        match self.inner.commit(self.id, &transaction) {
+            Ok((results, written)) => Box::pin(async move {
+                durable(written).await?;
+                Ok(results)
+            }),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
+        match self.inner.ensure(self.id, Operation::create(path.clone(), kind, data)) {
+            Ok(None) => Box::pin(ready(Ok(false))),
+            Ok(Some(written)) => Box::pin(async move {
+                durable(written).await?;
+                Ok(true)
+            }),
+            Err(CommitError { error, .. }) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>> {
+        let state = self.inner.lock();
+        let found = state.check(self.id).map(|()| state.tree.get(path));
+        Box::pin(ready(found))
+    }
+
+    fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
+        let state = self.inner.lock();
+        let found = state.check(self.id).map(|()| state.tree.children(path));
+        Box::pin(ready(found))
+    }
+
+    fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
+        let state = &mut *self.inner.lock();
+        let Some(member) = state.members.get_mut(&self.id) else {
+            return Box::pin(ready(Err(Error::SessionLost)));
+        };
+        let (sender, watch) = watch_channel();
+        if *member.state.borrow() == SessionState::Connected {
+            sender.snapshot(state.tree.subtree(root));
+        }
+        member.watches.retain(|watcher| !watcher.sender.is_closed());
+        member.watches.push(Watcher { root: root.clone(), wants_data, sender });
+        Box::pin(ready(Ok(watch)))
+    }
+
+    fn close(&self) -> BoxFuture<'static, ()> {
+        self.inner.end(self.id);
+        Box::pin(ready(()))
+    }
+}
+
+async fn durable(written: Durable) -> Result<(), Error> {
+    let Some(written) = written else { return Ok(()) };
+    match written.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(reason)) => Err(Error::OutcomeUnknown(format!(
+            "it is not on the disk yet and may be undone by a restart: {reason}"
+        ))),
+        Err(_) => Err(Error::OutcomeUnknown("the registry's writer stopped".to_owned())),
+    }
+}

@@ -1,0 +1,155 @@
+//! One connection with one server, made by the client library, and the means to be rid of it.
+//!
+//! The client would reconnect by itself, but it loses every watch then without saying so, waits twice as long after
+//! each failure without a cap, and sends late what waited meanwhile. So a connection lives here until the first sign
+//! of trouble; then its reactor, which we run as a task of ours, is aborted, and another connection is attached to
+//! the same session. There are never two: they would steal the session from each other for ever.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, RwLock};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use zookeeper_client as zk;
+
+use super::settings::Checked;
+
+/// How long to wait for the watch tasks to let go of a broken connection. They do so at once when they run at all.
+const RELEASE_LIMIT: Duration = Duration::from_secs(1);
+
+/// A connection, seen from those who use it.
+pub(super) struct Link {
+    pub(super) client: zk::Client,
+    /// Held for reading by whoever holds a watcher of the client: a watcher panics when it is asked after the
+    /// reactor is gone, so the reactor has to wait for them.
+    pub(super) watching: Arc<RwLock<()>>,
+    /// Somebody found it unusable.
+    trouble: Notify,
+}
+
+impl Link {
+    /// Says that the connection is of no use any more, whatever it believes itself.
+    pub(super) fn give_up(&self) {
+        self.trouble.notify_one();
+    }
+}
+
+/// A connection, seen from the one who owns it.
+pub(super) struct Connection {
+    pub(super) link: Arc<Link>,
+    states: zk::StateWatcher,
+    reactor: JoinHandle<()>,
+}
+
+/// What became of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// The session may still be alive.
+    Disconnected,
+    /// The server ended the session.
+    SessionEnded,
+}
+
+impl Connection {
+    /// Connects and opens a session, or attaches to one. Asks every server once. Bounded in time by the connection
+    /// timeout for each.
+    pub(super) async fn open(checked: &Checked, session: Option<zk::SessionInfo>) -> Result<Self, zk::Error> {
+        let settings = &checked.settings;
+        let mut connector = zk::Client::connector()
+            .with_session_timeout(settings.session_timeout)
+            .with_connection_timeout(settings.connection_timeout)
+            .with_fail_eagerly();
+        if let Some(digest) = &settings.digest {
+            connector = connector.with_auth("digest", digest.as_bytes());
+        }
+        if let Some(session) = session {
+            connector = connector.with_session(session);
+        }
+        let reactor = Reactor::default();
+        let mut connecting = pin!(connector.connect(&checked.addresses));
+        let connected = poll_fn(|context| {
+            let _scope = spawns_core::enter(&reactor);
+            connecting.as_mut().poll(context)
+        });
+        let limit = settings.connection_timeout.saturating_mul(checked.hosts);
+        let client = timeout(limit, connected).await.map_err(|_| zk::Error::Timeout)??;
+        let reactor = reactor.task.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Some(reactor) = reactor else {
+            return Err(zk::Error::UnexpectedError("the client started no reactor".to_owned()));
+        };
+        let states = client.state_watcher();
+        let watching = Arc::default();
+        let link = Arc::new(Link { client, watching, trouble: Notify::new() });
+        Ok(Self { link, states, reactor })
+    }
+
+    /// The same connection, all of whose paths are below a node.
+    pub(super) fn below(self, chroot: &str) -> Result<Self, zk::Error> {
+        let client = self.link.client.clone().chroot(chroot);
+        let client = client.map_err(|_| zk::Error::BadArguments(&"the node cannot be a root"))?;
+        let link = Arc::new(Link { client, watching: Arc::default(), trouble: Notify::new() });
+        Ok(Self { link, ..self })
+    }
+
+    /// Ends at the first sign of trouble. Any change of the client's state is one: it merges states, so it may have
+    /// reconnected by itself, and lost our watches, by the time we hear of it.
+    pub(super) async fn broken(&mut self) -> Broken {
+        if self.link.client.state() != zk::SessionState::SyncConnected {
+            return ended(self.link.client.state());
+        }
+        tokio::select! {
+            state = self.states.changed() => ended(state),
+            _ = &mut self.reactor => ended(self.link.client.state()),
+            () = self.link.trouble.notified() => Broken::Disconnected,
+        }
+    }
+
+    /// Cuts the connection without ending the session. When this returns, nothing is sent any more, and what waits
+    /// for an answer has failed. New users must be kept off first.
+    pub(super) async fn cut(self) {
+        // Past the limit a watch task ends in a panic of its own, and its reader sees the end of the watch.
+        let _ = timeout(RELEASE_LIMIT, self.link.watching.write()).await;
+        self.reactor.abort();
+        // Ends as cancelled, which is what was asked for; or as finished.
+        let _ = self.reactor.await;
+    }
+
+    /// Ends the session: waits until all that was sent before is answered and the server has confirmed, but not
+    /// beyond the limit. New users must be kept off first.
+    pub(super) async fn close(self, limit: Duration) {
+        let Self { link, mut reactor, .. } = self;
+        // The last copy of the client ends the session when it goes.
+        drop(link);
+        if timeout(limit, &mut reactor).await.is_err() {
+            reactor.abort();
+        }
+    }
+}
+
+fn ended(state: zk::SessionState) -> Broken {
+    match state {
+        zk::SessionState::Expired | zk::SessionState::AuthFailed | zk::SessionState::Closed => {
+            Broken::SessionEnded
+        }
+        zk::SessionState::Disconnected
+        | zk::SessionState::SyncConnected
+        | zk::SessionState::ConnectedReadOnly => Broken::Disconnected,
+    }
+}
+
+/// Catches the task that the client starts for its reactor.
+#[derive(Default)]
+struct Reactor {
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl spawns_core::Spawn for Reactor {
+    fn spawn(&self, task: spawns_core::Task) {
+        #[expect(clippy::disallowed_methods, reason = "owned by the connection, which ends it")]
+        let task = tokio::spawn(Box::into_pin(task.future));
+        *self.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
+    }
+}

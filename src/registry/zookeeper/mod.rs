@@ -1,0 +1,125 @@
+//! The registry in a ZooKeeper ensemble (3.6 or newer).
+//!
+//! The client library has faults that the rest of the program must not see; each is dealt with in here and has a
+//! test in `tests/registry/faults.rs`:
+//!
+//! | fault | where it ends |
+//! | --- | --- |
+//! | watches are lost at every reconnect, silently | [`connection`], [`watch`]: a new connection, a new snapshot |
+//! | a request in flight ends with any error when the connection breaks | [`convert`]: an unknown outcome |
+//! | requests wait without limit while disconnected, and are sent late | [`session`]: refused; [`connection`]: dropped |
+//! | its pauses between connection attempts have no cap | [`supervisor`]: ours have |
+//! | a `tcp+tls://` address makes it spin | [`settings`]: refused |
+//! | its queues are unbounded | [`session`]: what is in flight is bounded; [`watch`]: drained at once |
+//! | a watcher panics when asked after the end | [`watch`]: never asked again; [`connection`]: waits for it |
+//!
+//! Not used: its locks, which leave their nodes behind when they fail. `registry::latch` is ours.
+
+mod connection;
+mod convert;
+mod read;
+mod session;
+mod settings;
+mod supervisor;
+mod watch;
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use zookeeper_client as zk;
+
+pub use self::settings::{Settings, SettingsError};
+
+use self::connection::{Connection, Link};
+use self::session::{Shared, ZooKeeperSession};
+use self::settings::Checked;
+use super::{Error, Registry, Session};
+use crate::tree::Path;
+
+/// A ZooKeeper ensemble. Clones share the settings, not sessions.
+#[derive(Clone)]
+pub struct ZooKeeper {
+    checked: Checked,
+}
+
+/// The connection that a session has now.
+#[derive(Clone)]
+enum LinkState {
+    Up(Arc<Link>),
+    Down,
+    Lost,
+}
+
+impl ZooKeeper {
+    /// Checks the settings. Connects to nothing yet.
+    pub fn new(settings: Settings) -> Result<Self, SettingsError> {
+        Ok(Self { checked: settings.check()? })
+    }
+
+    async fn connect(&self) -> Result<Connection, Error> {
+        let Checked { addresses, chroot, .. } = &self.checked;
+        let connection = Connection::open(&self.checked, None)
+            .await
+            .map_err(|error| Error::Unreachable(format!("{addresses}: {}", self.checked.explain(&error))))?;
+        if chroot.is_root() {
+            return Ok(connection);
+        }
+        let limit = self.checked.settings.request_timeout;
+        let creating = session::create_all(&connection.link.client, chroot.clone(), self.checked.acls());
+        let created = tokio::time::timeout(limit, creating).await;
+        let created = created.unwrap_or_else(|_| Err(Error::OutcomeUnknown("no answer in time".to_owned())));
+        if let Err(error) = created {
+            connection.close(limit).await;
+            return Err(Error::Unreachable(format!("{addresses}: cannot create {chroot}: {error}")));
+        }
+        connection
+            .below(chroot.as_str())
+            .map_err(|error| Error::Unreachable(format!("{addresses}: {chroot}: {error}")))
+    }
+}
+
+impl Registry for ZooKeeper {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>> {
+        Box::pin(async move {
+            let connection = self.connect().await?;
+            let shared = Arc::new(Shared::new(self.checked.clone(), &connection));
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "ends when the session is closed, dropped or lost"
+            )]
+            tokio::spawn(supervisor::supervise(Arc::clone(&shared), connection));
+            let session: Arc<dyn Session> = Arc::new(ZooKeeperSession::new(shared));
+            Ok(session)
+        })
+    }
+
+    fn describe(&self) -> String {
+        format!("zookeeper {}", self.checked.settings.connect)
+    }
+}
+
+impl Checked {
+    fn acls(&self) -> zk::Acls<'static> {
+        match self.settings.digest {
+            None => zk::Acls::anyone_all(),
+            Some(_) => zk::Acls::creator_all(),
+        }
+    }
+
+    /// The client says that there are no hosts when it means that none of them answered.
+    fn explain(&self, error: &zk::Error) -> String {
+        if matches!(error, zk::Error::NoHosts | zk::Error::ConnectionLoss | zk::Error::Timeout) {
+            let limit = self.settings.connection_timeout;
+            return format!("no server answered (each is given {limit:?})");
+        }
+        error.to_string()
+    }
+}
+
+/// The node and those above it, topmost first, without the root.
+fn from_the_top(path: &Path) -> Vec<Path> {
+    let upwards = std::iter::successors(Some(path.clone()), Path::parent);
+    let mut nodes: Vec<_> = upwards.take_while(|node| !node.is_root()).collect();
+    nodes.reverse();
+    nodes
+}

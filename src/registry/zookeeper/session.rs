@@ -1,0 +1,286 @@
+//! A session with ZooKeeper: sends requests, bounds them in time and number, says what became of them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, join_all, ready};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use zookeeper_client as zk;
+
+use super::connection::{Connection, Link};
+use super::settings::Checked;
+use super::watch::{Flush, WatchTask};
+use super::{LinkState, convert, from_the_top};
+use crate::registry::{CommitError, DataFilter, Error, Session, SessionState, Watch, watch_channel};
+use crate::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction};
+
+/// So much may be in flight, in units of 1 KiB: the client's queue has no bound of its own. 64 MiB are thousands of
+/// requests of the usual size, far more than a server answers within the request timeout.
+const MAX_IN_FLIGHT: usize = 64 * 1024;
+
+/// So many bytes a server takes in one request by default (`jute.maxbuffer`). It cuts the connection for more, with
+/// everything else that is in flight, so we do not send it.
+const MAX_REQUEST: usize = 1_048_575;
+
+/// A node that has to be created may lose a parent, if that is a container, between two requests. It does not lose
+/// them for ever.
+const ENSURE_ATTEMPTS: usize = 5;
+
+pub(super) struct ZooKeeperSession {
+    shared: Arc<Shared>,
+}
+
+/// What the session, its supervisor and its requests share.
+pub(super) struct Shared {
+    pub(super) checked: Checked,
+    pub(super) info: zk::SessionInfo,
+    pub(super) timeout: Duration,
+    pub(super) state: watch::Sender<SessionState>,
+    pub(super) links: watch::Sender<LinkState>,
+    /// Whether the session is to be closed.
+    pub(super) closing: watch::Sender<bool>,
+    in_flight: Arc<Semaphore>,
+    watches: Mutex<Vec<WatchHandle>>,
+}
+
+struct WatchHandle {
+    root: Path,
+    /// Unbounded, but every request in flight has at most one message in it, and those are bounded.
+    flushes: mpsc::UnboundedSender<Flush>,
+}
+
+impl Shared {
+    pub(super) fn new(checked: Checked, connection: &Connection) -> Self {
+        let client = &connection.link.client;
+        Self {
+            checked,
+            info: client.session().clone(),
+            timeout: client.session_timeout(),
+            state: watch::Sender::new(SessionState::Connected),
+            links: watch::Sender::new(LinkState::Up(Arc::clone(&connection.link))),
+            closing: watch::Sender::new(false),
+            in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+            watches: Mutex::default(),
+        }
+    }
+
+    fn watches(&self) -> MutexGuard<'_, Vec<WatchHandle>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn link(&self) -> Result<Arc<Link>, Error> {
+        match &*self.links.borrow() {
+            LinkState::Up(link) => Ok(Arc::clone(link)),
+            LinkState::Down => Err(Error::Suspended),
+            LinkState::Lost => Err(Error::SessionLost),
+        }
+    }
+
+    fn permit(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Error> {
+        if bytes > MAX_REQUEST {
+            return Err(Error::Refused(format!(
+                "the request has about {bytes} bytes, and a server takes at most {MAX_REQUEST}; split it"
+            )));
+        }
+        let units = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX);
+        Arc::clone(&self.in_flight).try_acquire_many_owned(units).map_err(|_| {
+            Error::Refused(format!("more than {MAX_IN_FLIGHT} KiB of requests wait for their answers"))
+        })
+    }
+
+    /// Sends a request now, whether or not the future that this gives is polled.
+    fn request<T, E, F>(
+        self: &Arc<Self>,
+        bytes: usize,
+        work: impl FnOnce(Arc<Self>, Arc<Link>) -> F,
+    ) -> BoxFuture<'static, Result<T, E>>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+        F: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let (link, permit) = match self.link().and_then(|link| Ok((link, self.permit(bytes)?))) {
+            Ok(both) => both,
+            Err(error) => return Box::pin(ready(Err(error.into()))),
+        };
+        let work = work(Arc::clone(self), link);
+        let mut work: Pin<Box<dyn Future<Output = Result<T, E>> + Send>> = Box::pin(async move {
+            let result = work.await;
+            // Only now, even if nobody waited for the answer any more.
+            drop(permit);
+            result
+        });
+        // The client sends when it is called, in the order of the calls; so call it here, not in the task.
+        if let Poll::Ready(result) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return Box::pin(ready(result));
+        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "ends with its answer, at the latest with its connection"
+        )]
+        let answer = tokio::spawn(work);
+        let limit = self.checked.settings.request_timeout;
+        let answer = tokio::time::timeout(limit, answer);
+        Box::pin(async move {
+            match answer.await {
+                Ok(Ok(result)) => result,
+                Ok(Err(_)) => Err(Error::OutcomeUnknown("the request's task was ended".to_owned()).into()),
+                Err(_) => Err(Error::OutcomeUnknown(format!("no answer within {limit:?}")).into()),
+            }
+        })
+    }
+
+    /// Waits until the watches that cover any of these nodes have told all that happened until now.
+    async fn flush(&self, changed: impl Iterator<Item = &Path> + Clone) {
+        let mut told = Vec::new();
+        self.watches().retain(|watch| {
+            if changed.clone().any(|path| path.is_within(&watch.root)) {
+                let (flush, flushed) = oneshot::channel();
+                told.push(flushed);
+                // Fails when the watch has ended.
+                return watch.flushes.send(flush).is_ok();
+            }
+            !watch.flushes.is_closed()
+        });
+        // One that ended meanwhile has nobody to tell.
+        join_all(told).await;
+    }
+}
+
+impl ZooKeeperSession {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+impl Drop for ZooKeeperSession {
+    fn drop(&mut self) {
+        self.shared.closing.send_replace(true);
+    }
+}
+
+impl Session for ZooKeeperSession {
+    fn id(&self) -> SessionId {
+        SessionId(self.shared.info.id().0)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.shared.timeout
+    }
+
+    fn state(&self) -> watch::Receiver<SessionState> {
+        self.shared.state.subscribe()
+    }
+
+    fn commit(
+        &self,
+        transaction: Transaction,
+    ) -> BoxFuture<'static, Result<Vec<OperationResult>, CommitError>> {
+        if transaction.is_empty() {
+            let nothing = self.shared.link().map(|_| Vec::new()).map_err(CommitError::from);
+            return Box::pin(ready(nothing));
+        }
+        let bytes = transaction.iter().map(Operation::wire_size).sum();
+        self.shared.request(bytes, |shared, link| async move {
+            let mut writer = link.client.new_multi_writer();
+            convert::fill(&mut writer, &transaction, shared.checked.acls())?;
+            let answered = writer.commit().await;
+            let answered = answered.map_err(|error| convert::commit_error(error, &transaction))?;
+            let results = convert::results(answered, &transaction)?;
+            let changed = transaction.iter().zip(&results).filter_map(|(operation, result)| match result {
+                OperationResult::Created { path, .. } => Some(path),
+                OperationResult::Set { .. } | OperationResult::Deleted => Some(operation.path()),
+                OperationResult::Checked => None,
+            });
+            shared.flush(changed).await;
+            Ok(results)
+        })
+    }
+
+    fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
+        let (path, data) = (path.clone(), data.to_owned());
+        let bytes = path.as_str().len() + data.len();
+        self.shared.request(bytes, move |shared, link| async move {
+            let acls = shared.checked.acls();
+            let options = convert::create_mode(kind).with_acls(acls);
+            let mut attempts = 0;
+            loop {
+                match link.client.create(path.as_str(), &data, &options).await {
+                    Ok(_) => break,
+                    Err(zk::Error::NodeExists) => return Ok(false),
+                    Err(zk::Error::NoNode) if attempts < ENSURE_ATTEMPTS => attempts += 1,
+                    Err(error) => return Err(convert::error(error, &path)),
+                }
+                if let Some(parent) = path.parent() {
+                    create_all(&link.client, parent, acls).await?;
+                }
+            }
+            shared.flush(std::iter::once(&path)).await;
+            Ok(true)
+        })
+    }
+
+    fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>> {
+        let path = path.clone();
+        self.shared.request(path.as_str().len(), move |_, link| async move {
+            match link.client.get_data(path.as_str()).await {
+                Ok((data, stat)) => Ok(Some(Node { path, data: data.into(), stat: convert::stat(&stat) })),
+                Err(zk::Error::NoNode) => Ok(None),
+                Err(error) => Err(convert::error(error, &path)),
+            }
+        })
+    }
+
+    fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
+        let path = path.clone();
+        self.shared.request(path.as_str().len(), move |_, link| async move {
+            match link.client.get_children(path.as_str()).await {
+                Ok((children, _)) => Ok(Some(children)),
+                Err(zk::Error::NoNode) => Ok(None),
+                Err(error) => Err(convert::error(error, &path)),
+            }
+        })
+    }
+
+    fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
+        let links = self.shared.links.subscribe();
+        if matches!(*links.borrow(), LinkState::Lost) {
+            return Box::pin(ready(Err(Error::SessionLost)));
+        }
+        let (sender, watch) = watch_channel();
+        let (flushes, flushed) = mpsc::unbounded_channel();
+        let task = WatchTask::new(root.clone(), wants_data, sender, flushed, links);
+        #[expect(clippy::disallowed_methods, reason = "ends with its reader or its session")]
+        tokio::spawn(task.run());
+        let mut watches = self.shared.watches();
+        watches.retain(|watch| !watch.flushes.is_closed());
+        watches.push(WatchHandle { root: root.clone(), flushes });
+        Box::pin(ready(Ok(watch)))
+    }
+
+    fn close(&self) -> BoxFuture<'static, ()> {
+        self.shared.closing.send_replace(true);
+        let mut state = self.shared.state.subscribe();
+        Box::pin(async move {
+            // Bounded by the supervisor; an error would mean that it is gone, and the session with it.
+            let _ = state.wait_for(|state| *state == SessionState::Lost).await;
+        })
+    }
+}
+
+/// Creates a node and those above it, persistent and empty, as far as they are missing: all requests at once.
+pub(super) async fn create_all(client: &zk::Client, path: Path, acls: zk::Acls<'_>) -> Result<(), Error> {
+    let nodes = from_the_top(&path);
+    let options = zk::CreateMode::Persistent.with_acls(acls);
+    let creating: Vec<_> = nodes.iter().map(|node| client.create(node.as_str(), &[], &options)).collect();
+    for (node, created) in nodes.iter().zip(join_all(creating).await) {
+        match created {
+            Ok(_) | Err(zk::Error::NodeExists) => {}
+            Err(error) => return Err(convert::error(error, node)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! What can be set about the connection with ZooKeeper, checked before anything is sent: the client takes several
+//! mistakes badly (a `tcp+tls://` address makes it spin for ever).
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::tree::{Path, PathError};
+
+/// How to reach a ZooKeeper ensemble.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The servers and, if not everything is ours, the node below which all is kept: `h1:2181,h2:2181/some/node`.
+    /// The port is 2181 if there is none; the node is created if it is missing.
+    pub connect: String,
+    /// How long the ensemble is asked to keep a session that it does not hear from. It may grant another time.
+    pub session_timeout: Duration,
+    /// How long to wait for one server, when connecting and when it falls silent, before trying the next one.
+    pub connection_timeout: Duration,
+    /// How long to wait for the answer to a request.
+    pub request_timeout: Duration,
+    /// `user:password`. If set, every node is created so that only this user can read or change it; otherwise
+    /// everybody can.
+    pub digest: Option<String>,
+}
+
+/// Why settings are refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// The connect string has a scheme.
+    #[error("the ZooKeeper address `{0}` has a scheme, and TLS is not supported; write `host:port`")]
+    Scheme(String),
+    /// An address in the connect string cannot be read.
+    #[error("`{given}` in the ZooKeeper addresses is not `host:port`: {reason}")]
+    Address {
+        /// The address that was given.
+        given: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The node after the addresses is not a path.
+    #[error("the node after the ZooKeeper addresses cannot be used: {0}")]
+    Chroot(PathError),
+    /// A time is out of range.
+    #[error("the ZooKeeper {name} is {given:?}, but must be between 1 ms and 24 days")]
+    Time {
+        /// Which time.
+        name: &'static str,
+        /// The time that was given.
+        given: Duration,
+    },
+    /// The digest is not a user and a password.
+    #[error("the ZooKeeper digest must be `user:password` with a user")]
+    Digest,
+}
+
+/// Settings that were checked.
+#[derive(Clone)]
+pub(super) struct Checked {
+    /// The addresses, without the chroot.
+    pub(super) addresses: String,
+    pub(super) hosts: u32,
+    pub(super) chroot: Path,
+    pub(super) settings: Settings,
+}
+
+impl Settings {
+    pub(super) fn check(self) -> Result<Checked, SettingsError> {
+        if self.connect.contains("://") {
+            return Err(SettingsError::Scheme(self.connect));
+        }
+        let (addresses, chroot) = match self.connect.find('/') {
+            None => (self.connect.as_str(), Path::root()),
+            Some(slash) => {
+                let (addresses, chroot) = self.connect.split_at(slash);
+                (addresses, Path::parse(chroot).map_err(SettingsError::Chroot)?)
+            }
+        };
+        let mut hosts = 0;
+        for address in addresses.split(',') {
+            check_address(address)
+                .map_err(|reason| SettingsError::Address { given: address.to_owned(), reason })?;
+            hosts += 1;
+        }
+        for (name, given) in [
+            ("session timeout", self.session_timeout),
+            ("connection timeout", self.connection_timeout),
+            ("request timeout", self.request_timeout),
+        ] {
+            // The protocol has a signed 32-bit number of milliseconds.
+            let fits = i32::try_from(given.as_millis()).is_ok_and(|milliseconds| milliseconds > 0);
+            if !fits {
+                return Err(SettingsError::Time { name, given });
+            }
+        }
+        if let Some(digest) = &self.digest
+            && digest.find(':').is_none_or(|colon| colon == 0)
+        {
+            return Err(SettingsError::Digest);
+        }
+        Ok(Checked { addresses: addresses.to_owned(), hosts, chroot, settings: self })
+    }
+}
+
+fn check_address(address: &str) -> Result<(), &'static str> {
+    let (host, port) = match address.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']').ok_or("the bracket is not closed")?;
+            match port.strip_prefix(':') {
+                None if port.is_empty() => (host, None),
+                None => return Err("there must be a `:` after the bracket"),
+                port => (host, port),
+            }
+        }
+        None => match address.split_once(':') {
+            None => (address, None),
+            Some((host, port)) => (host, Some(port)),
+        },
+    };
+    if host.is_empty() {
+        return Err("the host is empty");
+    }
+    if host.chars().any(char::is_whitespace) {
+        return Err("the host has a space");
+    }
+    match port.map(str::parse::<u16>) {
+        None | Some(Ok(1..)) => Ok(()),
+        Some(_) => Err("the port is not a number from 1 to 65535"),
+    }
+}
+
+impl fmt::Debug for Settings {
+    /// Everything but the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.digest.as_deref().and_then(|digest| digest.split(':').next());
+        f.debug_struct("Settings")
+            .field("connect", &self.connect)
+            .field("session_timeout", &self.session_timeout)
+            .field("connection_timeout", &self.connection_timeout)
+            .field("request_timeout", &self.request_timeout)
+            .field("digest_user", &user)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(connect: &str) -> Settings {
+        Settings {
+            connect: connect.to_owned(),
+            session_timeout: Duration::from_secs(30),
+            connection_timeout: Duration::from_secs(3),
+            request_timeout: Duration::from_secs(5),
+            digest: None,
+        }
+    }
+
+    #[test]
+    fn connect_strings_are_taken_apart() {
+        let checked = with("h1:2181,[::1]:99,h3/a/b").check().map_err(|error| error.to_string()).unwrap();
+        assert_eq!(checked.addresses, "h1:2181,[::1]:99,h3");
+        assert_eq!(checked.hosts, 3);
+        assert_eq!(checked.chroot.as_str(), "/a/b");
+        assert!(with("h1").check().is_ok_and(|checked| checked.chroot.is_root()));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let said = |settings: Settings| settings.check().map(|_| ()).unwrap_err().to_string();
+        assert!(said(with("tcp+tls://h1:2181")).contains("TLS is not supported"));
+        for bad in ["", "h1,", ":2181", "h1:0", "h1:x", "h1:65536", "[::1", "[::1]2181", "a b"] {
+            assert!(said(with(bad)).contains("is not `host:port`"), "{bad:?}");
+        }
+        assert!(said(with("h1/a//b")).contains("empty segment"));
+        let no_time = Settings { request_timeout: Duration::ZERO, ..with("h1") };
+        assert!(said(no_time).contains("request timeout is 0ns"));
+        for bad in ["", "secret", ":secret"] {
+            let message = said(Settings { digest: Some(bad.to_owned()), ..with("h1") });
+            assert!(message.contains("user:password"), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_password_is_not_shown() {
+        let shown = format!("{:?}", Settings { digest: Some("me:secret".to_owned()), ..with("h1") });
+        assert!(shown.contains("me") && !shown.contains("secret"), "{shown}");
+    }
+}

@@ -1,0 +1,119 @@
+//! Keeps a session alive: one task that owns its connection, and replaces it when it breaks.
+//!
+//! The session is lost when the server says so, or when no server could have heard from us for longer than its
+//! timeout: then the ensemble has ended it, even if it cannot tell us.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use zookeeper_client as zk;
+
+use super::LinkState;
+use super::connection::{Broken, Connection};
+use super::session::Shared;
+use crate::registry::SessionState;
+
+/// The pause after the first failed attempt to connect again; it doubles. A killed server is back in a second.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// The longest pause between two attempts: how much longer than the outage ours may last.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Sessions spread their longest pauses over so many milliseconds, lest a fleet return to a server all at once.
+const SPREAD_MS: u64 = 500;
+
+/// Serves a session until its end.
+pub(super) async fn supervise(shared: Arc<Shared>, connection: Connection) {
+    let session = shared.info.id();
+    let mut current = Some(connection);
+    while let Some(mut connection) = current.take() {
+        let broken = tokio::select! {
+            // Whoever closes wants no other connection first.
+            biased;
+            () = closing(&shared) => None,
+            broken = connection.broken() => Some(broken),
+        };
+        match broken {
+            None => {
+                shared.links.send_replace(LinkState::Lost);
+                connection.close(shared.checked.settings.request_timeout).await;
+            }
+            Some(Broken::SessionEnded) => {
+                shared.links.send_replace(LinkState::Lost);
+                connection.cut().await;
+            }
+            Some(Broken::Disconnected) => {
+                tracing::info!(%session, "the connection with ZooKeeper is broken");
+                shared.links.send_replace(LinkState::Down);
+                shared.state.send_replace(SessionState::Suspended);
+                connection.cut().await;
+                current = reconnect(&shared).await;
+                if let Some(connection) = &current {
+                    tracing::info!(%session, "connected with ZooKeeper again");
+                    shared.links.send_replace(LinkState::Up(Arc::clone(&connection.link)));
+                    shared.state.send_replace(SessionState::Connected);
+                }
+            }
+        }
+    }
+    tracing::info!(%session, "the session with ZooKeeper has ended");
+    shared.links.send_replace(LinkState::Lost);
+    shared.state.send_replace(SessionState::Lost);
+}
+
+async fn closing(shared: &Shared) {
+    // The sender is in `shared`, so this cannot fail.
+    let _ = shared.closing.subscribe().wait_for(|closing| *closing).await;
+}
+
+/// Attaches a new connection to the session. `None`: the session is lost, or to be closed.
+async fn reconnect(shared: &Shared) -> Option<Connection> {
+    // From now on: the server last heard from us before. A third more, for its own clock and the road to it.
+    let mut over = pin!(sleep(shared.timeout.saturating_mul(4) / 3));
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let attempt = tokio::select! {
+            biased;
+            () = closing(shared) => return None,
+            () = &mut over => return None,
+            attempt = attach(shared) => attempt,
+        };
+        match attempt {
+            Ok(connection) => return Some(connection),
+            Err(zk::Error::SessionExpired) => return None,
+            Err(error @ zk::Error::AuthFailed) => {
+                tracing::warn!(%error, "ZooKeeper refuses our digest");
+                return None;
+            }
+            Err(error) => tracing::debug!(%error, ?pause, "cannot connect with ZooKeeper"),
+        }
+        tokio::select! {
+            biased;
+            () = closing(shared) => return None,
+            () = &mut over => return None,
+            () = sleep(pause) => {}
+        }
+        pause = (pause * 2).min(longest_pause(shared.info.id()));
+    }
+}
+
+async fn attach(shared: &Shared) -> Result<Connection, zk::Error> {
+    let connection = Connection::open(&shared.checked, Some(shared.info.clone())).await?;
+    let chroot = &shared.checked.chroot;
+    let connection = if chroot.is_root() { connection } else { connection.below(chroot.as_str())? };
+    // This server may be behind the last one, and what we read next must not be older than what we saw.
+    let synced = timeout(shared.checked.settings.request_timeout, connection.link.client.sync("/")).await;
+    match synced.unwrap_or(Err(zk::Error::Timeout)) {
+        Ok(()) => Ok(connection),
+        Err(error) => {
+            connection.cut().await;
+            Err(error)
+        }
+    }
+}
+
+fn longest_pause(session: zk::SessionId) -> Duration {
+    LONGEST_PAUSE + Duration::from_millis(session.0.unsigned_abs() % SPREAD_MS)
+}
