@@ -1,0 +1,51 @@
+"""Client of the Sidekeeper coordination sidecar: run ElasticJob jobs in Python.
+
+import sidekeeper
+
+app = sidekeeper.Application()
+
+@app.job("orderSync", sharding_total_count=6, cron="0/2 * * * * ?")
+def sync(execution: sidekeeper.Execution) -> None:
+    print(execution.item, execution.item_parameter)
+
+app.run()
+"""
+
+from __future__ import annotations
+
+from sidekeeper.application import Application
+from sidekeeper.configuration import JobConfiguration, Problem
+from sidekeeper.errors import AttachError, Cancelled, Reject, SidekeeperError
+from sidekeeper.events import (
+    AssignedItem,
+    Assignment,
+    AssignmentReason,
+    JobChange,
+    Leadership,
+    SessionChange,
+    SessionState,
+)
+from sidekeeper.execution import Cancellation, CancelReason, Execution, ExecutionSource
+from sidekeeper.version import __version__
+
+__all__ = [
+    "Application",
+    "AssignedItem",
+    "Assignment",
+    "AssignmentReason",
+    "AttachError",
+    "CancelReason",
+    "Cancellation",
+    "Cancelled",
+    "Execution",
+    "ExecutionSource",
+    "JobChange",
+    "JobConfiguration",
+    "Leadership",
+    "Problem",
+    "Reject",
+    "SessionChange",
+    "SessionState",
+    "SidekeeperError",
+    "__version__",
+]

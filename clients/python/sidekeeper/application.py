@@ -1,0 +1,347 @@
+"""The application: its jobs, and how it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Callable, TypeVar
+
+from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceStub
+from sidekeeper.channel import endpoint_target, open_channel, resolve_endpoint
+from sidekeeper.configuration import JobConfiguration, item_parameters_text
+from sidekeeper.events import Assignment, JobChange, Leadership, SessionChange
+from sidekeeper.execution import Execution
+from sidekeeper.job import Callbacks, Job
+from sidekeeper.log import logger
+from sidekeeper.worker import LEAVE_GRACE, Worker
+
+__all__ = ["Application"]
+
+#: How many items of a job are executed at once in one process, unless the job says otherwise.
+DEFAULT_CONCURRENCY = 8
+
+#: How long running handlers may go on after the application was told to stop, in seconds; below the 30 s after which
+#: Kubernetes kills.
+DEFAULT_DRAIN_TIMEOUT = 25.0
+
+H = TypeVar("H", bound=Callable[[Execution], object])
+A = TypeVar("A", bound=Callable[[Assignment], object])
+L = TypeVar("L", bound=Callable[[Leadership], object])
+S = TypeVar("S", bound=Callable[[SessionChange], object])
+J = TypeVar("J", bound=Callable[[JobChange], object])
+
+
+class Application:
+    """An application that is an instance of jobs, through the sidecar beside it.
+
+    Args:
+        endpoint: Where the sidecar listens: ``http://127.0.0.1:7070`` or ``unix:///run/sidekeeper.sock``. Default:
+            the environment variable ``SIDEKEEPER_ENDPOINT``, else ``http://127.0.0.1:7070``.
+        drain_timeout: How long running handlers may go on after the application was told to stop, in seconds.
+
+    Raises:
+        ValueError: The endpoint cannot be read, or the timeout is negative.
+    """
+
+    def __init__(self, endpoint: str | None = None, *, drain_timeout: float = DEFAULT_DRAIN_TIMEOUT) -> None:
+        self.endpoint = resolve_endpoint(endpoint)
+        endpoint_target(self.endpoint)  # complains now rather than when it runs
+        if drain_timeout < 0:
+            raise ValueError(f"drain_timeout: {drain_timeout} is negative")
+        self.drain_timeout = drain_timeout
+        self._jobs: dict[str, Job] = {}
+        self._callbacks: dict[str, Callbacks] = {}
+        self._identity: tuple[int, str] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._workers: list[Worker] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop_requested = False
+        self._stop_immediately = False
+
+    def job(
+        self,
+        name: str,
+        *,
+        sharding_total_count: int | None = None,
+        cron: str = "",
+        time_zone: str = "",
+        sharding_item_parameters: str | Mapping[int, str] = "",
+        job_parameter: str = "",
+        monitor_execution: bool | None = None,
+        failover: bool | None = None,
+        misfire: bool | None = None,
+        max_time_diff: timedelta | None = None,
+        reconcile_interval: timedelta | None = None,
+        job_sharding_strategy_type: str = "",
+        static_sharding: bool | None = None,
+        disabled: bool | None = None,
+        overwrite: bool | None = None,
+        job_class: str = "",
+        description: str = "",
+        label: str = "",
+        props: Mapping[str, str] | None = None,
+        job_error_handler_type: str = "",
+        job_executor_thread_pool_size_provider_type: str = "",
+        job_listener_types: Sequence[str] = (),
+        concurrency: int = DEFAULT_CONCURRENCY,
+        on_assignment: Callable[[Assignment], object] | None = None,
+        on_leadership: Callable[[Leadership], object] | None = None,
+        on_session: Callable[[SessionChange], object] | None = None,
+        on_job_changed: Callable[[JobChange], object] | None = None,
+    ) -> Callable[[H], H]:
+        """Registers a job; the decorated function or coroutine function is its handler.
+
+        The handler gets an ``Execution`` for each item of this instance, each time the job fires. A function runs on
+        a thread, a coroutine function on the loop. Returning is success; ``Reject`` says that the item was not
+        begun; any other exception is a failure, and is reported with its traceback.
+
+        The configuration's fields are those of ``JobConfiguration``. Without ``sharding_total_count`` the job is
+        attached to by its name, and the sidecar or the registry must have its configuration.
+
+        Args:
+            name: The job's name, the same in all its instances.
+            sharding_total_count: Into how many items the job is split.
+            cron: When it fires.
+            time_zone: See ``JobConfiguration``.
+            sharding_item_parameters: ``"0=Beijing,1=Shanghai"`` or ``{0: "Beijing", 1: "Shanghai"}``.
+            job_parameter: See ``JobConfiguration``.
+            monitor_execution: See ``JobConfiguration``.
+            failover: See ``JobConfiguration``.
+            misfire: See ``JobConfiguration``.
+            max_time_diff: See ``JobConfiguration``.
+            reconcile_interval: See ``JobConfiguration``.
+            job_sharding_strategy_type: See ``JobConfiguration``.
+            static_sharding: See ``JobConfiguration``.
+            disabled: See ``JobConfiguration``.
+            overwrite: See ``JobConfiguration``.
+            job_class: See ``JobConfiguration``.
+            description: See ``JobConfiguration``.
+            label: See ``JobConfiguration``.
+            props: See ``JobConfiguration``.
+            job_error_handler_type: See ``JobConfiguration``.
+            job_executor_thread_pool_size_provider_type: See ``JobConfiguration``.
+            job_listener_types: See ``JobConfiguration``.
+            concurrency: How many items are executed at once in this process; further ones wait in order.
+            on_assignment: Called with each assignment.
+            on_leadership: Called when this instance begins or ceases to lead the job.
+            on_session: Called when the sidecar's session with the registry changes.
+            on_job_changed: Called when the job's configuration or its problems change.
+
+        Raises:
+            ValueError: The name is taken, the concurrency is not positive, or a parameter cannot be expressed.
+        """
+        if name in self._jobs:
+            raise ValueError(f"job {name!r}: it is registered already")
+        if concurrency < 1:
+            raise ValueError(f"job {name!r}: concurrency: {concurrency} is not positive")
+        configuration = JobConfiguration(
+            sharding_total_count=sharding_total_count or 0,
+            cron=cron,
+            time_zone=time_zone,
+            sharding_item_parameters=item_parameters_text(sharding_item_parameters),
+            job_parameter=job_parameter,
+            monitor_execution=monitor_execution,
+            failover=failover,
+            misfire=misfire,
+            max_time_diff=max_time_diff,
+            reconcile_interval=reconcile_interval,
+            job_sharding_strategy_type=job_sharding_strategy_type,
+            static_sharding=static_sharding,
+            disabled=disabled,
+            overwrite=overwrite,
+            job_class=job_class,
+            description=description,
+            label=label,
+            props=dict(props or {}),
+            job_error_handler_type=job_error_handler_type,
+            job_executor_thread_pool_size_provider_type=job_executor_thread_pool_size_provider_type,
+            job_listener_types=tuple(job_listener_types),
+        )
+        if sharding_total_count is None and configuration != JobConfiguration(sharding_total_count=0):
+            raise ValueError(
+                f"job {name!r}: sharding_total_count is required with any other field of its configuration"
+            )
+        try:
+            configuration.to_proto()
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"job {name!r}: {error}") from error
+
+        def register(handler: H) -> H:
+            if name in self._jobs:
+                raise ValueError(f"job {name!r}: it is registered already")
+            callbacks = self._callbacks.setdefault(name, Callbacks())
+            callbacks.assignment.extend([on_assignment] if on_assignment else [])
+            callbacks.leadership.extend([on_leadership] if on_leadership else [])
+            callbacks.session.extend([on_session] if on_session else [])
+            callbacks.job_changed.extend([on_job_changed] if on_job_changed else [])
+            self._jobs[name] = Job(
+                name=name,
+                handler=handler,
+                configuration=None if sharding_total_count is None else configuration,
+                concurrency=concurrency,
+                callbacks=callbacks,
+            )
+            return handler
+
+        return register
+
+    def on_assignment(self, job_name: str) -> Callable[[A], A]:
+        """Registers a function that is called with each assignment of a job.
+
+        When it has returned, and nothing is executed on items that the assignment does not have, the assignment is
+        acknowledged. Executions of a new item begin after it has returned. When the stream to the sidecar ends it is
+        called with an empty assignment whose reason is ``DETACHED``.
+        """
+
+        def register(callback: A) -> A:
+            self._callbacks.setdefault(job_name, Callbacks()).assignment.append(callback)
+            return callback
+
+        return register
+
+    def on_leadership(self, job_name: str) -> Callable[[L], L]:
+        """Registers a function that is called when this instance begins or ceases to lead a job."""
+
+        def register(callback: L) -> L:
+            self._callbacks.setdefault(job_name, Callbacks()).leadership.append(callback)
+            return callback
+
+        return register
+
+    def on_session(self, job_name: str) -> Callable[[S], S]:
+        """Registers a function that is called when the sidecar's session with the registry changes."""
+
+        def register(callback: S) -> S:
+            self._callbacks.setdefault(job_name, Callbacks()).session.append(callback)
+            return callback
+
+        return register
+
+    def on_job_changed(self, job_name: str) -> Callable[[J], J]:
+        """Registers a function that is called when a job's configuration or its problems change."""
+
+        def register(callback: J) -> J:
+            self._callbacks.setdefault(job_name, Callbacks()).job_changed.append(callback)
+            return callback
+
+        return register
+
+    def run(self) -> None:
+        """Runs the jobs until SIGTERM or SIGINT, or until ``stop`` is called.
+
+        The first signal is a request to finish: running handlers may end within the drain timeout. The second one
+        ends everything at once. Signals are only handled when this is called on the main thread.
+
+        Raises:
+            AttachError: The sidecar refuses a job.
+            ValueError: No job is registered, or a callback is for a job that is not.
+        """
+        self._check()
+        asyncio.run(self._serve(handle_signals=True))
+
+    async def serve(self) -> None:
+        """Runs the jobs on the running loop until ``stop`` is called; handles no signals.
+
+        Cancelling it ends everything at once.
+
+        Raises:
+            AttachError: The sidecar refuses a job.
+            ValueError: No job is registered, or a callback is for a job that is not.
+        """
+        self._check()
+        await self._serve(handle_signals=False)
+
+    def stop(self, *, immediately: bool = False) -> None:
+        """Tells the application to stop, from any thread and also before it runs.
+
+        Args:
+            immediately: Whether running handlers are told to stop now, rather than after the drain timeout.
+        """
+        self._stop_immediately = self._stop_immediately or immediately
+        self._stop_requested = True
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has been closed meanwhile: stopped
+                loop.call_soon_threadsafe(self._carry_out_stop)
+
+    def _check(self) -> None:
+        """Complains of an application that cannot run."""
+        if not self._jobs:
+            raise ValueError("the application has no job")
+        unknown = sorted(self._callbacks.keys() - self._jobs.keys())
+        if unknown:
+            raise ValueError(f"callbacks for jobs that are not registered: {', '.join(unknown)}")
+        if self._loop is not None:
+            raise RuntimeError("the application is running already")
+
+    async def _serve(self, *, handle_signals: bool) -> None:
+        loop = asyncio.get_running_loop()
+        channel = open_channel(self.endpoint)
+        stub = ParticipantServiceStub(channel)
+        self._workers = [Worker(job, self._application_id(), stub, self.drain_timeout) for job in self._jobs.values()]
+        self._tasks = [loop.create_task(worker.run()) for worker in self._workers]
+        self._loop = loop
+        try:
+            with self._signals(loop) if handle_signals else contextlib.nullcontext():
+                if self._stop_requested:
+                    self._carry_out_stop()
+                await self._supervise()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=LEAVE_GRACE)
+            await channel.close()
+            self._loop = None
+            self._workers, self._tasks = [], []
+            self._stop_requested = self._stop_immediately = False
+
+    async def _supervise(self) -> None:
+        """Waits for the workers; when one fails, the others finish, and its error is raised."""
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for worker in self._workers:
+            worker.stop()
+        await asyncio.wait(self._tasks)
+        for task in self._tasks:
+            if not task.cancelled():
+                task.result()
+
+    def _carry_out_stop(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+        if self._stop_immediately:
+            for task in self._tasks:
+                task.cancel()
+
+    @contextlib.contextmanager
+    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Stops the application at SIGTERM and SIGINT; puts back what was there before."""
+        before = {}
+        for number in (signal.SIGTERM, signal.SIGINT):
+            handler = signal.getsignal(number)
+            try:
+                loop.add_signal_handler(number, self._on_signal, number)
+            except (NotImplementedError, RuntimeError, ValueError):
+                continue  # not the main thread, or no such signals here
+            before[number] = handler
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        again = self._stop_requested
+        logger.info("%s: stopping%s", number.name, " at once" if again else "")
+        self.stop(immediately=again)
+
+    def _application_id(self) -> str:
+        """Returns this process's name at the sidecar: chosen once, and anew after a fork."""
+        if self._identity is None or self._identity[0] != os.getpid():
+            self._identity = (os.getpid(), uuid.uuid4().hex)
+        return self._identity[1]

@@ -1,0 +1,243 @@
+"""One stream to the sidecar: this process as an instance of one job.
+
+The instance exists while the stream is open. When the stream ends, for whatever reason, the instance is gone: its
+executions are told to stop, and what they return is reported to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Callable
+
+import grpc.aio
+
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper.acknowledger import Acknowledger
+from sidekeeper.dispatcher import Dispatcher
+from sidekeeper.errors import SidekeeperError
+from sidekeeper.events import Assignment, JobChange, Leadership, SessionChange
+from sidekeeper.execution import CancelReason, Execution
+from sidekeeper.executor import Executor, OpenExecution
+from sidekeeper.job import Job
+from sidekeeper.log import fields, logger
+from sidekeeper.outcome import Outcome
+from sidekeeper.reporter import Reporter
+from sidekeeper.version import CLIENT
+
+if TYPE_CHECKING:
+    from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
+
+    AttachCall = grpc.aio.UnaryStreamCall[service_pb2.AttachRequest, service_pb2.AttachResponse]
+
+__all__ = ["Attachment", "ProtocolError"]
+
+#: How long the sidecar may take to register the instance, in seconds; registering waits for the registry.
+FIRST_EVENT_TIMEOUT = 60.0
+
+
+class ProtocolError(SidekeeperError):
+    """The sidecar's stream is not as the protocol says."""
+
+
+class Attachment:
+    """One attachment of one job; ``run`` attaches, and returns when the stream has ended."""
+
+    def __init__(
+        self,
+        job: Job,
+        application_id: str,
+        stub: ParticipantServiceAsyncStub,
+        executor: Executor,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._job = job
+        self._application_id = application_id
+        self._stub = stub
+        self._executor = executor
+        self._dispatcher = dispatcher
+        self._open: dict[str, OpenExecution] = {}
+        self._answered = asyncio.Event()
+        self._answered.set()
+        self._reporter: Reporter | None = None
+        self._acknowledger: Acknowledger | None = None
+        self._helpers: list[asyncio.Task[None]] = []
+        self._assignment: Assignment | None = None
+        self._instance_id = ""
+        self._call: AttachCall | None = None
+        self._given_up = False
+        self._ended = False
+
+    @property
+    def attached(self) -> bool:
+        """Whether the instance has been registered."""
+        return self._reporter is not None
+
+    async def run(self) -> None:
+        """Attaches, and reads the stream until it ends.
+
+        Raises:
+            grpc.aio.AioRpcError: The call failed, or the stream broke.
+            ProtocolError: The sidecar sent something that it must not.
+        """
+        self._call = self._stub.Attach(self._request())
+        try:
+            await self._read(self._call)
+        finally:
+            self._call.cancel()
+            self._end()
+
+    def close(self) -> None:
+        """Ends the stream; ``run`` ends with it, cancelled."""
+        if self._call is not None:
+            self._call.cancel()
+
+    async def wait_answered(self) -> None:
+        """Waits until each execution that was told has ended, and its result is with the sidecar."""
+        while self._open:
+            await self._answered.wait()
+        if self._reporter is not None:
+            await self._reporter.wait_flushed()
+
+    def _request(self) -> service_pb2.AttachRequest:
+        configuration = self._job.configuration
+        return service_pb2.AttachRequest(
+            job_name=self._job.name,
+            configuration=None if configuration is None else configuration.to_proto(),
+            application_id=self._application_id,
+            client=CLIENT,
+        )
+
+    async def _read(self, call: AttachCall) -> None:
+        # Not asyncio.wait_for: before Python 3.12 it can swallow a cancellation.
+        timer = asyncio.get_running_loop().call_later(FIRST_EVENT_TIMEOUT, self._give_up, call)
+        try:
+            first = await call.read()
+        except asyncio.CancelledError:
+            if self._given_up:
+                raise ProtocolError(f"no instance was registered within {FIRST_EVENT_TIMEOUT:.0f} s") from None
+            raise
+        finally:
+            timer.cancel()
+        if not isinstance(first, service_pb2.AttachResponse):
+            raise ProtocolError("the stream ended before its first event")
+        if first.WhichOneof("event") != "attached":
+            raise ProtocolError(f"the first event is {first.WhichOneof('event')!r} instead of 'attached'")
+        self._on_attached(first.attached)
+        while True:
+            await self._dispatcher.wait_room()
+            event = await call.read()
+            if not isinstance(event, service_pb2.AttachResponse):
+                return  # the end
+            try:
+                self._receive(event)
+            except (ValueError, OverflowError) as error:  # a time that Python cannot express, and the like
+                raise ProtocolError(f"event {event.WhichOneof('event')!r}: {error}") from error
+
+    def _give_up(self, call: AttachCall) -> None:
+        self._given_up = True
+        call.cancel()
+
+    def _on_attached(self, attached: service_pb2.Attached) -> None:
+        self._instance_id = attached.instance_id
+        self._reporter = Reporter(self._stub, self._job.name, attached.attachment_id)
+        self._acknowledger = Acknowledger(
+            self._stub, attached.attachment_id, lambda: {one.execution.item for one in self._open.values()}
+        )
+        loop = asyncio.get_running_loop()
+        self._helpers = [loop.create_task(self._reporter.run()), loop.create_task(self._acknowledger.run())]
+        for helper in self._helpers:
+            helper.add_done_callback(self._helper_ended)
+        logger.info(
+            "attached as instance %s (sidecar %s)",
+            attached.instance_id,
+            attached.sidecar_version,
+            extra=fields(self._job.name),
+        )
+
+    def _helper_ended(self, helper: asyncio.Task[None]) -> None:
+        """Without its helpers an attachment would look alive and report nothing: it ends with them."""
+        if not helper.cancelled() and self._call is not None:
+            logger.error("internal error", exc_info=helper.exception(), extra=fields(self._job.name))
+            self._call.cancel()
+
+    def _receive(self, event: service_pb2.AttachResponse) -> None:
+        name, callbacks = self._job.name, self._job.callbacks
+        kind = event.WhichOneof("event")
+        if kind == "execute":
+            self._on_execute(event.execute)
+        elif kind == "cancel":
+            self._on_cancel(event.cancel)
+        elif kind == "assignment_changed":
+            self._on_assignment(Assignment.from_proto(name, self._instance_id, event.assignment_changed))
+        elif kind == "leadership_changed":
+            leadership = Leadership(name, self._instance_id, event.leadership_changed.leader)
+            logger.info("leader: %s", leadership.leader, extra=fields(name))
+            self._dispatcher.call(callbacks.leadership, leadership)
+        elif kind == "session_changed":
+            session = SessionChange.from_proto(name, event.session_changed)
+            logger.info("session with the registry: %s", session.state.name, extra=fields(name))
+            self._dispatcher.call(callbacks.session, session)
+        elif kind == "job_changed":
+            change = JobChange.from_proto(name, event.job_changed)
+            for problem in change.problems:
+                logger.warning("%s: %s", problem.path or "registry", problem.message, extra=fields(name))
+            self._dispatcher.call(callbacks.job_changed, change)
+        elif kind == "draining":
+            logger.info("the sidecar is stopping: finishing what runs", extra=fields(name))
+        # Anything else is of a newer sidecar, and does not concern this client.
+
+    def _on_assignment(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        logger.info(
+            "generation %d: items %s of %d (%s)",
+            assignment.generation,
+            [item.item for item in assignment.items],
+            assignment.sharding_total_count,
+            assignment.reason.name,
+            extra=fields(self._job.name),
+        )
+        self._dispatcher.call(self._job.callbacks.assignment, assignment, self._noted(assignment))
+
+    def _noted(self, assignment: Assignment) -> Callable[[], None]:
+        def noted() -> None:
+            if self._acknowledger is not None:
+                self._acknowledger.noted(assignment)
+
+        return noted
+
+    def _on_execute(self, message: service_pb2.Execute) -> None:
+        opened = OpenExecution(Execution.from_proto(message), self._answer)
+        if opened.execution.execution_id in self._open:
+            raise ProtocolError(f"execution {opened.execution.execution_id!r} was told twice")
+        self._open[opened.execution.execution_id] = opened
+        self._answered.clear()
+        self._dispatcher.begin(lambda: self._executor.submit(opened))
+
+    def _on_cancel(self, message: service_pb2.Cancel) -> None:
+        opened = self._open.get(message.execution_id)
+        if opened is None:
+            return  # it ended meanwhile, and its result is on its way
+        reason = CancelReason(message.reason)
+        logger.warning("execution is to stop: %s", reason.name, extra=fields(self._job.name, opened.execution))
+        self._executor.cancel(opened, reason)
+
+    def _answer(self, opened: OpenExecution, outcome: Outcome) -> None:
+        del self._open[opened.execution.execution_id]
+        if not self._open:
+            self._answered.set()
+        if self._ended or self._reporter is None:
+            logger.info("result not reported: its attachment has ended", extra=fields(self._job.name, opened.execution))
+            return
+        self._reporter.add(opened.execution, outcome)
+        if self._acknowledger is not None:
+            self._acknowledger.execution_ended()
+
+    def _end(self) -> None:
+        """The instance is gone."""
+        self._ended = True
+        for helper in self._helpers:
+            helper.cancel()
+        for opened in list(self._open.values()):
+            self._executor.cancel(opened, CancelReason.DETACHED)
+        if self._assignment is not None:
+            self._dispatcher.call(self._job.callbacks.assignment, self._assignment.detached())

@@ -1,0 +1,84 @@
+"""How the sidecar is reached: the endpoint's text, and the settings of the gRPC channel."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import urlsplit
+
+import grpc.aio
+
+__all__ = ["DEFAULT_ENDPOINT", "ENDPOINT_VARIABLE", "endpoint_target", "open_channel", "resolve_endpoint"]
+
+#: Where the sidecar listens unless told otherwise.
+DEFAULT_ENDPOINT = "http://127.0.0.1:7070"
+
+#: The environment variable that names the endpoint.
+ENDPOINT_VARIABLE = "SIDEKEEPER_ENDPOINT"
+
+#: The largest message in either direction, in bytes; an assignment of 10 000 items with parameters stays far below.
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+
+#: A sidecar that is stopped or gone without closing its connection is noticed after the sum of the two. A ping every
+#: few seconds costs nothing on one machine; the timeout leaves room for a machine that is short of CPU.
+KEEPALIVE_TIME_MS = 5_000
+KEEPALIVE_TIMEOUT_MS = 5_000
+
+#: The channel's own reconnection must not be slower than the workers', which wait 0.1 to 5 s (see ``backoff``).
+INITIAL_RECONNECT_MS = 100
+MAX_RECONNECT_MS = 1_000
+
+_ALLOWED = "allowed are http://HOST:PORT, HOST:PORT and unix:///PATH"
+
+
+def resolve_endpoint(endpoint: str | None) -> str:
+    """Returns the endpoint given, or the environment's, or the default."""
+    return endpoint or os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
+
+
+def endpoint_target(endpoint: str) -> str:
+    """Translates an endpoint to gRPC's name for it.
+
+    Raises:
+        ValueError: The endpoint is neither an address with a port nor a Unix socket.
+    """
+    if endpoint.startswith("unix:"):
+        path = endpoint[len("unix:") :]
+        if path.startswith("//"):
+            path = path[len("//") :]
+        if not path.startswith("/"):
+            raise ValueError(f"endpoint {endpoint!r}: a Unix socket needs an absolute path; {_ALLOWED}")
+        return f"unix:{path}"
+    parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"endpoint {endpoint!r}: {error}; {_ALLOWED}") from None
+    if parts.scheme != "http":
+        raise ValueError(f"endpoint {endpoint!r}: the scheme {parts.scheme!r} is not supported; {_ALLOWED}")
+    if not parts.hostname or port is None or parts.path not in ("", "/") or parts.query or parts.username is not None:
+        raise ValueError(f"endpoint {endpoint!r}: it must be a host and a port, and nothing else; {_ALLOWED}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"dns:///{host}:{port}"
+
+
+def open_channel(endpoint: str) -> grpc.aio.Channel:
+    """Opens a channel; it connects when it is first used, and again whenever the connection breaks."""
+    return grpc.aio.insecure_channel(
+        endpoint_target(endpoint),
+        options=[
+            # For a Unix socket gRPC would send the socket's path as the authority, which HTTP/2 servers may refuse.
+            ("grpc.default_authority", "localhost"),
+            # The sidecar is on this machine: a proxy of the environment is not meant for it.
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.initial_reconnect_backoff_ms", INITIAL_RECONNECT_MS),
+            ("grpc.min_reconnect_backoff_ms", INITIAL_RECONNECT_MS),
+            ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            # Applications in one process do not wait for each other's reconnections.
+            ("grpc.use_local_subchannel_pool", 1),
+        ],
+    )

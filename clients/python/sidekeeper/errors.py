@@ -1,0 +1,38 @@
+"""What can go wrong, as exceptions."""
+
+from __future__ import annotations
+
+__all__ = ["AttachError", "Cancelled", "Reject", "SidekeeperError"]
+
+
+class SidekeeperError(Exception):
+    """Any error of this library."""
+
+
+class AttachError(SidekeeperError):
+    """The sidecar refused to make this process an instance of a job, and would refuse again.
+
+    Raised by ``Application.run`` and ``Application.serve`` after all running handlers have finished.
+
+    Attributes:
+        job_name: The job.
+        code: The gRPC status as text: ``INVALID_ARGUMENT`` (a field of the configuration is wrong), ``NOT_FOUND``
+            (a job attached to by its name alone, which nobody has configured), ``FAILED_PRECONDITION`` (the
+            configuration or the job class conflicts with the one in use) or ``UNIMPLEMENTED`` (what listens at the
+            endpoint is not a sidecar).
+        details: The sidecar's own words.
+    """
+
+    def __init__(self, job_name: str, code: str, details: str) -> None:
+        super().__init__(f"job {job_name!r}: the sidecar refuses the attachment: {code}: {details}")
+        self.job_name = job_name
+        self.code = code
+        self.details = details
+
+
+class Reject(Exception):  # noqa: N818 - it is an answer, not an error
+    """Raised by a handler that did not begin its item: the execution is reported as REJECTED with this text."""
+
+
+class Cancelled(Exception):  # noqa: N818 - like asyncio.CancelledError
+    """Raised by ``Execution.raise_if_cancelled``; the execution is reported as a FAILURE that names the reason."""

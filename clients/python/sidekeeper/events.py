@@ -1,0 +1,187 @@
+"""What an application is told besides executions: assignments, leadership, the session, the job."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper.configuration import JobConfiguration, Problem
+
+__all__ = [
+    "AssignedItem",
+    "Assignment",
+    "AssignmentReason",
+    "JobChange",
+    "Leadership",
+    "SessionChange",
+    "SessionState",
+]
+
+
+class AssignmentReason(enum.Enum):
+    """Why an assignment is what it is. Positive values are those of the protocol."""
+
+    UNSPECIFIED = 0
+    #: The first assignment since the application attached.
+    ATTACHED = 1
+    #: The leader has divided the items anew.
+    RESHARDED = 2
+    #: The instance's server was enabled or disabled by an operator.
+    SERVER_STATUS = 3
+    #: Items were disabled or enabled, or their parameters changed; owners did not.
+    ITEM_CHANGED = 4
+    #: The session with the registry was lost, and all items with it.
+    SESSION_LOST = 5
+    #: The instance is leaving.
+    DRAINING = 6
+    #: The stream to the sidecar has ended: this instance is gone, and owns nothing until it is attached again.
+    DETACHED = -1
+
+    @classmethod
+    def _missing_(cls, value: object) -> AssignmentReason:
+        return cls.UNSPECIFIED  # of a newer sidecar
+
+
+@dataclass(frozen=True)
+class AssignedItem:
+    """An item that this instance owns."""
+
+    #: The item.
+    item: int
+    #: The item's parameter. None: it has none.
+    item_parameter: str | None
+    #: Grows with each new owner of the item.
+    fencing_token: int
+    #: Whether an operator has disabled it: it is owned, but not executed.
+    disabled: bool
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The items that this instance owns: always all of them."""
+
+    #: The job's name.
+    job_name: str
+    #: The instance in the registry: ``{ipv4}@-@{unique}``.
+    instance_id: str
+    #: Counts shardings of the job; the same for all its instances.
+    generation: int
+    #: Into how many items the job is split.
+    sharding_total_count: int
+    #: The items, ascending.
+    items: Sequence[AssignedItem]
+    #: The items that were not in the last assignment.
+    added: Sequence[int]
+    #: The items that were in the last assignment and are no more.
+    revoked: Sequence[int]
+    #: Whether this instance leads the job.
+    leader: bool
+    #: Why it changed.
+    reason: AssignmentReason
+
+    def detached(self) -> Assignment:
+        """Returns what is left of the assignment when the stream ends: nothing."""
+        return replace(
+            self,
+            items=(),
+            added=(),
+            revoked=tuple(item.item for item in self.items),
+            leader=False,
+            reason=AssignmentReason.DETACHED,
+        )
+
+    @classmethod
+    def from_proto(cls, job_name: str, instance_id: str, message: service_pb2.AssignmentChanged) -> Assignment:
+        """Returns the assignment that a message of the sidecar tells."""
+        items = tuple(
+            AssignedItem(
+                item=item.item,
+                item_parameter=item.item_parameter if item.HasField("item_parameter") else None,
+                fencing_token=item.fencing_token,
+                disabled=item.disabled,
+            )
+            for item in message.assignment.items
+        )
+        return cls(
+            job_name=job_name,
+            instance_id=instance_id,
+            generation=message.assignment.generation,
+            sharding_total_count=message.assignment.sharding_total_count,
+            items=items,
+            added=tuple(message.added_items),
+            revoked=tuple(message.revoked_items),
+            leader=message.leader,
+            reason=AssignmentReason(message.reason),
+        )
+
+
+@dataclass(frozen=True)
+class Leadership:
+    """This instance has begun or ceased to lead its job."""
+
+    #: The job's name.
+    job_name: str
+    #: The instance in the registry.
+    instance_id: str
+    #: Whether it leads now.
+    leader: bool
+
+
+class SessionState(enum.Enum):
+    """The state of the sidecar's session with the registry. The values are those of the protocol."""
+
+    UNSPECIFIED = 0
+    #: The session is alive.
+    CONNECTED = 1
+    #: The registry does not answer. Running executions go on, nothing new starts.
+    SUSPENDED = 2
+    #: The session is gone, and the instance's items with it. The sidecar registers anew as soon as it can.
+    LOST = 3
+
+    @classmethod
+    def _missing_(cls, value: object) -> SessionState:
+        return cls.UNSPECIFIED  # of a newer sidecar
+
+
+@dataclass(frozen=True)
+class SessionChange:
+    """The sidecar's session with the registry has changed."""
+
+    #: The job's name.
+    job_name: str
+    #: The state now.
+    state: SessionState
+    #: How long the session is surely alive without word from the registry. None: not known.
+    remaining_lease: timedelta | None
+
+    @classmethod
+    def from_proto(cls, job_name: str, message: service_pb2.SessionChanged) -> SessionChange:
+        """Returns the change that a message of the sidecar tells."""
+        lease = message.remaining_lease.ToTimedelta() if message.HasField("remaining_lease") else None
+        return cls(job_name=job_name, state=SessionState(message.state), remaining_lease=lease)
+
+
+@dataclass(frozen=True)
+class JobChange:
+    """The job's configuration has changed, or problems came or went."""
+
+    #: The job's name.
+    job_name: str
+    #: The configuration in force. None: the registry has none that can be read.
+    configuration: JobConfiguration | None
+    #: What is wrong with the job's nodes in the registry now.
+    problems: Sequence[Problem]
+
+    @classmethod
+    def from_proto(cls, job_name: str, message: service_pb2.JobChanged) -> JobChange:
+        """Returns the change that a message of the sidecar tells."""
+        return cls(
+            job_name=job_name,
+            configuration=(
+                JobConfiguration.from_proto(message.configuration) if message.HasField("configuration") else None
+            ),
+            problems=tuple(Problem(path=problem.path, message=problem.message) for problem in message.problems),
+        )

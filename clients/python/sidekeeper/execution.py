@@ -1,0 +1,168 @@
+"""One execution of one item, as its handler sees it."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper.errors import Cancelled
+
+__all__ = ["CancelReason", "Cancellation", "Execution", "ExecutionSource"]
+
+
+class ExecutionSource(enum.Enum):
+    """What made an execution start. The values are those of the protocol."""
+
+    UNSPECIFIED = 0
+    #: The job's schedule.
+    SCHEDULE = 1
+    #: Somebody triggered the job.
+    TRIGGER = 2
+    #: A fire that could not be executed at its time, made up for.
+    MISFIRE = 3
+    #: Another instance crashed while it executed the item.
+    FAILOVER = 4
+
+    @classmethod
+    def _missing_(cls, value: object) -> ExecutionSource:
+        return cls.UNSPECIFIED  # of a newer sidecar
+
+
+class CancelReason(enum.Enum):
+    """Why an execution is to stop. Positive values are those of the protocol."""
+
+    UNSPECIFIED = 0
+    #: The session with the registry is lost or about to be: another instance may own the item from now on.
+    LEASE_LOST = 1
+    #: The execution's deadline has passed.
+    DEADLINE = 2
+    #: The sidecar, or this application, stops and its drain timeout has passed.
+    DRAIN_TIMEOUT = 3
+    #: An operator asked for it.
+    OPERATOR = 4
+    #: The stream to the sidecar has ended: this instance is gone, and another one may own the item from now on.
+    DETACHED = -1
+    #: This application was told to stop at once.
+    STOPPED = -2
+
+    @classmethod
+    def _missing_(cls, value: object) -> CancelReason:
+        return cls.UNSPECIFIED  # of a newer sidecar
+
+
+class Cancellation:
+    """Whether an execution is to stop; usable from any thread.
+
+    It is true in a condition once the execution is to stop, and can be waited for.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._reason: CancelReason | None = None
+
+    @property
+    def reason(self) -> CancelReason | None:
+        """Why the execution is to stop; None while it is not."""
+        return self._reason
+
+    def is_set(self) -> bool:
+        """Whether the execution is to stop."""
+        return self._event.is_set()
+
+    def __bool__(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the execution is to stop, at most ``timeout`` seconds; returns whether it is."""
+        return self._event.wait(timeout)
+
+    def __repr__(self) -> str:
+        return f"<Cancellation {self._reason.name if self._reason else 'not cancelled'}>"
+
+    def _cancel(self, reason: CancelReason) -> bool:
+        """Records the first reason, and returns whether this is it; later ones change nothing."""
+        if self._reason is not None:
+            return False
+        self._reason = reason
+        self._event.set()
+        return True
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One execution of one item: what the handler gets."""
+
+    #: The job's name.
+    job_name: str
+    #: Names this execution; unique, and never used again.
+    execution_id: str
+    #: The item, from 0 to ``sharding_total_count - 1``.
+    item: int
+    #: The item's parameter. None: it has none.
+    item_parameter: str | None
+    #: The job's parameter. Empty: none.
+    job_parameter: str
+    #: Into how many items the job is split.
+    sharding_total_count: int
+    #: The task in ElasticJob's form, as Java peers trace it.
+    task_id: str
+    #: What made it start.
+    source: ExecutionSource
+    #: For which instant of the schedule; for a trigger, when it was seen.
+    scheduled_time: datetime
+    #: When the sidecar started it.
+    fire_time: datetime
+    #: When it has to be over. None: no limit.
+    deadline: datetime | None
+    #: Grows with each execution and each owner of the item. A store that keeps the highest token it saw can refuse a
+    #: late writer.
+    fencing_token: int
+    #: W3C trace context of the sidecar's span. Empty: the sidecar does not trace.
+    traceparent: str
+    #: W3C trace context of the sidecar's span.
+    tracestate: str
+    #: Whether to stop: for handlers on threads. Coroutines are cancelled by ``asyncio.CancelledError`` instead.
+    cancelled: Cancellation = field(default_factory=Cancellation, compare=False)
+
+    @property
+    def cancel_reason(self) -> CancelReason | None:
+        """Why the execution is to stop; None while it is not."""
+        return self.cancelled.reason
+
+    def raise_if_cancelled(self) -> None:
+        """Ends the handler if the execution is to stop; it is then reported as a failure.
+
+        Raises:
+            Cancelled: The execution is to stop.
+        """
+        if self.cancelled.reason is not None:
+            raise Cancelled(f"cancelled: {self.cancelled.reason.name}")
+
+    @classmethod
+    def from_proto(cls, message: service_pb2.Execute) -> Execution:
+        """Returns the execution that a message of the sidecar asks for."""
+        return cls(
+            job_name=message.job_name,
+            execution_id=message.execution_id,
+            item=message.item,
+            item_parameter=message.item_parameter if message.HasField("item_parameter") else None,
+            job_parameter=message.job_parameter,
+            sharding_total_count=message.sharding_total_count,
+            task_id=message.task_id,
+            source=ExecutionSource(message.source),
+            scheduled_time=_instant(message.scheduled_time),
+            fire_time=_instant(message.fire_time),
+            deadline=_instant(message.deadline) if message.HasField("deadline") else None,
+            fencing_token=message.fencing_token,
+            traceparent=message.traceparent,
+            tracestate=message.tracestate,
+        )
+
+
+def _instant(timestamp: Timestamp) -> datetime:
+    return timestamp.ToDatetime(tzinfo=timezone.utc)

@@ -1,0 +1,170 @@
+"""Runs the handler of one job: how many at once, in which order, and how they end.
+
+It outlives the job's attachments, because handlers do: a function that does not stop when its stream ends keeps its
+place among the job's concurrent executions, and its item is not executed a second time before it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from typing import Callable
+
+from sidekeeper.execution import CancelReason, Execution
+from sidekeeper.log import fields, logger
+from sidekeeper.outcome import SUCCESS, Outcome, failed, of_exception, rejected
+from sidekeeper.threads import run_in_thread
+
+__all__ = ["Executor", "Handler", "OpenExecution"]
+
+#: A job's handler: a function, which runs on a thread, or a coroutine function, which runs on the loop.
+Handler = Callable[[Execution], object]
+
+_SHUTTING_DOWN = "shutting down"
+
+
+class OpenExecution:
+    """An execution that has not been answered yet."""
+
+    def __init__(self, execution: Execution, answer: Callable[[OpenExecution, Outcome], None]) -> None:
+        self.execution = execution
+        #: Called once, on the loop, when it is over.
+        self.answer = answer
+        #: The handler's run. None: it has not begun.
+        self.run: asyncio.Future[Outcome] | None = None
+
+
+class Executor:
+    """Runs the handler of one job, at most ``concurrency`` times at once, and in the order asked for."""
+
+    def __init__(self, job_name: str, handler: Handler, concurrency: int) -> None:
+        self._job_name = job_name
+        self._handler = handler
+        self._on_loop = is_coroutine_function(handler)
+        self._concurrency = concurrency
+        # Bounded by the total of items: an item has at most one open execution in each attachment.
+        self._waiting: deque[OpenExecution] = deque()
+        self._running: dict[int, OpenExecution] = {}
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, opened: OpenExecution) -> None:
+        """Begins an execution as soon as there is room, and no other one of its item is running."""
+        reason = opened.execution.cancel_reason
+        if reason is not None:
+            opened.answer(opened, _never_began(reason))
+        elif self._closed:
+            opened.answer(opened, rejected(_SHUTTING_DOWN))
+        else:
+            self._waiting.append(opened)
+            self._idle.clear()
+            self._start_waiting()
+
+    def cancel(self, opened: OpenExecution, reason: CancelReason) -> None:
+        """Tells an execution to stop; one that has not begun is answered at once."""
+        if not opened.execution.cancelled._cancel(reason):
+            return  # told before; a coroutine that is cleaning up is not to be interrupted again
+        if opened.run is not None:
+            if self._on_loop:
+                opened.run.cancel()
+        elif opened in self._waiting:
+            self._waiting.remove(opened)
+            opened.answer(opened, _never_began(reason))
+            self._settle()
+
+    def close(self) -> None:
+        """Begins nothing any more: what waits, and what comes, is rejected. What runs goes on."""
+        self._closed = True
+        while self._waiting:
+            opened = self._waiting.popleft()
+            opened.answer(opened, rejected(_SHUTTING_DOWN))
+        self._settle()
+
+    def cancel_all(self, reason: CancelReason) -> None:
+        """Tells all executions to stop."""
+        for opened in [*self._waiting, *self._running.values()]:
+            self.cancel(opened, reason)
+
+    async def wait_idle(self) -> None:
+        """Waits until nothing runs and nothing waits to."""
+        await self._idle.wait()
+
+    def running(self) -> list[Execution]:
+        """What runs now."""
+        return [opened.execution for opened in self._running.values()]
+
+    def _start_waiting(self) -> None:
+        while len(self._running) < self._concurrency:
+            ready = next((one for one in self._waiting if one.execution.item not in self._running), None)
+            if ready is None:
+                return
+            self._waiting.remove(ready)
+            self._start(ready)
+
+    def _start(self, opened: OpenExecution) -> None:
+        execution = opened.execution
+        logger.debug("execution begins", extra=fields(self._job_name, execution))
+        if self._on_loop:
+            opened.run = asyncio.get_running_loop().create_task(self._await_handler(execution))
+        else:
+            name = f"sidekeeper-{self._job_name}-{execution.item}"
+            opened.run = run_in_thread(name, lambda: self._call_handler(execution))
+        self._running[execution.item] = opened
+        opened.run.add_done_callback(lambda run: self._ended(opened, run))
+
+    async def _await_handler(self, execution: Execution) -> Outcome:
+        try:
+            await self._handler(execution)  # type: ignore[misc]  # a coroutine function
+        except asyncio.CancelledError:
+            return _stopped(execution)
+        except Exception as error:
+            return of_exception(error)
+        return SUCCESS
+
+    def _call_handler(self, execution: Execution) -> Outcome:
+        try:
+            result = self._handler(execution)
+        except BaseException as error:  # also SystemExit: it would end the thread only, and silently
+            return of_exception(error)
+        if inspect.isawaitable(result):
+            # An asynchronous function behind a wrapper that hides it; nothing has been executed.
+            if inspect.iscoroutine(result):
+                result.close()
+            return failed("the handler returned an awaitable: it is asynchronous, but does not look like it")
+        return SUCCESS
+
+    def _ended(self, opened: OpenExecution, run: asyncio.Future[Outcome]) -> None:
+        execution = opened.execution
+        del self._running[execution.item]
+        if run.cancelled():
+            outcome = _stopped(execution)  # before its first step
+        else:
+            error = run.exception()
+            outcome = run.result() if error is None else of_exception(error)
+        if outcome is SUCCESS:
+            logger.debug("execution ended", extra=fields(self._job_name, execution))
+        else:
+            logger.warning("execution did not succeed: %s", outcome.message, extra=fields(self._job_name, execution))
+        opened.answer(opened, outcome)
+        self._start_waiting()
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._running and not self._waiting:
+            self._idle.set()
+
+
+def is_coroutine_function(function: Callable[..., object]) -> bool:
+    """Whether calling a function, or an object with ``__call__``, gives a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _never_began(reason: CancelReason) -> Outcome:
+    return rejected(f"cancelled before it began: {reason.name}")
+
+
+def _stopped(execution: Execution) -> Outcome:
+    reason = execution.cancel_reason
+    return failed(f"cancelled: {reason.name}" if reason else "cancelled by the application itself")

@@ -1,0 +1,35 @@
+"""A job as the application registers it: its name, its handler, and who wants to hear of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable
+
+from sidekeeper.configuration import JobConfiguration
+from sidekeeper.events import Assignment, JobChange, Leadership, SessionChange
+from sidekeeper.executor import Handler
+
+__all__ = ["Callbacks", "Job"]
+
+
+@dataclass
+class Callbacks:
+    """Who is told what. Functions are called on threads, coroutine functions on the loop; one at a time for a job."""
+
+    assignment: list[Callable[[Assignment], object]] = field(default_factory=list)
+    leadership: list[Callable[[Leadership], object]] = field(default_factory=list)
+    session: list[Callable[[SessionChange], object]] = field(default_factory=list)
+    job_changed: list[Callable[[JobChange], object]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of the application."""
+
+    name: str
+    handler: Handler
+    #: None: the job is attached to by its name, and somebody else has configured it.
+    configuration: JobConfiguration | None
+    #: How many items are executed at once in this process.
+    concurrency: int
+    callbacks: Callbacks

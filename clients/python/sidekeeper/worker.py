@@ -1,0 +1,140 @@
+"""Keeps one job attached: attaches, attaches again when the stream ends, and leaves when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import grpc.aio
+
+from sidekeeper.attachment import Attachment
+from sidekeeper.backoff import CAP_SECONDS, Backoff
+from sidekeeper.dispatcher import Dispatcher
+from sidekeeper.errors import AttachError
+from sidekeeper.execution import CancelReason
+from sidekeeper.executor import Executor
+from sidekeeper.job import Job
+from sidekeeper.log import fields, logger
+
+if TYPE_CHECKING:
+    from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
+
+__all__ = ["LEAVE_GRACE", "Worker"]
+
+#: How long handlers that were told to stop, and the reports after that, may take when the application stops; seconds.
+LEAVE_GRACE = 5.0
+
+#: Refusals of an attachment that trying again does not change.
+FATAL = frozenset(
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+
+
+class Worker:
+    """One job of the application; made on the loop on which ``run`` runs."""
+
+    def __init__(self, job: Job, application_id: str, stub: ParticipantServiceAsyncStub, drain_timeout: float) -> None:
+        self._job = job
+        self._application_id = application_id
+        self._stub = stub
+        self._drain_timeout = drain_timeout
+        self._executor = Executor(job.name, job.handler, job.concurrency)
+        self._dispatcher = Dispatcher(job.name)
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Begins nothing any more; ``run`` returns when what runs has ended and is reported."""
+        self._stopping.set()
+        self._executor.close()
+
+    async def run(self) -> None:
+        """Keeps the job attached until it is told to stop; cancelling it ends everything at once.
+
+        Raises:
+            AttachError: The sidecar refuses the job, and would refuse it again.
+        """
+        dispatching = asyncio.get_running_loop().create_task(self._dispatcher.run())
+        try:
+            await self._stay_attached()
+            await self._finish()
+        finally:
+            self._executor.cancel_all(CancelReason.STOPPED)
+            dispatching.cancel()
+            for execution in self._executor.running():
+                logger.warning("handler is left behind", extra=fields(self._job.name, execution))
+
+    async def _stay_attached(self) -> None:
+        loop = asyncio.get_running_loop()
+        backoff = Backoff()
+        stopping = loop.create_task(self._stopping.wait())
+        try:
+            while not self._stopping.is_set():
+                attachment = Attachment(self._job, self._application_id, self._stub, self._executor, self._dispatcher)
+                began = loop.time()
+                reading = loop.create_task(attachment.run())
+                try:
+                    await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                    if not reading.done():
+                        await self._drain(attachment, reading)
+                finally:
+                    await self._leave(attachment, reading)
+                self._judge(attachment, reading)
+                if attachment.attached and loop.time() - began > CAP_SECONDS:
+                    backoff.reset()  # it was a good one; one that ends at once does not count
+                await asyncio.wait({stopping}, timeout=backoff.next())
+        finally:
+            stopping.cancel()
+
+    async def _drain(self, attachment: Attachment, reading: asyncio.Task[None]) -> None:
+        """Lets the attachment's executions end and be reported, for as long as it lasts."""
+        answered = asyncio.get_running_loop().create_task(attachment.wait_answered())
+        try:
+            await asyncio.wait({answered, reading}, timeout=self._drain_timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not answered.done() and not reading.done():
+                self._executor.cancel_all(CancelReason.DRAIN_TIMEOUT)
+                await asyncio.wait({answered, reading}, timeout=LEAVE_GRACE, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            answered.cancel()
+
+    async def _leave(self, attachment: Attachment, reading: asyncio.Task[None]) -> None:
+        """Ends the attachment, if it has not ended by itself."""
+        attachment.close()
+        reading.cancel()  # it may not have begun
+        await asyncio.wait({reading})
+        if not reading.cancelled():
+            reading.exception()  # seen, also if nobody asks for it any more
+
+    def _judge(self, attachment: Attachment, reading: asyncio.Task[None]) -> None:
+        """Says why the attachment has ended.
+
+        Raises:
+            AttachError: It was refused for good.
+        """
+        extra = fields(self._job.name)
+        error = None if reading.cancelled() else reading.exception()
+        if self._stopping.is_set() and (error is None or attachment.attached):
+            logger.info("detached", extra=extra)
+        elif error is None:
+            logger.warning("the stream has ended; attaching again", extra=extra)
+        elif isinstance(error, grpc.aio.AioRpcError):
+            code, details = error.code(), error.details() or ""
+            if code in FATAL and not attachment.attached:
+                raise AttachError(self._job.name, code.name, details)
+            logger.warning("the stream has ended: %s: %s; attaching again", code.name, details, extra=extra)
+        else:
+            logger.error("the stream has ended; attaching again", exc_info=error, extra=extra)
+
+    async def _finish(self) -> None:
+        """Waits for handlers that outlived their stream, and for callbacks; both have been told that it is over."""
+        loop = asyncio.get_running_loop()
+        rest = {loop.create_task(self._executor.wait_idle()), loop.create_task(self._dispatcher.wait_empty())}
+        try:
+            await asyncio.wait(rest, timeout=LEAVE_GRACE)
+        finally:
+            for task in rest:
+                task.cancel()

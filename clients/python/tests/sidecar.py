@@ -1,0 +1,225 @@
+"""A sidecar for tests: the participant service, in this process, under the test's control."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Callable, Optional, TypeVar
+
+import grpc.aio
+
+import sidekeeper
+from sidekeeper._proto.v1 import assignment_pb2, execution_pb2, job_pb2
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1.participant_service_pb2_grpc import (
+    ParticipantServiceServicer,
+    add_ParticipantServiceServicer_to_server,
+)
+
+#: How long anything may take before a test has failed, in seconds.
+PATIENCE = 20.0
+
+T = TypeVar("T")
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    """Waits for something that is bound to happen."""
+    return await asyncio.wait_for(awaitable, PATIENCE)
+
+
+class Stream:
+    """One attachment, from the sidecar's side."""
+
+    def __init__(self, number: int, request: service_pb2.AttachRequest) -> None:
+        self.request = request
+        self.attachment_id = f"attachment-{number}"
+        self.instance_id = f"10.0.0.1@-@{number}"
+        self.outgoing: asyncio.Queue[service_pb2.AttachResponse | None] = asyncio.Queue()
+        self.status = grpc.StatusCode.OK
+        self.details = ""
+        #: Set when the client has gone.
+        self.closed = asyncio.Event()
+        self._executions = 0
+
+    def attach(self) -> None:
+        self.send(
+            attached=service_pb2.Attached(
+                attachment_id=self.attachment_id,
+                instance_id=self.instance_id,
+                job_name=self.request.job_name,
+                configuration=self.request.configuration,
+                sidecar_version="0.0.0",
+            )
+        )
+
+    def send(self, **event: Any) -> None:
+        self.outgoing.put_nowait(service_pb2.AttachResponse(**event))
+
+    def assign(
+        self, items: list[int], generation: int = 1, revoked: tuple[int, ...] = (), leader: bool = False
+    ) -> None:
+        self.send(
+            assignment_changed=service_pb2.AssignmentChanged(
+                assignment=assignment_pb2.Assignment(
+                    generation=generation,
+                    sharding_total_count=6,
+                    items=[
+                        assignment_pb2.AssignedItem(item=item, item_parameter=f"p{item}", fencing_token=100 + item)
+                        for item in items
+                    ],
+                ),
+                added_items=items,
+                revoked_items=revoked,
+                leader=leader,
+                reason=assignment_pb2.ASSIGNMENT_REASON_RESHARDED,
+            )
+        )
+
+    def execute(self, item: int, **fields: Any) -> str:
+        """Sends an Execute, and returns its execution id."""
+        self._executions += 1
+        execution_id = f"{self.attachment_id}-{self._executions}"
+        message = service_pb2.Execute(
+            execution_id=execution_id,
+            item=item,
+            sharding_total_count=6,
+            source=execution_pb2.EXECUTION_SOURCE_SCHEDULE,
+            job_name=self.request.job_name,
+        )
+        message.scheduled_time.FromSeconds(1_700_000_000)
+        message.fire_time.FromMilliseconds(1_700_000_000_012)
+        message.MergeFrom(service_pb2.Execute(**fields))
+        self.send(execute=message)
+        return execution_id
+
+    def cancel(
+        self,
+        execution_id: str,
+        reason: execution_pb2.CancelReason.ValueType = execution_pb2.CANCEL_REASON_DEADLINE,
+    ) -> None:
+        self.send(cancel=service_pb2.Cancel(execution_id=execution_id, reason=reason))
+
+    def end(self, status: grpc.StatusCode = grpc.StatusCode.OK, details: str = "") -> None:
+        """Ends the stream from the sidecar's side."""
+        self.status, self.details = status, details
+        self.outgoing.put_nowait(None)
+
+
+Report = service_pb2.ReportCompletionRequest
+Answer = Callable[[Report, Any], Awaitable[Optional[service_pb2.ReportCompletionResponse]]]
+
+
+def recorded(request: Report) -> service_pb2.ReportCompletionResponse:
+    """What the sidecar answers when all is well."""
+    return service_pb2.ReportCompletionResponse(
+        records=[
+            service_pb2.CompletionRecord(
+                execution_id=result.execution_id, status=execution_pb2.COMPLETION_STATUS_RECORDED
+            )
+            for result in request.results
+        ]
+    )
+
+
+class FakeSidecar(ParticipantServiceServicer):
+    """The participant service. A test takes its streams and reports from queues."""
+
+    def __init__(self) -> None:
+        self._streams: asyncio.Queue[Stream] = asyncio.Queue()
+        self._reports: asyncio.Queue[Report] = asyncio.Queue()
+        self._acknowledgements: asyncio.Queue[service_pb2.AcknowledgeAssignmentRequest] = asyncio.Queue()
+        self._count = 0
+        #: Decides how a report is answered; None from it: as usual.
+        self.answer: Answer | None = None
+        self.target = ""
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, address: str = "127.0.0.1:0") -> None:
+        server = grpc.aio.server(
+            options=[("grpc.http2.min_ping_interval_without_data_ms", 100), ("grpc.so_reuseport", 0)]
+        )
+        add_ParticipantServiceServicer_to_server(self, server)
+        port = server.add_insecure_port(address)
+        await server.start()
+        self._server = server
+        self.target = address if address.startswith("unix:") else f"http://127.0.0.1:{port}"
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def stream(self, items: list[int] | None = None) -> Stream:
+        """Waits for the next attachment, and registers it with an assignment."""
+        stream = await self.request()
+        stream.attach()
+        stream.assign(list(range(6)) if items is None else items)
+        return stream
+
+    async def request(self) -> Stream:
+        """Waits for the next attachment, and leaves it unanswered."""
+        return await soon(self._streams.get())
+
+    async def report(self) -> Report:
+        return await soon(self._reports.get())
+
+    async def result(self) -> execution_pb2.ExecutionResult:
+        """Waits for a report of one result."""
+        report = await self.report()
+        assert len(report.results) == 1, report
+        return report.results[0]
+
+    async def acknowledgement(self) -> service_pb2.AcknowledgeAssignmentRequest:
+        return await soon(self._acknowledgements.get())
+
+    def no_report(self) -> bool:
+        return self._reports.empty()
+
+    def no_acknowledgement(self) -> bool:
+        return self._acknowledgements.empty()
+
+    async def Attach(  # noqa: N802
+        self, request: service_pb2.AttachRequest, context: Any
+    ) -> AsyncIterator[service_pb2.AttachResponse]:
+        self._count += 1
+        stream = Stream(self._count, request)
+        self._streams.put_nowait(stream)
+        try:
+            while True:
+                event = await stream.outgoing.get()
+                if event is None:
+                    break
+                yield event
+            if stream.status is not grpc.StatusCode.OK:
+                await context.abort(stream.status, stream.details)
+        finally:
+            stream.closed.set()
+
+    async def ReportCompletion(  # noqa: N802
+        self, request: Report, context: Any
+    ) -> service_pb2.ReportCompletionResponse:
+        self._reports.put_nowait(request)
+        answer = await self.answer(request, context) if self.answer else None
+        return answer or recorded(request)
+
+    async def AcknowledgeAssignment(  # noqa: N802
+        self, request: service_pb2.AcknowledgeAssignmentRequest, context: Any
+    ) -> service_pb2.AcknowledgeAssignmentResponse:
+        self._acknowledgements.put_nowait(request)
+        return service_pb2.AcknowledgeAssignmentResponse()
+
+
+@contextlib.asynccontextmanager
+async def serving(app: sidekeeper.Application) -> AsyncIterator[asyncio.Task[None]]:
+    """Runs an application beside the test, and ends it."""
+    task = asyncio.get_running_loop().create_task(app.serve())
+    try:
+        yield task
+    finally:
+        app.stop(immediately=True)
+        await asyncio.wait({task}, timeout=PATIENCE)
+        assert task.done()
+
+
+__all__ = ["FakeSidecar", "Report", "Stream", "job_pb2", "recorded", "serving", "soon"]

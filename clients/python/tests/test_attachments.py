@@ -1,0 +1,255 @@
+"""Attaching, callbacks, attaching again, and giving up."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+import sidekeeper
+from sidekeeper._proto.v1 import execution_pb2, job_pb2
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper.attachment import ProtocolError
+from tests.sidecar import FakeSidecar, serving, soon
+
+
+def ignore(execution: sidekeeper.Execution) -> None: ...
+
+
+async def test_callbacks_are_told_everything_in_order(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    events: asyncio.Queue[object] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def from_thread(event: object) -> None:
+        loop.call_soon_threadsafe(events.put_nowait, event)
+
+    app.job("orderSync", sharding_total_count=6, on_leadership=from_thread)(ignore)
+    app.on_session("orderSync")(from_thread)
+
+    @app.on_assignment("orderSync")
+    async def on_assignment(assignment: sidekeeper.Assignment) -> None:
+        events.put_nowait(assignment)
+
+    @app.on_job_changed("orderSync")
+    async def on_job_changed(change: sidekeeper.JobChange) -> None:
+        events.put_nowait(change)
+
+    async with serving(app):
+        stream = await sidecar.stream([1, 4])
+        stream.send(leadership_changed=service_pb2.LeadershipChanged(leader=True))
+        stream.send(
+            session_changed=service_pb2.SessionChanged(
+                state=service_pb2.SESSION_STATE_SUSPENDED, remaining_lease=Duration(seconds=4)
+            )
+        )
+        stream.send(
+            job_changed=service_pb2.JobChanged(
+                configuration=job_pb2.JobConfiguration(sharding_total_count=6, cron="0 0 * * * ?", failover=True),
+                problems=[job_pb2.Problem(path="/orderSync/config", message="odd")],
+            )
+        )
+        stream.send()  # an event of a newer sidecar
+        stream.end()
+        seen = [await soon(events.get()) for _ in range(5)]
+    first = sidekeeper.Assignment(
+        job_name="orderSync",
+        instance_id=stream.instance_id,
+        generation=1,
+        sharding_total_count=6,
+        items=(sidekeeper.AssignedItem(1, "p1", 101, False), sidekeeper.AssignedItem(4, "p4", 104, False)),
+        added=(1, 4),
+        revoked=(),
+        leader=False,
+        reason=sidekeeper.AssignmentReason.RESHARDED,
+    )
+    assert seen == [
+        first,
+        sidekeeper.Leadership("orderSync", stream.instance_id, True),
+        sidekeeper.SessionChange("orderSync", sidekeeper.SessionState.SUSPENDED, timedelta(seconds=4)),
+        sidekeeper.JobChange(
+            "orderSync",
+            sidekeeper.JobConfiguration(6, cron="0 0 * * * ?", failover=True),
+            (sidekeeper.Problem("/orderSync/config", "odd"),),
+        ),
+        first.detached(),
+    ]
+    assert first.detached().revoked == (1, 4)
+
+
+async def test_acknowledged_after_the_callback_and_the_work_on_revoked_items(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    called, leave, begun, gate = (asyncio.Event() for _ in range(4))
+
+    @app.job("orderSync", sharding_total_count=6)
+    async def handler(execution: sidekeeper.Execution) -> None:
+        assert called.is_set()  # the callback for the item comes first
+        begun.set()
+        if execution.item == 0:
+            await gate.wait()
+
+    @app.on_assignment("orderSync")
+    async def on_assignment(assignment: sidekeeper.Assignment) -> None:
+        called.set()
+        await leave.wait()
+
+    async with serving(app):
+        stream = await sidecar.stream([0, 1])
+        stream.execute(0)
+        await soon(called.wait())
+        assert not begun.is_set()
+        leave.set()
+        acknowledged = await sidecar.acknowledgement()
+        assert (acknowledged.attachment_id, acknowledged.generation) == (stream.attachment_id, 1)
+        await soon(begun.wait())
+        stream.assign([1], generation=2, revoked=(0,))
+        other = stream.execute(1)
+        assert (await sidecar.result()).execution_id == other  # so the second callback has returned
+        assert sidecar.no_acknowledgement()
+        gate.set()
+        assert (await sidecar.acknowledgement()).generation == 2
+
+
+async def test_a_callback_that_fails_is_not_acknowledged(
+    sidecar: FakeSidecar, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    app.job("orderSync", sharding_total_count=6)(ignore)
+
+    @app.on_assignment("orderSync")
+    def on_assignment(assignment: sidekeeper.Assignment) -> None:
+        if assignment.generation == 1:
+            raise ValueError("not this one")
+
+    async with serving(app):
+        stream = await sidecar.stream()
+        stream.assign([0], generation=2)
+        assert (await sidecar.acknowledgement()).generation == 2
+    assert any("a callback failed" in record.getMessage() for record in caplog.records)
+
+
+async def test_attaches_again_after_each_end(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    app.job("orderSync", sharding_total_count=6)(ignore)
+    async with serving(app):
+        first = await sidecar.request()
+        first.end(grpc.StatusCode.UNAVAILABLE, "no registry")
+        second = await sidecar.stream()
+        second.send(draining=service_pb2.Draining())
+        second.execute(0)
+        await sidecar.result()
+        second.end()
+        third = await sidecar.stream()
+        third.end(grpc.StatusCode.INVALID_ARGUMENT, "only a refusal before the instance is registered is final")
+        fourth = await sidecar.stream()
+        fourth.execute(0)
+        assert (await sidecar.report()).attachment_id == fourth.attachment_id
+
+
+async def test_a_sidecar_that_starts_late_and_restarts_is_found(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'sidecar.sock'}"
+    app = sidekeeper.Application(address)
+    app.job("orderSync", sharding_total_count=6)(ignore)
+    async with serving(app):
+        for _ in range(2):
+            sidecar = FakeSidecar()
+            await sidecar.start(address)
+            stream = await sidecar.stream()
+            stream.execute(0)
+            await sidecar.result()
+            await sidecar.stop()
+
+
+@pytest.mark.parametrize("odd", ["no attached", "nothing", "execution twice", "a time out of range"])
+async def test_an_odd_stream_is_left_and_attached_again(
+    sidecar: FakeSidecar, odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = sidekeeper.Application(sidecar.target)
+
+    @app.job("orderSync", sharding_total_count=6)
+    async def handler(execution: sidekeeper.Execution) -> None:
+        await asyncio.Event().wait()
+
+    async with serving(app):
+        stream = await sidecar.request()
+        if odd == "nothing":
+            stream.end()
+        elif odd == "no attached":
+            stream.assign([0])
+        else:
+            stream.attach()
+            stream.assign([0])
+            if odd == "execution twice":
+                stream.execute(0, execution_id="x")
+                stream.execute(0, execution_id="x")
+            else:
+                stream.execute(0, scheduled_time={"seconds": 10**15})
+        again = await sidecar.stream()
+        await soon(stream.closed.wait())
+        assert again.attachment_id != stream.attachment_id
+    errors = [record.exc_info for record in caplog.records if record.name == "sidekeeper" and record.exc_info]
+    assert [type(error[1]) for error in errors if error] == [ProtocolError]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND],
+)
+async def test_a_refusal_ends_the_application_when_the_others_have_finished(
+    sidecar: FakeSidecar, code: grpc.StatusCode
+) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @app.job("good", sharding_total_count=6, concurrency=1)
+    async def handler(execution: sidekeeper.Execution) -> None:
+        begun.set()
+        await gate.wait()
+
+    app.job("bad", sharding_total_count=6)(ignore)
+    async with serving(app) as running:
+        streams = {stream.request.job_name: stream for stream in (await sidecar.request(), await sidecar.request())}
+        good, bad = streams["good"], streams["bad"]
+        good.attach()
+        good.assign([0, 1])
+        began = good.execute(0)
+        waiting = good.execute(1)
+        await soon(begun.wait())
+        bad.end(code, "cron: 'x' is not a schedule")
+        result = await sidecar.result()
+        assert (result.execution_id, result.outcome) == (waiting, execution_pb2.EXECUTION_OUTCOME_REJECTED)
+        gate.set()
+        result = await sidecar.result()
+        assert (result.execution_id, result.outcome) == (began, execution_pb2.EXECUTION_OUTCOME_SUCCESS)
+        with pytest.raises(sidekeeper.AttachError, match=r"'bad'.*cron: 'x' is not a schedule") as caught:
+            await soon(running)
+        assert (caught.value.job_name, caught.value.code) == ("bad", code.name)
+        await soon(good.closed.wait())
+
+
+async def test_unix_sockets_are_called_localhost(tmp_path: Path) -> None:
+    """The authority on a Unix socket; a server of the same library as the client would take any."""
+    received = bytearray()
+    found = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # empty SETTINGS: the client may go on
+        while not found.is_set():
+            data = await reader.read(4096)
+            received.extend(data)
+            if b"/sidekeeper.v1.ParticipantService/Attach" in received or not data:
+                found.set()
+        writer.close()
+
+    path = tmp_path / "sidecar.sock"
+    server = await asyncio.start_unix_server(serve, str(path))
+    app = sidekeeper.Application(f"unix://{path}")
+    app.job("orderSync", sharding_total_count=6)(ignore)
+    async with server, serving(app):
+        await soon(found.wait())
+    assert b"localhost" in received
+    assert b"sidecar.sock" not in received

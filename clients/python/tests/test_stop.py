@@ -1,0 +1,168 @@
+"""How an application stops."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import sidekeeper
+from sidekeeper._proto.v1 import execution_pb2
+from tests.sidecar import FakeSidecar, serving, soon
+
+SUCCESS = execution_pb2.EXECUTION_OUTCOME_SUCCESS
+FAILURE = execution_pb2.EXECUTION_OUTCOME_FAILURE
+REJECTED = execution_pb2.EXECUTION_OUTCOME_REJECTED
+
+APPLICATION = Path(__file__).with_name("stoppable.py")
+
+
+@asynccontextmanager
+async def process(sidecar: FakeSidecar) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Runs stoppable.py against the sidecar."""
+    running = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(APPLICATION),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={"SIDEKEEPER_ENDPOINT": sidecar.target, "PYTHONPATH": str(APPLICATION.parent.parent)},
+    )
+    try:
+        yield running
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.wait()
+        running._transport.close()  # type: ignore[attr-defined]  # or 3.9 and 3.10 complain after the loop's end
+
+
+async def line(running: asyncio.subprocess.Process) -> str:
+    assert running.stdout is not None
+    return (await soon(running.stdout.readline())).decode().strip()
+
+
+async def test_sigterm_finishes_what_runs_and_rejects_what_comes(sidecar: FakeSidecar) -> None:
+    async with process(sidecar) as running:
+        stream = await sidecar.stream()
+        began = stream.execute(0)
+        waiting = stream.execute(1)
+        assert await line(running) == "begun 0"
+        running.send_signal(signal.SIGTERM)
+        assert await line(running) == "SIGTERM: stopping"
+        result = await sidecar.result()
+        assert (result.execution_id, result.outcome, result.failure_message) == (waiting, REJECTED, "shutting down")
+        late = stream.execute(2)
+        result = await sidecar.result()
+        assert (result.execution_id, result.outcome, result.failure_message) == (late, REJECTED, "shutting down")
+        assert not stream.closed.is_set()
+        assert running.stdin is not None
+        running.stdin.write(b"go on\n")
+        result = await sidecar.result()
+        assert (result.execution_id, result.outcome) == (began, SUCCESS)
+        await soon(stream.closed.wait())
+        assert await line(running) == "returned"
+        assert await soon(running.wait()) == 0
+
+
+async def test_a_second_signal_ends_it_at_once(sidecar: FakeSidecar) -> None:
+    async with process(sidecar) as running:
+        stream = await sidecar.stream()
+        stream.execute(0)
+        assert await line(running) == "begun 0"
+        running.send_signal(signal.SIGINT)
+        assert await line(running) == "SIGINT: stopping"
+        running.send_signal(signal.SIGTERM)
+        assert await line(running) == "SIGTERM: stopping at once"
+        assert await line(running) == "returned"
+        assert await soon(running.wait()) == 0
+        await soon(stream.closed.wait())
+        assert sidecar.no_report()
+
+
+async def test_after_the_drain_timeout_handlers_are_cancelled(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target, drain_timeout=0)
+    begun = asyncio.Event()
+
+    @app.job("orderSync", sharding_total_count=6)
+    async def handler(execution: sidekeeper.Execution) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with serving(app) as running:
+        stream = await sidecar.stream()
+        stream.execute(0)
+        await soon(begun.wait())
+        app.stop()
+        result = await sidecar.result()
+        assert (result.outcome, result.failure_message) == (FAILURE, "cancelled: DRAIN_TIMEOUT")
+        await soon(running)
+        await soon(stream.closed.wait())
+
+
+async def test_stop_waits_for_the_report(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    gate, reporting = asyncio.Event(), asyncio.Event()
+
+    async def hold(request: object, context: object) -> None:
+        reporting.set()
+        await gate.wait()
+
+    sidecar.answer = hold
+
+    @app.job("orderSync", sharding_total_count=6)
+    def handler(execution: sidekeeper.Execution) -> None:
+        app.stop()  # from its thread
+
+    async with serving(app) as running:
+        stream = await sidecar.stream()
+        stream.execute(0)
+        await soon(reporting.wait())
+        assert not stream.closed.is_set()
+        gate.set()
+        await soon(running)
+        assert (await sidecar.result()).outcome == SUCCESS
+
+
+async def test_stop_at_once_cancels_handlers(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    @app.job("orderSync", sharding_total_count=6)
+    async def handler(execution: sidekeeper.Execution) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async with serving(app) as running:
+        (await sidecar.stream()).execute(0)
+        await soon(begun.wait())
+        app.stop(immediately=True)
+        await soon(running)
+        await soon(cancelled.wait())
+
+
+async def test_cancelling_serve_ends_everything(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    app.job("orderSync", sharding_total_count=6)(lambda execution: None)
+    async with serving(app) as running:
+        stream = await sidecar.stream()
+        running.cancel()
+        await asyncio.wait({running})
+        assert running.cancelled()
+        await soon(stream.closed.wait())
+
+
+async def test_stop_without_a_sidecar_and_before_the_start(tmp_path: Path) -> None:
+    app = sidekeeper.Application(f"unix://{tmp_path}/nobody.sock")
+    app.job("orderSync", sharding_total_count=6)(lambda execution: None)
+    app.stop()
+    await soon(app.serve())
+    running = asyncio.get_running_loop().create_task(app.serve())
+    await asyncio.sleep(0)
+    app.stop()
+    await soon(running)

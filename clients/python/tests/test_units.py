@@ -1,0 +1,116 @@
+"""What needs no sidecar."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import sidekeeper
+from sidekeeper import outcome
+from sidekeeper.backoff import Backoff
+from sidekeeper.channel import endpoint_target
+from sidekeeper.configuration import JobConfiguration
+
+
+def ignore(execution: sidekeeper.Execution) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "target"),
+    [
+        ("http://127.0.0.1:7070", "dns:///127.0.0.1:7070"),
+        ("http://localhost:7070/", "dns:///localhost:7070"),
+        ("127.0.0.1:7070", "dns:///127.0.0.1:7070"),
+        ("http://[::1]:7070", "dns:///[::1]:7070"),
+        ("unix:///run/sidekeeper.sock", "unix:/run/sidekeeper.sock"),
+        ("unix:/run/sidekeeper.sock", "unix:/run/sidekeeper.sock"),
+    ],
+)
+def test_endpoints(endpoint: str, target: str) -> None:
+    assert endpoint_target(endpoint) == target
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["https://a:1", "http://a", "http://a:b", "http://a:1/x", "unix:x", "unix://x", "http://u@a:1", "a"]
+)
+def test_endpoints_that_are_none(endpoint: str) -> None:
+    with pytest.raises(ValueError, match=r"allowed are http://HOST:PORT"):
+        sidekeeper.Application(endpoint)
+
+
+def test_the_endpoint_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SIDEKEEPER_ENDPOINT", raising=False)
+    assert sidekeeper.Application().endpoint == "http://127.0.0.1:7070"
+    monkeypatch.setenv("SIDEKEEPER_ENDPOINT", "unix:///a")
+    assert sidekeeper.Application().endpoint == "unix:///a"
+    assert sidekeeper.Application("unix:///b").endpoint == "unix:///b"
+
+
+def test_backoff_doubles_to_its_cap_with_jitter() -> None:
+    backoff = Backoff()
+    for expected in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0):
+        assert expected / 2 <= backoff.next() <= expected
+    backoff.reset()
+    assert backoff.next() <= 0.1
+
+
+def test_failure_messages_are_bounded_and_valid() -> None:
+    def fail(depth: int) -> None:
+        if depth:
+            fail(depth - 1)
+        raise ValueError("\ud800" + "ä" * 20_000)
+
+    try:
+        fail(100)
+    except ValueError as error:
+        message = outcome.of_exception(error).message
+    assert message.startswith("ValueError: ?ää")
+    assert len(message.encode()) <= 16 * 1024
+    assert len(outcome.rejected("ä" * 20_000).message.encode()) <= 16 * 1024
+
+
+def test_configuration_there_and_back() -> None:
+    configuration = JobConfiguration(3, cron="* * * * * ?", misfire=False, props={"a": "b"}, job_listener_types=("x",))
+    assert JobConfiguration.from_proto(configuration.to_proto()) == configuration
+
+
+def test_wrong_jobs_are_refused_where_they_are_written() -> None:
+    app = sidekeeper.Application("unix:///a")
+    with pytest.raises(ValueError, match="concurrency: 0"):
+        app.job("a", concurrency=0)
+    with pytest.raises(ValueError, match="sharding_total_count is required"):
+        app.job("a", cron="* * * * * ?")
+    with pytest.raises(ValueError, match="sharding_item_parameters"):
+        app.job("a", sharding_total_count=1, sharding_item_parameters={0: "a,b"})
+    with pytest.raises(ValueError, match="'a'"):
+        app.job("a", sharding_total_count=-1)
+    app.job("a", sharding_total_count=1)(ignore)
+    with pytest.raises(ValueError, match="registered already"):
+        app.job("a", sharding_total_count=1)
+    with pytest.raises(ValueError, match="drain_timeout"):
+        sidekeeper.Application("unix:///a", drain_timeout=-1)
+
+
+def test_an_application_without_sense_does_not_run() -> None:
+    app = sidekeeper.Application("unix:///a")
+    with pytest.raises(ValueError, match="no job"):
+        app.run()
+    app.job("a", sharding_total_count=1)(ignore)
+    app.on_session("b")(print)
+    with pytest.raises(ValueError, match="not registered: b"):
+        app.run()
+
+
+def test_the_version_is_the_distributions() -> None:
+    text = (Path(__file__).parent.parent / "pyproject.toml").read_text()
+    assert f'\nversion = "{sidekeeper.__version__}"\n' in text
+
+
+def test_a_forked_process_is_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = sidekeeper.Application("unix:///a")
+    first = app._application_id()
+    assert app._application_id() == first
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert app._application_id() != first
