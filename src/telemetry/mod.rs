@@ -4,6 +4,7 @@
 //! spans of this crate do, because some of the libraries' live as long as a session and would never be exported.
 
 use std::io::{self, IsTerminal as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use opentelemetry::propagation::{Injector, TextMapPropagator as _};
@@ -26,6 +27,14 @@ use crate::config::{Config, LogFormat};
 
 /// How long the last traces may take to leave at the end: a collector that is away must not hold up the exit.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Whether traces are exported in this process.
+static TRACING: AtomicBool = AtomicBool::new(false);
+
+/// Whether traces are exported, so that spans are worth their cost on the dispatch path.
+pub fn is_tracing() -> bool {
+    TRACING.load(Ordering::Relaxed)
+}
 
 /// Why telemetry could not start.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +60,7 @@ impl Telemetry {
     /// Sets up the process's logs and traces. Needs a tokio runtime around it, for the exporter.
     pub fn start(config: &Config) -> Result<Self, TelemetryError> {
         let filter = EnvFilter::builder().parse(&config.log_level)?;
+        TRACING.store(config.otlp_endpoint.is_some(), Ordering::Relaxed);
         let provider = match &config.otlp_endpoint {
             Some(endpoint) => Some(provider(config, endpoint)?),
             None => None,
