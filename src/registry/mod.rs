@@ -8,7 +8,9 @@
 //!
 //! This room must not know what a job is.
 
+pub mod counted;
 pub mod embedded;
+pub mod latch;
 mod queue;
 pub mod zookeeper;
 
