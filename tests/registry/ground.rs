@@ -17,6 +17,7 @@ use crate::support::zookeeper::Server;
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+#[allow(clippy::large_enum_variant, reason = "there are a few dozen of them")]
 pub(crate) enum Ground {
     Embedded(Embedded),
     ZooKeeper { direct: ZooKeeper, through_proxy: ZooKeeper, proxy: Proxy },
