@@ -64,6 +64,12 @@ impl Server {
         }
     }
 
+    /// Kills the server and removes its data.
+    pub fn forget(&mut self) {
+        self.stop();
+        fs::remove_dir_all(self.folder.path().join("data")).expect("to remove the data");
+    }
+
     /// Starts the stopped server on the same port with the same data.
     pub fn start_again(&mut self) {
         self.stop();
