@@ -29,8 +29,8 @@ from ledger import INTERVAL, Ledger, clock
 STEP_TIMEOUT = 15.0
 TOTAL_TIMEOUT = 60.0
 
-#: How late the executions of a fire may be, for the story to wait for them.
-LATE = 2 * INTERVAL
+#: How late the executions of a fire may be for the story to wait for them; it goes on between two fires.
+LATE = 2.5 * INTERVAL
 
 #: How often the journal is looked at, in seconds; a killed worker's executions last thirty times as long.
 LOOK_INTERVAL = 0.01
