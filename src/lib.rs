@@ -1,9 +1,17 @@
 //! Sidekeeper: a gRPC coordination sidecar that speaks ElasticJob's ZooKeeper protocol.
 
+pub mod api;
+pub mod cli;
+pub mod config;
+pub mod coordination;
 pub mod elasticjob;
 pub mod job;
+pub mod job_files;
 pub mod quartz;
 pub mod registry;
+pub mod runner;
+pub mod sidecar;
+pub mod telemetry;
 pub mod tree;
 
 /// The code generated from `proto/sidekeeper/v1`.

@@ -214,8 +214,8 @@ fn the_last_of_several_keys_wins_and_unknown_keys_are_reported() {
     assert_eq!(parsed.configuration.job_parameter, "b");
     expect![[r#"
         [
-            "the key `jobClass` is unknown and ignored; Java peers throw at each read of this configuration; remove it",
-            "the key `jobExecutorServiceHandlerType` is unknown and ignored; Java peers throw at each read of this configuration; remove it",
+            "the key `jobClass` is unknown; Java peers throw at each read of this configuration; remove it",
+            "the key `jobExecutorServiceHandlerType` is unknown; Java peers throw at each read of this configuration; remove it",
         ]
     "#]]
     .assert_debug_eq(&parsed.problems);

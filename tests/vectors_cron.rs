@@ -92,7 +92,12 @@ struct Counts {
     malformed_refused: usize,
 }
 
-fn answers(expression: &Expression, mut after: Timestamp, zone: &TimeZone, count: usize) -> Vec<Option<Timestamp>> {
+fn answers(
+    expression: &Expression,
+    mut after: Timestamp,
+    zone: &TimeZone,
+    count: usize,
+) -> Vec<Option<Timestamp>> {
     let recorded = |instant: &Timestamp| zone.to_datetime(*instant).year() <= RECORDED_HORIZON;
     let mut answers = Vec::new();
     for _ in 0..count {
@@ -104,20 +109,26 @@ fn answers(expression: &Expression, mut after: Timestamp, zone: &TimeZone, count
 }
 
 fn line(answers: &[Option<Timestamp>]) -> String {
-    answers.iter().map(|answer| answer.map_or("none".to_owned(), |at| at.to_string())).collect::<Vec<_>>().join(" ")
+    answers
+        .iter()
+        .map(|answer| answer.map_or("none".to_owned(), |at| at.to_string()))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn run(file: &str, folder: PathBuf) {
     let path = folder.join(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let vectors: Vec<Vector> = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let vectors: Vec<Vector> =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert!(!vectors.is_empty(), "{}: no vectors", path.display());
 
     let (mut counts, mut failures, mut failed) = (Counts::default(), String::new(), 0);
     for vector in &vectors {
         if let Err(problem) = vector.check(&mut counts) {
             failed += 1;
-            writeln!(failures, "`{}` in {} after {}: {problem}", vector.expr, vector.tz, vector.after).unwrap();
+            writeln!(failures, "`{}` in {} after {}: {problem}", vector.expr, vector.tz, vector.after)
+                .unwrap();
         }
     }
     println!("{file}: {} vectors, {failed} failed, {counts:?}", vectors.len());
@@ -131,6 +142,7 @@ fn fixtures() -> PathBuf {
 
 #[test]
 fn every_vector_is_answered_as_quartz_answers_it() {
-    let folder = std::env::var_os("SIDEKEEPER_VECTORS").map_or_else(|| fixtures().join("vectors"), PathBuf::from);
+    let folder =
+        std::env::var_os("SIDEKEEPER_VECTORS").map_or_else(|| fixtures().join("vectors"), PathBuf::from);
     run("quartz-cron-vectors.json", folder);
 }

@@ -21,4 +21,5 @@ pub mod pending;
 pub mod registration;
 pub mod settings;
 pub mod sharding;
+pub mod status;
 pub mod view;

@@ -71,7 +71,7 @@ impl Pending {
         slot.failures = slot.failures.saturating_add(1);
         slot.retry_at = now.saturating_add(pause);
         slot.failed_at_revision = revision;
-        slot.failures % DOUBT_AFTER == 0
+        slot.failures.is_multiple_of(DOUBT_AFTER)
     }
 
     /// Forgets everything: the session is gone, and so are its commits.

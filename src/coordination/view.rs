@@ -105,6 +105,8 @@ pub struct JobView {
     processing: bool,
     items: BTreeMap<Item, ItemView>,
     running: BTreeSet<Item>,
+    /// Running nodes whose data was read; few, because only snapshots bring it.
+    running_read: BTreeSet<Item>,
     misfired: BTreeSet<Item>,
     problems: BTreeMap<Path, String>,
     revision: u64,
@@ -174,9 +176,7 @@ impl JobView {
                 self.item_mut(item).others.insert(name.to_owned());
             }
             (Place::NotAnItem(name), _) => {
-                let text = format!(
-                    "`{name}` is not an item number; Java instances fail on it, so delete it"
-                );
+                let text = format!("`{name}` is not an item number; Java instances fail on it, so delete it");
                 self.problems.insert(path.clone(), text);
             }
             (Place::Other, _) => {}
@@ -200,8 +200,7 @@ impl JobView {
             Place::ItemInstance(item) => {
                 let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
                 let token = stat.created.into();
-                self.item_mut(item).owner =
-                    Some(Ownership { instance, token, version: stat.version });
+                self.item_mut(item).owner = Some(Ownership { instance, token, version: stat.version });
                 self.membership_revision += 1;
             }
             Place::Folder(_)
@@ -258,7 +257,7 @@ impl JobView {
         let problem = if id.server_ip().is_none() {
             Some("the name is not of the form {ipv4}@-@{unique}".to_owned())
         } else {
-            instance_yaml::parse(data).err().map(|problem| problem.to_string())
+            instance_yaml::read(&id, data).problems.into_iter().next()
         };
         let readable = problem.is_none();
         if let Some(problem) = problem {
@@ -271,11 +270,17 @@ impl JobView {
 
     fn put_running(&mut self, item: Item, content: Option<(Arc<[u8]>, Stat)>) {
         let running = match content {
-            None => Running { owner: None, token: None },
-            Some((data, stat)) => Running {
-                owner: Some(InstanceId::from_registry(&String::from_utf8_lossy(&data))),
-                token: Some(stat.created.into()),
-            },
+            None => {
+                self.running_read.remove(&item);
+                Running { owner: None, token: None }
+            }
+            Some((data, stat)) => {
+                self.running_read.insert(item);
+                Running {
+                    owner: Some(InstanceId::from_registry(&String::from_utf8_lossy(&data))),
+                    token: Some(stat.created.into()),
+                }
+            }
         };
         self.item_mut(item).running = Some(running);
         self.running.insert(item);
@@ -310,6 +315,7 @@ impl JobView {
             Place::Item(item) => {
                 self.items.remove(&item);
                 self.running.remove(&item);
+                self.running_read.remove(&item);
                 self.misfired.remove(&item);
                 self.membership_revision += 1;
             }
@@ -320,6 +326,7 @@ impl JobView {
             Place::Running(item) => {
                 self.item_mut(item).running = None;
                 self.running.remove(&item);
+                self.running_read.remove(&item);
             }
             Place::Misfire(item) => {
                 self.item_mut(item).misfire = false;
@@ -383,7 +390,7 @@ impl JobView {
             .filter(|(id, view)| view.readable && id.server_ip().is_some_and(|ip| self.is_enabled(ip)))
             .map(|(id, _)| id.clone())
             .collect();
-        crate::elasticjob::java::sort_descending(&mut available, InstanceId::as_str);
+        crate::elasticjob::java::sort_descending(&mut available);
         available
     }
 
@@ -427,6 +434,12 @@ impl JobView {
         &self.running
     }
 
+    /// The items with a running node that is known to be this instance's.
+    pub fn running_of<'a>(&'a self, instance: &'a InstanceId) -> impl Iterator<Item = Item> + 'a {
+        let owner = |item: &Item| self.item(*item).and_then(|item| item.running.as_ref()?.owner.as_ref());
+        self.running_read.iter().copied().filter(move |item| owner(item) == Some(instance))
+    }
+
     /// The items with a missed fire.
     pub fn misfired(&self) -> &BTreeSet<Item> {
         &self.misfired
@@ -440,9 +453,7 @@ impl JobView {
 
     /// What could not be read.
     pub fn problems(&self) -> impl Iterator<Item = Problem> + '_ {
-        self.problems
-            .iter()
-            .map(|(path, message)| Problem { path: path.clone(), message: message.clone() })
+        self.problems.iter().map(|(path, message)| Problem { path: path.clone(), message: message.clone() })
     }
 
     /// Grows with everything taken in.

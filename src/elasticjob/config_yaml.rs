@@ -162,7 +162,7 @@ impl<'a> Fields<'a> {
                 let key =
                     other.map_or_else(|| key.kind().to_owned(), |text| format!("`{}`", shorten_key(text)));
                 self.report(format!(
-                    "the key {key} is unknown and ignored; Java peers throw at each read of this configuration; \
+                    "the key {key} is unknown; Java peers throw at each read of this configuration; \
                      remove it"
                 ));
             }

@@ -6,21 +6,25 @@
 use std::collections::BTreeMap;
 
 use crate::elasticjob::java;
+use crate::elasticjob::validate::shorten;
 use crate::job::Item;
 
 /// Why a text is not a list of item parameters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "part {position}, `{part}`, {reason}; allowed are pairs `item=value` joined by `,`, where a value is not \
-         empty and has neither `,` nor `=`"
-)]
+#[error("part {position}, `{part}`, {reason}; allowed: {}", ItemParametersError::ALLOWED)]
 pub struct ItemParametersError {
     /// Which part, from 1.
     pub position: usize,
-    /// The part as written.
+    /// The part as written, shortened.
     pub part: String,
     /// What is wrong with it.
     pub reason: &'static str,
+}
+
+impl ItemParametersError {
+    /// What is allowed, for texts that have their own way to say what is wrong.
+    pub const ALLOWED: &str =
+        "pairs `item=value` joined by `,`, where a value is not empty and has neither `,` nor `=`";
 }
 
 /// Reads the parameters by item. Numbers may be negative or have no item; such parameters are never used.
@@ -32,7 +36,7 @@ pub fn parse(text: &str) -> Result<BTreeMap<i32, String>, ItemParametersError> {
         return Ok(parameters);
     }
     for (part, position) in java::split(text, ',').into_iter().zip(1..) {
-        let error = |reason| ItemParametersError { position, part: part.to_owned(), reason };
+        let error = |reason| ItemParametersError { position, part: shorten(part), reason };
         let pair = java::split(java::trim(part), '=');
         let [item, value] = pair.as_slice() else {
             return Err(error("is not one item and one value"));

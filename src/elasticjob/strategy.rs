@@ -219,6 +219,19 @@ pub fn effective_strategy(configuration: &JobConfiguration) -> (ShardingStrategy
     }
 }
 
+/// Moves a strategy of ours from the type, where people write it, to [`STRATEGY_PROPERTY`], where Java peers do not
+/// stumble over it.
+pub fn move_own_strategy(configuration: &mut JobConfiguration) {
+    let given = configuration.job_sharding_strategy_type.take();
+    match given.as_deref().and_then(ShardingStrategy::from_type) {
+        Some(ShardingStrategy::ConsistentHash) => {
+            let own = ShardingStrategy::ConsistentHash.type_name().to_owned();
+            configuration.props.insert(STRATEGY_PROPERTY.to_owned(), own);
+        }
+        _ => configuration.job_sharding_strategy_type = given,
+    }
+}
+
 fn rotation_number(strategy: ShardingStrategy, job: &JobName, now_ms: i64) -> i32 {
     let hash = java::hash_code(job.as_str());
     match strategy {

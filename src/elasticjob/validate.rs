@@ -3,6 +3,7 @@
 //! One list of rules for configurations from requests and from files; the callers name the fields in their own
 //! terms. Reading the registry is more lenient (`config_yaml`), because what stands there has to be lived with.
 
+use crate::elasticjob::item_parameters::ItemParametersError;
 use crate::elasticjob::strategy::STRATEGY_PROPERTY;
 use crate::elasticjob::{config_yaml, item_parameters};
 use crate::job::{JobConfiguration, NameError, SHARDING_TOTAL_COUNT_MAX, ShardingStrategy};
@@ -129,7 +130,11 @@ fn check_items(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
     }
     let field = "shardingItemParameters";
     match item_parameters::parse(&c.sharding_item_parameters) {
-        Err(error) => errors.push(FieldError::new(field, &c.sharding_item_parameters, &error.to_string())),
+        Err(error) => {
+            let (position, part, reason) = (error.position, &error.part, error.reason);
+            let allowed = format!("{}; part {position}, `{part}`, {reason}", ItemParametersError::ALLOWED);
+            errors.push(FieldError::new(field, &c.sharding_item_parameters, &allowed));
+        }
         Ok(parameters) => {
             let is_item = |item: i32| u32::try_from(item).is_ok_and(|item| item < total);
             if let Some(item) = parameters.keys().copied().find(|item| !is_item(*item)).filter(|_| total > 0)

@@ -16,7 +16,10 @@ pub(super) enum Days {
     /// `6L`: the last such weekday of the month.
     LastOfWeek(i8),
     /// `6#3`: the third such weekday of the month.
-    NthOfWeek { weekday: i8, nth: i8 },
+    NthOfWeek {
+        weekday: i8,
+        nth: i8,
+    },
 }
 
 /// The parts of the day-of-month field.
@@ -54,7 +57,9 @@ impl Days {
             Self::OfMonth(days) => return days.next(from, time, floor),
             Self::OfWeek(weekdays) => {
                 let today = weekday(from);
-                (0..7).find(|ahead| weekdays.contains((today - 1 + ahead) % 7 + 1)).map(|ahead| from.day() + ahead)
+                (0..7)
+                    .find(|ahead| weekdays.contains((today - 1 + ahead) % 7 + 1))
+                    .map(|ahead| from.day() + ahead)
             }
             Self::LastOfWeek(wanted) => {
                 let last = from.last_of_month();

@@ -1,2 +1,4 @@
 use super::Expression;
-pub(super) fn expression(_: &Expression) -> String { String::new() }
+pub(super) fn expression(_: &Expression) -> String {
+    String::new()
+}

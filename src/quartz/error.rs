@@ -61,7 +61,9 @@ impl Field {
     /// The forms that a part of this field can have, in words.
     pub(super) fn forms(self) -> &'static str {
         match self {
-            Self::Seconds | Self::Minutes => "`*`, a number 0 to 59, a range `10-20` or a step `*/5`, `0/5`, `10-20/5`",
+            Self::Seconds | Self::Minutes => {
+                "`*`, a number 0 to 59, a range `10-20` or a step `*/5`, `0/5`, `10-20/5`"
+            }
             Self::Hours => "`*`, a number 0 to 23, a range `9-17` or a step `*/6`, `0/6`, `8-18/2`",
             Self::DayOfMonth => {
                 "`?`, `*`, a number 1 to 31, a range `10-20`, a step `*/5`, `1/5`, `10-20/5`, \
@@ -109,7 +111,12 @@ pub struct ParseError {
 }
 
 impl ParseError {
-    pub(super) fn new(field: Option<Field>, text: &str, span: Range<usize>, allowed: impl Into<String>) -> Self {
+    pub(super) fn new(
+        field: Option<Field>,
+        text: &str,
+        span: Range<usize>,
+        allowed: impl Into<String>,
+    ) -> Self {
         let given = text.get(span.clone()).unwrap_or_default();
         Self { field, span, given: shortened(given), allowed: allowed.into(), text: shortened(text) }
     }

@@ -46,7 +46,8 @@ impl Span {
     }
 }
 
-const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+const MONTHS: [&str; 12] =
+    ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
 /// The largest number that Quartz can read.
@@ -146,7 +147,8 @@ impl<'t> Scanner<'t> {
             return Ok(None);
         }
         let start = self.at;
-        let nth = self.number()?.and_then(|(nth, _)| i8::try_from(nth).ok()).filter(|nth| (1..=5).contains(nth));
+        let nth =
+            self.number()?.and_then(|(nth, _)| i8::try_from(nth).ok()).filter(|nth| (1..=5).contains(nth));
         match nth {
             Some(nth) => Ok(Some(Item::NthWeekday { weekday: self.small(weekday)?, nth })),
             None => Err(self.refuse(start..self.item.end, "1 to 5 after `#`")),
@@ -164,9 +166,10 @@ impl<'t> Scanner<'t> {
         let mut days = 0;
         if self.eat('-') {
             let (number, span) = self.number()?.ok_or_else(|| self.malformed())?;
-            days = i8::try_from(number).ok().filter(|days| *days <= 30).ok_or_else(|| {
-                self.refuse(span, "0 to 30 after `L-`")
-            })?;
+            days = i8::try_from(number)
+                .ok()
+                .filter(|days| *days <= 30)
+                .ok_or_else(|| self.refuse(span, "0 to 30 after `L-`"))?;
         }
         Ok(Item::BeforeLast { days, weekday: self.eat('W') })
     }
@@ -177,7 +180,8 @@ impl<'t> Scanner<'t> {
             return Ok(None);
         }
         let start = self.at;
-        let (step, span) = self.number()?.ok_or_else(|| self.refuse(start..self.item.end, "a number after `/`"))?;
+        let (step, span) =
+            self.number()?.ok_or_else(|| self.refuse(start..self.item.end, "a number after `/`"))?;
         match max {
             Some(max) if step > max => Err(self.refuse(span, format!("at most {max} after `/`"))),
             _ => Ok(Some(step)),
@@ -237,7 +241,8 @@ impl<'t> Scanner<'t> {
 
     /// A value of the field.
     fn small(&self, value: u32) -> Result<i8, ParseError> {
-        let in_bounds = |value: &i8| self.field.bounds().is_some_and(|(min, max)| (min..=max).contains(value));
+        let in_bounds =
+            |value: &i8| self.field.bounds().is_some_and(|(min, max)| (min..=max).contains(value));
         let value = i8::try_from(value).ok().filter(in_bounds);
         value.ok_or_else(|| self.refuse(self.item.clone(), self.field.values()))
     }

@@ -112,7 +112,9 @@ impl FieldText<'_> {
         let several = items.len() > 1;
         for (item, span) in items {
             match item {
-                Item::Unspecified if several => return Err(self.refuse(span, "without `?` when there are several")),
+                Item::Unspecified if several => {
+                    return Err(self.refuse(span, "without `?` when there are several"));
+                }
                 Item::Unspecified => return Ok(None),
                 Item::BeforeLast { days: before, weekday } => {
                     days.marks(weekday).from_end.insert(31 - before);
@@ -189,7 +191,8 @@ fn days(of_month: Option<DaysOfMonth>, field: &FieldText<'_>) -> Result<Days, Pa
         (Some(days), None) => Ok(Days::OfMonth(days)),
         (None, Some(days)) => Ok(days),
         (Some(_), Some(_)) => {
-            Err(field.refuse(field.span.clone(), "`?` when the day of month is given (or the day of month `?`)"))
+            Err(field
+                .refuse(field.span.clone(), "`?` when the day of month is given (or the day of month `?`)"))
         }
         (None, None) => Err(field.refuse(field.span.clone(), "given when the day of month is `?`")),
     }

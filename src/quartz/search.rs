@@ -22,7 +22,9 @@ pub(super) fn next_after(expression: &Expression, after: Timestamp, zone: &TimeZ
         let instant = zone.to_ambiguous_timestamp(wall);
         match instant.offset() {
             AmbiguousOffset::Gap { before, .. } => floor = gap_end(wall, before, zone)?,
-            AmbiguousOffset::Unambiguous { .. } | AmbiguousOffset::Fold { .. } => return instant.later().ok(),
+            AmbiguousOffset::Unambiguous { .. } | AmbiguousOffset::Fold { .. } => {
+                return instant.later().ok();
+            }
         }
     }
 }

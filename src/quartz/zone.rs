@@ -58,7 +58,10 @@ const MAX_NAME: usize = 64;
 fn by_name(name: &str) -> Option<TimeZone> {
     // The database of the system is a folder of files, so a name must not be able to leave it.
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '+' | '-');
-    if name.len() > MAX_NAME || !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(plain) {
+    if name.len() > MAX_NAME
+        || !name.starts_with(|c: char| c.is_ascii_alphabetic())
+        || !name.chars().all(plain)
+    {
         return None;
     }
     jiff::tz::db().get(name).or_else(|_| TimeZoneDatabase::bundled().get(name)).ok()

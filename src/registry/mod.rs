@@ -9,6 +9,7 @@
 //! This room must not know what a job is.
 
 pub mod embedded;
+pub mod latch;
 mod queue;
 pub mod zookeeper;
 
@@ -73,10 +74,7 @@ pub trait Session: Send + Sync + 'static {
     fn state(&self) -> watch::Receiver<SessionState>;
 
     /// Carries out a transaction: all or nothing. The results are in the order of the steps.
-    fn commit(
-        &self,
-        transaction: Transaction,
-    ) -> BoxFuture<'static, CommitResult>;
+    fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult>;
 
     /// Creates a node and its missing parents (persistent, empty), unless it exists. Tells whether it was created.
     fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>>;

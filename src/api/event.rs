@@ -1,0 +1,193 @@
+//! What the core tells, as messages.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::coordination::effect::{
+    Assignment, AssignmentReason, CancelReason, CompletionStatus, Event, SessionStatus, Source,
+};
+use crate::coordination::status::JobStatus;
+use crate::elasticjob::redaction;
+use crate::job::{Item, JobConfiguration, JobName, Problem};
+use crate::proto;
+use crate::proto::attach_response::Event as Message;
+use crate::runner::participant::Told;
+
+use super::convert;
+
+/// An event of a stream as a message. `now` is for deadlines, which the core knows as remaining times.
+pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp) -> proto::AttachResponse {
+    let trace = told.trace;
+    let event = match told.event {
+        Event::Attached { instance, configuration } => Message::Attached(proto::Attached {
+            attachment_id: attachment_id.to_owned(),
+            instance_id: instance.to_string(),
+            job_name: job.to_string(),
+            configuration: Some(configuration_message(&configuration)),
+            sidecar_version: env!("CARGO_PKG_VERSION").to_owned(),
+        }),
+        Event::AssignmentChanged { assignment, added, revoked, leader, reason } => {
+            Message::AssignmentChanged(proto::AssignmentChanged {
+                assignment: Some(self::assignment(assignment)),
+                added_items: items(added),
+                revoked_items: items(revoked),
+                leader,
+                reason: assignment_reason(reason).into(),
+            })
+        }
+        Event::Execute(execute) => {
+            let (traceparent, tracestate) = trace.unwrap_or_default();
+            Message::Execute(proto::Execute {
+                execution_id: execute.execution_id,
+                item: execute.item.0,
+                item_parameter: execute.parameter,
+                job_parameter: execute.configuration.job_parameter.clone(),
+                sharding_total_count: execute.configuration.sharding_total_count,
+                task_id: execute.task_id.to_string(),
+                source: source(execute.source).into(),
+                scheduled_time: Some(timestamp(execute.scheduled)),
+                fire_time: Some(timestamp(execute.fired)),
+                deadline: None,
+                fencing_token: execute.token.0,
+                traceparent,
+                tracestate,
+                job_name: job.to_string(),
+            })
+        }
+        Event::Cancel { execution_id, item, reason } => Message::Cancel(proto::Cancel {
+            execution_id,
+            item: item.0,
+            reason: cancel_reason(reason).into(),
+        }),
+        Event::LeadershipChanged(leader) => Message::LeadershipChanged(proto::LeadershipChanged { leader }),
+        Event::SessionChanged(status) => Message::SessionChanged(proto::SessionChanged {
+            state: session_state(status).into(),
+            remaining_lease: None,
+        }),
+        Event::JobChanged { configuration, problems } => Message::JobChanged(proto::JobChanged {
+            configuration: Some(configuration_message(&configuration)),
+            problems: problems.into_iter().map(problem).collect(),
+        }),
+        Event::Draining { remaining } => {
+            Message::Draining(proto::Draining { deadline: Some(timestamp(after(now, remaining))) })
+        }
+    };
+    proto::AttachResponse { event: Some(event) }
+}
+
+/// The state of a job as a message.
+pub fn status_to_message(job: &JobName, status: JobStatus) -> proto::WatchAssignmentsResponse {
+    let configuration = status.configuration.as_deref();
+    proto::WatchAssignmentsResponse {
+        job_name: job.to_string(),
+        configuration: configuration.map(configuration_message),
+        generation: status.generation.0,
+        instances: status
+            .instances
+            .into_iter()
+            .map(|instance| proto::InstanceStatus {
+                server_ip: instance.instance.server_ip().map(|ip| ip.to_string()).unwrap_or_default(),
+                instance_id: instance.instance.to_string(),
+                enabled: instance.enabled,
+                leader: instance.leader,
+            })
+            .collect(),
+        items: status
+            .items
+            .into_iter()
+            .map(|item| {
+                let (instance, token) = item.owner.map(|(id, token)| (id.to_string(), token.0)).unzip();
+                proto::ItemStatus {
+                    item: item.item.0,
+                    item_parameter: item.parameter,
+                    instance_id: instance.unwrap_or_default(),
+                    fencing_token: token.unwrap_or_default(),
+                    running: item.running,
+                    misfire: item.misfire,
+                    disabled: item.disabled,
+                }
+            })
+            .collect(),
+        resharding: status.resharding,
+        next_fire_time: status.next_fire.map(timestamp),
+        problems: status.problems.into_iter().map(problem).collect(),
+    }
+}
+
+/// A configuration for everybody's eyes.
+fn configuration_message(configuration: &JobConfiguration) -> proto::JobConfiguration {
+    convert::configuration_to_proto(&redaction::redacted(configuration), "")
+}
+
+/// What became of a result, as a message.
+pub fn completion_status(status: CompletionStatus) -> proto::CompletionStatus {
+    match status {
+        CompletionStatus::Recorded => proto::CompletionStatus::Recorded,
+        CompletionStatus::AlreadyRecorded => proto::CompletionStatus::AlreadyRecorded,
+        CompletionStatus::LeaseLost => proto::CompletionStatus::LeaseLost,
+    }
+}
+
+fn assignment(assignment: Assignment) -> proto::Assignment {
+    let item = |assigned: crate::coordination::effect::AssignedItem| proto::AssignedItem {
+        item: assigned.item.0,
+        item_parameter: assigned.parameter,
+        fencing_token: assigned.token.0,
+        disabled: assigned.disabled,
+    };
+    proto::Assignment {
+        generation: assignment.generation.0,
+        sharding_total_count: assignment.total,
+        items: assignment.items.into_iter().map(item).collect(),
+    }
+}
+
+fn assignment_reason(reason: AssignmentReason) -> proto::AssignmentReason {
+    match reason {
+        AssignmentReason::Attached => proto::AssignmentReason::Attached,
+        AssignmentReason::Resharded => proto::AssignmentReason::Resharded,
+        AssignmentReason::ServerStatus => proto::AssignmentReason::ServerStatus,
+        AssignmentReason::ItemChanged => proto::AssignmentReason::ItemChanged,
+        AssignmentReason::SessionLost => proto::AssignmentReason::SessionLost,
+        AssignmentReason::Draining => proto::AssignmentReason::Draining,
+    }
+}
+
+fn source(source: Source) -> proto::ExecutionSource {
+    match source {
+        Source::Schedule => proto::ExecutionSource::Schedule,
+        Source::Misfire => proto::ExecutionSource::Misfire,
+    }
+}
+
+fn cancel_reason(reason: CancelReason) -> proto::CancelReason {
+    match reason {
+        CancelReason::LeaseLost => proto::CancelReason::LeaseLost,
+        CancelReason::DrainTimeout => proto::CancelReason::DrainTimeout,
+    }
+}
+
+fn session_state(status: SessionStatus) -> proto::SessionState {
+    match status {
+        SessionStatus::Connected => proto::SessionState::Connected,
+        SessionStatus::Suspended => proto::SessionState::Suspended,
+        SessionStatus::Lost => proto::SessionState::Lost,
+    }
+}
+
+fn items(items: Vec<Item>) -> Vec<u32> {
+    items.into_iter().map(|item| item.0).collect()
+}
+
+fn problem(problem: Problem) -> proto::Problem {
+    proto::Problem { path: problem.path.to_string(), message: problem.message }
+}
+
+fn after(now: Timestamp, remaining: Duration) -> Timestamp {
+    now.checked_add(remaining).unwrap_or(Timestamp::MAX)
+}
+
+fn timestamp(instant: Timestamp) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds: instant.as_second(), nanos: instant.subsec_nanosecond() }
+}

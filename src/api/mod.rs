@@ -1,0 +1,8 @@
+//! The gRPC services: they translate messages to inputs and effects to messages, and decide nothing. Shell.
+
+pub mod assignment;
+pub mod convert;
+pub mod event;
+pub mod participant;
+pub mod server;
+pub mod status;

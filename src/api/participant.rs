@@ -1,0 +1,195 @@
+//! The service that applications use: attach, report, acknowledge.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+use crate::coordination::effect::Answer;
+use crate::coordination::input::{ExecutionResult, Outcome};
+use crate::coordination::settings::schedule_check;
+use crate::elasticjob::validate::FieldError;
+use crate::job::{Generation, JobConfiguration, JobName};
+use crate::proto;
+use crate::proto::participant_service_server::ParticipantService;
+use crate::runner::clock::Clock;
+use crate::runner::hub::{Attach, Hub};
+use crate::runner::participant::Outlet;
+
+use super::convert::{self, InvalidRequest};
+use super::{event, status};
+
+/// Results in one report, at most: one for each item of the largest job.
+const RESULTS_MAX: usize = 10_000;
+/// Bytes of a failure's message, at most. It goes into logs.
+const FAILURE_MESSAGE_MAX: usize = 16 * 1024;
+/// Characters of an application id, at most; a UUID has 36.
+const APPLICATION_ID_MAX: usize = 64;
+/// Bytes of a client's name, at most.
+const CLIENT_MAX: usize = 128;
+
+/// The service.
+#[derive(Clone)]
+pub struct Participants {
+    hub: Hub,
+    files: Arc<BTreeMap<JobName, Arc<JobConfiguration>>>,
+}
+
+impl Participants {
+    /// The service for the applications of this hub. `files` are the configurations that the sidecar was started with.
+    pub fn new(hub: Hub, files: BTreeMap<JobName, Arc<JobConfiguration>>) -> Self {
+        Self { hub, files: Arc::new(files) }
+    }
+
+    fn read_attach(&self, request: proto::AttachRequest) -> Result<Attach, InvalidRequest> {
+        let mut errors = Vec::new();
+        check_application_id(&request.application_id, &mut errors);
+        if request.client.len() > CLIENT_MAX {
+            errors.push(FieldError::new("client", &request.client, "at most 128 bytes"));
+        }
+        let checked = match &request.configuration {
+            Some(message) => convert::job_from_proto(&request.job_name, message, schedule_check())
+                .map(|checked| (Some(Arc::new(checked.configuration)), checked.job_class)),
+            None => Ok((None, None)),
+        };
+        let (configuration, class) = checked.unwrap_or_else(|InvalidRequest(more)| {
+            errors.extend(more);
+            (None, None)
+        });
+        let job = JobName::parse(&request.job_name).map_err(|error| {
+            if request.configuration.is_none() {
+                errors.push(FieldError::of_job_name("job_name", &error));
+            }
+        });
+        let Some(job) = job.ok().filter(|_| errors.is_empty()) else { return Err(InvalidRequest(errors)) };
+        let configuration = configuration.or_else(|| self.files.get(&job).cloned());
+        Ok(Attach {
+            job,
+            configuration,
+            class,
+            application_id: request.application_id,
+            client: request.client,
+        })
+    }
+}
+
+fn check_application_id(given: &str, errors: &mut Vec<FieldError>) {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    if given.len() > APPLICATION_ID_MAX || !given.chars().all(allowed) {
+        errors.push(FieldError::new("application_id", given, "at most 64 characters of [A-Za-z0-9_.-]"));
+    }
+}
+
+#[tonic::async_trait]
+impl ParticipantService for Participants {
+    type AttachStream = Events;
+
+    async fn attach(
+        &self,
+        request: Request<proto::AttachRequest>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let attach = self.read_attach(request.into_inner()).map_err(|invalid| invalid.to_status())?;
+        let job = attach.job.clone();
+        let (attachment_id, outlet) =
+            self.hub.attach(attach).await.map_err(|error| status::of_attach(&error))?;
+        let clock = self.hub.shared().clock.clone();
+        Ok(Response::new(Events { attachment_id, job, outlet, clock, ended: false }))
+    }
+
+    async fn report_completion(
+        &self,
+        request: Request<proto::ReportCompletionRequest>,
+    ) -> Result<Response<proto::ReportCompletionResponse>, Status> {
+        let request = request.into_inner();
+        let results = read_results(request.results).map_err(|invalid| invalid.to_status())?;
+        let answer = self.hub.report(&request.attachment_id, results).await;
+        let records = match answer.map_err(|error| status::of_call(&error))? {
+            Answer::Recorded(records) => records,
+            Answer::Acknowledged | Answer::Refused(_) => Vec::new(),
+        };
+        let record = |(execution_id, status)| proto::CompletionRecord {
+            execution_id,
+            status: event::completion_status(status).into(),
+        };
+        Ok(Response::new(proto::ReportCompletionResponse {
+            records: records.into_iter().map(record).collect(),
+        }))
+    }
+
+    async fn acknowledge_assignment(
+        &self,
+        request: Request<proto::AcknowledgeAssignmentRequest>,
+    ) -> Result<Response<proto::AcknowledgeAssignmentResponse>, Status> {
+        let request = request.into_inner();
+        let generation = Generation(request.generation);
+        let answer = self.hub.acknowledge(&request.attachment_id, generation).await;
+        answer.map_err(|error| status::of_call(&error))?;
+        Ok(Response::new(proto::AcknowledgeAssignmentResponse {}))
+    }
+}
+
+fn read_results(results: Vec<proto::ExecutionResult>) -> Result<Vec<ExecutionResult>, InvalidRequest> {
+    let mut errors = Vec::new();
+    if results.is_empty() || results.len() > RESULTS_MAX {
+        let given = format!("{} results", results.len());
+        errors.push(FieldError::new("results", &given, "1 to 10000 results"));
+    }
+    let mut read = Vec::with_capacity(results.len());
+    for (index, result) in results.into_iter().enumerate() {
+        if result.execution_id.is_empty() {
+            let field = format!("results[{index}].execution_id");
+            errors.push(FieldError::new(&field, "", "the id from Execute"));
+        }
+        if result.failure_message.len() > FAILURE_MESSAGE_MAX {
+            let field = format!("results[{index}].failure_message");
+            let given = format!("{} bytes", result.failure_message.len());
+            errors.push(FieldError::new(&field, &given, "at most 16384 bytes"));
+        }
+        let outcome = match proto::ExecutionOutcome::try_from(result.outcome) {
+            Ok(proto::ExecutionOutcome::Success) => Outcome::Success,
+            Ok(proto::ExecutionOutcome::Failure) => Outcome::Failure(result.failure_message),
+            Ok(proto::ExecutionOutcome::Rejected) => Outcome::Rejected(result.failure_message),
+            Ok(proto::ExecutionOutcome::Unspecified) | Err(_) => {
+                let field = format!("results[{index}].outcome");
+                errors.push(FieldError::new(
+                    &field,
+                    &result.outcome.to_string(),
+                    "SUCCESS, FAILURE or REJECTED",
+                ));
+                continue;
+            }
+        };
+        read.push(ExecutionResult { execution_id: result.execution_id, outcome });
+    }
+    if errors.is_empty() { Ok(read) } else { Err(InvalidRequest(errors)) }
+}
+
+/// An application's stream. Dropping it detaches the application.
+pub struct Events {
+    attachment_id: String,
+    job: JobName,
+    outlet: Outlet,
+    clock: Clock,
+    ended: bool,
+}
+
+impl Stream for Events {
+    type Item = Result<proto::AttachResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        self.outlet.events.poll_recv(context).map(|told| {
+            if let Some(told) = told {
+                let now = self.clock.now().wall;
+                return Some(Ok(event::to_message(told, &self.attachment_id, &self.job, now)));
+            }
+            self.ended = true;
+            status::of_end(&self.job, self.outlet.end.get()).map(Err)
+        })
+    }
+}

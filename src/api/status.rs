@@ -1,0 +1,57 @@
+//! The one table from errors to gRPC status. Every message names the field or the job, what was given, and what is
+//! allowed.
+
+use tonic::{Code, Status};
+
+use crate::coordination::effect::{EndReason, Refusal};
+use crate::job::JobName;
+use crate::runner::hub::{AttachError, CallError};
+use crate::runner::participant::StreamEnd;
+
+/// A refused stream.
+pub fn of_attach(error: &AttachError) -> Status {
+    let code = match error {
+        AttachError::Draining | AttachError::PredecessorStays(_) => Code::Unavailable,
+        AttachError::TooMany => Code::ResourceExhausted,
+        AttachError::Conflict { .. } => Code::FailedPrecondition,
+    };
+    Status::new(code, error.to_string())
+}
+
+/// A refused call.
+pub fn of_call(error: &CallError) -> Status {
+    let code = match error {
+        CallError::UnknownAttachment(_) | CallError::Refused(Refusal::UnknownExecution { .. }) => {
+            Code::NotFound
+        }
+        CallError::Refused(Refusal::UnknownGeneration { .. }) => Code::InvalidArgument,
+        CallError::Foreign { .. } => Code::PermissionDenied,
+        CallError::Ended => Code::Aborted,
+        CallError::NotYet => Code::Unavailable,
+    };
+    Status::new(code, error.to_string())
+}
+
+/// The end of a stream; `None`: it ends well.
+pub fn of_end(job: &JobName, end: Option<&StreamEnd>) -> Option<Status> {
+    Some(match end? {
+        StreamEnd::Ended(EndReason::Detached | EndReason::Drained) => return None,
+        StreamEnd::Ended(EndReason::Stopped) => Status::aborted(format!(
+            "an operator stopped this instance of job `{job}` by removing its node; attach again to come back"
+        )),
+        StreamEnd::Ended(EndReason::NotConfigured) => Status::not_found(format!(
+            "job `{job}` has no readable configuration, neither in the registry nor in the sidecar's directory; \
+             give one in `configuration`"
+        )),
+        StreamEnd::Ended(EndReason::ClassConflict { given, found }) => Status::failed_precondition(format!(
+            "configuration.job_class `{given}` conflicts with job `{job}`, which runs as `{found}`; give that, or \
+             leave the field empty"
+        )),
+        StreamEnd::SlowApplication(limit) => Status::resource_exhausted(format!(
+            "the application has not read its stream for {limit:?}; it is detached from job `{job}`"
+        )),
+        StreamEnd::Replaced => Status::aborted(format!(
+            "another stream with the same application_id has attached to job `{job}` in this one's place"
+        )),
+    })
+}

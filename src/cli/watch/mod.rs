@@ -1,0 +1,250 @@
+//! `watch`: who owns what in a job, live. Reconnects until it is interrupted or its reader has gone.
+
+mod json;
+mod table;
+
+use std::convert::Infallible;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::signal::unix::{SignalKind, signal};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use super::{Failure, print};
+use crate::proto::assignment_service_client::AssignmentServiceClient;
+use crate::proto::{WatchAssignmentsRequest, WatchAssignmentsResponse};
+
+/// How long to try to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a silent connection is asked whether it is alive, and how long the answer may take: a sidecar that
+/// hangs is to be noticed while somebody looks.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pauses between tries, doubled from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LAST_PAUSE: Duration = Duration::from_secs(4);
+/// How often to look whether somebody still reads.
+const READER_CHECK: Duration = Duration::from_millis(500);
+/// The largest state that is accepted, in bytes: 10000 items with long parameters.
+const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
+
+#[derive(Args)]
+pub(super) struct WatchArgs {
+    /// The job's name.
+    job: String,
+    /// The sidecar's address, `http://127.0.0.1:7070` or `unix:///path`.
+    #[arg(long, env = "SIDEKEEPER_ENDPOINT", default_value = "http://127.0.0.1:7070")]
+    endpoint: String,
+    /// Print one JSON object a line for each change, with the field names of the proto.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let endpoint = endpoint(&args.endpoint).map_err(Failure::with(super::USAGE))?;
+    let mut screen = Screen::new(args.json);
+    tokio::select! {
+        biased; // Who wants to leave may leave, however much there is to tell.
+        _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
+        _ = terminate.recv() => Ok(ExitCode::SUCCESS),
+        () = reader_gone() => Ok(ExitCode::SUCCESS),
+        result = follow(&endpoint, &args.job, &mut screen) => match result {
+            Ok(never) => match never {},
+            Err(End::ReaderGone) => Ok(ExitCode::SUCCESS),
+            Err(End::Failed(error)) => Err(error.into()),
+        },
+    }
+}
+
+fn endpoint(text: &str) -> anyhow::Result<Endpoint> {
+    let allowed = "allowed: `http://host:port` or `unix:///path`";
+    if !text.starts_with("http://") && !text.starts_with("unix:") {
+        return Err(anyhow!("--endpoint = `{}`: {allowed}", text.escape_debug()));
+    }
+    let endpoint = Endpoint::from_shared(text.to_owned())
+        .with_context(|| format!("--endpoint = `{}`: {allowed}", text.escape_debug()))?;
+    Ok(endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+        .keep_alive_while_idle(true))
+}
+
+/// Ends when nobody reads our standard output any more, which otherwise shows only at the next change. Never ends if
+/// it is not a pipe.
+async fn reader_gone() {
+    let out = io::stdout();
+    loop {
+        // Errors are told without being asked for.
+        let mut asked = [PollFd::new(out.as_fd(), PollFlags::empty())];
+        let found = poll(&mut asked, PollTimeout::ZERO);
+        let told = asked.iter().filter_map(PollFd::revents).any(|told| told.contains(PollFlags::POLLERR));
+        if found.is_ok() && told {
+            return;
+        }
+        tokio::time::sleep(READER_CHECK).await;
+    }
+}
+
+/// Why watching ends.
+enum End {
+    /// Nobody reads any more.
+    ReaderGone,
+    /// Trying again is of no use.
+    Failed(anyhow::Error),
+}
+
+/// Why one connection ended.
+enum Broken {
+    /// It may work the next time.
+    Retry(String),
+    End(End),
+}
+
+async fn follow(endpoint: &Endpoint, job: &str, screen: &mut Screen) -> Result<Infallible, End> {
+    let mut pause = FIRST_PAUSE;
+    let mut told = None;
+    loop {
+        let mut progress = false;
+        match follow_once(endpoint, job, screen, &mut progress).await {
+            Ok(never) => match never {},
+            Err(Broken::End(end)) => return Err(end),
+            Err(Broken::Retry(reason)) => {
+                if progress {
+                    (pause, told) = (FIRST_PAUSE, None);
+                }
+                if told.as_ref() != Some(&reason) {
+                    // If standard error is gone too, there is nobody to tell.
+                    let _ = writeln!(io::stderr(), "sidekeeper: {reason}; trying again");
+                    told = Some(reason);
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LAST_PAUSE);
+            }
+        }
+    }
+}
+
+async fn follow_once(
+    endpoint: &Endpoint,
+    job: &str,
+    screen: &mut Screen,
+    progress: &mut bool,
+) -> Result<Infallible, Broken> {
+    let channel: Channel = endpoint
+        .connect()
+        .await
+        .map_err(|error| Broken::Retry(format!("cannot connect: {:#}", anyhow!(error))))?;
+    let mut client = AssignmentServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+    let request = WatchAssignmentsRequest { job_name: job.to_owned() };
+    let mut states = client.watch_assignments(request).await.map_err(broken)?.into_inner();
+    loop {
+        let state = states.message().await.map_err(broken)?;
+        let state = state.ok_or_else(|| Broken::Retry("the sidecar has ended the stream".to_owned()))?;
+        *progress = true;
+        screen.show(state).await.map_err(Broken::End)?;
+    }
+}
+
+/// Whether a call that failed is worth repeating.
+fn broken(status: Status) -> Broken {
+    let reason = format!("the sidecar answered {:?}: {}", status.code(), table::printable(status.message()));
+    match status.code() {
+        Code::InvalidArgument | Code::Unimplemented | Code::PermissionDenied | Code::Unauthenticated => {
+            Broken::End(End::Failed(anyhow!(reason)))
+        }
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss => Broken::Retry(reason),
+    }
+}
+
+/// Where states are shown, and how.
+struct Screen {
+    json: bool,
+    terminal: bool,
+    shown: bool,
+}
+
+impl Screen {
+    fn new(json: bool) -> Self {
+        Self { json, terminal: io::stdout().is_terminal(), shown: false }
+    }
+
+    async fn show(&mut self, state: WatchAssignmentsResponse) -> Result<(), End> {
+        let text = self.text(&state);
+        self.shown = true;
+        // In a thread of its own, so that a reader that does not read cannot keep us from being interrupted.
+        let written = tokio::task::spawn_blocking(move || print(text.as_bytes())).await;
+        match written {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => Err(End::ReaderGone),
+            Ok(Err(error)) => Err(End::Failed(error)),
+            Err(error) => Err(End::Failed(error.into())),
+        }
+    }
+
+    fn text(&self, state: &WatchAssignmentsResponse) -> String {
+        if self.json {
+            return format!("{}\n", json::json(state));
+        }
+        let table = table::table(state);
+        match (self.terminal, self.shown) {
+            (true, false) => format!("\x1b[2J{}", in_place(&table)),
+            (true, true) => in_place(&table),
+            (false, false) => table,
+            (false, true) => format!("\n{table}"),
+        }
+    }
+}
+
+/// The text over what is on the screen, without clearing it first, which would flicker.
+fn in_place(text: &str) -> String {
+    format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_written_over_and_a_pipe_is_written_on() {
+        let state = WatchAssignmentsResponse { job_name: "j".to_owned(), ..Default::default() };
+        let table = table::table(&state);
+        let mut screen = Screen { json: false, terminal: true, shown: false };
+        assert!(screen.text(&state).starts_with("\x1b[2J\x1b[Hj"));
+        screen.shown = true;
+        let again = screen.text(&state);
+        assert!(again.starts_with("\x1b[Hj") && again.ends_with("\x1b[K\n\x1b[J"), "{again:?}");
+        screen.terminal = false;
+        assert_eq!(screen.text(&state), format!("\n{table}"));
+        screen.json = true;
+        assert!(screen.text(&state).starts_with('{') && screen.text(&state).ends_with("}\n"));
+    }
+
+    #[test]
+    fn endpoints_are_checked() {
+        assert!(endpoint("http://127.0.0.1:7070").is_ok() && endpoint("unix:///run/s.sock").is_ok());
+        for bad in ["", "127.0.0.1:7070", "https://127.0.0.1:7070", "http://"] {
+            assert!(endpoint(bad).is_err(), "{bad:?}");
+        }
+    }
+}

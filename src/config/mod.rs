@@ -1,0 +1,314 @@
+//! The configuration: every setting with its type, unit, default and reason. Shell: reads a file and the environment.
+//!
+//! Four sources, the first that has a setting wins: flags, environment, file, default. Everything is checked, and
+//! everything that is wrong is reported at once. Nothing is bound, opened or created here.
+
+pub mod settings;
+mod source;
+mod value;
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+
+use self::settings::Setting;
+pub use self::source::{FILE_VARIABLE, Flags, Problem, Sources};
+use self::source::{File, Given, Origin};
+
+/// What a sidecar is to do. All values are checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where to serve, at least one. Default: `127.0.0.1:7070`. This machine only, because callers are not
+    /// authenticated.
+    pub listen: Vec<ListenAddress>,
+    /// The ZooKeeper connect string. Default: none, which means the embedded registry.
+    pub zookeeper: Option<String>,
+    /// The namespace without a leading `/`, valid node names joined by `/`. Default: `sidekeeper`.
+    pub namespace: String,
+    /// With what to authenticate to ZooKeeper. Default: nothing.
+    pub digest: Option<Digest>,
+    /// Where the embedded registry keeps its nodes; never set together with `zookeeper`. Default: in memory only.
+    pub data_dir: Option<PathBuf>,
+    /// Where job configurations are. Default: nowhere.
+    pub jobs_dir: Option<PathBuf>,
+    /// The server's address in instance ids. Default: that of the first interface that is up and not loopback, else
+    /// 127.0.0.1, because ElasticJob tells servers apart by it.
+    pub instance_ip: Ipv4Addr,
+    /// The session timeout to ask the registry for. Default: 30 s, which survives a leader election of ZooKeeper and
+    /// still moves items of a dead machine within a minute.
+    pub session_timeout: Duration,
+    /// How long to try one server. Default: 5 s, so that several are tried within a session.
+    pub connection_timeout: Duration,
+    /// How long to wait for the registry's answer. Default: 10 s, a third of the session timeout.
+    pub request_timeout: Duration,
+    /// How long executions may go on after the sidecar was told to stop. Default: 25 s, below the 30 s that
+    /// Kubernetes grants by default.
+    pub drain_timeout: Duration,
+    /// How long an application may leave its stream unread. Default: 10 s.
+    pub slow_application_timeout: Duration,
+    /// The log filter, in the syntax of `tracing_subscriber::EnvFilter`. Default: `info`.
+    pub log_level: String,
+    /// The log format. Default: [`LogFormat::Auto`].
+    pub log_format: LogFormat,
+    /// The collector to send traces to, `http://host:port`. Default: none.
+    pub otlp_endpoint: Option<String>,
+}
+
+/// Where to serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// A loopback address. Port 0: any free one.
+    Tcp(SocketAddr),
+    /// A Unix socket at this absolute path.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A user and a password. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Digest(String);
+
+/// What is shown instead of a secret.
+const MASK: &str = "***";
+
+impl Digest {
+    /// `user:password`, for the registry's eyes only.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(MASK)
+    }
+}
+
+/// How to log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// One line of text for each event.
+    Text,
+    /// One JSON object for each event.
+    Json,
+}
+
+/// A configuration, and how it came about.
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    given: Vec<(&'static Setting, Given)>,
+}
+
+impl fmt::Debug for Loaded {
+    /// Leaves out the texts that were given, which may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loaded").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// All that is wrong with a configuration; never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// What is wrong, in the order of the settings.
+    pub problems: Vec<Problem>,
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [problem] = self.problems.as_slice() {
+            return write!(f, "the configuration is wrong: {problem}");
+        }
+        write!(f, "the configuration has {} problems:", self.problems.len())?;
+        self.problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
+    }
+}
+
+/// Makes a configuration, or tells everything that is wrong.
+pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigError> {
+    let mut problems = Vec::new();
+    let file = sources.read_file(&mut problems);
+    let mut reader = Reader { sources, file, problems, given: Vec::new() };
+    match reader.read() {
+        Ok(config) if reader.problems.is_empty() => Ok(Loaded { config, given: reader.given }),
+        Ok(_) | Err(Reported) => Err(ConfigError { problems: reader.problems }),
+    }
+}
+
+impl Loaded {
+    /// Whether no source says where to serve.
+    pub fn listens_by_default(&self) -> bool {
+        self.given.iter().any(|(setting, given)| setting.key == "listen" && given.origin == Origin::Default)
+    }
+
+    /// The configuration as a file that gives the same again, but for secrets; each value with its origin.
+    pub fn to_toml(&self) -> String {
+        let mut lines = String::new();
+        for (setting, given) in &self.given {
+            let origin = match (&given.origin, setting.default) {
+                (Origin::Default, settings::Default::Detected(how)) => format!("default: {how}"),
+                (Origin::Default, _) => "default".to_owned(),
+                (Origin::File(path), _) => path.display().to_string(),
+                (origin @ (Origin::Flag | Origin::Environment), _) => origin.name(setting),
+            };
+            let quoted = |text: &String| {
+                toml::Value::String(if setting.secret { MASK.to_owned() } else { text.clone() })
+            };
+            // Writing to a string cannot fail.
+            let _ = match given.texts.as_slice() {
+                [] => writeln!(lines, "# {} is not set: {}", setting.key, setting.default.in_words()),
+                texts if setting.list => {
+                    let array = toml::Value::Array(texts.iter().map(quoted).collect());
+                    writeln!(lines, "{} = {array} # {origin}", setting.key)
+                }
+                [text, ..] => writeln!(lines, "{} = {} # {origin}", setting.key, quoted(text)),
+            };
+        }
+        lines
+    }
+}
+
+/// A setting is wrong, and the reader has noted why.
+struct Reported;
+
+struct Reader<'a> {
+    sources: &'a Sources<'a>,
+    file: File,
+    problems: Vec<Problem>,
+    given: Vec<(&'static Setting, Given)>,
+}
+
+impl Reader<'_> {
+    fn read(&mut self) -> Result<Config, Reported> {
+        // Everything is read before anything is refused, so that all problems are found.
+        let listen = self.list(&settings::LISTEN, value::listen);
+        let zookeeper = self.optional(&settings::ZOOKEEPER, value::zookeeper);
+        let namespace = self.required(&settings::NAMESPACE, value::namespace);
+        let digest = self.optional(&settings::DIGEST, value::digest);
+        let data_dir = self.optional(&settings::DATA_DIR, value::directory);
+        let jobs_dir = self.optional(&settings::JOBS_DIR, value::directory);
+        let instance_ip = self.required(&settings::INSTANCE_IP, value::instance_ip);
+        let session_timeout = self.duration(&settings::SESSION_TIMEOUT, &value::SESSION);
+        let connection_timeout = self.duration(&settings::CONNECTION_TIMEOUT, &value::CONNECTION);
+        let request_timeout = self.duration(&settings::REQUEST_TIMEOUT, &value::ANSWER);
+        let drain_timeout = self.duration(&settings::DRAIN_TIMEOUT, &value::DRAIN);
+        let slow_application_timeout = self.duration(&settings::SLOW_APPLICATION_TIMEOUT, &value::ANSWER);
+        let log_level = self.required(&settings::LOG_LEVEL, value::log_level);
+        let log_format = self.required(&settings::LOG_FORMAT, value::log_format);
+        let otlp_endpoint = self.optional(&settings::OTLP_ENDPOINT, value::otlp_endpoint);
+        self.check_one_registry();
+        Ok(Config {
+            listen: listen?,
+            zookeeper: zookeeper?,
+            namespace: namespace?,
+            digest: digest?,
+            data_dir: data_dir?,
+            jobs_dir: jobs_dir?,
+            instance_ip: instance_ip?,
+            session_timeout: session_timeout?,
+            connection_timeout: connection_timeout?,
+            request_timeout: request_timeout?,
+            drain_timeout: drain_timeout?,
+            slow_application_timeout: slow_application_timeout?,
+            log_level: log_level?,
+            log_format: log_format?,
+            otlp_endpoint: otlp_endpoint?,
+        })
+    }
+
+    /// Reads the texts of a setting, each by itself.
+    fn list<T>(
+        &mut self,
+        setting: &'static Setting,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Vec<T>, Reported> {
+        let mut given = self.sources.find(setting, &self.file, &mut self.problems);
+        if given.texts.is_empty() && matches!(setting.default, settings::Default::Detected(_)) {
+            given.texts.push(detect_instance_ip().to_string());
+        }
+        let mut values = Vec::new();
+        for text in &given.texts {
+            match parse(text) {
+                Ok(value) => values.push(value),
+                Err(reason) => self.problems.push(Problem {
+                    what: given.origin.name(setting),
+                    given: Some(if setting.secret { MASK.to_owned() } else { text.clone() }),
+                    reason,
+                }),
+            }
+        }
+        if given.texts.is_empty() && setting.list {
+            let reason = "it is empty; allowed: at least one value".to_owned();
+            self.problems.push(Problem { what: given.origin.name(setting), given: None, reason });
+        }
+        let complete = values.len() == given.texts.len();
+        self.given.push((setting, given));
+        if complete { Ok(values) } else { Err(Reported) }
+    }
+
+    fn optional<T>(
+        &mut self,
+        setting: &'static Setting,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, Reported> {
+        self.list(setting, parse).map(|values| values.into_iter().next())
+    }
+
+    fn required<T>(
+        &mut self,
+        setting: &'static Setting,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<T, Reported> {
+        self.optional(setting, parse)?.ok_or(Reported)
+    }
+
+    fn duration(&mut self, setting: &'static Setting, range: &value::Range) -> Result<Duration, Reported> {
+        self.required(setting, |text| value::duration(text, range))
+    }
+
+    /// A data directory that is ignored would look like lost data.
+    fn check_one_registry(&mut self) {
+        let origin_of = |key| {
+            let found = self.given.iter().find(|(setting, _)| setting.key == key);
+            found
+                .filter(|(_, given)| !given.texts.is_empty())
+                .map(|(setting, given)| given.origin.name(setting))
+        };
+        if let (Some(zookeeper), Some(what)) = (origin_of("zookeeper"), origin_of("data_dir")) {
+            let reason = format!(
+                "only the embedded registry has a data directory, and {zookeeper} is set; allowed: one of the two"
+            );
+            self.problems.push(Problem { what, given: None, reason });
+        }
+    }
+}
+
+/// The IPv4 address of the first interface that is up and not loopback, else 127.0.0.1.
+fn detect_instance_ip() -> Ipv4Addr {
+    let addresses = getifaddrs().into_iter().flatten();
+    addresses
+        .filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP))
+        .filter(|interface| !interface.flags.contains(InterfaceFlags::IFF_LOOPBACK))
+        .find_map(|interface| Some(interface.address?.as_sockaddr_in()?.ip()))
+        .unwrap_or(Ipv4Addr::LOCALHOST)
+}
+
+#[cfg(test)]
+mod tests;

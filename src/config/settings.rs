@@ -1,0 +1,115 @@
+//! The table of settings: what each is called in the three sources, its default, and what it means.
+//!
+//! The flags of the program, `--print-config`, the reader of the configuration and the page
+//! `docs/configuration.md` are all made from, or checked against, this table.
+
+/// One setting, as text. Its type is that of the field of [`super::Config`] with the same name.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its key in the TOML file.
+    pub key: &'static str,
+    /// Its flag, without the leading `--`.
+    pub flag: &'static str,
+    /// Its environment variable.
+    pub env: &'static str,
+    /// What stands for its value in help texts.
+    pub value_name: &'static str,
+    /// What holds when no source gives it.
+    pub default: Default,
+    /// What it means, in one or two sentences.
+    pub help: &'static str,
+    /// Whether its value must never be shown.
+    pub secret: bool,
+    /// Whether it may have several values: a flag given several times, text split at `,`, or an array in the file.
+    pub list: bool,
+}
+
+/// What holds when no source gives a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Default {
+    /// This value, written as in any source.
+    Value(&'static str),
+    /// A value that is found out at the start; how, in words.
+    Detected(&'static str),
+    /// None; what that means, in words.
+    Absent(&'static str),
+}
+
+impl Default {
+    /// The default as help texts and documentation say it.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Value(text) | Self::Detected(text) | Self::Absent(text) => text,
+        }
+    }
+}
+
+macro_rules! settings {
+    ($($name:ident = $key:literal, $flag:literal, $env:literal, $value_name:literal, $default:expr,
+        $($option:ident)* => $help:literal;)*) => {
+        $(
+            #[doc = $help]
+            pub static $name: Setting = Setting {
+                key: $key,
+                flag: $flag,
+                env: $env,
+                value_name: $value_name,
+                default: $default,
+                help: $help,
+                secret: settings!(@has secret $($option)*),
+                list: settings!(@has list $($option)*),
+            };
+        )*
+        /// All settings, in the order in which they are shown.
+        pub static ALL: &[&Setting] = &[$(&$name),*];
+    };
+    (@has secret secret) => { true };
+    (@has list list) => { true };
+    (@has $what:ident $($other:ident)*) => { false };
+}
+
+settings! {
+    LISTEN = "listen", "listen", "SIDEKEEPER_LISTEN", "ADDRESS", Default::Value("127.0.0.1:7070"), list =>
+        "Where to serve: a loopback IP address and port, or `unix:/path` of a socket. Several are allowed; port 0 takes a free one.";
+    ZOOKEEPER = "zookeeper", "zookeeper", "SIDEKEEPER_ZOOKEEPER", "SERVERS", Default::Absent("an embedded registry, for this sidecar alone"), =>
+        "The ZooKeeper ensemble, `host:port,host:port`, with `/chroot` at the end if there is one.";
+    NAMESPACE = "namespace", "namespace", "SIDEKEEPER_NAMESPACE", "NAME", Default::Value("sidekeeper"), =>
+        "The node under which all jobs are, without a leading `/`: the same for all members of a fleet.";
+    DIGEST = "digest", "digest", "SIDEKEEPER_DIGEST", "USER:PASSWORD", Default::Absent("no authentication"), secret =>
+        "With which user and password to authenticate to ZooKeeper. Prefer the file or the variable: others can read flags.";
+    DATA_DIR = "data_dir", "data-dir", "SIDEKEEPER_DATA_DIR", "DIRECTORY", Default::Absent("nothing outlives the process"), =>
+        "Where the embedded registry keeps its nodes. Not together with `zookeeper`.";
+    JOBS_DIR = "jobs_dir", "jobs-dir", "SIDEKEEPER_JOBS_DIR", "DIRECTORY", Default::Absent("no job files"), =>
+        "A directory of job configurations, which applications can attach to by name.";
+    INSTANCE_IP = "instance_ip", "instance-ip", "SIDEKEEPER_INSTANCE_IP", "IPV4", Default::Detected("the first interface that is up and not loopback"), =>
+        "The IPv4 address that names this server in the registry. Sidecars that share one are enabled and disabled together.";
+    SESSION_TIMEOUT = "session_timeout", "session-timeout", "SIDEKEEPER_SESSION_TIMEOUT", "DURATION", Default::Value("30s"), =>
+        "How long the registry waits for word from this sidecar before it gives its items to others, 1s to 10m.";
+    CONNECTION_TIMEOUT = "connection_timeout", "connection-timeout", "SIDEKEEPER_CONNECTION_TIMEOUT", "DURATION", Default::Value("5s"), =>
+        "How long to try one ZooKeeper server before the next, 100ms to 1m.";
+    REQUEST_TIMEOUT = "request_timeout", "request-timeout", "SIDEKEEPER_REQUEST_TIMEOUT", "DURATION", Default::Value("10s"), =>
+        "How long to wait for the registry's answer to a request, 100ms to 10m.";
+    DRAIN_TIMEOUT = "drain_timeout", "drain-timeout", "SIDEKEEPER_DRAIN_TIMEOUT", "DURATION", Default::Value("25s"), =>
+        "How long executions may go on when the sidecar is told to stop, 0s to 1h. Keep it below the patience of whoever stops it.";
+    SLOW_APPLICATION_TIMEOUT = "slow_application_timeout", "slow-application-timeout", "SIDEKEEPER_SLOW_APPLICATION_TIMEOUT", "DURATION", Default::Value("10s"), =>
+        "How long an application may leave its stream unread before it is detached, 100ms to 10m.";
+    LOG_LEVEL = "log_level", "log-level", "SIDEKEEPER_LOG_LEVEL", "FILTER", Default::Value("info"), =>
+        "What to log: a level (error, warn, info, debug, trace, off), or levels by target, `info,sidekeeper=debug`.";
+    LOG_FORMAT = "log_format", "log-format", "SIDEKEEPER_LOG_FORMAT", "FORMAT", Default::Value("auto"), =>
+        "How to log to standard error: `text`, `json`, or `auto`, which is text on a terminal and JSON elsewhere.";
+    OTLP_ENDPOINT = "otlp_endpoint", "otlp-endpoint", "SIDEKEEPER_OTLP_ENDPOINT", "URL", Default::Absent("no traces are exported"), =>
+        "Where to send traces: an OpenTelemetry collector's gRPC address, `http://host:4317`.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_names_of_a_setting_are_one_name() {
+        for setting in ALL {
+            assert_eq!(setting.flag, setting.key.replace('_', "-"));
+            assert_eq!(setting.env, format!("SIDEKEEPER_{}", setting.key.to_uppercase()));
+        }
+    }
+}

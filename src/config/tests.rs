@@ -1,0 +1,230 @@
+//! Precedence, refusals and what is shown.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStringExt as _;
+
+use expect_test::{Expect, expect};
+
+use super::*;
+
+struct Case<'a> {
+    flags: &'a [(&'static str, &'a str)],
+    environment: &'a [(&'a str, &'a str)],
+    file: Option<&'a str>,
+}
+
+fn load_from(given: &Case<'_>) -> (Result<Loaded, ConfigError>, String) {
+    let mut flags = Flags::new();
+    for (key, text) in given.flags {
+        flags.entry(*key).or_default().push((*text).to_owned());
+    }
+    let environment: BTreeMap<_, _> = given.environment.iter().copied().collect();
+    let file = given.file.map(|text| {
+        let mut file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    });
+    let path = file.as_ref().map(|file| file.path().to_owned());
+    let environment = |name: &str| environment.get(name).map(OsString::from);
+    let loaded =
+        load(&Sources { flags, file: path.clone(), environment: &environment, default_listen: None });
+    (loaded, path.map_or_else(String::new, |path| path.display().to_string()))
+}
+
+fn config(given: &Case<'_>) -> Config {
+    load_from(given).0.unwrap().config
+}
+
+fn check_refused(given: &Case<'_>, expected: &Expect) {
+    let (loaded, path) = load_from(given);
+    let error = loaded.unwrap_err().to_string();
+    expected.assert_eq(&if path.is_empty() { error } else { error.replace(&path, "FILE") });
+}
+
+#[test]
+fn without_any_source_the_defaults_hold() {
+    let config = config(&Case { flags: &[("instance_ip", "10.0.0.7")], environment: &[], file: None });
+    expect![[r#"
+        Config {
+            listen: [
+                Tcp(
+                    127.0.0.1:7070,
+                ),
+            ],
+            zookeeper: None,
+            namespace: "sidekeeper",
+            digest: None,
+            data_dir: None,
+            jobs_dir: None,
+            instance_ip: 10.0.0.7,
+            session_timeout: 30s,
+            connection_timeout: 5s,
+            request_timeout: 10s,
+            drain_timeout: 25s,
+            slow_application_timeout: 10s,
+            log_level: "info",
+            log_format: Auto,
+            otlp_endpoint: None,
+        }
+    "#]]
+    .assert_debug_eq(&config);
+}
+
+#[test]
+fn flags_precede_the_environment_which_precedes_the_file_which_precedes_the_defaults() {
+    let file = Some("namespace = 'file'\nrequest_timeout = '3s'\nsession_timeout = '3s'\n");
+    let environment: &[(&str, &str)] =
+        &[("SIDEKEEPER_NAMESPACE", "environment"), ("SIDEKEEPER_SESSION_TIMEOUT", "2s")];
+    let flags: &[(&str, &str)] = &[("namespace", "flag")];
+    let config = config(&Case { flags, environment, file });
+    assert_eq!(config.namespace, "flag");
+    assert_eq!(config.session_timeout, Duration::from_secs(2));
+    assert_eq!(config.request_timeout, Duration::from_secs(3));
+    assert_eq!(config.connection_timeout, Duration::from_secs(5));
+}
+
+#[test]
+fn an_empty_variable_counts_as_not_set() {
+    let environment: &[(&str, &str)] = &[("SIDEKEEPER_ZOOKEEPER", ""), ("SIDEKEEPER_CONFIG", "")];
+    assert_eq!(config(&Case { flags: &[], environment, file: None }).zookeeper, None);
+}
+
+#[test]
+fn several_addresses_can_be_given_in_each_source() {
+    let two =
+        vec![ListenAddress::Tcp("127.0.0.1:1".parse().unwrap()), ListenAddress::Unix("/run/s.sock".into())];
+    let flags: &[(&str, &str)] = &[("listen", "127.0.0.1:1"), ("listen", "unix:/run/s.sock")];
+    assert_eq!(config(&Case { flags, environment: &[], file: None }).listen, two);
+    let environment: &[(&str, &str)] = &[("SIDEKEEPER_LISTEN", "127.0.0.1:1, unix:/run/s.sock")];
+    assert_eq!(config(&Case { flags: &[], environment, file: None }).listen, two);
+    let file = Some("listen = ['127.0.0.1:1', 'unix:/run/s.sock']");
+    assert_eq!(config(&Case { flags: &[], environment: &[], file }).listen, two);
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let given = Case {
+        flags: &[("listen", "0.0.0.0:7070"), ("listen", "unix:s"), ("digest", "hunter2")],
+        environment: &[("SIDEKEEPER_SESSION_TIMEOUT", "900ms"), ("SIDEKEEPER_ZOOKEEPER", "zk:2181")],
+        file: Some("data_dir = '/d'\ndrain_timeout = 25\nlog_format = 'xml'\nnamspace = 'x'\nlisten = [1]\n"),
+    };
+    check_refused(
+        &given,
+        &expect![[r#"
+            the configuration has 9 problems:
+              drain_timeout in FILE = `25`: allowed: a string, in quotes
+              listen in FILE = `[1]`: allowed: a string, or an array of strings
+              namspace in FILE: there is no such setting; allowed: listen, zookeeper, namespace, digest, data_dir, jobs_dir, instance_ip, session_timeout, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, log_level, log_format, otlp_endpoint
+              --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS and a token, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`
+              --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`
+              --digest = `***`: allowed: a user, a colon and a password
+              SIDEKEEPER_SESSION_TIMEOUT = `900ms`: out of range; allowed: 1s to 10m
+              log_format in FILE = `xml`: allowed: auto, text, json
+              data_dir in FILE: only the embedded registry has a data directory, and SIDEKEEPER_ZOOKEEPER is set; allowed: one of the two"#]],
+    );
+}
+
+#[test]
+fn one_problem_is_one_line() {
+    let flags: &[(&str, &str)] = &[("instance_ip", "localhost")];
+    check_refused(
+        &Case { flags, environment: &[], file: None },
+        &expect![
+            "the configuration is wrong: --instance-ip = `localhost`: it is not an IPv4 address; allowed: an IPv4 address of this machine, for example `10.0.0.7`"
+        ],
+    );
+}
+
+#[test]
+fn a_file_that_is_not_toml_is_refused_without_quoting_it() {
+    let file = Some("namespace = 'x'\ndigest = 'user:hunter2\n");
+    check_refused(
+        &Case { flags: &[], environment: &[], file },
+        &expect!["the configuration is wrong: FILE: line 2: not TOML: invalid literal string, expected `'`"],
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_refused() {
+    let environment: &[(&str, &str)] = &[("SIDEKEEPER_CONFIG", "/nonexistent/sidekeeper.toml")];
+    check_refused(
+        &Case { flags: &[], environment, file: None },
+        &expect![
+            "the configuration is wrong: SIDEKEEPER_CONFIG = `/nonexistent/sidekeeper.toml`: the file cannot be read: No such file or directory (os error 2)"
+        ],
+    );
+}
+
+#[test]
+fn an_empty_list_is_refused() {
+    check_refused(
+        &Case { flags: &[], environment: &[], file: Some("listen = []") },
+        &expect!["the configuration is wrong: listen in FILE: it is empty; allowed: at least one value"],
+    );
+}
+
+#[test]
+fn a_variable_that_is_not_text_is_refused() {
+    let environment = |name: &str| (name == "SIDEKEEPER_NAMESPACE").then(|| OsString::from_vec(vec![0xff]));
+    let sources =
+        Sources { flags: Flags::new(), file: None, environment: &environment, default_listen: None };
+    assert_eq!(
+        load(&sources).unwrap_err().to_string(),
+        "the configuration is wrong: SIDEKEEPER_NAMESPACE: it is not UTF-8 text"
+    );
+}
+
+#[test]
+fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
+    let (loaded, path) = load_from(&Case {
+        flags: &[("instance_ip", "10.0.0.7"), ("listen", "127.0.0.1:1"), ("listen", "[::1]:1")],
+        environment: &[("SIDEKEEPER_DIGEST", "user:hunter2"), ("SIDEKEEPER_JOBS_DIR", "/jobs \"x\"")],
+        file: Some("zookeeper = 'zk:2181'\n"),
+    });
+    let loaded = loaded.unwrap();
+    let shown = loaded.to_toml();
+    expect![[r#"
+        listen = ["127.0.0.1:1", "[::1]:1"] # --listen
+        zookeeper = "zk:2181" # FILE
+        namespace = "sidekeeper" # default
+        digest = "***" # SIDEKEEPER_DIGEST
+        # data_dir is not set: nothing outlives the process
+        jobs_dir = '/jobs "x"' # SIDEKEEPER_JOBS_DIR
+        instance_ip = "10.0.0.7" # --instance-ip
+        session_timeout = "30s" # default
+        connection_timeout = "5s" # default
+        request_timeout = "10s" # default
+        drain_timeout = "25s" # default
+        slow_application_timeout = "10s" # default
+        log_level = "info" # default
+        log_format = "auto" # default
+        # otlp_endpoint is not set: no traces are exported
+    "#]]
+    .assert_eq(&shown.replace(&path, "FILE"));
+    assert!(!format!("{loaded:?}").contains("hunter2"), "{loaded:?}");
+
+    // What is shown is a configuration file: it gives the same again, once the secret is filled in.
+    let again = shown.replace("***", "user:hunter2");
+    let again = config(&Case { flags: &[], environment: &[], file: Some(&again) });
+    assert_eq!(again, loaded.config);
+}
+
+#[test]
+fn the_default_address_can_be_replaced_but_does_not_override() {
+    let none = |_: &str| None;
+    let mut sources = Sources {
+        flags: Flags::new(),
+        file: None,
+        environment: &none,
+        default_listen: Some("unix:/run/s.sock".to_owned()),
+    };
+    let loaded = load(&sources).unwrap();
+    assert_eq!(loaded.config.listen, [ListenAddress::Unix("/run/s.sock".into())]);
+    assert!(loaded.listens_by_default());
+    sources.flags.insert("listen", vec!["127.0.0.1:0".to_owned()]);
+    let loaded = load(&sources).unwrap();
+    assert_eq!(loaded.config.listen, [ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())]);
+    assert!(!loaded.listens_by_default());
+}

@@ -1,0 +1,329 @@
+//! From the text of a setting to its value. Pure. An error says what is wrong and what is allowed.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tonic::transport::Uri;
+use tracing_subscriber::EnvFilter;
+
+use super::{Digest, ListenAddress, LogFormat};
+use crate::tree::Path;
+
+/// The longest path that fits into a Unix socket's address on Linux, in bytes.
+const SOCKET_PATH_LIMIT: usize = 107;
+
+/// Bounds of a duration, both included, as people write them.
+pub(super) struct Range {
+    from: Duration,
+    to: Duration,
+    words: &'static str,
+}
+
+/// A session is renewed several times within its timeout, so it cannot be arbitrarily short; and what a crashed
+/// sidecar held is nobody's for as long as it lasts, so it should not be arbitrarily long.
+pub(super) const SESSION: Range = range(Duration::from_secs(1), Duration::from_secs(600), "1s to 10m");
+/// One try must leave time for others within a session.
+pub(super) const CONNECTION: Range =
+    range(Duration::from_millis(100), Duration::from_secs(60), "100ms to 1m");
+/// Requests, and applications: long enough for a slow disk or a garbage collection, and always bounded.
+pub(super) const ANSWER: Range = range(Duration::from_millis(100), Duration::from_secs(600), "100ms to 10m");
+/// Zero means that executions are cancelled at once.
+pub(super) const DRAIN: Range = range(Duration::ZERO, Duration::from_secs(3600), "0s to 1h");
+
+const fn range(from: Duration, to: Duration, words: &'static str) -> Range {
+    Range { from, to, words }
+}
+
+/// Reads a duration within a range: whole numbers with a unit each, `30s`, `500ms`, `1m30s`.
+pub(super) fn duration(text: &str, range: &Range) -> Result<Duration, String> {
+    let words = range.words;
+    let duration = parse_duration(text)
+        .map_err(|reason| format!("{reason}; allowed: {words}, written like `30s`, `500ms` or `1m30s`"))?;
+    if duration < range.from || duration > range.to {
+        return Err(format!("out of range; allowed: {words}"));
+    }
+    Ok(duration)
+}
+
+fn parse_duration(text: &str) -> Result<Duration, &'static str> {
+    let mut total = Duration::ZERO;
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return Err("it is empty");
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (number, after) = rest.split_at(digits);
+        let letters = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(letters);
+        if number.is_empty() {
+            return Err("a number is missing");
+        }
+        let milliseconds_each: u64 = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "" => return Err("the unit is missing"),
+            _ => return Err("the unit is none of `ms`, `s`, `m`, `h`"),
+        };
+        let milliseconds = number
+            .parse::<u64>()
+            .ok()
+            .and_then(|number| number.checked_mul(milliseconds_each))
+            .ok_or("it is too long")?;
+        total = total.checked_add(Duration::from_millis(milliseconds)).ok_or("it is too long")?;
+        rest = after.trim_start();
+    }
+    Ok(total)
+}
+
+/// Reads the addresses to serve on. Anything but this machine is refused.
+pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
+    const ALLOWED: &str = "allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`";
+    if let Some(path) = text.strip_prefix("unix:") {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        if !path.starts_with('/') {
+            return Err(format!("the socket's path is not absolute; {ALLOWED}"));
+        }
+        if path.len() > SOCKET_PATH_LIMIT {
+            return Err(format!(
+                "the socket's path is longer than {SOCKET_PATH_LIMIT} bytes, the system's limit"
+            ));
+        }
+        if path.contains('\0') || path.ends_with('/') {
+            return Err(format!("the socket's path does not name a file; {ALLOWED}"));
+        }
+        return Ok(ListenAddress::Unix(PathBuf::from(path)));
+    }
+    let address: SocketAddr = text
+        .parse()
+        .map_err(|_| format!("it is neither an IP address with a port nor a socket; {ALLOWED}"))?;
+    if !address.ip().is_loopback() {
+        return Err(format!(
+            "an address that other machines can reach needs TLS and a token, which this version does not have; {ALLOWED}"
+        ));
+    }
+    Ok(ListenAddress::Tcp(address))
+}
+
+/// Checks a ZooKeeper connect string.
+pub(super) fn zookeeper(text: &str) -> Result<String, String> {
+    const ALLOWED: &str = "allowed: `host:port,host:port`, then `/chroot` if there is one";
+    let (servers, chroot) = match text.find('/') {
+        _ if text.contains("://") => {
+            let tls = if text.contains("tls") { "; this version cannot encrypt the connection" } else { "" };
+            return Err(format!("it has a scheme{tls}; {ALLOWED}"));
+        }
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    if !chroot.is_empty() {
+        Path::parse(chroot).map_err(|error| format!("its chroot is wrong: {}; {ALLOWED}", error.reason))?;
+    }
+    for server in servers.split(',') {
+        // An IPv6 address is in brackets, because its colons would be taken for the port's.
+        let (host, port) = match server.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, port)) if port.is_empty() || port.starts_with(':') => (host, port.strip_prefix(':')),
+            Some(_) => return Err(format!("`{server}` is not a server; {ALLOWED}")),
+            None => match server.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (server, None),
+            },
+        };
+        if host.is_empty() || host.chars().any(|c| c.is_whitespace() || c.is_control()) {
+            return Err(format!("`{server}` has no host; {ALLOWED}"));
+        }
+        if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
+            return Err(format!("the port of `{server}` is not a number from 1 to 65535; {ALLOWED}"));
+        }
+    }
+    Ok(text.to_owned())
+}
+
+/// Checks a namespace: one node name, or several joined by `/`.
+pub(super) fn namespace(text: &str) -> Result<String, String> {
+    const ALLOWED: &str =
+        "allowed: node names joined by `/`, without a leading one, for example `elasticjob/prod`";
+    let path = Path::parse(&format!("/{text}")).map_err(|error| format!("{}; {ALLOWED}", error.reason))?;
+    if path.is_root() {
+        return Err(format!("it is empty; {ALLOWED}"));
+    }
+    if path.is_within(&Path::root().child("zookeeper")) {
+        return Err(format!("`/zookeeper` is ZooKeeper's own; {ALLOWED}"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads `user:password`. The error does not repeat it.
+pub(super) fn digest(text: &str) -> Result<Digest, String> {
+    match text.split_once(':') {
+        Some((user, password)) if !user.is_empty() && !password.is_empty() => Ok(Digest(text.to_owned())),
+        _ => Err("allowed: a user, a colon and a password".to_owned()),
+    }
+}
+
+/// Reads the path of a directory. Whether it can be used shows when it is used.
+pub(super) fn directory(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() || text.contains('\0') {
+        return Err("allowed: the path of a directory".to_owned());
+    }
+    Ok(PathBuf::from(text))
+}
+
+/// Reads the address that names a server.
+pub(super) fn instance_ip(text: &str) -> Result<Ipv4Addr, String> {
+    const ALLOWED: &str = "allowed: an IPv4 address of this machine, for example `10.0.0.7`";
+    let address: Ipv4Addr = text.parse().map_err(|_| format!("it is not an IPv4 address; {ALLOWED}"))?;
+    if address.is_unspecified() || address.is_multicast() || address.is_broadcast() {
+        return Err(format!("it is not the address of one machine; {ALLOWED}"));
+    }
+    Ok(address)
+}
+
+/// Checks a log filter.
+pub(super) fn log_level(text: &str) -> Result<String, String> {
+    const ALLOWED: &str = "allowed: error, warn, info, debug, trace, off, or levels by target, for example `info,sidekeeper=debug`";
+    // A word that is no level would be read as a target, and log that target only.
+    let is_level_or_targets = text.contains('=')
+        || matches!(
+            text.to_ascii_lowercase().as_str(),
+            "error" | "warn" | "info" | "debug" | "trace" | "off"
+        );
+    if !is_level_or_targets {
+        return Err(format!("it is not a level; {ALLOWED}"));
+    }
+    match EnvFilter::builder().parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("{error}; {ALLOWED}")),
+    }
+}
+
+/// Reads a log format.
+pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "auto" => Ok(LogFormat::Auto),
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("allowed: auto, text, json".to_owned()),
+    }
+}
+
+/// Checks the address of a collector.
+pub(super) fn otlp_endpoint(text: &str) -> Result<String, String> {
+    const ALLOWED: &str = "allowed: `http://host:port`";
+    let uri: Uri = text.parse().map_err(|_| format!("it is not a URL; {ALLOWED}"))?;
+    match uri.scheme_str() {
+        Some("http") if uri.host().is_some_and(|host| !host.is_empty()) => Ok(text.to_owned()),
+        Some("https") => Err(format!("this version cannot encrypt the connection; {ALLOWED}")),
+        Some(_) | None => Err(format!("it does not begin with `http://`; {ALLOWED}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        let read = |text| duration(text, &DRAIN).map(|duration| duration.as_millis());
+        assert_eq!(read("30s"), Ok(30_000));
+        assert_eq!(read("500ms"), Ok(500));
+        assert_eq!(read("2m"), Ok(120_000));
+        assert_eq!(read("1m30s"), Ok(90_000));
+        assert_eq!(read(" 1m 30s "), Ok(90_000));
+        assert_eq!(read("1h"), Ok(3_600_000));
+        assert_eq!(read("0s"), Ok(0));
+        for (bad, reason) in [
+            ("", "it is empty"),
+            ("30", "the unit is missing"),
+            ("s", "a number is missing"),
+            ("-1s", "a number is missing"),
+            ("1.5s", "the unit is missing"),
+            ("30 s", "the unit is missing"),
+            ("1d", "the unit is none of"),
+            ("99999999999999999999s", "it is too long"),
+            ("99999999999999999h", "it is too long"),
+            ("2h", "out of range; allowed: 0s to 1h"),
+        ] {
+            let error = read(bad).unwrap_err();
+            assert!(error.starts_with(reason), "{bad:?}: {error}");
+        }
+        assert!(duration("999ms", &SESSION).is_err());
+        assert!(duration("10m", &SESSION).is_ok());
+    }
+
+    #[test]
+    fn only_this_machine_can_be_served() {
+        for good in ["127.0.0.1:7070", "127.8.9.10:0", "[::1]:7070"] {
+            assert_eq!(listen(good), Ok(ListenAddress::Tcp(good.parse().unwrap())));
+        }
+        for good in ["unix:/run/sidekeeper.sock", "unix:///run/sidekeeper.sock"] {
+            assert_eq!(listen(good), Ok(ListenAddress::Unix("/run/sidekeeper.sock".into())));
+        }
+        for remote in ["0.0.0.0:7070", "10.0.0.1:7070", "[::]:7070", "[::ffff:127.0.0.1]:7070", "[fe80::1]:1"]
+        {
+            let error = listen(remote).unwrap_err();
+            assert!(error.contains("needs TLS and a token, which this version does not have"), "{error}");
+        }
+        let long = format!("unix:/{}", "x".repeat(107));
+        for bad in
+            ["", "7070", "localhost:7070", "127.0.0.1", "127.0.0.1:70700", "unix:s", "unix:/run/", &long]
+        {
+            assert!(listen(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn connect_strings_are_checked_before_the_client_sees_them() {
+        for good in
+            ["zk", "zk:2181", "10.0.0.1:2181,10.0.0.2:2181,zk3", "zk:2181/a/b", "zk/", "[::1]:2181,[::2]"]
+        {
+            assert_eq!(zookeeper(good).as_deref(), Ok(good));
+        }
+        // The client tries for ever to connect to the first one of these.
+        for bad in [
+            "tcp+tls://zk:2181",
+            "tcp://zk:2181",
+            "",
+            ",",
+            "zk:",
+            "zk:0",
+            "zk:99999",
+            "zk:2181,",
+            "zk:2181, zk2",
+            ":1",
+            "zk/a//b",
+            "::1",
+            "[::1]x",
+        ] {
+            assert!(zookeeper(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn other_values_are_checked() {
+        assert!(namespace("a").is_ok() && namespace("a/b").is_ok() && namespace("zookeeper2").is_ok());
+        for bad in ["", "/a", "a/", "a//b", "..", "a\u{1}", "zookeeper", "zookeeper/quota"] {
+            assert!(namespace(bad).is_err(), "{bad:?}");
+        }
+        for bad in ["", "a.b", "::1", "0.0.0.0", "255.255.255.255", "224.0.0.1"] {
+            assert!(instance_ip(bad).is_err(), "{bad:?}");
+        }
+        assert!(digest("user:pass:word").is_ok());
+        for bad in ["", "user", "user:", ":password"] {
+            assert!(digest(bad).is_err(), "{bad:?}");
+        }
+        for good in ["info", "WARN", "off", "info,sidekeeper=debug", "sidekeeper::runner=trace"] {
+            assert!(log_level(good).is_ok(), "{good:?}");
+        }
+        for bad in ["", "loud", "info,sidekeeper=loud", "debug,"] {
+            assert!(log_level(bad).is_err(), "{bad:?}");
+        }
+        assert!(otlp_endpoint("http://localhost:4317").is_ok());
+        for bad in ["", "localhost:4317", "https://collector:4317", "http://", "ftp://x"] {
+            assert!(otlp_endpoint(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What is the application to know? Compares the view with what was told, and tells the difference: the assignment,
+//! leadership, the session, the configuration and its problems (design 3, P1, P3).
+//!
+//! Must not tell a half-done resharding: while one goes on, what was told stays in force.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::job::{Generation, Item, JobConfiguration, Problem};
+
+use super::effect::{AssignedItem, Assignment, AssignmentReason, Effect, Event, SessionStatus};
+use super::participant::{Participant, Phase};
+
+/// What the application was told last.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Whether it was told `Attached`.
+    pub(super) attached: bool,
+    /// The assignment.
+    pub(super) assignment: Option<Assignment>,
+    /// The newest generation that it acknowledged.
+    pub(super) acknowledged: Generation,
+    session: Option<SessionStatus>,
+    enabled: bool,
+    leader: bool,
+    configuration: Option<Arc<JobConfiguration>>,
+    problems: Vec<Problem>,
+    revision: Option<u64>,
+}
+
+impl Told {
+    /// The generation that was told last.
+    pub(super) fn generation(&self) -> Generation {
+        self.assignment.as_ref().map(|assignment| assignment.generation).unwrap_or_default()
+    }
+
+    /// The items that were told and may be executed.
+    pub(super) fn executable(&self) -> impl Iterator<Item = &AssignedItem> {
+        self.assignment.iter().flat_map(|assignment| &assignment.items).filter(|item| !item.disabled)
+    }
+
+    /// An item that was told and may be executed.
+    pub(super) fn executable_item(&self, item: Item) -> Option<&AssignedItem> {
+        let items = &self.assignment.as_ref()?.items;
+        let index = items.binary_search_by_key(&item, |assigned| assigned.item).ok()?;
+        items.get(index).filter(|assigned| !assigned.disabled)
+    }
+}
+
+impl Participant {
+    /// Tells what has changed.
+    pub(super) fn tell(&mut self) {
+        if !self.view.is_loaded() || !matches!(self.phase, Phase::Active | Phase::Draining { .. }) {
+            return;
+        }
+        let Some(settings) = &self.settings else { return };
+        let configuration = Arc::clone(&settings.configuration);
+        let problems = self.problems();
+        let fresh: Vec<_> = problems.iter().filter(|p| !self.told.problems.contains(p)).cloned().collect();
+        self.effects.extend(fresh.into_iter().map(Effect::Warn));
+        let job_changed =
+            self.told.configuration.as_ref() != Some(&configuration) || self.told.problems != problems;
+        self.told.problems.clone_from(&problems);
+        self.told.configuration = Some(Arc::clone(&configuration));
+        if !self.told.attached {
+            self.told.attached = true;
+            let instance = self.identity.instance.clone();
+            self.tell_event(Event::Attached { instance, configuration: Arc::clone(&configuration) });
+            self.tell_assignment(Some(AssignmentReason::Attached));
+            if !problems.is_empty() {
+                self.tell_event(Event::JobChanged { configuration, problems });
+            }
+            return;
+        }
+        if job_changed {
+            self.tell_event(Event::JobChanged { configuration, problems });
+        }
+        let leader = self.is_leader();
+        if leader != self.told.leader {
+            self.told.leader = leader;
+            self.tell_event(Event::LeadershipChanged(leader));
+        }
+        let revision = self.view.membership_revision();
+        if self.told.revision != Some(revision) && !self.view.is_resharding() {
+            self.told.revision = Some(revision);
+            self.tell_assignment(None);
+        }
+    }
+
+    /// Tells the assignment, if it differs from the one told or a reason says that it has to be told.
+    fn tell_assignment(&mut self, reason: Option<AssignmentReason>) {
+        let assignment = self.current_assignment();
+        let enabled = self.is_enabled();
+        let reason = reason.or_else(|| {
+            let told = self.told.assignment.as_ref()?;
+            if *told == assignment {
+                None
+            } else if told.generation != assignment.generation {
+                Some(AssignmentReason::Resharded)
+            } else if self.told.enabled != enabled {
+                Some(AssignmentReason::ServerStatus)
+            } else {
+                Some(AssignmentReason::ItemChanged)
+            }
+        });
+        self.told.enabled = enabled;
+        if let Some(reason) = reason {
+            self.put_assignment(assignment, reason);
+        }
+    }
+
+    fn put_assignment(&mut self, assignment: Assignment, reason: AssignmentReason) {
+        let before = item_set(self.told.assignment.as_ref());
+        let after = item_set(Some(&assignment));
+        let leader = self.is_leader();
+        self.told.leader = leader;
+        self.told.assignment = Some(assignment.clone());
+        self.tell_event(Event::AssignmentChanged {
+            assignment,
+            added: after.difference(&before).copied().collect(),
+            revoked: before.difference(&after).copied().collect(),
+            leader,
+            reason,
+        });
+    }
+
+    /// What the view says that we own.
+    fn current_assignment(&self) -> Assignment {
+        let settings = self.settings.as_ref();
+        let total = settings.map_or(0, |settings| settings.configuration.sharding_total_count);
+        // A generation never goes backwards, even if somebody deleted all assignments.
+        let generation = self.view.generation().max(self.told.generation());
+        let mut items = Vec::new();
+        if self.is_registered() && self.is_enabled() {
+            for (item, view) in self.view.items().range(..Item(total)) {
+                let Some(owner) = &view.owner else { continue };
+                if owner.instance == self.identity.instance {
+                    items.push(AssignedItem {
+                        item: *item,
+                        parameter: settings.and_then(|s| s.parameter(*item)).map(str::to_owned),
+                        token: owner.token,
+                        disabled: view.disabled,
+                    });
+                }
+            }
+        }
+        Assignment { generation, total, items }
+    }
+
+    /// Tells that nothing is ours any more.
+    pub(super) fn tell_nothing_assigned(&mut self, reason: AssignmentReason) {
+        let Some(told) = &self.told.assignment else { return };
+        if told.items.is_empty() {
+            return;
+        }
+        let nothing = Assignment { items: Vec::new(), ..told.clone() };
+        self.put_assignment(nothing, reason);
+        self.told.revision = None;
+    }
+
+    /// Tells the session's state, once the application is attached.
+    pub(super) fn tell_session(&mut self, status: SessionStatus) {
+        if self.told.session.replace(status) != Some(status) && self.told.attached {
+            self.tell_event(Event::SessionChanged(status));
+        }
+    }
+
+    /// Tells that the session is lost, and everything with it.
+    pub(super) fn tell_session_lost(&mut self) {
+        self.told.revision = None;
+        self.tell_session(SessionStatus::Lost);
+        self.tell_nothing_assigned(AssignmentReason::SessionLost);
+    }
+}
+
+fn item_set(assignment: Option<&Assignment>) -> BTreeSet<Item> {
+    assignment.into_iter().flat_map(|assignment| &assignment.items).map(|assigned| assigned.item).collect()
+}

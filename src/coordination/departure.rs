@@ -1,0 +1,110 @@
+//! How do we leave? Drains in peace, or clears away at once what an application left that is gone (P6, design 5).
+//!
+//! Everything of ours goes in one transaction: instance, leadership, running nodes. What is gone already is left out
+//! and the rest tried again, so the attempts end.
+
+use std::time::Duration;
+
+use crate::tree::{CommitError, Error, Operation, Transaction};
+
+use super::effect::{AssignmentReason, CancelReason, Effect, EndReason, Event, Purpose};
+use super::input::Now;
+use super::participant::{Participant, Phase, Session};
+
+/// How long cancelled executions may take to report before we leave without them.
+const CANCEL_GRACE: Duration = Duration::from_secs(2);
+
+impl Participant {
+    /// The sidecar is stopping.
+    pub(super) fn drain(&mut self, now: Now, deadline: Duration) {
+        if !matches!(self.phase, Phase::Joining | Phase::Active | Phase::Draining { .. }) {
+            return;
+        }
+        if self.told.attached {
+            let remaining = deadline.saturating_sub(now.mono);
+            self.tell_event(Event::Draining { remaining });
+        }
+        let (deadline, reason) = (Some(deadline), EndReason::Drained);
+        self.phase = Phase::Draining { deadline, reason, cancelled: false };
+    }
+
+    /// Leaves without waiting for anything.
+    pub(super) fn leave(&mut self, reason: EndReason) {
+        if matches!(self.phase, Phase::Leaving(_) | Phase::Ended) {
+            return;
+        }
+        self.phase = Phase::Leaving(reason);
+    }
+
+    /// Ends, without touching the registry.
+    pub(super) fn end(&mut self, reason: EndReason) {
+        self.phase = Phase::Ended;
+        self.effects.push(Effect::End(reason));
+    }
+
+    /// Takes the next step of leaving.
+    pub(super) fn depart(&mut self, now: Now) {
+        if let Phase::Draining { deadline, reason, cancelled } = self.phase.clone() {
+            let idle = self.executions.is_idle() && !self.pending.is_in_flight(Purpose::FlagMisfire);
+            match deadline {
+                _ if idle => self.leave(reason),
+                Some(deadline) if now.mono >= deadline && cancelled => self.leave(reason),
+                Some(deadline) if now.mono >= deadline => {
+                    self.cancel_executions(CancelReason::DrainTimeout);
+                    let deadline = Some(now.mono.saturating_add(CANCEL_GRACE));
+                    self.phase = Phase::Draining { deadline, reason, cancelled: true };
+                }
+                Some(_) | None => {}
+            }
+        }
+        let Phase::Leaving(reason) = self.phase.clone() else { return };
+        let busy = [Purpose::Register, Purpose::Start, Purpose::Complete, Purpose::Leave]
+            .into_iter()
+            .any(|purpose| self.pending.is_in_flight(purpose));
+        match self.session {
+            // The session takes everything with it, or there was nothing yet.
+            Session::None => self.end(reason),
+            Session::Suspended(_) => {}
+            Session::Connected(_) if busy || !self.view.is_loaded() => {}
+            Session::Connected(_) => {
+                let transaction = self.leaving_transaction();
+                if transaction.is_empty() {
+                    self.left();
+                } else if self.may_commit(now, Purpose::Leave) {
+                    self.commit(Purpose::Leave, transaction);
+                }
+            }
+        }
+    }
+
+    fn leaving_transaction(&self) -> Transaction {
+        let paths = &self.identity.paths;
+        let mut transaction = Transaction::new();
+        for item in self.executions.running_items() {
+            if self.view.running().contains(&item) {
+                transaction.push(Operation::delete(paths.item_running(item)));
+            }
+        }
+        if let Some(leader) = self.view.leader().filter(|_| self.is_leader()) {
+            transaction.push(Operation::Delete { path: paths.leader(), version: Some(leader.version) });
+        }
+        if self.is_registered() {
+            transaction.push(Operation::delete(paths.instance(&self.identity.instance)));
+        }
+        transaction
+    }
+
+    /// Our nodes are gone.
+    pub(super) fn left(&mut self) {
+        let Phase::Leaving(reason) = self.phase.clone() else { return };
+        self.tell_nothing_assigned(AssignmentReason::Draining);
+        self.end(reason);
+    }
+
+    /// Leaving failed because something was gone; the view tells what, and the next attempt leaves it out.
+    pub(super) fn leave_failed(&mut self, error: &CommitError) {
+        if matches!(error.error, Error::NoNode(_) | Error::BadVersion(_)) {
+            self.effects.push(Effect::Refresh);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Who leads? Stands for election when nobody leads, gives up when our server is disabled (protocol 3).
+//!
+//! The leader is whose id is in `leader/election/instance`. The latch only keeps candidates in line with Java peers;
+//! the runner joins it for at most [`LATCH_LIMIT`] (H1).
+
+use std::time::Duration;
+
+use crate::elasticjob::path::JobPaths;
+use crate::job::Problem;
+use crate::tree::{NodeKind, Operation};
+
+use super::effect::{Effect, Purpose};
+use super::input::Now;
+use super::participant::{Participant, Phase};
+
+/// How long a candidate stays in the latch. Holding it takes two round trips; whoever takes longer is stuck.
+pub const LATCH_LIMIT: Duration = Duration::from_secs(10);
+/// The pause after a failed attempt.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long a leader may be absent from the instances before its node is taken for a leftover. A Java peer deletes
+/// its instance a moment before its leadership when it stops.
+const LEFTOVER_AFTER: Duration = Duration::from_secs(5);
+
+/// Our attempts to lead.
+#[derive(Debug, Default)]
+pub(super) struct Election {
+    standing: bool,
+    failures: u32,
+    retry_at: Option<Duration>,
+    leftover_since: Option<Duration>,
+}
+
+impl Election {
+    /// An attempt has ended.
+    pub(super) fn ended(&mut self, now: Duration, well: bool) {
+        self.standing = false;
+        self.failures = if well { 0 } else { self.failures.saturating_add(1) };
+        self.retry_at = (!well).then(|| now.saturating_add(PAUSE));
+    }
+
+    /// When the next pause ends.
+    pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
+        let leftover = self.leftover_since.map(|since| since.saturating_add(LEFTOVER_AFTER));
+        [self.retry_at, leftover].into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    /// What is wrong, if elections fail.
+    pub(super) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
+        (self.failures >= 2).then(|| Problem {
+            path: paths.election_latch(),
+            message:
+                "no leader can be elected: another candidate holds the latch; look for a stuck instance at \
+                      the head of its children"
+                    .to_owned(),
+        })
+    }
+}
+
+impl Participant {
+    /// Stands for election, gives up leadership, or clears away what a leader left that is not online.
+    pub(super) fn elect(&mut self, now: Now) {
+        if !matches!(self.phase, Phase::Active) || !self.is_registered() {
+            return;
+        }
+        let Some(leader) = self.view.leader().cloned() else {
+            self.election.leftover_since = None;
+            self.stand(now);
+            return;
+        };
+        let leftover = if self.view.instances().contains_key(&leader.instance) {
+            self.election.leftover_since = None;
+            false
+        } else {
+            let since = *self.election.leftover_since.get_or_insert(now.mono);
+            now.mono >= since.saturating_add(LEFTOVER_AFTER)
+        };
+        let abdicate = self.is_leader() && !self.is_enabled();
+        if (abdicate || leftover) && self.may_commit(now, Purpose::Abdicate) {
+            let path = self.identity.paths.leader();
+            self.commit(Purpose::Abdicate, vec![Operation::Delete { path, version: Some(leader.version) }]);
+        }
+    }
+
+    fn stand(&mut self, now: Now) {
+        let pausing = self.election.retry_at.is_some_and(|at| now.mono < at);
+        if self.election.standing || pausing || !self.is_enabled() {
+            return;
+        }
+        self.election.standing = true;
+        let instance = self.identity.instance.as_str();
+        self.effects.push(Effect::Elect(vec![Operation::create(
+            self.identity.paths.leader(),
+            NodeKind::Ephemeral,
+            instance,
+        )]));
+    }
+}

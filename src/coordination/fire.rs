@@ -1,0 +1,239 @@
+//! What is due? Follows the schedule, and decides for each fire and each item: start it, flag it as missed, or skip
+//! it (protocol 6.5; P5).
+//!
+//! ElasticJob's rule: a fire that cannot be executed at its time is made up for by one execution, however many were
+//! missed, if the job has `misfire` on; otherwise it is skipped. We flag it when it happens, and make up for it as
+//! soon as the item is free, where Java peers wait for the next fire (H8 to H10).
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::job::Item;
+use crate::tree::{NodeKind, Operation};
+
+use super::effect::{Effect, Purpose, Source};
+use super::input::Now;
+use super::participant::{Participant, Phase};
+use super::settings::Schedule;
+
+/// How late a fire may be noticed and still be an ordinary one: far above the lateness of a loaded machine's timers,
+/// far below what anybody calls a suspension.
+pub const MISFIRE_THRESHOLD: SignedDuration = SignedDuration::from_secs(1);
+/// How far the clock may go back before the schedule follows it. Below that, instants that have fired do not fire
+/// again; beyond it the clock was wrong before, and waiting for it to catch up would stop the job.
+const CLOCK_SET_BACK: SignedDuration = SignedDuration::from_hours(1);
+/// How many missed fires are stepped through to find the latest; beyond that the search starts close to the present.
+const MISSED_STEPS_MAX: usize = 10_000;
+/// How close to the present that is.
+const MISSED_RESTART: SignedDuration = SignedDuration::from_hours(2);
+
+/// A fire that has not been divided among the items yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Due {
+    scheduled: Timestamp,
+    /// Noticed too late to be an ordinary fire.
+    late: bool,
+    /// Fires before it were missed as well; the latest of them.
+    missed: Option<Timestamp>,
+}
+
+/// An execution that is to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Planned {
+    pub(super) source: Source,
+    pub(super) scheduled: Timestamp,
+}
+
+/// The schedule's progress.
+#[derive(Debug, Default)]
+pub(super) struct Fires {
+    next: Option<Timestamp>,
+    latest: Option<Timestamp>,
+    last_seen: Option<Timestamp>,
+    reschedule: bool,
+    due: Option<Due>,
+    /// What is to start, by item.
+    pub(super) planned: BTreeMap<Item, Planned>,
+    /// Missed fires that are not flagged in the registry yet.
+    to_flag: BTreeMap<Item, Timestamp>,
+    flagging: Vec<Item>,
+    /// For which instant an item was flagged, as far as we know.
+    missed_at: BTreeMap<Item, Timestamp>,
+}
+
+impl Fires {
+    /// When the job fires next.
+    pub(super) fn next(&self) -> Option<Timestamp> {
+        self.next
+    }
+
+    /// The schedule may have changed.
+    pub(super) fn reschedule(&mut self, before: Option<&Schedule>, after: Option<&Schedule>) {
+        if before != after {
+            self.reschedule = true;
+        }
+    }
+
+    /// Nothing is ours any more: others will execute what was due.
+    pub(super) fn forget(&mut self) {
+        self.due = None;
+        self.planned.clear();
+        self.to_flag.clear();
+        self.flagging.clear();
+        self.missed_at.clear();
+    }
+
+    /// The flags are in the registry.
+    pub(super) fn flagged(&mut self) {
+        for item in self.flagging.drain(..) {
+            if let Some(scheduled) = self.to_flag.remove(&item) {
+                self.missed_at.insert(item, scheduled);
+            }
+        }
+    }
+
+    /// The flags were not written; they will be tried again.
+    pub(super) fn flag_failed(&mut self) {
+        self.flagging.clear();
+    }
+
+    /// Steps the schedule to the present.
+    fn tick(&mut self, now: Timestamp, schedule: Option<&Schedule>) {
+        let set_back = self.last_seen.is_some_and(|seen| now.duration_since(seen) < -CLOCK_SET_BACK);
+        self.last_seen = Some(now);
+        if set_back {
+            self.latest = None;
+        }
+        if set_back || std::mem::take(&mut self.reschedule) {
+            // What has fired does not fire again because the schedule changed.
+            let from = self.latest.map_or(now, |latest| latest.max(now));
+            self.next = schedule.and_then(|schedule| schedule.next_after(from));
+        }
+        let (Some(schedule), Some(first)) = (schedule, self.next) else { return };
+        if first > now {
+            return;
+        }
+        let (scheduled, before) = latest_until(schedule, first, now);
+        let waiting = self.due.take().map(|due| due.scheduled);
+        let late = now.duration_since(scheduled) > MISFIRE_THRESHOLD;
+        self.due = Some(Due { scheduled, late, missed: before.or(waiting) });
+        self.latest = Some(scheduled);
+        self.next = schedule.next_after(scheduled.max(now));
+    }
+}
+
+/// The latest fire that is not after `now`, and the one before it if both are in the span from `first`.
+fn latest_until(schedule: &Schedule, first: Timestamp, now: Timestamp) -> (Timestamp, Option<Timestamp>) {
+    let (mut latest, mut before) = (first, None);
+    let mut steps = 0;
+    while let Some(following) = schedule.next_after(latest).filter(|following| *following <= now) {
+        before = Some(latest);
+        latest = following;
+        steps += 1;
+        if steps == MISSED_STEPS_MAX {
+            let close = now.checked_sub(MISSED_RESTART).unwrap_or(now);
+            match schedule.next_after(close.max(latest)).filter(|next| *next <= now) {
+                Some(next) => latest = next,
+                None => break,
+            }
+        }
+    }
+    (latest, before)
+}
+
+impl Participant {
+    /// Follows the schedule, and decides what each fire means for each item.
+    pub(super) fn fire(&mut self, now: Now) {
+        if !self.told.attached || !matches!(self.phase, Phase::Active | Phase::Draining { .. }) {
+            return;
+        }
+        let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+        self.fires.tick(now.wall, schedule);
+        if !self.is_registered() || self.view.is_resharding() {
+            return;
+        }
+        self.divide_due();
+        self.plan_misfires(now);
+    }
+
+    /// Whether fires that cannot be executed are made up for.
+    fn makes_up(&self) -> bool {
+        self.settings.as_ref().is_some_and(|settings| settings.configuration.misfire)
+    }
+
+    /// Whether an execution of the item may not begin because one has not ended.
+    pub(super) fn is_busy(&self, item: Item) -> bool {
+        self.executions.is_busy(item) || self.view.running().contains(&item)
+    }
+
+    /// A fire of an item could not be executed at its time.
+    pub(super) fn missed(&mut self, item: Item, scheduled: Timestamp) {
+        if self.makes_up() {
+            self.fires.to_flag.insert(item, scheduled);
+        } else {
+            self.effects.push(Effect::Skipped { item, scheduled });
+        }
+    }
+
+    fn divide_due(&mut self) {
+        let Some(due) = self.fires.due.take() else { return };
+        let active = self.phase == Phase::Active;
+        let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
+        for item in items {
+            let free = active && !self.is_busy(item) && !self.fires.planned.contains_key(&item);
+            if !free || due.late {
+                self.missed(item, due.scheduled);
+                continue;
+            }
+            let planned = Planned { source: Source::Schedule, scheduled: due.scheduled };
+            self.fires.planned.insert(item, planned);
+            if let Some(missed) = due.missed {
+                self.missed(item, missed);
+            }
+        }
+    }
+
+    /// Plans to make up for missed fires of items that are free: flagged ones, by whomever, and those of ours that
+    /// need no flag because they can start at once.
+    fn plan_misfires(&mut self, now: Now) {
+        if !self.makes_up() || self.phase != Phase::Active {
+            return;
+        }
+        let unflagged = self.fires.to_flag.keys().filter(|item| !self.fires.flagging.contains(item));
+        let candidates: Vec<_> = self.view.misfired().iter().chain(unflagged).copied().collect();
+        for item in candidates {
+            let free = !self.is_busy(item) && !self.fires.planned.contains_key(&item);
+            if !free || self.told.executable_item(item).is_none() {
+                continue;
+            }
+            let missed = self.fires.to_flag.remove(&item).or_else(|| self.fires.missed_at.remove(&item));
+            let scheduled = missed.or(self.fires.latest).unwrap_or(now.wall);
+            self.fires.planned.insert(item, Planned { source: Source::Misfire, scheduled });
+        }
+    }
+
+    /// Flags missed fires of items that are not free, so that they survive us.
+    pub(super) fn flag_misfires(&mut self, now: Now) {
+        if self.fires.to_flag.is_empty() || !self.is_registered() || self.view.is_resharding() {
+            return;
+        }
+        if !self.may_commit(now, Purpose::FlagMisfire) {
+            return;
+        }
+        let (told, view) = (&self.told, &self.view);
+        // What is flagged already needs no second flag; what is not ours any more is its owner's concern.
+        self.fires
+            .to_flag
+            .retain(|item, _| told.executable_item(*item).is_some() && !view.misfired().contains(item));
+        let paths = &self.identity.paths;
+        let items: Vec<_> = self.fires.to_flag.keys().copied().collect();
+        if items.is_empty() {
+            return;
+        }
+        let flag = |item: &Item| Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");
+        let transaction = items.iter().map(flag).collect();
+        self.fires.flagging = items;
+        self.commit(Purpose::FlagMisfire, transaction);
+    }
+}

@@ -1,0 +1,369 @@
+//! One instance of one job: the state, and the one step that looks at all of it.
+//!
+//! Decides in which order the decisions are taken; takes none itself. One participant exists for each application
+//! stream; [`Participant::step`] is called by the runner with everything that happened since the last call.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::elasticjob::path::JobPaths;
+use crate::job::{Generation, InstanceId, JobConfiguration, JobName, Problem};
+use crate::tree::{CommitResult, Error, SessionId, Transaction};
+
+use super::assignment::Told;
+use super::effect::{
+    Answer, CancelReason, CommitId, Effect, EndReason, Event, Purpose, Refusal, SessionStatus,
+};
+use super::election::Election;
+use super::execution::Executions;
+use super::fire::Fires;
+use super::input::{Input, Now, Ticket};
+use super::pending::Pending;
+use super::settings::Settings;
+use super::sharding::Sharding;
+use super::view::{ConfigView, JobView};
+
+/// Who the participant is; fixed for its life.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The job.
+    pub job: JobName,
+    /// The instance.
+    pub instance: InstanceId,
+    /// The instance's server.
+    pub server_ip: Ipv4Addr,
+    /// Its job's nodes.
+    pub paths: JobPaths,
+    /// What the ids of its executions begin with; unique.
+    pub execution_prefix: String,
+}
+
+/// What the application asked for when it attached.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// Its configuration; `None`: the registry's.
+    pub configuration: Option<Arc<JobConfiguration>>,
+    /// The Java class or type of the job; `None`: the registry's.
+    pub class: Option<String>,
+}
+
+/// The session with the registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Session {
+    /// There is none.
+    None,
+    /// It is alive.
+    Connected(SessionId),
+    /// It may be alive.
+    Suspended(SessionId),
+}
+
+/// Where the participant is in its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Not an instance yet, or told nothing yet.
+    Joining,
+    /// An instance.
+    Active,
+    /// Starts nothing more, and leaves when nothing runs.
+    Draining {
+        /// When it stops waiting; monotonic. `None`: it has a reason to wait for as long as it takes.
+        deadline: Option<Duration>,
+        /// Why.
+        reason: EndReason,
+        /// Whether the deadline has passed and executions were told to stop.
+        cancelled: bool,
+    },
+    /// Removes its nodes.
+    Leaving(EndReason),
+    /// Over.
+    Ended,
+}
+
+/// When to look again, if nothing happens before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wakeup {
+    /// At a time of day: the next fire.
+    pub wall: Option<Timestamp>,
+    /// At a monotonic time: the end of a pause or of a deadline.
+    pub mono: Option<Duration>,
+}
+
+/// One instance of one job.
+#[derive(Debug)]
+pub struct Participant {
+    pub(super) identity: Identity,
+    pub(super) request: Request,
+    pub(super) view: JobView,
+    pub(super) session: Session,
+    /// The session in which our nodes were registered.
+    pub(super) registered: Option<SessionId>,
+    /// Whether the view has shown our instance since it was registered in this session.
+    pub(super) seen: bool,
+    /// Whether the request's `overwrite` has been carried out; once is enough.
+    pub(super) overwritten: bool,
+    pub(super) phase: Phase,
+    pub(super) settings: Option<Settings>,
+    settings_revision: u64,
+    pub(super) pending: Pending,
+    pub(super) election: Election,
+    pub(super) sharding: Sharding,
+    pub(super) told: Told,
+    pub(super) fires: Fires,
+    pub(super) executions: Executions,
+    /// What this step has asked for so far.
+    pub(super) effects: Vec<Effect>,
+}
+
+impl Participant {
+    /// A participant that has not joined yet.
+    pub fn new(identity: Identity, request: Request) -> Self {
+        let view = JobView::new(identity.paths.root().clone());
+        let executions = Executions::new(identity.execution_prefix.clone());
+        Self {
+            identity,
+            request,
+            view,
+            session: Session::None,
+            registered: None,
+            seen: false,
+            overwritten: false,
+            phase: Phase::Joining,
+            settings: None,
+            settings_revision: 0,
+            pending: Pending::default(),
+            election: Election::default(),
+            sharding: Sharding::default(),
+            told: Told::default(),
+            fires: Fires::default(),
+            executions,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Takes in what happened, looks at everything, and gives what is to be done, in this order.
+    pub fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
+        for input in inputs {
+            self.take(now, input);
+        }
+        if self.phase != Phase::Ended {
+            self.compile_settings();
+            self.notice_removal();
+            self.register(now);
+            self.tell();
+            self.elect(now);
+            self.shard(now);
+            self.fire(now);
+            self.flag_misfires(now);
+            self.start(now);
+            self.complete(now);
+            self.depart(now);
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When to call [`Self::step`] again if nothing happens before. Asked after each step.
+    pub fn next_wakeup(&self, now: Now) -> Wakeup {
+        if self.phase == Phase::Ended {
+            return Wakeup::default();
+        }
+        let drain = match &self.phase {
+            Phase::Draining { deadline, .. } => *deadline,
+            Phase::Joining | Phase::Active | Phase::Leaving(_) | Phase::Ended => None,
+        };
+        let mono = [drain, self.pending.next_retry(now.mono), self.election.next_retry(now.mono)];
+        let mono = mono.into_iter().flatten().filter(|at| *at > now.mono).min();
+        let wall = if self.told.attached { self.fires.next() } else { None };
+        Wakeup { wall, mono }
+    }
+
+    /// How many items the job has, as far as is known: the bound of executions that can be open at once.
+    pub fn items_max(&self) -> usize {
+        let total = self.settings.as_ref().map_or(0, |settings| settings.configuration.sharding_total_count);
+        usize::try_from(total).unwrap_or(usize::MAX)
+    }
+
+    /// Whether the participant has ended; nothing is to be expected of it any more.
+    pub fn has_ended(&self) -> bool {
+        self.phase == Phase::Ended
+    }
+
+    fn take(&mut self, now: Now, input: Input) {
+        match input {
+            Input::SessionOpened(id) => {
+                self.session = Session::Connected(id);
+                self.view.forget();
+                self.tell_session(SessionStatus::Connected);
+            }
+            Input::SessionSuspended => {
+                if let Session::Connected(id) = self.session {
+                    self.session = Session::Suspended(id);
+                    self.tell_session(SessionStatus::Suspended);
+                }
+            }
+            Input::SessionResumed => {
+                if let Session::Suspended(id) = self.session {
+                    self.session = Session::Connected(id);
+                    self.tell_session(SessionStatus::Connected);
+                }
+            }
+            Input::SessionLost => self.lose_session(),
+            Input::Watch(event) => self.view.apply(event),
+            Input::Committed(id, result) => self.committed(now, id, result),
+            Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
+            Input::Report(ticket, results) => self.report(ticket, &results),
+            Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
+            Input::Detached => self.leave(EndReason::Detached),
+            Input::Drain { deadline } => self.drain(now, deadline),
+        }
+    }
+
+    fn lose_session(&mut self) {
+        if self.session == Session::None {
+            return;
+        }
+        self.session = Session::None;
+        self.registered = None;
+        self.seen = false;
+        self.view.forget();
+        self.pending.clear();
+        self.election = Election::default();
+        self.sharding = Sharding::default();
+        self.fires.forget();
+        self.cancel_executions(CancelReason::LeaseLost);
+        self.tell_session_lost();
+        if let Phase::Leaving(reason) = &self.phase {
+            // The registry removes what we had.
+            let reason = reason.clone();
+            self.end(reason);
+        }
+    }
+
+    fn committed(&mut self, now: Now, id: CommitId, result: CommitResult) {
+        let Some(purpose) = self.pending.end(id) else { return };
+        match result {
+            Ok(results) => {
+                self.pending.succeeded(purpose);
+                match purpose {
+                    Purpose::Register => self.registered_now(),
+                    Purpose::Shard => self.sharding.committed(),
+                    Purpose::Start => self.started(now, &results),
+                    Purpose::Complete => self.completed(),
+                    Purpose::FlagMisfire => self.fires.flagged(),
+                    Purpose::Leave => self.left(),
+                    Purpose::Abdicate | Purpose::FlagResharding => {}
+                }
+            }
+            Err(error) => {
+                let doubt = self.pending.failed(purpose, now.mono, self.view.revision());
+                let unknown = matches!(error.error, Error::OutcomeUnknown(_));
+                if unknown {
+                    // The snapshot that comes next tells; until then nothing is known.
+                    self.view.forget();
+                }
+                if doubt || unknown {
+                    self.effects.push(Effect::Refresh);
+                }
+                match purpose {
+                    Purpose::Start => self.start_failed(&error, unknown),
+                    Purpose::Complete => self.complete_failed(&error),
+                    Purpose::FlagMisfire => self.fires.flag_failed(),
+                    Purpose::Leave => self.leave_failed(&error),
+                    Purpose::Shard => self.sharding.failed(),
+                    Purpose::Register | Purpose::Abdicate | Purpose::FlagResharding => {}
+                }
+            }
+        }
+    }
+
+    /// Asks for a commit, unless one of its purpose is in flight or pauses. Tells whether it did.
+    pub(super) fn commit(&mut self, purpose: Purpose, transaction: Transaction) {
+        let id = self.pending.begin(purpose);
+        self.effects.push(Effect::Commit { id, purpose, transaction });
+    }
+
+    /// Whether a commit of this purpose may be made now.
+    pub(super) fn may_commit(&self, now: Now, purpose: Purpose) -> bool {
+        self.is_connected() && self.pending.may(purpose, now.mono, self.view.revision())
+    }
+
+    /// Whether the session is alive and the job's nodes are known.
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self.session, Session::Connected(_)) && self.view.is_loaded()
+    }
+
+    /// Whether we are an instance in the present session, as far as the view knows.
+    pub(super) fn is_registered(&self) -> bool {
+        match self.session {
+            Session::Connected(id) => {
+                self.registered == Some(id) && self.view.instances().contains_key(&self.identity.instance)
+            }
+            Session::None | Session::Suspended(_) => false,
+        }
+    }
+
+    /// Whether our server is enabled.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.view.is_enabled(self.identity.server_ip)
+    }
+
+    /// Whether we lead, as far as the view knows.
+    pub(super) fn is_leader(&self) -> bool {
+        self.view.leader().is_some_and(|leader| leader.instance == self.identity.instance)
+    }
+
+    fn compile_settings(&mut self) {
+        let revision = self.view.membership_revision();
+        if !self.view.is_loaded() || revision == self.settings_revision {
+            return;
+        }
+        self.settings_revision = revision;
+        let configuration = match self.view.config() {
+            ConfigView::Valid(configuration) => Some(Arc::clone(configuration)),
+            // What was in force stays so; at the start the application's own is better than none.
+            ConfigView::Unreadable if self.settings.is_none() => self.request.configuration.clone(),
+            ConfigView::Unreadable | ConfigView::Absent => None,
+        };
+        let Some(configuration) = configuration else { return };
+        let current = self.settings.as_ref();
+        if current.is_some_and(|current| current.configuration == configuration) {
+            return;
+        }
+        let settings = Settings::compile(configuration, current);
+        self.fires.reschedule(current.and_then(|s| s.schedule.as_ref()), settings.schedule.as_ref());
+        self.settings = Some(settings);
+    }
+
+    /// What is wrong with the job's nodes.
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        let mut problems: Vec<_> = self.view.problems().collect();
+        if let Some(settings) = &self.settings {
+            let path = self.identity.paths.config();
+            let settings = settings.problems.iter();
+            problems.extend(settings.map(|m| Problem { path: path.clone(), message: m.clone() }));
+        }
+        problems.extend(self.election.problem(&self.identity.paths));
+        problems.extend(self.sharding.problem(&self.identity.paths));
+        problems.sort();
+        problems
+    }
+
+    fn acknowledge(&mut self, ticket: Ticket, generation: Generation) {
+        let newest = self.told.generation();
+        let answer = if generation > newest {
+            Answer::Refused(Refusal::UnknownGeneration { given: generation, newest })
+        } else {
+            self.told.acknowledged = self.told.acknowledged.max(generation);
+            Answer::Acknowledged
+        };
+        self.effects.push(Effect::Answer(ticket, answer));
+    }
+
+    /// Tells the application something.
+    pub(super) fn tell_event(&mut self, event: Event) {
+        self.effects.push(Effect::Tell(event));
+    }
+}

@@ -1,0 +1,150 @@
+//! Are we an instance? Writes configuration, server and instance in one transaction (protocol 2.1, 12), again in
+//! each new session, and notices when somebody else removed us.
+//!
+//! Must not: turn a DISABLED server into an ENABLED one (H15), overwrite a configuration without being told to, or
+//! come back after an operator's stop (protocol 2.3).
+
+use std::sync::Arc;
+
+use crate::elasticjob::path::Folder;
+use crate::elasticjob::{config_yaml, instance_yaml};
+use crate::job::JobConfiguration;
+use crate::tree::{NodeKind, Operation, Transaction};
+
+use super::effect::{EndReason, Purpose};
+use super::input::Now;
+use super::participant::{Participant, Phase, Session};
+use super::view::ConfigView;
+
+impl Participant {
+    /// Registers, unless we are registered.
+    pub(super) fn register(&mut self, now: Now) {
+        if !matches!(self.phase, Phase::Joining | Phase::Active) || !self.is_connected() {
+            return;
+        }
+        let missing_server = self.view.server(self.identity.server_ip).is_none();
+        if self.is_registered() && !missing_server {
+            return;
+        }
+        if let Some(reason) = self.objection() {
+            self.end(reason);
+            return;
+        }
+        if !self.may_commit(now, Purpose::Register) {
+            return;
+        }
+        let mut transaction = Transaction::new();
+        self.write_configuration(&mut transaction);
+        self.write_presence(&mut transaction);
+        self.commit(Purpose::Register, transaction);
+    }
+
+    /// Our registration is in the registry, and its changes are in the view.
+    pub(super) fn registered_now(&mut self) {
+        if let Session::Connected(id) | Session::Suspended(id) = self.session {
+            self.registered = Some(id);
+            self.overwritten = true;
+        }
+        if self.phase == Phase::Joining {
+            self.phase = Phase::Active;
+        }
+    }
+
+    /// Somebody removed our instance's node: a command to stop (protocol 2.3).
+    pub(super) fn notice_removal(&mut self) {
+        if self.is_registered() {
+            self.seen = true;
+            return;
+        }
+        // Only who was seen can have been removed: a snapshot may be older than our registration.
+        if self.seen && self.is_connected() && self.phase == Phase::Active {
+            let reason = EndReason::Stopped;
+            self.phase = Phase::Draining { deadline: None, reason, cancelled: false };
+        }
+    }
+
+    /// Why we may not become an instance.
+    fn objection(&self) -> Option<EndReason> {
+        if let (Some(given), Some(found)) = (&self.request.class, self.view.class())
+            && !found.trim().is_empty()
+            && given != found
+        {
+            return Some(EndReason::ClassConflict { given: given.clone(), found: found.to_owned() });
+        }
+        let configured = match self.view.config() {
+            ConfigView::Valid(_) => true,
+            ConfigView::Absent | ConfigView::Unreadable => self.request.configuration.is_some(),
+        };
+        (!configured).then_some(EndReason::NotConfigured)
+    }
+
+    /// The configuration that we have to write, if any.
+    fn configuration_to_write(&self) -> Option<Arc<JobConfiguration>> {
+        let ours = self.request.configuration.as_ref()?;
+        let overwrite = ours.overwrite && !self.overwritten;
+        let write = match self.view.config() {
+            // A restart must not bring back what an operator removed under a running job.
+            ConfigView::Absent => self.registered.is_none(),
+            ConfigView::Valid(theirs) => overwrite && theirs != ours,
+            ConfigView::Unreadable => overwrite,
+        };
+        write.then(|| Arc::clone(ours))
+    }
+
+    fn write_configuration(&self, transaction: &mut Transaction) {
+        let paths = &self.identity.paths;
+        let configuration = self.configuration_to_write();
+        let class = self.request.class.as_deref().unwrap_or_default();
+        match self.view.class() {
+            None => transaction.push(Operation::create(paths.root().clone(), NodeKind::Persistent, class)),
+            Some(found) if configuration.is_some() && !class.is_empty() && found != class => {
+                transaction.push(Operation::set(paths.root().clone(), class));
+            }
+            Some(_) => {}
+        }
+        let Some(configuration) = configuration else { return };
+        let mut written = (*configuration).clone();
+        if let ConfigView::Valid(theirs) = self.view.config() {
+            // Requests cannot carry them; they must not be lost.
+            written.job_extra_configurations.clone_from(&theirs.job_extra_configurations);
+        }
+        let yaml = config_yaml::write(&written);
+        transaction.push(match self.view.config() {
+            ConfigView::Absent => Operation::create(paths.config(), NodeKind::Persistent, yaml),
+            ConfigView::Valid(_) | ConfigView::Unreadable => Operation::set(paths.config(), yaml),
+        });
+    }
+
+    /// Server and instance in one transaction, so that no peer's start-up can strike between them (H16).
+    fn write_presence(&self, transaction: &mut Transaction) {
+        let paths = &self.identity.paths;
+        for folder in [Folder::Servers, Folder::Instances, Folder::Leader] {
+            if !self.view.has_folder(folder) {
+                transaction.push(Operation::create(paths.folder(folder), NodeKind::Persistent, ""));
+            }
+        }
+        if self.view.sharding_version().is_none() {
+            transaction.push(Operation::create(paths.leader_sharding(), NodeKind::Persistent, ""));
+        }
+        if self.view.server(self.identity.server_ip).is_none() {
+            let disabled = self.settings.as_ref().map(|settings| &settings.configuration);
+            let disabled = disabled.or(self.request.configuration.as_ref()).is_some_and(|c| c.disabled);
+            let status = if disabled { "DISABLED" } else { "ENABLED" };
+            transaction.push(Operation::create(
+                paths.server(self.identity.server_ip),
+                NodeKind::Persistent,
+                status,
+            ));
+        }
+        if self.is_registered() {
+            return;
+        }
+        let instance = paths.instance(&self.identity.instance);
+        if self.view.instances().contains_key(&self.identity.instance) {
+            // Left by our earlier session; the id is ours alone.
+            transaction.push(Operation::delete(instance.clone()));
+        }
+        let yaml = instance_yaml::write(&self.identity.instance);
+        transaction.push(Operation::create(instance, NodeKind::Ephemeral, yaml));
+    }
+}

@@ -1,0 +1,90 @@
+//! A configuration, compiled once: what the decisions need of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::elasticjob::validate::ScheduleCheck;
+use crate::elasticjob::{item_parameters, strategy};
+use crate::job::{Item, JobConfiguration, ShardingStrategy};
+use crate::quartz::{self, Expression};
+
+/// When a job fires.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    expression: Expression,
+    zone: TimeZone,
+}
+
+impl Schedule {
+    /// Reads the schedule of a configuration; `None`: it has none. The error names the setting.
+    pub fn of(configuration: &JobConfiguration) -> Result<Option<Self>, String> {
+        let Some(cron) = configuration.cron.as_deref().filter(|cron| !cron.is_empty()) else {
+            return Ok(None);
+        };
+        let expression = Expression::parse(cron).map_err(|error| format!("cron: {error}"))?;
+        let zone = configuration.time_zone.as_deref().unwrap_or_default();
+        let zone = quartz::parse_time_zone(zone).map_err(|error| format!("timeZone: {error}"))?;
+        Ok(Some(Self { expression, zone }))
+    }
+
+    /// The first fire after an instant.
+    pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
+        self.expression.next_after(after, &self.zone)
+    }
+}
+
+/// How configurations that come from outside have their schedules checked.
+pub fn schedule_check() -> ScheduleCheck<'static> {
+    ScheduleCheck {
+        cron: &|text| Expression::parse(text).map(drop).map_err(|error| error.to_string()),
+        time_zone: &|text| quartz::parse_time_zone(text).map(drop).map_err(|error| error.to_string()),
+    }
+}
+
+/// What the decisions need of a configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The configuration itself.
+    pub configuration: Arc<JobConfiguration>,
+    /// When the job fires.
+    pub schedule: Option<Schedule>,
+    /// The items' parameters; `Err`: they cannot be read, and nothing may be executed with wrong ones.
+    pub parameters: Result<BTreeMap<i32, String>, String>,
+    /// How items are divided.
+    pub strategy: ShardingStrategy,
+    /// What is wrong, each with the setting's name.
+    pub problems: Vec<String>,
+}
+
+impl Settings {
+    /// Compiles a configuration. A schedule that cannot be read is replaced by `previous`, as Java peers do.
+    pub fn compile(configuration: Arc<JobConfiguration>, previous: Option<&Self>) -> Self {
+        let mut problems = Vec::new();
+        let schedule = Schedule::of(&configuration).unwrap_or_else(|problem| {
+            problems.push(format!("{problem}; the last readable schedule stays in force"));
+            previous.and_then(|previous| previous.schedule.clone())
+        });
+        let parameters = item_parameters::parse(&configuration.sharding_item_parameters).map_err(|error| {
+            format!("shardingItemParameters: {error}; nothing is executed until it is corrected")
+        });
+        if let Err(problem) = &parameters {
+            problems.push(problem.clone());
+        }
+        let (strategy, problem) = strategy::effective_strategy(&configuration);
+        problems.extend(problem);
+        Self { configuration, schedule, parameters, strategy, problems }
+    }
+
+    /// An item's parameter.
+    pub fn parameter(&self, item: Item) -> Option<&str> {
+        item_parameters::of_item(self.parameters.as_ref().ok()?, item)
+    }
+
+    /// The items: 0 to the sharding total count less one.
+    pub fn items(&self) -> impl Iterator<Item = Item> + use<> {
+        (0..self.configuration.sharding_total_count).map(Item)
+    }
+}

@@ -1,0 +1,336 @@
+//! Who owns what? The leader compares the assignment with what the strategy says, and divides the items anew when
+//! they differ or somebody asks for it (protocol 4, 5; P1, P7).
+//!
+//! One transaction does all of it (split only where the server's size limit forces it). It fails, and is thought over
+//! again, if we lead no more, if somebody else has sharded, or if an item that moves has begun to run meanwhile.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::elasticjob::path::{Folder, JobPaths};
+use crate::elasticjob::strategy;
+use crate::job::{InstanceId, Item, Problem, ShardingStrategy};
+use crate::tree::{NodeKind, Operation, Transaction};
+
+use super::effect::Purpose;
+use super::input::Now;
+use super::participant::{Participant, Phase};
+use super::settings::Settings;
+use super::view::{ItemView, JobView};
+
+/// Bytes of a transaction, at most: half of ZooKeeper's default limit of 1 MiB for a request, because sizes are
+/// estimates and servers may be set lower.
+pub const TRANSACTION_BYTES_MAX: usize = 512 * 1024;
+/// How long a resharding may wait for executions before that is reported as a problem.
+const WAIT_REPORTED_AFTER: Duration = Duration::from_secs(10);
+
+/// What a division was made from, and what came out: for each item its owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Plan {
+    available: Vec<InstanceId>,
+    total: u32,
+    owners: Vec<InstanceId>,
+}
+
+/// A division that takes several transactions.
+#[derive(Debug)]
+struct Progress {
+    plan: Plan,
+    /// How many items are done.
+    done: usize,
+    /// How many will be when the commit in flight has ended well.
+    done_next: usize,
+    finished_next: bool,
+}
+
+/// The leader's memory of shardings.
+#[derive(Debug, Default)]
+pub(super) struct Sharding {
+    progress: Option<Progress>,
+    /// Instances and total count of the last sharding that we made; strategies with a clock cannot be compared.
+    membership: Option<(Vec<InstanceId>, u32)>,
+    checked: Option<(u64, bool)>,
+    waiting_for: Vec<Item>,
+    waiting_since: Option<Duration>,
+    report: bool,
+}
+
+impl Sharding {
+    /// Our transaction has taken effect.
+    pub(super) fn committed(&mut self) {
+        if let Some(mut progress) = self.progress.take() {
+            if progress.finished_next {
+                self.membership = Some((progress.plan.available, progress.plan.total));
+            } else {
+                progress.done = progress.done_next;
+                self.progress = Some(progress);
+            }
+        }
+    }
+
+    /// Our transaction has failed: think it over from the start.
+    pub(super) fn failed(&mut self) {
+        self.progress = None;
+        self.checked = None;
+    }
+
+    /// What is wrong, if a resharding has waited for long.
+    pub(super) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
+        self.report.then(|| Problem {
+            path: paths.necessary(),
+            message: format!(
+                "a resharding waits for items {:?}, which are being executed; nothing starts until they end",
+                self.waiting_for
+            ),
+        })
+    }
+
+    fn wait_for(&mut self, now: Duration, items: Vec<Item>) {
+        self.waiting_for = items;
+        if self.waiting_for.is_empty() {
+            self.waiting_since = None;
+            self.report = false;
+        } else {
+            let since = *self.waiting_since.get_or_insert(now);
+            self.report = now >= since.saturating_add(WAIT_REPORTED_AFTER);
+        }
+    }
+}
+
+impl Participant {
+    /// Divides the items, if we lead and it is due.
+    pub(super) fn shard(&mut self, now: Now) {
+        let leads = self.is_registered() && self.is_leader() && self.is_enabled();
+        if !leads || !matches!(self.phase, Phase::Active | Phase::Draining { .. }) {
+            self.sharding = Sharding::default();
+            return;
+        }
+        if !self.view.necessary() && self.sharding.progress.is_none() && !self.is_stale(now) {
+            self.sharding.wait_for(now.mono, Vec::new());
+            return;
+        }
+        let Some(settings) = &self.settings else { return };
+        let available = self.view.available();
+        let total = settings.configuration.sharding_total_count;
+        if available.is_empty() || self.pending.is_in_flight(Purpose::Shard) {
+            return;
+        }
+        let plan = match self.sharding.progress.take() {
+            Some(progress) if progress.plan.available == available && progress.plan.total == total => {
+                progress
+            }
+            Some(_) | None => {
+                let owners = owners(settings, &available, now);
+                let plan = Plan { available, total, owners };
+                Progress { plan, done: 0, done_next: 0, finished_next: false }
+            }
+        };
+        let waiting_for = self.moving_and_running(&plan.plan);
+        let must_wait = !waiting_for.is_empty();
+        self.sharding.wait_for(now.mono, waiting_for);
+        self.sharding.progress = Some(plan);
+        if must_wait {
+            self.sharding.progress = None;
+            self.flag_resharding(now);
+        } else if self.may_commit(now, Purpose::Shard) {
+            let transaction = self.sharding_transaction();
+            self.commit(Purpose::Shard, transaction);
+        }
+    }
+
+    /// Whether the assignment is not what it should be. Looks only when something that matters has changed.
+    fn is_stale(&mut self, now: Now) -> bool {
+        let revision = self.view.membership_revision();
+        if let Some((checked, stale)) = self.sharding.checked
+            && checked == revision
+        {
+            return stale;
+        }
+        let stale = self
+            .settings
+            .as_ref()
+            .is_some_and(|settings| is_stale(&self.view, settings, self.sharding.membership.as_ref(), now));
+        self.sharding.checked = Some((revision, stale));
+        stale
+    }
+
+    /// The items that are to change hands or to vanish, and are being executed by somebody who is online.
+    fn moving_and_running(&self, plan: &Plan) -> Vec<Item> {
+        let moves = |item: &Item| {
+            let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
+            let next = usize::try_from(item.0).ok().and_then(|index| plan.owners.get(index));
+            next.is_none() || owner.map(|owner| &owner.instance) != next
+        };
+        let live = |item: &Item| self.view.item(*item).is_some_and(|view| !is_leftover(&self.view, view));
+        let ours = self.executions.busy_items().filter(|_| self.monitors());
+        let running: BTreeSet<_> = self.view.running().iter().copied().filter(live).chain(ours).collect();
+        running.into_iter().filter(moves).collect()
+    }
+
+    fn monitors(&self) -> bool {
+        self.settings.as_ref().is_some_and(|settings| settings.configuration.monitor_execution)
+    }
+
+    /// Makes everybody hold still until the running items have ended.
+    fn flag_resharding(&mut self, now: Now) {
+        if self.view.necessary() || !self.may_commit(now, Purpose::FlagResharding) {
+            return;
+        }
+        let paths = &self.identity.paths;
+        // Raising the version makes starts fail that were sent before the flag was seen.
+        let transaction = vec![
+            Operation::create(paths.necessary(), NodeKind::Persistent, ""),
+            Operation::set(paths.leader_sharding(), ""),
+        ];
+        self.commit(Purpose::FlagResharding, transaction);
+    }
+
+    /// The next transaction of the division in progress.
+    fn sharding_transaction(&mut self) -> Transaction {
+        let paths = &self.identity.paths;
+        let mut transaction = Transaction::new();
+        if let Some(leader) = self.view.leader() {
+            transaction.push(Operation::Check { path: paths.leader(), version: Some(leader.version) });
+        }
+        let version = self.view.sharding_version();
+        transaction.push(Operation::Set { path: paths.leader_sharding(), data: [].into(), version });
+        if !self.view.has_folder(Folder::Sharding) {
+            transaction.push(Operation::create(paths.folder(Folder::Sharding), NodeKind::Persistent, ""));
+        }
+        let monitors = self.settings.as_ref().is_some_and(|s| s.configuration.monitor_execution);
+        let Some(progress) = &mut self.sharding.progress else { return transaction };
+        let mut size: usize = transaction.iter().map(Operation::wire_size).sum();
+        let beyond = self.view.items().range(Item(progress.plan.total)..).map(|(item, _)| (*item, None));
+        let within = (0..).map(Item).zip(progress.plan.owners.iter().map(Some));
+        let mut finished = true;
+        progress.done_next = progress.done;
+        for (item, owner) in within.chain(beyond).skip(progress.done) {
+            let before = transaction.len();
+            let view = self.view.item(item);
+            match owner {
+                Some(owner) => assign(&mut transaction, paths, &self.view, item, owner, monitors),
+                None => remove_item(&mut transaction, paths, item, view),
+            }
+            size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
+            if size > TRANSACTION_BYTES_MAX && progress.done_next > progress.done {
+                transaction.truncate(before);
+                finished = false;
+                break;
+            }
+            progress.done_next += 1;
+        }
+        progress.finished_next = finished;
+        match (finished, self.view.necessary()) {
+            (true, true) => transaction.push(Operation::delete(paths.necessary())),
+            (false, false) => {
+                transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
+            }
+            (true, false) | (false, true) => {}
+        }
+        if finished && self.view.processing() {
+            transaction.push(Operation::delete(paths.processing()));
+        }
+        transaction
+    }
+}
+
+/// Whether a running node was left by an owner that is not online, so that nobody will ever delete it (H4).
+fn is_leftover(view: &JobView, item: &ItemView) -> bool {
+    let online = |id: &InstanceId| view.instances().contains_key(id);
+    let taken_over = item.others.contains("failover") || item.others.contains("failovering");
+    match item.running.as_ref().and_then(|running| running.owner.as_ref()) {
+        Some(executor) => !online(executor),
+        None => !taken_over && !item.owner.as_ref().is_some_and(|owner| online(&owner.instance)),
+    }
+}
+
+fn assign(
+    transaction: &mut Transaction,
+    paths: &JobPaths,
+    view: &JobView,
+    item: Item,
+    owner: &InstanceId,
+    monitors: bool,
+) {
+    let known = view.item(item);
+    if known.is_none_or(|known| !known.exists) {
+        transaction.push(Operation::create(paths.item(item), NodeKind::Persistent, ""));
+    }
+    if let Some(known) = known {
+        if let Some(before) = &known.owner {
+            let (path, version) = (paths.item_instance(item), Some(before.version));
+            transaction.push(Operation::Delete { path, version });
+            if monitors && before.instance != *owner && known.running.is_none() {
+                // Fails if the item has begun to run meanwhile; leaves nothing.
+                let running = paths.item_running(item);
+                transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));
+                transaction.push(Operation::delete(running));
+            }
+        }
+        if known.running.is_some() && is_leftover(view, known) {
+            transaction.push(Operation::delete(paths.item_running(item)));
+        }
+    }
+    transaction.push(Operation::create(paths.item_instance(item), NodeKind::Persistent, owner.as_str()));
+}
+
+fn remove_item(transaction: &mut Transaction, paths: &JobPaths, item: Item, view: Option<&ItemView>) {
+    let Some(view) = view else { return };
+    let present = [
+        (view.owner.is_some(), "instance"),
+        (view.running.is_some(), "running"),
+        (view.misfire, "misfire"),
+        (view.disabled, "disabled"),
+    ];
+    let known = present.into_iter().filter(|(present, _)| *present).map(|(_, name)| name);
+    for name in known.chain(view.others.iter().map(String::as_str)) {
+        transaction.push(Operation::delete(paths.item_child(item, name)));
+    }
+    if view.exists {
+        transaction.push(Operation::delete(paths.item(item)));
+    }
+}
+
+/// Who is to own each item.
+fn owners(settings: &Settings, available: &[InstanceId], now: Now) -> Vec<InstanceId> {
+    let configuration = &settings.configuration;
+    let total = configuration.sharding_total_count;
+    let now_ms = now.wall.as_millisecond();
+    let shares = strategy::allocate(settings.strategy, &configuration.job_name, total, available, now_ms);
+    let mut owners: Vec<_> = shares
+        .into_iter()
+        .flat_map(|(id, items)| items.into_iter().map(move |item| (item, id.clone())))
+        .collect();
+    owners.sort();
+    owners.into_iter().map(|(_, id)| id).collect()
+}
+
+fn is_stale(
+    view: &JobView,
+    settings: &Settings,
+    membership: Option<&(Vec<InstanceId>, u32)>,
+    now: Now,
+) -> bool {
+    let configuration = &settings.configuration;
+    let total = configuration.sharding_total_count;
+    let available = view.available();
+    if available.is_empty() {
+        return false;
+    }
+    let surplus = view.items().range(Item(total)..).next().is_some();
+    let owner =
+        |item: Item| view.item(item).and_then(|item| item.owner.as_ref()).map(|owner| &owner.instance);
+    if configuration.static_sharding && !view.items().is_empty() {
+        return surplus || settings.items().any(|item| view.item(item).is_none_or(|item| !item.exists));
+    }
+    if surplus {
+        return true;
+    }
+    if settings.strategy == ShardingStrategy::SingleShardingBalance {
+        let joined = membership.is_some_and(|(members, _)| *members != available);
+        let orphan = |item| owner(item).is_none_or(|owner| !available.contains(owner));
+        return joined || settings.items().any(orphan);
+    }
+    let owners = owners(settings, &available, now);
+    settings.items().zip(&owners).any(|(item, should)| owner(item) != Some(should))
+}

@@ -1,0 +1,333 @@
+//! A latch that Java peers share with us: Curator's `LeaderLatch` (protocol, section 3.2).
+//!
+//! A contender creates a sequential ephemeral node below the latch; the lowest number holds it, everybody else waits
+//! for the one just before. Java's waiters have no time limit, so a contender that stands still stops the whole
+//! fleet (hazard H1). Therefore the work here runs in a task of its own that nobody can cancel, the time from joining
+//! to leaving is bounded, and our node is deleted until it is known to be gone.
+//!
+//! Holding a latch keeps others away only as long as the session lives. Whoever acts under it guards each
+//! transaction all the same.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+use super::{CommitError, Error, Session, SessionState};
+use crate::tree::{NodeChange, NodeKind, Operation, OperationResult, Path, SessionId, WatchEvent};
+
+/// What comes between the contender's UUID and its number. Curator sorts by the text after its last occurrence.
+const MARK: &str = "latch-";
+
+/// The pause before a request is tried again whose outcome we could not learn though we are connected. Rare: such
+/// an outcome comes with a broken connection, and that we wait out by the session's state.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why the work was not done, or not to its end, under the latch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LatchError {
+    /// Others were before us all the time.
+    #[error("the latch {latch} was not free within {limit:?}; {}", describe(head.as_ref()))]
+    TimedOut {
+        /// The latch.
+        latch: Path,
+        /// The time that was given, from joining to leaving.
+        limit: Duration,
+        /// Who was at the head when the time was over; `None` if nobody was or it could not be learned.
+        head: Option<Head>,
+    },
+    /// We held the latch, but the work was not done in time. It was stopped; what it had sent may take effect.
+    #[error("the work under the latch {latch} took longer than was left of {limit:?}")]
+    Overran {
+        /// The latch.
+        latch: Path,
+        /// The time that was given, from joining to leaving.
+        limit: Duration,
+    },
+    /// The work panicked.
+    #[error("the work under the latch {0} panicked")]
+    Panicked(Path),
+    /// The registry refused something, or the session is lost.
+    #[error("cannot take the latch {latch}: {error}")]
+    Registry {
+        /// The latch.
+        latch: Path,
+        /// Why.
+        #[source]
+        error: Error,
+    },
+}
+
+/// Who is at the head of a latch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// The name of the contender's node.
+    pub name: String,
+    /// The session that it belongs to.
+    pub session: Option<SessionId>,
+}
+
+fn describe(head: Option<&Head>) -> String {
+    match head {
+        None => "nobody is at its head now".to_owned(),
+        Some(Head { name, session: None }) => format!("{name} is at its head"),
+        Some(Head { name, session: Some(session) }) => format!("{name} of session {session} is at its head"),
+    }
+}
+
+/// Takes the latch, does the work, and leaves.
+///
+/// The work begins when we hold the latch and is stopped when `limit`, which counts from joining, is over. All
+/// happens in a task that starts now; dropping the future does not stop it. When the future ends, our node has been
+/// deleted, or its deletion goes on being tried for as long as the session lives.
+pub fn hold<T, F, W>(
+    session: Arc<dyn Session>,
+    latch: Path,
+    limit: Duration,
+    work: F,
+) -> BoxFuture<'static, Result<T, LatchError>>
+where
+    T: Send + 'static,
+    F: FnOnce() -> W + Send + 'static,
+    W: Future<Output = T> + Send + 'static,
+{
+    hold_as(Uuid::new_v4(), session, latch, limit, work)
+}
+
+/// As [`hold`], as a contender of this name, which nobody else may have. For replays, where nothing may be random.
+pub fn hold_as<T, F, W>(
+    contender: Uuid,
+    session: Arc<dyn Session>,
+    latch: Path,
+    limit: Duration,
+    work: F,
+) -> BoxFuture<'static, Result<T, LatchError>>
+where
+    T: Send + 'static,
+    F: FnOnce() -> W + Send + 'static,
+    W: Future<Output = T> + Send + 'static,
+{
+    let (sender, done) = oneshot::channel();
+    let name = latch.clone();
+    let contender = Contender { session, latch, prefix: format!("_c_{contender}-"), limit };
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "must outlive its caller; bounded by the limit and the session"
+    )]
+    tokio::spawn(async move {
+        let result = contender.try_to_hold(work).await;
+        let is_gone = contender.leave_once().await;
+        // Nobody waits when the caller dropped its future.
+        let _ = sender.send(result);
+        if !is_gone {
+            contender.leave().await;
+        }
+    });
+    Box::pin(async move { done.await.unwrap_or(Err(LatchError::Panicked(name))) })
+}
+
+struct Contender {
+    session: Arc<dyn Session>,
+    latch: Path,
+    /// What our node's name begins with, and no other's.
+    prefix: String,
+    limit: Duration,
+}
+
+impl Contender {
+    async fn try_to_hold<T, F, W>(&self, work: F) -> Result<T, LatchError>
+    where
+        F: FnOnce() -> W,
+        W: Future<Output = T>,
+    {
+        let mut is_head = false;
+        let attempt = async {
+            self.reach_the_head().await?;
+            is_head = true;
+            Ok(AssertUnwindSafe(work()).catch_unwind().await)
+        };
+        match timeout(self.limit, attempt).await {
+            Ok(Ok(Ok(result))) => Ok(result),
+            Ok(Ok(Err(_))) => Err(LatchError::Panicked(self.latch.clone())),
+            Ok(Err(error)) => Err(LatchError::Registry { latch: self.latch.clone(), error }),
+            Err(_) if is_head => Err(LatchError::Overran { latch: self.latch.clone(), limit: self.limit }),
+            Err(_) => {
+                let head = self.head().await;
+                Err(LatchError::TimedOut { latch: self.latch.clone(), limit: self.limit, head })
+            }
+        }
+    }
+
+    /// Joins, and waits until nobody is before us.
+    async fn reach_the_head(&self) -> Result<(), Error> {
+        loop {
+            let mine = self.join().await?;
+            while let Some(before) = self.predecessor(&mine).await? {
+                match before {
+                    None => return Ok(()),
+                    Some(before) => self.until_gone(&before).await?,
+                }
+            }
+            // Somebody deleted our node; stand again.
+        }
+    }
+
+    /// Creates our node, or finds it.
+    async fn join(&self) -> Result<String, Error> {
+        let node = self.latch.child(&format!("{}{MARK}", self.prefix));
+        loop {
+            let step = Operation::create(node.clone(), NodeKind::EphemeralSequential, []);
+            match self.session.commit(vec![step]).await.map_err(|CommitError { error, .. }| error) {
+                Ok(results) => match results.first() {
+                    Some(OperationResult::Created { path, .. }) => return Ok(path.name().to_owned()),
+                    other => return Err(Error::OutcomeUnknown(format!("a creation resulted in {other:?}"))),
+                },
+                // The containers above it go when they are empty, at any time.
+                Err(Error::NoNode(_)) => self.create_containers().await?,
+                Err(error @ (Error::OutcomeUnknown(_) | Error::Suspended)) => {
+                    self.connected(&error).await?;
+                    if let Some(mine) = self.patiently(|| self.find_mine()).await? {
+                        return Ok(mine);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Creates the latch and what is missing above it, as containers.
+    async fn create_containers(&self) -> Result<(), Error> {
+        let mut missing = vec![self.latch.clone()];
+        while let Some(node) = missing.last() {
+            let step = Operation::create(node.clone(), NodeKind::Container, []);
+            match self.session.commit(vec![step]).await.map_err(|CommitError { error, .. }| error) {
+                Ok(_) | Err(Error::NodeExists(_)) => {
+                    missing.pop();
+                }
+                Err(error @ Error::NoNode(_)) => match node.parent() {
+                    Some(parent) => missing.push(parent),
+                    None => return Err(error),
+                },
+                // If it took effect, the next attempt finds it.
+                Err(error @ (Error::OutcomeUnknown(_) | Error::Suspended)) => self.connected(&error).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The contenders' names, the head first.
+    async fn contenders(&self) -> Result<Vec<String>, Error> {
+        let mut names = self.session.children(&self.latch).await?.unwrap_or_default();
+        names.retain(|name| name.contains(MARK));
+        names.sort_by(|one, other| number(one).cmp(number(other)));
+        Ok(names)
+    }
+
+    /// Our node, if it exists and belongs to this session.
+    async fn find_mine(&self) -> Result<Option<String>, Error> {
+        let names = self.contenders().await?;
+        let Some(name) = names.into_iter().find(|name| name.starts_with(&self.prefix)) else {
+            return Ok(None);
+        };
+        let node = self.session.get(&self.latch.child(&name)).await?;
+        let is_mine = node.is_some_and(|node| node.stat.ephemeral_owner == Some(self.session.id()));
+        Ok(is_mine.then_some(name))
+    }
+
+    /// Who is just before us: `Some(None)`, nobody; `None`, we are not there ourselves.
+    async fn predecessor(&self, mine: &str) -> Result<Option<Option<Path>>, Error> {
+        let names = self.patiently(|| self.contenders()).await?;
+        let Some(place) = names.iter().position(|name| name == mine) else { return Ok(None) };
+        let before = place.checked_sub(1).and_then(|before| names.get(before));
+        Ok(Some(before.and_then(|name| self.latch.try_child(name).ok())))
+    }
+
+    /// Waits until a node is gone.
+    async fn until_gone(&self, node: &Path) -> Result<(), Error> {
+        let mut watch = self.session.watch(node, Arc::new(|_| false)).await?;
+        while let Some(event) = watch.recv().await {
+            let is_gone = match event {
+                WatchEvent::Snapshot(nodes) => nodes.is_empty(),
+                WatchEvent::Changes(changes) => changes
+                    .iter()
+                    .any(|change| matches!(change, NodeChange::Removed { path } if path == node)),
+            };
+            if is_gone {
+                return Ok(());
+            }
+        }
+        // The watch ended: the session is lost, or the next look tells.
+        self.connected(&Error::Suspended).await
+    }
+
+    async fn head(&self) -> Option<Head> {
+        let name = self.contenders().await.ok()?.into_iter().next()?;
+        let node = self.session.get(&self.latch.try_child(&name).ok()?).await.ok()?;
+        Some(Head { name, session: node.and_then(|node| node.stat.ephemeral_owner) })
+    }
+
+    /// Deletes our node until it is known to be gone or the session is lost, which deletes it.
+    async fn leave(&self) {
+        loop {
+            // Not a failure of a request, so the reason is our own; it ends when the session is lost.
+            if self.connected(&Error::Suspended).await.is_err() || self.leave_once().await {
+                return;
+            }
+            tracing::debug!(latch = %self.latch, "our latch node is still there; trying again");
+        }
+    }
+
+    /// Whether our node is known to be gone, after an attempt to delete it.
+    async fn leave_once(&self) -> bool {
+        // Looked for by its UUID, since we may not know whether or under which number it was created.
+        let Ok(names) = self.contenders().await else { return self.is_lost() };
+        for name in names.iter().filter(|name| name.starts_with(&self.prefix)) {
+            let deletion = vec![Operation::delete(self.latch.child(name))];
+            match self.session.commit(deletion).await {
+                Ok(_) | Err(CommitError { error: Error::NoNode(_), .. }) => {}
+                Err(_) => return self.is_lost(),
+            }
+        }
+        true
+    }
+
+    fn is_lost(&self) -> bool {
+        *self.session.state().borrow() == SessionState::Lost
+    }
+
+    /// Repeats a reading until it is answered.
+    async fn patiently<T, R>(&self, read: impl Fn() -> R) -> Result<T, Error>
+    where
+        R: Future<Output = Result<T, Error>>,
+    {
+        loop {
+            match read().await {
+                Err(error @ (Error::OutcomeUnknown(_) | Error::Suspended)) => self.connected(&error).await?,
+                result => return result,
+            }
+        }
+    }
+
+    /// Waits until the session is connected, after an error.
+    async fn connected(&self, error: &Error) -> Result<(), Error> {
+        tracing::debug!(latch = %self.latch, %error, "a request at a latch is tried again");
+        sleep(PAUSE).await;
+        let mut state = self.session.state();
+        match state.wait_for(|state| *state != SessionState::Suspended).await {
+            Ok(state) if *state == SessionState::Connected => Ok(()),
+            Ok(_) | Err(_) => Err(Error::SessionLost),
+        }
+    }
+}
+
+/// What Curator sorts contenders by.
+fn number(name: &str) -> &str {
+    name.rsplit_once(MARK).map_or(name, |(_, number)| number)
+}

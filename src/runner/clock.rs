@@ -1,0 +1,222 @@
+//! The only reader of clocks and entropy, and an alarm that is exact to some tens of microseconds.
+//!
+//! The runtime's own timer rounds up to whole milliseconds, which is most of the lateness that a fire may have. One
+//! thread with a condition variable serves all participants instead. It also notices when the time of day was set, and
+//! wakes everybody then: a spurious wake-up is harmless by the core's contract.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use crate::coordination::input::Now;
+use crate::coordination::participant::Wakeup;
+
+/// How often the time of day is compared with the monotonic clock while somebody sleeps.
+const STEP_CHECK: Duration = Duration::from_secs(1);
+/// A difference between the two clocks that means that the time of day was set: above what slewing does in
+/// [`STEP_CHECK`] (0.5 ms), below what a fire's punctuality would notice.
+const STEP_MIN_MS: i64 = 5;
+
+/// Tells the time, and wakes at a given one. Clones share the thread, which ends with the last of them.
+#[derive(Clone)]
+pub struct Clock {
+    alarm: Arc<AlarmHandle>,
+}
+
+struct AlarmHandle {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    start: Instant,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    sleepers: BTreeMap<(Duration, u64), Waker>,
+    last_key: u64,
+    stopped: bool,
+    /// Counts the times that the time of day was set.
+    steps: u64,
+}
+
+impl Clock {
+    /// A clock whose monotonic time begins now.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads clocks")]
+    pub fn start() -> Self {
+        let shared = Arc::new(Shared {
+            start: Instant::now(),
+            state: Mutex::new(State::default()),
+            changed: Condvar::new(),
+        });
+        let thread = Arc::clone(&shared);
+        let spawned = std::thread::Builder::new()
+            .name("alarm".into())
+            .stack_size(64 * 1024)
+            .spawn(move || thread.run());
+        if let Err(error) = spawned {
+            tracing::error!(%error, "cannot start the alarm thread; nothing will fire");
+        }
+        Self { alarm: Arc::new(AlarmHandle { shared }) }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Now {
+        self.alarm.shared.now()
+    }
+
+    /// Sleeps until the first of the two times, or until the time of day was set. Without any it sleeps for ever.
+    pub async fn sleep_until(&self, wakeup: Wakeup) {
+        let now = self.now();
+        let wall = wakeup.wall.map(|wall| {
+            let remaining = Duration::try_from(wall.duration_since(now.wall)).unwrap_or_default();
+            now.mono.saturating_add(remaining)
+        });
+        let Some(deadline) = [wall, wakeup.mono].into_iter().flatten().min() else {
+            return std::future::pending().await;
+        };
+        let shared = &self.alarm.shared;
+        let steps = shared.lock().steps;
+        let mut sleep = Sleep { shared, key: None };
+        poll_fn(move |context| {
+            let now = shared.now().mono;
+            let mut state = shared.lock();
+            sleep.remove(&mut state);
+            if now >= deadline || state.steps != steps {
+                return Poll::Ready(());
+            }
+            state.last_key += 1;
+            let key = (deadline, state.last_key);
+            state.sleepers.insert(key, context.waker().clone());
+            sleep.key = Some(key);
+            if state.sleepers.first_key_value().is_some_and(|(first, _)| *first == key) {
+                shared.changed.notify_one();
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Text that nobody can guess and that never comes again: 32 hexadecimal digits.
+    pub fn unguessable(&self) -> String {
+        uuid::Uuid::new_v4().simple().to_string()
+    }
+}
+
+impl Drop for AlarmHandle {
+    fn drop(&mut self) {
+        self.shared.lock().stopped = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+/// Takes its waker out of the alarm when it is dropped.
+struct Sleep<'a> {
+    shared: &'a Shared,
+    key: Option<(Duration, u64)>,
+}
+
+impl Sleep<'_> {
+    fn remove(&mut self, state: &mut State) {
+        if let Some(key) = self.key.take() {
+            state.sleepers.remove(&key);
+        }
+    }
+}
+
+impl Drop for Sleep<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.shared.lock().sleepers.remove(&key);
+        }
+    }
+}
+
+impl Shared {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads clocks")]
+    fn now(&self) -> Now {
+        Now { wall: Timestamp::now(), mono: self.start.elapsed() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut difference = self.difference_ms();
+        let mut state = self.lock();
+        while !state.stopped {
+            let now = self.now().mono;
+            let later = state.sleepers.split_off(&(now.saturating_add(Duration::from_nanos(1)), 0));
+            let due = std::mem::replace(&mut state.sleepers, later);
+            let next = state.sleepers.first_key_value().map(|((deadline, _), _)| *deadline);
+            drop(state);
+            due.into_values().for_each(Waker::wake);
+            state = self.lock();
+            state = match next {
+                // Somebody may have come while nobody was looking.
+                _ if state.sleepers.first_key_value().map(|((deadline, _), _)| *deadline) != next => state,
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(next) => {
+                    let pause = next.saturating_sub(self.now().mono).min(STEP_CHECK);
+                    let waited = self.changed.wait_timeout(state, pause);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            let difference_now = self.difference_ms();
+            if difference_now.abs_diff(difference) >= STEP_MIN_MS.unsigned_abs() {
+                state.steps += 1;
+                let all = std::mem::take(&mut state.sleepers);
+                all.into_values().for_each(Waker::wake);
+            }
+            difference = difference_now;
+        }
+    }
+
+    /// The time of day less the monotonic time.
+    fn difference_ms(&self) -> i64 {
+        let now = self.now();
+        now.wall.as_millisecond() - i64::try_from(now.mono.as_millis()).unwrap_or(i64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn sleepers_wake_in_the_order_of_their_deadlines() {
+        let clock = Clock::start();
+        let start = clock.now().mono;
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let sleepers = [30, 10, 20].map(|ms| {
+            let (clock, order) = (clock.clone(), Arc::clone(&order));
+            async move {
+                let deadline = start + Duration::from_millis(ms);
+                clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }).await;
+                assert!(clock.now().mono >= deadline);
+                order.lock().unwrap().push(ms);
+            }
+        });
+        futures::future::join_all(sleepers).await;
+        assert_eq!(*order.lock().unwrap(), [10, 20, 30]);
+    }
+
+    #[tokio::test]
+    async fn a_dropped_sleep_leaves_nothing() {
+        let clock = Clock::start();
+        let wakeup = Wakeup { wall: None, mono: Some(Duration::from_secs(3600)) };
+        {
+            let mut sleep = Box::pin(clock.sleep_until(wakeup));
+            assert!(futures::poll!(&mut sleep).is_pending());
+            assert_eq!(clock.alarm.shared.lock().sleepers.len(), 1);
+        }
+        assert!(clock.alarm.shared.lock().sleepers.is_empty());
+    }
+}

@@ -1,0 +1,402 @@
+//! Who is attached: starts a participant for each stream, finds it again for its calls, and drains all of them.
+//!
+//! Decides only what concerns more than one participant of this sidecar: whether configurations conflict, and which
+//! stream is the successor of which.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tracing::Instrument;
+
+use crate::coordination::effect::{Answer, Refusal};
+use crate::coordination::input::ExecutionResult;
+use crate::coordination::participant::{Identity, Participant, Request, Wakeup};
+use crate::elasticjob::path::JobPaths;
+use crate::job::{Generation, InstanceId, JobConfiguration, JobName};
+use crate::tree::Path;
+
+use super::clock::Clock;
+use super::participant::{Command, Handle, Outlet, Runner};
+use super::session::Current;
+
+/// Streams that may be open at once. Each costs some tens of kilobytes.
+const ATTACHMENTS_MAX: usize = 10_000;
+/// How long a stream waits for its predecessor to leave the registry.
+const PREDECESSOR_LEAVES: Duration = Duration::from_secs(5);
+/// How long a reporter waits for its result to be recorded while the registry is away; then it reports again.
+const ANSWER_WAIT: Duration = Duration::from_secs(60);
+/// Characters of an application id that appear in its instance id: Java's trace tables hold 255 bytes for a task id,
+/// in which the instance id appears once.
+const UNIQUE_PREFIX: usize = 20;
+
+/// What an application asks for.
+#[derive(Debug, Clone)]
+pub struct Attach {
+    /// The job.
+    pub job: JobName,
+    /// Its configuration; `None`: the registry's.
+    pub configuration: Option<Arc<JobConfiguration>>,
+    /// The Java class or type of the job.
+    pub class: Option<String>,
+    /// The application's process; empty: this stream is an instance of its own.
+    pub application_id: String,
+    /// The client library, for the log.
+    pub client: String,
+}
+
+/// Why a stream was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// The sidecar is stopping.
+    #[error("the sidecar is stopping; attach to another one, or again later")]
+    Draining,
+    /// There are too many streams.
+    #[error("{ATTACHMENTS_MAX} streams are attached already")]
+    TooMany,
+    /// Another application attached to the job with another configuration, and neither is to overwrite.
+    #[error(
+        "job `{job}` is attached here with another configuration; these fields differ: {fields}. Give the same, none, or set overwrite"
+    )]
+    Conflict {
+        /// The job.
+        job: JobName,
+        /// The fields, with both values.
+        fields: String,
+    },
+    /// An earlier stream of the same application does not leave.
+    #[error("the application's earlier stream for job `{0}` has not ended yet; attach again")]
+    PredecessorStays(JobName),
+}
+
+/// Why a call was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// No such stream is attached.
+    #[error("attachment_id `{0}` is not attached to this sidecar; attach, and use the id from Attached")]
+    UnknownAttachment(String),
+    /// The stream ended before the call was answered.
+    #[error("the stream ended before the call was answered")]
+    Ended,
+    /// The registry is away.
+    #[error("the registry is away, and the result is not recorded yet; report it again")]
+    NotYet,
+    /// An execution belongs to another stream.
+    #[error("results[{index}].execution_id `{execution_id}` belongs to another attachment")]
+    Foreign {
+        /// Its index in the request.
+        index: usize,
+        /// What was given.
+        execution_id: String,
+    },
+    /// The participant refused it.
+    #[error("{}", refusal_text(.0))]
+    Refused(Refusal),
+}
+
+fn refusal_text(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::UnknownExecution { index, execution_id } => format!(
+            "results[{index}].execution_id `{execution_id}` is no execution of this attachment; use the id from Execute"
+        ),
+        Refusal::UnknownGeneration { given, newest } => {
+            format!("generation {} was never told; the newest is {}", given.0, newest.0)
+        }
+    }
+}
+
+/// What all participants of the sidecar share.
+#[derive(Clone)]
+pub struct Shared {
+    /// The namespace.
+    pub namespace: Path,
+    /// Our server's address.
+    pub server_ip: Ipv4Addr,
+    /// The clock.
+    pub clock: Clock,
+    /// The session.
+    pub current: Current,
+    /// How long an application may leave its stream unread.
+    pub slow_application_timeout: Duration,
+}
+
+struct Attachment {
+    job: JobName,
+    application_id: String,
+    configuration: Option<Arc<JobConfiguration>>,
+    execution_prefix: String,
+    handle: Handle,
+}
+
+#[derive(Default)]
+struct Inner {
+    attachments: BTreeMap<String, Attachment>,
+    /// What makes an application's instance ids unique, and how many streams use it.
+    uniques: BTreeMap<String, String>,
+    draining: bool,
+}
+
+/// Who is attached. Clones share it.
+#[derive(Clone)]
+pub struct Hub {
+    shared: Shared,
+    inner: Arc<Mutex<Inner>>,
+    count: Arc<watch::Sender<usize>>,
+}
+
+impl Hub {
+    /// A hub where nobody is attached.
+    pub fn new(shared: Shared) -> Self {
+        let count = Arc::new(watch::channel(0).0);
+        Self { shared, inner: Arc::default(), count }
+    }
+
+    /// What the participants share.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Attaches an application to a job. Gives the attachment's id and what the application is to read.
+    pub async fn attach(&self, attach: Attach) -> Result<(String, Outlet), AttachError> {
+        self.replace_predecessor(&attach).await?;
+        let attachment_id = self.shared.clock.unguessable();
+        let execution_prefix: String = self.shared.clock.unguessable().chars().take(16).collect();
+        let mut inner = self.lock();
+        inner.admit(&attach)?;
+        let unique = inner.unique(&attach.application_id, &self.shared.clock);
+        let instance = InstanceId::new(self.shared.server_ip, &unique);
+        let identity = Identity {
+            job: attach.job.clone(),
+            instance,
+            server_ip: self.shared.server_ip,
+            paths: JobPaths::new(&self.shared.namespace, &attach.job),
+            execution_prefix: execution_prefix.clone(),
+        };
+        let request = Request { configuration: attach.configuration.clone(), class: attach.class };
+        let span = tracing::info_span!("job", job.name = %attach.job, instance.id = %identity.instance);
+        span.in_scope(|| tracing::info!(client = attach.client, "attached"));
+        let (runner, handle, outlet) = Runner::new(
+            Participant::new(identity.clone(), request),
+            identity,
+            self.shared.namespace.clone(),
+            self.shared.clock.clone(),
+            self.shared.current.clone(),
+            self.shared.slow_application_timeout,
+        );
+        let attachment = Attachment {
+            job: attach.job,
+            application_id: attach.application_id,
+            configuration: attach.configuration,
+            execution_prefix,
+            handle,
+        };
+        inner.attachments.insert(attachment_id.clone(), attachment);
+        self.count.send_replace(inner.attachments.len());
+        drop(inner);
+        let (hub, id) = (self.clone(), attachment_id.clone());
+        let task = async move {
+            runner.run().await;
+            hub.remove(&id);
+        };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the participant's task; it ends with the stream or the drain"
+        )]
+        tokio::spawn(task.instrument(span));
+        Ok((attachment_id, outlet))
+    }
+
+    /// Ends an earlier stream of the same application for the same job, and waits until it has left.
+    async fn replace_predecessor(&self, attach: &Attach) -> Result<(), AttachError> {
+        if attach.application_id.is_empty() {
+            return Ok(());
+        }
+        let predecessor = self
+            .lock()
+            .attachments
+            .values()
+            .find(|other| other.job == attach.job && other.application_id == attach.application_id)
+            .map(|other| other.handle.clone());
+        let Some(mut predecessor) = predecessor else { return Ok(()) };
+        // If it has ended meanwhile, that is what we want.
+        let _ = predecessor.commands.send(Command::Replace).await;
+        let deadline = self.shared.clock.now().mono.saturating_add(PREDECESSOR_LEAVES);
+        tokio::select! {
+            _ = predecessor.over.wait_for(|over| *over) => Ok(()),
+            () = self.shared.clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }) => {
+                Err(AttachError::PredecessorStays(attach.job.clone()))
+            }
+        }
+    }
+
+    fn remove(&self, attachment_id: &str) {
+        let mut inner = self.lock();
+        if let Some(gone) = inner.attachments.remove(attachment_id)
+            && !inner.attachments.values().any(|other| other.application_id == gone.application_id)
+        {
+            inner.uniques.remove(&gone.application_id);
+        }
+        self.count.send_replace(inner.attachments.len());
+    }
+
+    fn commands(&self, attachment_id: &str) -> Result<Handle, CallError> {
+        let inner = self.lock();
+        let attachment = inner.attachments.get(attachment_id);
+        let handle = attachment.map(|attachment| attachment.handle.clone());
+        handle.ok_or_else(|| CallError::UnknownAttachment(attachment_id.to_owned()))
+    }
+
+    /// Records results. Comes back when they are recorded, or with the reason why not.
+    pub async fn report(
+        &self,
+        attachment_id: &str,
+        results: Vec<ExecutionResult>,
+    ) -> Result<Answer, CallError> {
+        let answer = self.call(attachment_id, |reply| Command::Report(results, reply)).await;
+        match answer {
+            Err(CallError::Refused(Refusal::UnknownExecution { index, execution_id }))
+                if self.belongs_to_another(attachment_id, &execution_id) =>
+            {
+                Err(CallError::Foreign { index, execution_id })
+            }
+            answer => answer,
+        }
+    }
+
+    /// Takes note of an acknowledgement.
+    pub async fn acknowledge(
+        &self,
+        attachment_id: &str,
+        generation: Generation,
+    ) -> Result<Answer, CallError> {
+        self.call(attachment_id, |reply| Command::Acknowledge(generation, reply)).await
+    }
+
+    async fn call(
+        &self,
+        attachment_id: &str,
+        command: impl FnOnce(oneshot::Sender<Answer>) -> Command,
+    ) -> Result<Answer, CallError> {
+        let handle = self.commands(attachment_id)?;
+        let (reply, answer) = oneshot::channel();
+        handle.commands.send(command(reply)).await.map_err(|_| CallError::Ended)?;
+        let deadline = self.shared.clock.now().mono.saturating_add(ANSWER_WAIT);
+        let answer = tokio::select! {
+            answer = answer => answer.map_err(|_| CallError::Ended)?,
+            () = self.shared.clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }) => {
+                return Err(CallError::NotYet);
+            }
+        };
+        match answer {
+            Answer::Refused(refusal) => Err(CallError::Refused(refusal)),
+            Answer::Recorded(_) | Answer::Acknowledged => Ok(answer),
+        }
+    }
+
+    fn belongs_to_another(&self, attachment_id: &str, execution_id: &str) -> bool {
+        let prefix = execution_id.rsplit_once('-').map_or(execution_id, |(prefix, _)| prefix);
+        let inner = self.lock();
+        inner.attachments.iter().any(|(id, other)| id != attachment_id && other.execution_prefix == prefix)
+    }
+
+    /// Lets nobody attach any more, and drains everybody until the deadline (monotonic). Comes back when the last one
+    /// has left, or when `hurry` becomes true.
+    pub async fn drain(&self, deadline: Duration, mut hurry: watch::Receiver<bool>) {
+        let handles: Vec<_> = {
+            let mut inner = self.lock();
+            inner.draining = true;
+            inner.attachments.values().map(|attachment| attachment.handle.clone()).collect()
+        };
+        for handle in handles {
+            // One that has ended has nothing to drain.
+            let _ = handle.commands.send(Command::Drain(deadline)).await;
+        }
+        let mut count = self.count.subscribe();
+        // Leaving takes round trips after the deadline; a registry that is away must not hold up the exit for ever.
+        let last = deadline.saturating_add(PREDECESSOR_LEAVES);
+        tokio::select! {
+            _ = count.wait_for(|count| *count == 0) => {}
+            _ = hurry.wait_for(|hurry| *hurry) => {}
+            () = self.shared.clock.sleep_until(Wakeup { wall: None, mono: Some(last) }) => {}
+        }
+    }
+}
+
+impl Inner {
+    /// Whether the stream may attach.
+    fn admit(&self, attach: &Attach) -> Result<(), AttachError> {
+        if self.draining {
+            return Err(AttachError::Draining);
+        }
+        if self.attachments.len() >= ATTACHMENTS_MAX {
+            return Err(AttachError::TooMany);
+        }
+        let Some(ours) = attach.configuration.as_ref().filter(|ours| !ours.overwrite) else { return Ok(()) };
+        let others = self.attachments.values().filter(|other| other.job == attach.job);
+        for theirs in others.filter_map(|other| other.configuration.as_ref()) {
+            let fields = differences(theirs, ours);
+            if !fields.is_empty() {
+                return Err(AttachError::Conflict { job: attach.job.clone(), fields });
+            }
+        }
+        Ok(())
+    }
+
+    /// What distinguishes the application's instances from others on this server.
+    fn unique(&mut self, application_id: &str, clock: &Clock) -> String {
+        let random: String = clock.unguessable().chars().take(6).collect();
+        if application_id.is_empty() {
+            return format!("{}-{random}", std::process::id());
+        }
+        let name: String = application_id.chars().take(UNIQUE_PREFIX).collect();
+        self.uniques.entry(application_id.to_owned()).or_insert_with(|| format!("{name}-{random}")).clone()
+    }
+}
+
+/// The fields in which two configurations differ, with both values, for a person.
+fn differences(theirs: &JobConfiguration, ours: &JobConfiguration) -> String {
+    let rows = [
+        (
+            "sharding_total_count",
+            theirs.sharding_total_count.to_string(),
+            ours.sharding_total_count.to_string(),
+        ),
+        ("cron", text(&theirs.cron), text(&ours.cron)),
+        ("time_zone", text(&theirs.time_zone), text(&ours.time_zone)),
+        (
+            "sharding_item_parameters",
+            theirs.sharding_item_parameters.clone(),
+            ours.sharding_item_parameters.clone(),
+        ),
+        ("job_parameter", theirs.job_parameter.clone(), ours.job_parameter.clone()),
+        ("monitor_execution", theirs.monitor_execution.to_string(), ours.monitor_execution.to_string()),
+        ("failover", theirs.failover.to_string(), ours.failover.to_string()),
+        ("misfire", theirs.misfire.to_string(), ours.misfire.to_string()),
+        (
+            "job_sharding_strategy_type",
+            text(&theirs.job_sharding_strategy_type),
+            text(&ours.job_sharding_strategy_type),
+        ),
+        ("static_sharding", theirs.static_sharding.to_string(), ours.static_sharding.to_string()),
+    ];
+    let different: Vec<_> = rows
+        .into_iter()
+        .filter(|(_, theirs, ours)| theirs != ours)
+        .map(|(field, theirs, ours)| format!("configuration.{field} (`{theirs}` there, `{ours}` given)"))
+        .collect();
+    let overwrite = JobConfiguration { overwrite: theirs.overwrite, ..ours.clone() };
+    if different.is_empty() && overwrite != *theirs {
+        return "configuration.props, description or another stored field".to_owned();
+    }
+    different.join(", ")
+}
+
+fn text(value: &Option<String>) -> String {
+    value.clone().unwrap_or_default()
+}

@@ -1,0 +1,11 @@
+//! The only place where effects happen: it waits, steps the core, and does what the core asks for. Shell.
+//!
+//! [`session`] keeps one session with the registry for the whole sidecar; [`participant`] runs one participant for
+//! each attached application stream; [`observer`] follows a job for those who only look; [`hub`] knows who is
+//! attached; [`clock`] is the only reader of clocks and entropy.
+
+pub mod clock;
+pub mod hub;
+pub mod observer;
+pub mod participant;
+pub mod session;

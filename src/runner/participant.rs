@@ -1,0 +1,524 @@
+//! One task for each attached stream: select, step, perform. Decides nothing.
+//!
+//! Select takes what has happened in a fixed order: the session first, so that a lost one is known before anything
+//! else; then the watch before the results of commits, so that a result never overtakes its changes; the application
+//! last. Everything that is ready is taken in one step.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::StreamExt;
+use tracing::{Span, debug, info, warn};
+
+use crate::coordination::effect::{Answer, Effect, EndReason, Event};
+use crate::coordination::election::LATCH_LIMIT;
+use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
+use crate::coordination::participant::{Identity, Participant, Wakeup};
+use crate::elasticjob::path::Place;
+use crate::job::Generation;
+use crate::registry::{Session, SessionState, Watch, latch};
+use crate::telemetry;
+use crate::tree::{NodeKind, Path, WatchEvent};
+
+use super::clock::Clock;
+use super::session::Current;
+
+/// Calls of the application that wait to be taken; the callers beyond wait in their own tasks.
+const COMMAND_QUEUE: usize = 256;
+/// Events between us and the transport. Small: what the transport does not take waits in the backlog, where its age is
+/// known.
+const OUTBOX: usize = 64;
+/// Events that may wait besides one execution for each item: assignments, sessions, cancels.
+const BACKLOG_SPARE: usize = 1024;
+/// Inputs taken in one step at most, so that a flood of one kind cannot keep the others waiting.
+const INPUTS_PER_STEP: usize = 4096;
+
+/// An event, and the trace it belongs to.
+#[derive(Debug)]
+pub struct Told {
+    /// The event.
+    pub event: Event,
+    /// W3C `traceparent` and `tracestate` of an execution's span.
+    pub trace: Option<(String, String)>,
+}
+
+/// Why a stream ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// The participant ended.
+    Ended(EndReason),
+    /// The application did not read its events for so long.
+    SlowApplication(Duration),
+    /// Another stream of the same application took its place.
+    Replaced,
+}
+
+/// Something that a caller wants.
+#[derive(Debug)]
+pub enum Command {
+    /// Record results.
+    Report(Vec<ExecutionResult>, oneshot::Sender<Answer>),
+    /// Take note of an acknowledgement.
+    Acknowledge(Generation, oneshot::Sender<Answer>),
+    /// Leave in peace until the deadline, monotonic.
+    Drain(Duration),
+    /// Leave at once: another stream takes this one's place.
+    Replace,
+}
+
+/// The sending ends of a running participant.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    /// Takes commands.
+    pub commands: mpsc::Sender<Command>,
+    /// Becomes `true` when the participant is over.
+    pub over: watch::Receiver<bool>,
+}
+
+/// What the application reads.
+#[derive(Debug)]
+pub struct Outlet {
+    /// The events. Dropping it detaches the application.
+    pub events: mpsc::Receiver<Told>,
+    /// Set when the events have ended.
+    pub end: Arc<OnceLock<StreamEnd>>,
+}
+
+/// Runs one participant.
+pub struct Runner {
+    core: Participant,
+    identity: Identity,
+    clock: Clock,
+    namespace: Path,
+    slow_after: Duration,
+    current: Current,
+    session: Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>,
+    opening: Option<BoxFuture<'static, Option<Watch>>>,
+    watch: Option<Watch>,
+    in_flight: FuturesUnordered<BoxFuture<'static, Input>>,
+    commands: mpsc::Receiver<Command>,
+    tickets: BTreeMap<Ticket, oneshot::Sender<Answer>>,
+    last_ticket: u64,
+    outbox: Option<mpsc::Sender<Told>>,
+    backlog: VecDeque<Told>,
+    blocked_since: Option<Duration>,
+    end: Arc<OnceLock<StreamEnd>>,
+    over: watch::Sender<bool>,
+    spans: BTreeMap<String, Span>,
+}
+
+/// What select came back with.
+enum Ready {
+    Inputs(Vec<Input>),
+    Session,
+    Watch(Option<WatchEvent>),
+    Opened(Option<Watch>),
+    Room(mpsc::OwnedPermit<Told>),
+    Gone,
+    Command(Command),
+    Alarm,
+}
+
+impl Runner {
+    /// A runner, the handle for its callers, and the outlet for its application.
+    pub fn new(
+        core: Participant,
+        identity: Identity,
+        namespace: Path,
+        clock: Clock,
+        current: Current,
+        slow_after: Duration,
+    ) -> (Self, Handle, Outlet) {
+        let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE);
+        let (outbox, events) = mpsc::channel(OUTBOX);
+        let (over, over_receiver) = watch::channel(false);
+        let end = Arc::new(OnceLock::new());
+        let runner = Self {
+            core,
+            identity,
+            clock,
+            namespace,
+            slow_after,
+            current,
+            session: None,
+            opening: None,
+            watch: None,
+            in_flight: FuturesUnordered::new(),
+            commands,
+            tickets: BTreeMap::new(),
+            last_ticket: 0,
+            outbox: Some(outbox),
+            backlog: VecDeque::new(),
+            blocked_since: None,
+            end: Arc::clone(&end),
+            over,
+            spans: BTreeMap::new(),
+        };
+        (runner, Handle { commands: command_sender, over: over_receiver }, Outlet { events, end })
+    }
+
+    /// Runs until the participant has ended and the application was told all that it was to be told.
+    pub async fn run(mut self) {
+        self.current.mark_changed();
+        while !self.core.has_ended() {
+            let inputs = self.select().await;
+            let now = self.clock.now();
+            for effect in self.core.step(now, inputs) {
+                self.perform(now, effect);
+            }
+            self.check_slow(now);
+        }
+        // A departing application may still read what is buffered; one that does not is not waited for.
+        if let Some(outbox) = self.outbox.take() {
+            while let Some(told) = self.backlog.pop_front() {
+                if outbox.try_send(told).is_err() {
+                    break;
+                }
+            }
+        }
+        self.over.send_replace(true);
+    }
+
+    /// Waits for something to happen, and takes everything that has.
+    async fn select(&mut self) -> Vec<Input> {
+        let wakeup = self.wakeup();
+        let mut inputs = Vec::new();
+        let ready = self.next(wakeup).await;
+        self.take(ready, &mut inputs);
+        while inputs.len() < INPUTS_PER_STEP {
+            let Some(ready) = self.next_now() else { break };
+            self.take(ready, &mut inputs);
+        }
+        inputs
+    }
+
+    fn wakeup(&self) -> Wakeup {
+        let mut wakeup = self.core.next_wakeup(self.clock.now());
+        let slow = self.blocked_since.map(|since| since.saturating_add(self.slow_after));
+        wakeup.mono = [wakeup.mono, slow].into_iter().flatten().min();
+        wakeup
+    }
+
+    async fn next(&mut self, wakeup: Wakeup) -> Ready {
+        let blocked = self.outbox.clone().filter(|_| !self.backlog.is_empty());
+        let outbox = self.outbox.clone();
+        tokio::select! {
+            // The order is the module's promise; see its header.
+            biased;
+            _ = self.current.changed() => Ready::Session,
+            () = session_changed(&mut self.session) => Ready::Session,
+            event = receive(&mut self.watch) => Ready::Watch(event),
+            watch = opened(&mut self.opening) => Ready::Opened(watch),
+            Some(input) = self.in_flight.next() => Ready::Inputs(vec![input]),
+            () = closed(outbox) => Ready::Gone,
+            Some(permit) = room(blocked) => Ready::Room(permit),
+            Some(command) = self.commands.recv() => Ready::Command(command),
+            () = self.clock.sleep_until(wakeup) => Ready::Alarm,
+        }
+    }
+
+    /// What is ready without waiting, in the same order. The session is left to the next turn: it comes first there.
+    fn next_now(&mut self) -> Option<Ready> {
+        if let Some(watch) = &mut self.watch
+            && let Ok(event) = watch.try_recv()
+        {
+            return Some(Ready::Watch(Some(event)));
+        }
+        let in_flight = futures::FutureExt::now_or_never(self.in_flight.next());
+        if let Some(Some(input)) = in_flight {
+            return Some(Ready::Inputs(vec![input]));
+        }
+        self.commands.try_recv().ok().map(Ready::Command)
+    }
+
+    fn take(&mut self, ready: Ready, inputs: &mut Vec<Input>) {
+        match ready {
+            Ready::Inputs(more) => inputs.extend(more),
+            Ready::Session => self.take_session(inputs),
+            Ready::Watch(Some(event)) => inputs.push(Input::Watch(event)),
+            // The registry gave up on the watch, or the session is about to be lost: start over.
+            Ready::Watch(None) => self.open_watch(),
+            Ready::Opened(watch) => {
+                self.opening = None;
+                self.watch = watch;
+            }
+            Ready::Room(permit) => {
+                self.blocked_since = None;
+                if let Some(told) = self.backlog.pop_front() {
+                    permit.send(told);
+                }
+                self.flush();
+            }
+            Ready::Gone => {
+                self.outbox = None;
+                self.backlog.clear();
+                inputs.push(Input::Detached);
+            }
+            Ready::Command(command) => self.take_command(command, inputs),
+            Ready::Alarm => {}
+        }
+    }
+
+    fn take_session(&mut self, inputs: &mut Vec<Input>) {
+        let current = self.current.borrow_and_update().clone();
+        let same = match (&self.session, &current) {
+            (Some((ours, _)), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if same {
+            if let Some((_, state)) = &mut self.session {
+                inputs.push(match *state.borrow_and_update() {
+                    SessionState::Connected => Input::SessionResumed,
+                    SessionState::Suspended => Input::SessionSuspended,
+                    SessionState::Lost => Input::SessionLost,
+                });
+            }
+            return;
+        }
+        if self.session.take().is_some() {
+            inputs.push(Input::SessionLost);
+        }
+        self.watch = None;
+        self.opening = None;
+        self.in_flight.clear();
+        if let Some(session) = current {
+            let mut state = session.state();
+            state.mark_changed();
+            inputs.push(Input::SessionOpened(session.id()));
+            self.session = Some((session, state));
+            self.open_watch();
+        }
+    }
+
+    fn open_watch(&mut self) {
+        self.watch = None;
+        let Some((session, state)) = &self.session else { return };
+        if *state.borrow() == SessionState::Lost {
+            return;
+        }
+        let root = self.identity.paths.root().clone();
+        let (session, namespace) = (Arc::clone(session), self.namespace.clone());
+        self.opening = Some(Box::pin(open_watch(session, namespace, root, self.clock.clone())));
+    }
+
+    fn take_command(&mut self, command: Command, inputs: &mut Vec<Input>) {
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
+        match command {
+            Command::Report(results, answer) => {
+                for result in &results {
+                    self.spans.remove(&result.execution_id);
+                }
+                self.tickets.insert(ticket, answer);
+                inputs.push(Input::Report(ticket, results));
+            }
+            Command::Acknowledge(generation, answer) => {
+                self.tickets.insert(ticket, answer);
+                inputs.push(Input::Acknowledge(ticket, generation));
+            }
+            Command::Drain(deadline) => inputs.push(Input::Drain { deadline }),
+            Command::Replace => {
+                let _ = self.end.set(StreamEnd::Replaced);
+                inputs.push(Input::Detached);
+            }
+        }
+    }
+
+    fn perform(&mut self, now: Now, effect: Effect) {
+        match effect {
+            Effect::Commit { id, purpose, transaction } => {
+                let Some((session, _)) = &self.session else { return };
+                debug!(%purpose, steps = transaction.len(), "commit");
+                let commit = session.commit(transaction);
+                self.in_flight.push(Box::pin(async move {
+                    let result = commit.await;
+                    if let Err(error) = &result {
+                        debug!(%purpose, %error, "commit failed");
+                    }
+                    Input::Committed(id, result)
+                }));
+            }
+            Effect::Elect(transaction) => {
+                let Some((session, _)) = &self.session else { return };
+                let inner = Arc::clone(session);
+                let latch = self.identity.paths.election_latch();
+                let held = latch::hold(Arc::clone(session), latch, LATCH_LIMIT, move || async move {
+                    inner.commit(transaction).await
+                });
+                self.in_flight.push(Box::pin(async move {
+                    // Whether we won is for the view to tell; another one's node is no failure.
+                    Input::Elected(held.await.map(drop).map_err(|error| {
+                        warn!(%error, "election failed");
+                        error.to_string()
+                    }))
+                }));
+            }
+            Effect::Refresh => self.open_watch(),
+            Effect::Tell(event) => self.tell(now, event),
+            Effect::Answer(ticket, answer) => {
+                if let Some(sender) = self.tickets.remove(&ticket) {
+                    // A caller that has gone away does not need its answer.
+                    let _ = sender.send(answer);
+                }
+            }
+            Effect::Warn(problem) => warn!(path = %problem.path, "{}", problem.message),
+            Effect::Skipped { item, scheduled } => {
+                warn!(%item, %scheduled, "fire skipped: the item was busy or the fire too late, and misfire is off");
+            }
+            Effect::End(reason) => {
+                info!(?reason, "ended");
+                let _ = self.end.set(StreamEnd::Ended(reason));
+            }
+        }
+    }
+
+    fn tell(&mut self, now: Now, event: Event) {
+        let trace = self.trace(&event);
+        if self.outbox.is_none() {
+            return;
+        }
+        self.backlog.push_back(Told { event, trace });
+        self.flush();
+        if !self.backlog.is_empty() && self.blocked_since.is_none() {
+            self.blocked_since = Some(now.mono);
+        }
+    }
+
+    /// Hands on what there is room for.
+    fn flush(&mut self) {
+        let Some(outbox) = &self.outbox else { return };
+        while !self.backlog.is_empty() {
+            let Ok(permit) = outbox.try_reserve() else { break };
+            if let Some(told) = self.backlog.pop_front() {
+                permit.send(told);
+            }
+        }
+        if self.backlog.is_empty() {
+            self.blocked_since = None;
+        } else if self.blocked_since.is_none() {
+            self.blocked_since = Some(self.clock.now().mono);
+        }
+    }
+
+    /// Detaches an application that does not read: it is told by the end of its stream, and handled as crashed.
+    fn check_slow(&mut self, now: Now) {
+        let stuck = self.blocked_since.is_some_and(|since| now.mono >= since.saturating_add(self.slow_after));
+        let items = self.core.items_max();
+        if !stuck && self.backlog.len() <= items.saturating_add(BACKLOG_SPARE) {
+            return;
+        }
+        warn!(waiting = self.backlog.len(), "the application does not read its events; it is detached");
+        let _ = self.end.set(StreamEnd::SlowApplication(self.slow_after));
+        self.outbox = None;
+        self.backlog.clear();
+        self.blocked_since = None;
+        for effect in self.core.step(now, [Input::Detached]) {
+            self.perform(now, effect);
+        }
+    }
+
+    fn trace(&mut self, event: &Event) -> Option<(String, String)> {
+        match event {
+            Event::Execute(execute) if telemetry::is_tracing() => {
+                let span = tracing::info_span!(
+                    "execution",
+                    job.name = %self.identity.job,
+                    item = %execute.item,
+                    instance.id = %self.identity.instance,
+                    execution.id = %execute.execution_id,
+                    fencing.token = execute.token.0,
+                );
+                let trace = span.in_scope(telemetry::current_trace_context);
+                self.spans.insert(execute.execution_id.clone(), span);
+                trace
+            }
+            Event::AssignmentChanged { assignment, reason, leader, .. } => {
+                let items: Vec<_> = assignment.items.iter().map(|assigned| assigned.item).collect();
+                info!(generation = assignment.generation.0, ?items, leader, ?reason, "assignment");
+                None
+            }
+            Event::SessionChanged(status) => {
+                info!(?status, "session");
+                None
+            }
+            Event::Execute(_)
+            | Event::Attached { .. }
+            | Event::Cancel { .. }
+            | Event::LeadershipChanged(_)
+            | Event::JobChanged { .. }
+            | Event::Draining { .. } => None,
+        }
+    }
+}
+
+/// Makes sure that the namespace exists, then watches the job. Tries until the session is lost.
+async fn open_watch(session: Arc<dyn Session>, namespace: Path, root: Path, clock: Clock) -> Option<Watch> {
+    let filter_root = root.clone();
+    let wants: Arc<dyn Fn(&Path) -> bool + Send + Sync> = Arc::new(move |path: &Path| {
+        path.relative_to(&filter_root).is_some_and(|relative| Place::of(relative).wants_data())
+    });
+    loop {
+        let opened = match session.ensure(&namespace, NodeKind::Persistent, b"").await {
+            Ok(_) => session.watch(&root, Arc::clone(&wants)).await,
+            Err(error) => Err(error),
+        };
+        match opened {
+            Ok(watch) => return Some(watch),
+            Err(error) => {
+                debug!(%root, %error, "cannot watch the job yet");
+                let mut state = session.state();
+                if *state.borrow_and_update() == SessionState::Lost {
+                    return None;
+                }
+                let pause = clock.now().mono.saturating_add(WATCH_PAUSE);
+                clock.sleep_until(Wakeup { wall: None, mono: Some(pause) }).await;
+            }
+        }
+    }
+}
+
+/// The pause between attempts to watch.
+const WATCH_PAUSE: Duration = Duration::from_millis(100);
+
+async fn session_changed(session: &mut Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>) {
+    if let Some((_, state)) = session
+        && state.changed().await.is_ok()
+    {
+        return;
+    }
+    // Without a session, or when its state is final, only another session is news.
+    std::future::pending().await
+}
+
+async fn receive(watch: &mut Option<Watch>) -> Option<WatchEvent> {
+    match watch {
+        Some(watch) => watch.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn opened(opening: &mut Option<BoxFuture<'static, Option<Watch>>>) -> Option<Watch> {
+    match opening {
+        Some(opening) => opening.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn closed(outbox: Option<mpsc::Sender<Told>>) {
+    match outbox {
+        Some(outbox) => outbox.closed().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn room(outbox: Option<mpsc::Sender<Told>>) -> Option<mpsc::OwnedPermit<Told>> {
+    match outbox {
+        Some(outbox) => outbox.reserve_owned().await.ok(),
+        None => std::future::pending().await,
+    }
+}

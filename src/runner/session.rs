@@ -1,0 +1,72 @@
+//! One session with the registry for the whole sidecar. Opens it, and opens another one when it is lost; there is no
+//! limit to the attempts, because a registry that is away for a day must not need a person.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::coordination::participant::Wakeup;
+use crate::registry::{Registry, Session, SessionState};
+
+use super::clock::Clock;
+
+/// The first pause after a failed attempt.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest pause: how long a registry that came back may go unnoticed.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The present session, if there is one.
+pub type Current = watch::Receiver<Option<Arc<dyn Session>>>;
+
+/// Waits until the value is there. A sender that is gone will not change its mind: that ends the wait as well.
+pub async fn becomes<T: PartialEq>(receiver: &mut watch::Receiver<T>, value: T) {
+    let _ = receiver.wait_for(|now| *now == value).await;
+}
+
+/// Keeps a session until `stop` is true, then closes it.
+pub async fn keep(
+    registry: Arc<dyn Registry>,
+    clock: Clock,
+    current: watch::Sender<Option<Arc<dyn Session>>>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let opened = tokio::select! {
+            biased;
+            () = becomes(&mut stop, true) => return,
+            opened = registry.open() => opened,
+        };
+        match opened {
+            Ok(session) => {
+                pause = PAUSE_MIN;
+                info!(session = %session.id(), timeout = ?session.timeout(), registry = registry.describe(), "session opened");
+                let mut state = session.state();
+                current.send_replace(Some(Arc::clone(&session)));
+                let stopping = tokio::select! {
+                    biased;
+                    () = becomes(&mut stop, true) => true,
+                    () = becomes(&mut state, SessionState::Lost) => false,
+                };
+                current.send_replace(None);
+                if stopping {
+                    session.close().await;
+                    return;
+                }
+                warn!(session = %session.id(), "session lost");
+            }
+            Err(error) => {
+                warn!(%error, "no session; trying again in {pause:?}");
+                let wakeup = Wakeup { wall: None, mono: Some(clock.now().mono.saturating_add(pause)) };
+                tokio::select! {
+                    biased;
+                    () = becomes(&mut stop, true) => return,
+                    () = clock.sleep_until(wakeup) => {}
+                }
+                pause = pause.saturating_mul(2).min(PAUSE_MAX);
+            }
+        }
+    }
+}

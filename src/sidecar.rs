@@ -1,0 +1,210 @@
+//! The sidecar as a whole: start-up in order, readiness, drain. Shell.
+//!
+//! Order of the start: what can fail because of a setting first (the data directory, the connect string, the job
+//! files, the addresses), then the session, then the services. A ZooKeeper that is away is no failure: applications
+//! attach, and are told more when it is there.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::{Instrument, error, info};
+
+use crate::api::assignment::Assignments;
+use crate::api::participant::Participants;
+use crate::api::server::{self, Health, Listener, Services};
+use crate::config::{Config, ListenAddress};
+use crate::coordination::settings::schedule_check;
+use crate::job::{JobConfiguration, JobName};
+use crate::job_files;
+use crate::registry::Registry;
+use crate::registry::embedded::{self, Embedded};
+use crate::registry::zookeeper::{Settings, SettingsError, ZooKeeper};
+use crate::runner::clock::Clock;
+use crate::runner::hub::{Hub, Shared};
+use crate::runner::session::{self, Current};
+use crate::tree::{Path, PathError};
+
+/// Why a sidecar could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The embedded registry's directory is unusable.
+    #[error("cannot open the data directory: {0}")]
+    DataDirectory(#[from] embedded::OpenError),
+    /// The connect string is wrong.
+    #[error("zookeeper: {0}")]
+    ZooKeeper(#[from] SettingsError),
+    /// The namespace is wrong.
+    #[error("namespace: {0}")]
+    Namespace(#[from] PathError),
+    /// The job files are wrong.
+    #[error("{0}")]
+    JobFiles(#[from] job_files::JobFilesError),
+    /// The reflection service refuses our own descriptors.
+    #[error("reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+/// A running sidecar.
+pub struct Sidecar {
+    endpoints: Vec<String>,
+    hub: Hub,
+    config: Config,
+    draining: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
+    session_task: JoinHandle<()>,
+    server_tasks: Vec<JoinHandle<()>>,
+}
+
+impl Sidecar {
+    /// Binds the listeners and starts everything; returns once it serves. Fails if a setting cannot be followed: an
+    /// address, the data directory, a job file. A ZooKeeper that is away is no failure.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        let namespace = Path::parse(&format!("/{}", config.namespace))?;
+        let registry = open_registry(&config)?;
+        Self::start_on(config, namespace, registry).await
+    }
+
+    /// As [`Self::start`], on a registry that the caller has opened.
+    pub async fn start_on(
+        config: Config,
+        namespace: Path,
+        registry: Arc<dyn Registry>,
+    ) -> Result<Self, StartError> {
+        let files = load_job_files(&config)?;
+        let listeners = listen(&config).await?;
+        let clock = Clock::start();
+        let (current_sender, current) = watch::channel(None);
+        let (stop, stopped) = watch::channel(false);
+        let (draining, drained) = watch::channel(false);
+        let describe = registry.describe();
+        let session_task = spawn(session::keep(registry, clock.clone(), current_sender, stopped.clone()));
+        let shared = Shared {
+            namespace,
+            server_ip: config.instance_ip,
+            clock,
+            current: current.clone(),
+            slow_application_timeout: config.slow_application_timeout,
+        };
+        let hub = Hub::new(shared.clone());
+        let services = Services {
+            participants: Participants::new(hub.clone(), files),
+            assignments: Assignments::new(shared),
+        };
+        let mut endpoints = Vec::new();
+        let mut server_tasks = Vec::new();
+        let (router, health) = server::router(services)?;
+        server_tasks.push(spawn(keep_health(health, current, drained, stopped.clone())));
+        for (endpoint, listener) in listeners {
+            info!(endpoint, registry = describe, "listening");
+            endpoints.push(endpoint);
+            let serving = server::serve(router.clone(), listener, stopped.clone());
+            server_tasks.push(spawn(async move {
+                if let Err(error) = serving.await {
+                    error!(%error, "a listener has failed");
+                }
+            }));
+        }
+        Ok(Self { endpoints, hub, config, draining, stop, session_task, server_tasks })
+    }
+
+    /// The endpoints it serves on, in the form of `SIDEKEEPER_ENDPOINT`: `http://127.0.0.1:7070`, `unix:///path`.
+    pub fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
+    /// Drains: leaves the schedule, lets executions finish until the drain timeout, leaves the registry without
+    /// traces. `hurry` ends the drain at once.
+    pub async fn drain(self, hurry: watch::Receiver<bool>) {
+        info!(timeout = ?self.config.drain_timeout, "draining");
+        self.draining.send_replace(true);
+        let deadline = self.hub.shared().clock.now().mono.saturating_add(self.config.drain_timeout);
+        self.hub.drain(deadline, hurry.clone()).await;
+        self.stop.send_replace(true);
+        let mut hurry = hurry;
+        let stopped = async {
+            // The session is closed before the process ends, so that nothing of ours waits for its timeout. A task
+            // that panicked has nothing left to wait for.
+            let _ = self.session_task.await;
+            for task in self.server_tasks {
+                let _ = task.await;
+            }
+        };
+        tokio::select! {
+            () = stopped => {}
+            _ = hurry.wait_for(|hurry| *hurry) => {}
+        }
+    }
+}
+
+fn open_registry(config: &Config) -> Result<Arc<dyn Registry>, StartError> {
+    let Some(connect) = &config.zookeeper else {
+        let embedded = match &config.data_dir {
+            Some(folder) => Embedded::open(folder)?,
+            None => Embedded::in_memory(),
+        };
+        return Ok(Arc::new(embedded));
+    };
+    Ok(Arc::new(ZooKeeper::new(Settings {
+        connect: connect.clone(),
+        session_timeout: config.session_timeout,
+        connection_timeout: config.connection_timeout,
+        request_timeout: config.request_timeout,
+        digest: config.digest.as_ref().map(|digest| digest.reveal().to_owned()),
+    })?))
+}
+
+fn load_job_files(config: &Config) -> Result<BTreeMap<JobName, Arc<JobConfiguration>>, StartError> {
+    let Some(folder) = &config.jobs_dir else { return Ok(BTreeMap::new()) };
+    let files = job_files::load(folder, schedule_check())?;
+    Ok(files.into_iter().map(|(job, configuration)| (job, Arc::new(configuration))).collect())
+}
+
+async fn listen(config: &Config) -> Result<Vec<(String, Listener)>, StartError> {
+    let mut listeners = Vec::new();
+    for address in &config.listen {
+        let listener = match address {
+            ListenAddress::Tcp(socket) => Listener::tcp(*socket).await,
+            ListenAddress::Unix(path) => Listener::unix(path).await,
+        };
+        let bound = listener.and_then(|listener| Ok((listener.endpoint()?, listener)));
+        let failed = |source| StartError::Listen { address: address.to_string(), source };
+        listeners.push(bound.map_err(failed)?);
+    }
+    Ok(listeners)
+}
+
+/// Ready while there is a session and the sidecar is not stopping. Liveness never depends on the registry: the process
+/// answers, whatever it says.
+async fn keep_health(
+    health: Health,
+    mut current: Current,
+    mut draining: watch::Receiver<bool>,
+    mut stop: watch::Receiver<bool>,
+) {
+    loop {
+        let ready = current.borrow_and_update().is_some() && !*draining.borrow_and_update();
+        health.set_ready(ready).await;
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return,
+            changed = draining.changed() => if changed.is_err() { return },
+            changed = current.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    #[expect(clippy::disallowed_methods, reason = "the sidecar's own tasks, awaited when it stops")]
+    tokio::spawn(task.in_current_span())
+}

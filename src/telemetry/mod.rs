@@ -1,0 +1,157 @@
+//! Logs and traces. Shell: the process's one subscriber, and the exporter behind it.
+//!
+//! Logs go to standard error. Traces go to an OpenTelemetry collector if the configuration names one; only the
+//! spans of this crate do, because some of the libraries' live as long as a session and would never be exported.
+
+use std::io::{self, IsTerminal as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use opentelemetry::propagation::{Injector, TextMapPropagator as _};
+use opentelemetry::trace::{TraceContextExt as _, TracerProvider as _};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing::level_filters::LevelFilter;
+use tracing::{Metadata, Span, Subscriber};
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+use tracing_subscriber::filter::FilterFn;
+use tracing_subscriber::layer::{Layer, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
+use tracing_subscriber::{EnvFilter, Registry};
+
+use crate::config::{Config, LogFormat};
+
+/// How long the last traces may take to leave at the end: a collector that is away must not hold up the exit.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Whether traces are exported in this process.
+static TRACING: AtomicBool = AtomicBool::new(false);
+
+/// Whether traces are exported, so that spans are worth their cost on the dispatch path.
+pub fn is_tracing() -> bool {
+    TRACING.load(Ordering::Relaxed)
+}
+
+/// Why telemetry could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The log filter is wrong.
+    #[error("the log filter is wrong: {0}")]
+    Filter(#[from] tracing_subscriber::filter::ParseError),
+    /// The exporter of traces cannot be built.
+    #[error("traces cannot be exported: {0}")]
+    Exporter(#[from] opentelemetry_otlp::ExporterBuildError),
+    /// The process has a subscriber already.
+    #[error("logging was set up twice: {0}")]
+    Twice(#[from] TryInitError),
+}
+
+/// Keeps telemetry going; [`Telemetry::finish`] it at the end.
+#[must_use = "the last traces are lost if it is not finished"]
+pub struct Telemetry {
+    provider: Option<SdkTracerProvider>,
+}
+
+impl Telemetry {
+    /// Sets up the process's logs and traces. Needs a tokio runtime around it, for the exporter.
+    pub fn start(config: &Config) -> Result<Self, TelemetryError> {
+        let filter = EnvFilter::builder().parse(&config.log_level)?;
+        TRACING.store(config.otlp_endpoint.is_some(), Ordering::Relaxed);
+        let provider = match &config.otlp_endpoint {
+            Some(endpoint) => Some(provider(config, endpoint)?),
+            None => None,
+        };
+        Registry::default()
+            .with(log_layer(config.log_format).with_filter(filter))
+            .with(provider.as_ref().map(trace_layer))
+            .try_init()?;
+        Ok(Self { provider })
+    }
+
+    /// Sends what has not been sent yet, and waits for it a bounded time. Blocks; not for use inside a task.
+    pub fn finish(self) {
+        if let Some(provider) = self.provider
+            && let Err(error) = provider.shutdown_with_timeout(FLUSH_TIMEOUT)
+        {
+            tracing::warn!(%error, "the last traces were not exported");
+        }
+    }
+}
+
+fn log_layer<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+{
+    let is_terminal = io::stderr().is_terminal();
+    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(is_terminal);
+    match format {
+        LogFormat::Auto if is_terminal => layer.boxed(),
+        LogFormat::Text => layer.boxed(),
+        LogFormat::Auto | LogFormat::Json => layer.json().flatten_event(true).boxed(),
+    }
+}
+
+fn provider(config: &Config, endpoint: &str) -> Result<SdkTracerProvider, TelemetryError> {
+    let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build()?;
+    let resource = Resource::builder()
+        .with_service_name("sidekeeper")
+        .with_attributes([
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("service.namespace", config.namespace.clone()),
+            KeyValue::new("host.ip", config.instance_ip.to_string()),
+            KeyValue::new("process.pid", i64::from(std::process::id())),
+        ])
+        .build();
+    Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
+}
+
+fn trace_layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+{
+    tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer("sidekeeper"))
+        .with_filter(FilterFn::new(is_traced).with_max_level_hint(LevelFilter::INFO))
+}
+
+/// Our own spans and events, whatever the log filter says.
+fn is_traced(metadata: &Metadata<'_>) -> bool {
+    let target = metadata.target();
+    *metadata.level() <= LevelFilter::INFO && (target == "sidekeeper" || target.starts_with("sidekeeper::"))
+}
+
+/// The current span as W3C trace context, `traceparent` and `tracestate` (often empty), to hand on to others.
+/// `None`: there is no span, or traces are not exported.
+pub fn current_trace_context() -> Option<(String, String)> {
+    let context = Span::current().context();
+    context.span().span_context().is_valid().then(|| trace_context(&context))
+}
+
+fn trace_context(context: &Context) -> (String, String) {
+    let mut headers = Headers::default();
+    TraceContextPropagator::new().inject_context(context, &mut headers);
+    (headers.traceparent, headers.tracestate)
+}
+
+#[derive(Default)]
+struct Headers {
+    traceparent: String,
+    tracestate: String,
+}
+
+impl Injector for Headers {
+    fn set(&mut self, key: &str, value: String) {
+        match key {
+            "traceparent" => self.traceparent = value,
+            "tracestate" => self.tracestate = value,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,15 @@
+//! The real core of many participants on one embedded registry, on virtual time, from a seed. Promises P1, P2, P3,
+//! P5 and P6 are checked after every event; a failing seed replays exactly (`SIMULATION_SEED=n`).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::as_conversions
+)]
+#![allow(clippy::print_stdout, unreachable_pub)]
+
+mod random;
+mod scenarios;
+mod world;

@@ -1,0 +1,118 @@
+//! What happens in the worlds, and what must hold.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use sidekeeper::job::Item;
+
+use crate::world::{World, six_items};
+
+/// Seeds of each scenario; `SIMULATION_SEEDS` asks for another number, `SIMULATION_SEED` for a single one.
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    match (number("SIMULATION_SEED"), number("SIMULATION_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, Some(count)) => 0..count,
+        (None, None) => 0..default,
+    }
+}
+
+/// How often each (fire, item) was started between two instants.
+fn starts(world: &World, from: Timestamp, to: Timestamp) -> BTreeMap<(Timestamp, Item), usize> {
+    let mut counts = BTreeMap::new();
+    let mut instant = from;
+    while instant < to {
+        for item in 0..6 {
+            counts.insert((instant, Item(item)), 0);
+        }
+        instant += jiff::SignedDuration::from_secs(2);
+    }
+    for start in &world.starts {
+        if let Some(count) = counts.get_mut(&(start.scheduled, start.item)) {
+            *count += 1;
+        }
+    }
+    counts
+}
+
+#[test]
+fn p5_without_faults_each_item_runs_once_at_each_fire() {
+    for seed in seeds(100) {
+        let mut world = World::new(seed, six_items());
+        for _ in 0..3 {
+            world.join();
+        }
+        world.run_for(2_500);
+        world.settle();
+        world.assert_all_owned();
+        let from = world.now.round(jiff::Unit::Second).unwrap();
+        let from = Timestamp::from_second(from.as_second() / 2 * 2 + 2).unwrap();
+        world.run_for(20_000);
+        let to = Timestamp::from_second(world.now.as_second() / 2 * 2).unwrap();
+        for ((instant, item), count) in starts(&world, from, to) {
+            assert_eq!(count, 1, "seed {seed}: fire {instant} of item {item}");
+        }
+    }
+}
+
+#[test]
+fn p1_p2_p3_hold_while_instances_come_and_go() {
+    for seed in seeds(200) {
+        let mut world = World::new(seed, six_items());
+        world.duration_max_ms = 3_000;
+        world.join();
+        for _ in 0..60 {
+            world.run_for(500);
+            if world.nodes.iter().filter(|node| node.ended.is_none()).count() < 2 {
+                world.join();
+            }
+            let alive: Vec<_> =
+                (0..world.nodes.len()).filter(|node| world.nodes[*node].ended.is_none()).collect();
+            let pick = alive[world.random.below(alive.len() as u64) as usize];
+            match world.random.below(10) {
+                0 | 1 if alive.len() < 5 => {
+                    world.join();
+                }
+                2 if alive.len() > 1 => world.kill(pick),
+                3 if alive.len() > 1 => world.drain(pick),
+                4 => world.expire(pick),
+                5 => {
+                    world.toggle_suspended(pick);
+                    world.run_for(300);
+                    world.toggle_suspended(pick);
+                }
+                _ => {}
+            }
+        }
+        world.run_for(8_000);
+        world.settle();
+        world.assert_all_owned();
+    }
+}
+
+#[test]
+fn p6_nothing_of_ours_is_left_after_a_drain() {
+    for seed in seeds(50) {
+        let mut world = World::new(seed, six_items());
+        for _ in 0..3 {
+            world.join();
+        }
+        world.run_for(5_000);
+        for node in 0..3 {
+            world.drain(node);
+        }
+        world.run_for(5_000);
+        world.settle();
+        assert!(world.nodes.iter().all(|node| node.ended.is_some()), "seed {seed}: somebody stays");
+        let left: Vec<_> = world
+            .paths()
+            .into_iter()
+            .filter(|path| {
+                path.contains("instances/")
+                    || path.ends_with("/running")
+                    || path.ends_with("election/instance")
+            })
+            .collect();
+        assert!(left.is_empty(), "seed {seed}: {left:?}");
+    }
+}

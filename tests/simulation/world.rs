@@ -1,0 +1,405 @@
+//! The world: nodes (a participant, its session, its application), one registry, one clock.
+//!
+//! A node's requests wait in line and take effect one by one when the scheduler says so; so do the steps of its core,
+//! which makes its view as stale as a slow network would. Applications obey: they stop when they are told to.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use jiff::Timestamp;
+use sidekeeper::coordination::effect::{Answer, CommitId, Effect, EndReason, Event, Execute, Source};
+use sidekeeper::coordination::input::{ExecutionResult, Input, Now, Outcome, Ticket};
+use sidekeeper::coordination::participant::{Identity, Participant, Request};
+use sidekeeper::elasticjob::path::{JobPaths, Place};
+use sidekeeper::job::{InstanceId, Item, JobConfiguration, JobName};
+use sidekeeper::registry::embedded::Embedded;
+use sidekeeper::registry::{Registry, Session, Watch};
+use sidekeeper::tree::{NodeKind, Path, Transaction, WatchEvent};
+
+use crate::random::Random;
+
+/// What waits in a node's line to the registry.
+enum Ask {
+    Commit(CommitId, Transaction),
+    Elect(Transaction),
+    Watch,
+}
+
+pub struct Execution {
+    pub execute: Execute,
+    /// When the application will report it.
+    pub ends: Timestamp,
+}
+
+pub struct Node {
+    pub name: usize,
+    core: Participant,
+    session: Arc<dyn Session>,
+    watch: Option<Watch>,
+    line: VecDeque<Ask>,
+    results: VecDeque<Input>,
+    pub executions: BTreeMap<String, Execution>,
+    pub items: Vec<Item>,
+    pub ended: Option<EndReason>,
+    generation: i64,
+    tickets: u64,
+    suspended: bool,
+}
+
+/// One start of an execution, for the record.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Start {
+    pub scheduled: Timestamp,
+    pub item: Item,
+    pub misfire: bool,
+    pub node: usize,
+}
+
+pub struct World {
+    pub random: Random,
+    registry: Embedded,
+    pub nodes: Vec<Node>,
+    pub now: Timestamp,
+    start: Timestamp,
+    pub starts: Vec<Start>,
+    /// Executions that ended without a report, because their application died.
+    pub interrupted: usize,
+    tokens: BTreeMap<Item, i64>,
+    configuration: JobConfiguration,
+    pub seed: u64,
+    /// How long an application takes, at most, in milliseconds.
+    pub duration_max_ms: u64,
+}
+
+impl World {
+    pub fn new(seed: u64, configuration: JobConfiguration) -> Self {
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        Self {
+            random: Random::new(seed),
+            registry: Embedded::in_memory_with_clock(Arc::new(|| 0)),
+            nodes: Vec::new(),
+            now: start,
+            start,
+            starts: Vec::new(),
+            interrupted: 0,
+            tokens: BTreeMap::new(),
+            configuration,
+            seed,
+            duration_max_ms: 700,
+        }
+    }
+
+    fn time(&self) -> Now {
+        let mono = Duration::try_from(self.now.duration_since(self.start)).unwrap();
+        Now { wall: self.now, mono }
+    }
+
+    /// A new application with a sidecar of its own.
+    pub fn join(&mut self) -> usize {
+        let name = self.nodes.len();
+        let ip = Ipv4Addr::new(10, 0, 0, u8::try_from(name % 250).unwrap() + 1);
+        let job = self.configuration.job_name.clone();
+        let namespace = Path::parse("/ns").unwrap();
+        let identity = Identity {
+            job: job.clone(),
+            instance: InstanceId::new(ip, &format!("n{name}")),
+            server_ip: ip,
+            paths: JobPaths::new(&namespace, &job),
+            execution_prefix: format!("node{name}"),
+        };
+        let request = Request { configuration: Some(Arc::new(self.configuration.clone())), class: None };
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        session.ensure(&namespace, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
+        let mut results = VecDeque::new();
+        results.push_back(Input::SessionOpened(session.id()));
+        self.nodes.push(Node {
+            name,
+            core: Participant::new(identity, request),
+            session,
+            watch: None,
+            line: VecDeque::from([Ask::Watch]),
+            results,
+            executions: BTreeMap::new(),
+            items: Vec::new(),
+            ended: None,
+            generation: 0,
+            tickets: 0,
+            suspended: false,
+        });
+        name
+    }
+
+    fn alive(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|node| self.nodes[*node].ended.is_none()).collect()
+    }
+
+    /// The application is gone: its executions end without a report.
+    pub fn kill(&mut self, node: usize) {
+        self.interrupted += self.nodes[node].executions.len();
+        self.nodes[node].executions.clear();
+        self.nodes[node].results.push_back(Input::Detached);
+    }
+
+    /// The sidecar is told to stop.
+    pub fn drain(&mut self, node: usize) {
+        let deadline = self.time().mono + Duration::from_secs(25);
+        self.nodes[node].results.push_back(Input::Drain { deadline });
+    }
+
+    /// The server ends the session, and the node learns it; then it opens another one.
+    pub fn expire(&mut self, node: usize) {
+        let id = self.nodes[node].session.id();
+        self.registry.expire(id);
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let node = &mut self.nodes[node];
+        node.line.clear();
+        node.results.clear();
+        node.watch = None;
+        node.results.push_back(Input::SessionLost);
+        node.results.push_back(Input::SessionOpened(session.id()));
+        node.session = session;
+        node.line.push_back(Ask::Watch);
+        node.suspended = false;
+    }
+
+    /// The connection breaks, or comes back; the session lives.
+    pub fn toggle_suspended(&mut self, node: usize) {
+        let node = &mut self.nodes[node];
+        node.suspended = !node.suspended;
+        let input = if node.suspended { Input::SessionSuspended } else { Input::SessionResumed };
+        if node.suspended {
+            self.registry.suspend(node.session.id());
+        } else {
+            self.registry.resume(node.session.id());
+        }
+        node.results.push_back(input);
+    }
+
+    /// One request of the node takes effect.
+    fn perform(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
+        match node.line.pop_front() {
+            Some(Ask::Commit(id, transaction)) => {
+                let result = node.session.commit(transaction).now_or_never().expect("at once");
+                node.results.push_back(Input::Committed(id, result));
+            }
+            Some(Ask::Elect(transaction)) => {
+                for parent in ["leader", "leader/election"] {
+                    let path = Path::parse("/ns").unwrap().child(&format!("job/{parent}"));
+                    let _ = node.session.ensure(&path, NodeKind::Container, b"").now_or_never().unwrap();
+                }
+                let _ = node.session.commit(transaction).now_or_never().unwrap();
+                node.results.push_back(Input::Elected(Ok(())));
+            }
+            Some(Ask::Watch) => {
+                let root = Path::parse("/ns/job").unwrap();
+                let filter_root = root.clone();
+                let wants = Arc::new(move |path: &Path| {
+                    path.relative_to(&filter_root).is_some_and(|relative| Place::of(relative).wants_data())
+                });
+                node.watch = node.session.watch(&root, wants).now_or_never().unwrap().ok();
+            }
+            None => {}
+        }
+    }
+
+    /// The node's core takes in what has come, watch first, as the runner does.
+    fn step(&mut self, index: usize) {
+        let now = self.time();
+        let node = &mut self.nodes[index];
+        let mut inputs = Vec::new();
+        let session_news = |input: &Input| {
+            matches!(
+                input,
+                Input::SessionOpened(_)
+                    | Input::SessionLost
+                    | Input::SessionSuspended
+                    | Input::SessionResumed
+            )
+        };
+        let (news, rest): (Vec<_>, Vec<_>) = node.results.drain(..).partition(session_news);
+        inputs.extend(news);
+        let mut events: Vec<WatchEvent> = Vec::new();
+        if let Some(watch) = &mut node.watch {
+            while let Ok(event) = watch.try_recv() {
+                events.push(event);
+            }
+        }
+        inputs.extend(events.into_iter().map(Input::Watch));
+        inputs.extend(rest);
+        let effects = node.core.step(now, inputs);
+        for effect in effects {
+            self.carry_out(index, effect);
+        }
+    }
+
+    fn carry_out(&mut self, index: usize, effect: Effect) {
+        let node = &mut self.nodes[index];
+        match effect {
+            Effect::Commit { id, transaction, .. } => node.line.push_back(Ask::Commit(id, transaction)),
+            Effect::Elect(transaction) => node.line.push_back(Ask::Elect(transaction)),
+            Effect::Refresh => node.line.push_back(Ask::Watch),
+            Effect::Tell(event) => self.told(index, event),
+            Effect::Answer(_, answer) => {
+                assert!(matches!(answer, Answer::Recorded(_)), "seed {}: {answer:?}", self.seed);
+            }
+            Effect::Warn(_) | Effect::Skipped { .. } => {}
+            Effect::End(reason) => {
+                assert!(node.executions.is_empty(), "seed {}: ended with open executions", self.seed);
+                node.ended = Some(reason);
+            }
+        }
+    }
+
+    fn told(&mut self, index: usize, event: Event) {
+        let seed = self.seed;
+        match event {
+            Event::AssignmentChanged { assignment, .. } => {
+                let node = &mut self.nodes[index];
+                assert!(assignment.generation.0 >= node.generation, "seed {seed}: generation went backwards");
+                node.generation = assignment.generation.0;
+                node.items = assignment.items.iter().map(|assigned| assigned.item).collect();
+            }
+            Event::Execute(execute) => self.execute(index, execute),
+            Event::Cancel { execution_id, .. } => {
+                // An obedient application stops at once, and reports.
+                self.nodes[index].executions.remove(&execution_id);
+                self.report(index, execution_id);
+            }
+            Event::Attached { .. }
+            | Event::LeadershipChanged(_)
+            | Event::SessionChanged(_)
+            | Event::JobChanged { .. }
+            | Event::Draining { .. } => {}
+        }
+    }
+
+    fn execute(&mut self, index: usize, execute: Execute) {
+        let seed = self.seed;
+        let item = execute.item;
+        if self.nodes[index].results.iter().any(|input| matches!(input, Input::Detached)) {
+            // The application is dead; nobody executes this.
+            self.interrupted += 1;
+            self.record(index, &execute);
+            return;
+        }
+        assert!(
+            self.nodes[index].items.contains(&item),
+            "seed {seed}: item {item} is not assigned to {index}"
+        );
+        for other in &self.nodes {
+            let twice = other.executions.values().any(|execution| execution.execute.item == item);
+            assert!(
+                !twice,
+                "seed {seed}: P2: item {item} runs at {} and {index} at {}",
+                other.name, self.now
+            );
+        }
+        let newest = self.tokens.entry(item).or_default();
+        assert!(execute.token.0 > *newest, "seed {seed}: P3: token {:?} after {newest}", execute.token);
+        *newest = execute.token.0;
+        self.record(index, &execute);
+        let duration = self.random.below(self.duration_max_ms) as i64;
+        let ends = self.now + jiff::SignedDuration::from_millis(duration);
+        self.nodes[index].executions.insert(execute.execution_id.clone(), Execution { execute, ends });
+    }
+
+    fn record(&mut self, index: usize, execute: &Execute) {
+        self.starts.push(Start {
+            scheduled: execute.scheduled,
+            item: execute.item,
+            misfire: execute.source == Source::Misfire,
+            node: index,
+        });
+    }
+
+    fn report(&mut self, index: usize, execution_id: String) {
+        let node = &mut self.nodes[index];
+        node.tickets += 1;
+        let result = ExecutionResult { execution_id, outcome: Outcome::Success };
+        node.results.push_back(Input::Report(Ticket(node.tickets), vec![result]));
+    }
+
+    /// The applications report what has come to its end.
+    fn finish_executions(&mut self) {
+        for index in 0..self.nodes.len() {
+            let now = self.now;
+            let done: Vec<_> = self.nodes[index]
+                .executions
+                .iter()
+                .filter(|(_, execution)| execution.ends <= now)
+                .map(|(id, _)| id.clone())
+                .collect();
+            for id in done {
+                self.nodes[index].executions.remove(&id);
+                self.report(index, id);
+            }
+        }
+    }
+
+    /// One thing happens somewhere. Tells whether anything could.
+    pub fn turn(&mut self) {
+        let alive = self.alive();
+        if let Some(index) = alive.get(self.random.below(alive.len().max(1) as u64) as usize).copied() {
+            if self.random.once_in(2) { self.perform(index) } else { self.step(index) }
+        }
+    }
+
+    /// Lets everything that can happen now happen, in random order, with some time passing, until the given instant.
+    pub fn run_until(&mut self, until: Timestamp) {
+        while self.now < until {
+            for _ in 0..self.alive().len() * 4 {
+                self.turn();
+            }
+            let millis = 1 + self.random.below(8) as i64;
+            self.now += jiff::SignedDuration::from_millis(millis);
+            self.finish_executions();
+        }
+    }
+
+    pub fn run_for(&mut self, millis: i64) {
+        self.run_until(self.now + jiff::SignedDuration::from_millis(millis));
+    }
+
+    /// Everything in line takes effect and every node looks, until nothing changes. No time passes.
+    pub fn settle(&mut self) {
+        for _ in 0..200 {
+            for index in self.alive() {
+                while !self.nodes[index].line.is_empty() {
+                    self.perform(index);
+                }
+                self.step(index);
+            }
+        }
+    }
+
+    /// P1: every item has exactly one owner among the living.
+    pub fn assert_all_owned(&self) {
+        let mut owned: Vec<_> =
+            self.alive().iter().flat_map(|node| self.nodes[*node].items.clone()).collect();
+        owned.sort();
+        let all: Vec<_> = (0..self.configuration.sharding_total_count).map(Item).collect();
+        assert_eq!(owned, all, "seed {}: P1", self.seed);
+    }
+
+    /// All nodes below a path, for looking at traces.
+    pub fn paths(&self) -> Vec<String> {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let root = Path::parse("/ns/job").unwrap();
+        let mut watch = session.watch(&root, Arc::new(|_: &Path| true)).now_or_never().unwrap().unwrap();
+        match watch.try_recv() {
+            Ok(WatchEvent::Snapshot(nodes)) => nodes.into_iter().map(|node| node.path.to_string()).collect(),
+            other => panic!("no snapshot: {other:?}"),
+        }
+    }
+}
+
+/// The job of most scenarios: six items, every two seconds.
+pub fn six_items() -> JobConfiguration {
+    let mut configuration = JobConfiguration::new(JobName::parse("job").unwrap(), 6);
+    configuration.cron = Some("0/2 * * * * ?".to_owned());
+    configuration
+}
