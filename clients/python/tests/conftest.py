@@ -8,7 +8,7 @@ import pytest_asyncio
 # Starting a process on Python 3.9 forks, and gRPC's handlers for that can stop its pollers; read when it is loaded.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
-from tests.sidecar import FakeSidecar  # noqa: E402
+from tests.sidecar import FakeSidecar
 
 
 @pytest_asyncio.fixture
