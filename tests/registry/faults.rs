@@ -81,8 +81,8 @@ async fn an_outage_ends_soon_after_the_network_is_back() {
     proxy.set(Mode::Refuse);
     proxy.reset();
     reaches(&*session, SessionState::Suspended).await;
-    // The client alone would be in a pause of several seconds by then.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    // Pauses that double without a cap would reach to the eleventh second.
+    tokio::time::sleep(Duration::from_millis(5_500)).await;
     proxy.set(Mode::Pass);
     let mended = Instant::now();
     reaches(&*session, SessionState::Connected).await;
