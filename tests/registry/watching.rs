@@ -173,10 +173,10 @@ async fn a_watch_misses_nothing_in_a_storm(ground: Ground) {
     let storms = [(Arc::clone(&session), 17), (Arc::clone(&other), 42)];
     let storms = storms.map(|(session, seed)| tokio::spawn(storm(session, seed, 100)));
     let mut view = View::default();
-    // One watch is added in the middle of the storm, and both are read during it.
-    for _ in 0..20 {
-        view.apply(next(&mut early).await);
-    }
+    // One watch is added in the middle of the storm, and the other one is read before. Its snapshot and one more
+    // event come in any case; how many follow depends on how fast it is read.
+    view.apply(next(&mut early).await);
+    view.apply(next(&mut early).await);
     let mut late = session.watch(&path("/storm"), Arc::new(|_| true)).await.unwrap();
     let mut late_view = View::default();
     late_view.apply(next(&mut late).await);

@@ -5,13 +5,13 @@
 //!
 //! | fault | where it ends |
 //! | --- | --- |
-//! | watches are lost at every reconnect, silently | [`connection`], [`watch`]: a new connection, a new snapshot |
-//! | a request in flight ends with any error when the connection breaks | [`convert`]: an unknown outcome |
-//! | requests wait without limit while disconnected, and are sent late | [`session`]: refused; [`connection`]: dropped |
-//! | its pauses between connection attempts have no cap | [`supervisor`]: ours have |
-//! | a `tcp+tls://` address makes it spin | [`settings`]: refused |
-//! | its queues are unbounded | [`session`]: what is in flight is bounded; [`watch`]: drained at once |
-//! | a watcher panics when asked after the end | [`watch`]: never asked again; [`connection`]: waits for it |
+//! | watches are lost at every reconnect, silently | `connection`, `watch`: a new connection, a new snapshot |
+//! | a request in flight ends with any error when the connection breaks | `convert`: an unknown outcome |
+//! | requests wait without limit while disconnected, and are sent late | `session`: refused; `connection`: dropped |
+//! | its pauses between connection attempts have no cap | `supervisor`: ours have |
+//! | a `tcp+tls://` address makes it spin | `settings`: refused |
+//! | its queues are unbounded | `session`: what is in flight is bounded; `watch`: drained at once |
+//! | a watcher panics when asked after the end | `watch`: never asked again; `connection`: waits for it |
 //!
 //! Not used: its locks, which leave their nodes behind when they fail. `registry::latch` is ours.
 
