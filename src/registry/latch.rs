@@ -10,7 +10,7 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -115,7 +115,8 @@ where
 {
     let (sender, done) = oneshot::channel();
     let name = latch.clone();
-    let contender = Contender { session, latch, prefix: format!("_c_{contender}-"), limit };
+    let prefix = format!("_c_{contender}-");
+    let contender = Contender { session, latch, prefix, limit, node: Mutex::new(OurNode::None) };
     #[expect(
         clippy::disallowed_methods,
         reason = "must outlive its caller; bounded by the limit and the session"
@@ -138,6 +139,18 @@ struct Contender {
     /// What our node's name begins with, and no other's.
     prefix: String,
     limit: Duration,
+    node: Mutex<OurNode>,
+}
+
+/// What we know about our node, for deleting it.
+#[derive(Debug, Clone)]
+enum OurNode {
+    /// There is none.
+    None,
+    /// There is one, and no other.
+    At(Path),
+    /// There may be one, or several: a creation is on its way, or its outcome is unknown.
+    Perhaps,
 }
 
 impl Contender {
@@ -181,16 +194,25 @@ impl Contender {
     /// Creates our node, or finds it.
     async fn join(&self) -> Result<String, Error> {
         let node = self.latch.child(&format!("{}{MARK}", self.prefix));
+        let mut is_sure = true;
         loop {
+            // We may be stopped before we hear of the outcome.
+            self.remember(OurNode::Perhaps);
             let step = Operation::create(node.clone(), NodeKind::EphemeralSequential, []);
             match self.session.commit(vec![step]).await.map_err(|CommitError { error, .. }| error) {
                 Ok(results) => match results.first() {
-                    Some(OperationResult::Created { path, .. }) => return Ok(path.name().to_owned()),
+                    Some(OperationResult::Created { path, .. }) => {
+                        if is_sure {
+                            self.remember(OurNode::At(path.clone()));
+                        }
+                        return Ok(path.name().to_owned());
+                    }
                     other => return Err(Error::OutcomeUnknown(format!("a creation resulted in {other:?}"))),
                 },
                 // The containers above it go when they are empty, at any time.
                 Err(Error::NoNode(_)) => self.create_containers().await?,
                 Err(error @ (Error::OutcomeUnknown(_) | Error::Suspended)) => {
+                    is_sure = false;
                     self.connected(&error).await?;
                     if let Some(mine) = self.patiently(|| self.find_mine()).await? {
                         return Ok(mine);
@@ -286,16 +308,27 @@ impl Contender {
 
     /// Whether our node is known to be gone, after an attempt to delete it.
     async fn leave_once(&self) -> bool {
-        // Looked for by its UUID, since we may not know whether or under which number it was created.
-        let Ok(names) = self.contenders().await else { return self.is_lost() };
-        for name in names.iter().filter(|name| name.starts_with(&self.prefix)) {
-            let deletion = vec![Operation::delete(self.latch.child(name))];
-            match self.session.commit(deletion).await {
+        let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let nodes = match node {
+            OurNode::None => return true,
+            OurNode::At(node) => vec![node],
+            OurNode::Perhaps => {
+                let Ok(mut names) = self.contenders().await else { return self.is_lost() };
+                names.retain(|name| name.starts_with(&self.prefix));
+                names.iter().map(|name| self.latch.child(name)).collect()
+            }
+        };
+        for node in nodes {
+            match self.session.commit(vec![Operation::delete(node)]).await {
                 Ok(_) | Err(CommitError { error: Error::NoNode(_), .. }) => {}
                 Err(_) => return self.is_lost(),
             }
         }
         true
+    }
+
+    fn remember(&self, node: OurNode) {
+        *self.node.lock().unwrap_or_else(PoisonError::into_inner) = node;
     }
 
     fn is_lost(&self) -> bool {

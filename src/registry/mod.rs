@@ -8,6 +8,7 @@
 //!
 //! This room must not know what a job is.
 
+pub mod counted;
 pub mod embedded;
 pub mod latch;
 mod queue;

@@ -84,7 +84,8 @@ fn p1_p2_p3_hold_while_instances_come_and_go() {
                 _ => {}
             }
         }
-        world.run_for(8_000);
+        world.join();
+        world.run_for(30_000);
         world.settle();
         world.assert_all_owned();
     }

@@ -47,6 +47,8 @@ pub struct Node {
     generation: i64,
     tickets: u64,
     suspended: bool,
+    /// The application was killed: it executes nothing any more.
+    dead: bool,
 }
 
 /// One start of an execution, for the record.
@@ -128,6 +130,7 @@ impl World {
             generation: 0,
             tickets: 0,
             suspended: false,
+            dead: false,
         });
         name
     }
@@ -140,6 +143,7 @@ impl World {
     pub fn kill(&mut self, node: usize) {
         self.interrupted += self.nodes[node].executions.len();
         self.nodes[node].executions.clear();
+        self.nodes[node].dead = true;
         self.nodes[node].results.push_back(Input::Detached);
     }
 
@@ -280,7 +284,7 @@ impl World {
     fn execute(&mut self, index: usize, execute: Execute) {
         let seed = self.seed;
         let item = execute.item;
-        if self.nodes[index].results.iter().any(|input| matches!(input, Input::Detached)) {
+        if self.nodes[index].dead {
             // The application is dead; nobody executes this.
             self.interrupted += 1;
             self.record(index, &execute);
@@ -382,7 +386,7 @@ impl World {
             self.alive().iter().flat_map(|node| self.nodes[*node].items.clone()).collect();
         owned.sort();
         let all: Vec<_> = (0..self.configuration.sharding_total_count).map(Item).collect();
-        assert_eq!(owned, all, "seed {}: P1", self.seed);
+        assert_eq!(owned, all, "seed {}: P1\n{}\n{:?}", self.seed, self.describe(), self.paths());
     }
 
     /// All nodes below a path, for looking at traces.
@@ -402,4 +406,15 @@ pub fn six_items() -> JobConfiguration {
     let mut configuration = JobConfiguration::new(JobName::parse("job").unwrap(), 6);
     configuration.cron = Some("0/2 * * * * ?".to_owned());
     configuration
+}
+
+impl World {
+    /// One line for each living node, for looking at a failure.
+    pub fn describe(&self) -> String {
+        let lines = self.alive().into_iter().map(|index| {
+            let node = &self.nodes[index];
+            format!("{index}: items {:?}, suspended {}, line {}\n{:#?}", node.items, node.suspended, node.line.len(), node.core)
+        });
+        lines.collect()
+    }
 }

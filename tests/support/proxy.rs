@@ -108,7 +108,8 @@ async fn pump(
         };
         let Ok(count @ 1..) = count else { return };
         // It may have changed while we waited for the bytes.
-        match *modes.borrow() {
+        let mode = *modes.borrow();
+        match mode {
             Mode::Delay(delay) => tokio::time::sleep(delay).await,
             Mode::DropReplies if are_replies => {
                 has_lost = true;

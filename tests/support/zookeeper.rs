@@ -64,6 +64,12 @@ impl Server {
         }
     }
 
+    /// Kills the server and removes its data.
+    pub fn forget(&mut self) {
+        self.stop();
+        fs::remove_dir_all(self.folder.path().join("data")).expect("to remove the data");
+    }
+
     /// Starts the stopped server on the same port with the same data.
     pub fn start_again(&mut self) {
         self.stop();
@@ -147,10 +153,8 @@ fn free_port() -> u16 {
 
 /// The folder with the server's jars.
 fn jars() -> PathBuf {
-    let folder = std::env::var_os("SIDEKEEPER_ZOOKEEPER_LIB").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".tools/zookeeper"),
-        PathBuf::from,
-    );
+    let folder = std::env::var_os("SIDEKEEPER_ZOOKEEPER_LIB")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".tools/zookeeper"), PathBuf::from);
     let found = fs::read_dir(&folder).is_ok_and(|mut entries| {
         entries.any(|entry| entry.is_ok_and(|entry| entry.path().extension().is_some_and(|end| end == "jar")))
     });

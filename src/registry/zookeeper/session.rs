@@ -201,6 +201,10 @@ impl Session for ZooKeeperSession {
     }
 
     fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
+        if path.is_root() {
+            // The client does not send this; there is always a root.
+            return Box::pin(ready(self.shared.link().map(|_| false)));
+        }
         let (path, data) = (path.clone(), data.to_owned());
         let bytes = path.as_str().len() + data.len();
         self.shared.request(bytes, move |shared, link| async move {

@@ -1,0 +1,187 @@
+//! Where a conformance test takes place: one of the registries, and what can be done to its sessions; and short
+//! words for what tests do again and again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sidekeeper::registry::embedded::Embedded;
+use sidekeeper::registry::zookeeper::{Settings, ZooKeeper};
+use sidekeeper::registry::{Registry, Session, SessionState, Watch};
+use sidekeeper::tree::{NodeChange, Operation, OperationResult, Path, Stat, WatchEvent};
+use tokio::time::timeout;
+
+use crate::support::proxy::{Mode, Proxy};
+use crate::support::zookeeper::Server;
+
+/// Longer than anything takes that works.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+#[allow(clippy::large_enum_variant, reason = "there are a few dozen of them")]
+pub(crate) enum Ground {
+    Embedded(Embedded),
+    ZooKeeper { direct: ZooKeeper, through_proxy: ZooKeeper, proxy: Proxy },
+}
+
+impl Ground {
+    pub(crate) fn embedded() -> Self {
+        Self::Embedded(Embedded::in_memory())
+    }
+
+    /// A node of its own on the shared server.
+    pub(crate) async fn zookeeper(test: &str) -> Self {
+        let server = Server::shared();
+        let proxy = Proxy::start(server.port()).await;
+        let at = |address: &str| ZooKeeper::new(settings(&format!("{address}/{test}"))).unwrap();
+        let (direct, through_proxy) = (at(&server.address()), at(&proxy.address()));
+        Self::ZooKeeper { direct, through_proxy, proxy }
+    }
+
+    /// A session.
+    pub(crate) async fn session(&self) -> Arc<dyn Session> {
+        match self {
+            Self::Embedded(registry) => registry.open().await.unwrap(),
+            Self::ZooKeeper { direct, .. } => direct.open().await.unwrap(),
+        }
+    }
+
+    /// A session that can be interrupted and lost. There can be one of them.
+    pub(crate) async fn victim(&self) -> Arc<dyn Session> {
+        match self {
+            Self::Embedded(registry) => registry.open().await.unwrap(),
+            Self::ZooKeeper { through_proxy, .. } => through_proxy.open().await.unwrap(),
+        }
+    }
+
+    /// Breaks the victim's connection and waits until it knows.
+    pub(crate) async fn interrupt(&self, victim: &dyn Session) {
+        match self {
+            Self::Embedded(registry) => registry.suspend(victim.id()),
+            Self::ZooKeeper { proxy, .. } => {
+                proxy.set(Mode::Refuse);
+                proxy.reset();
+            }
+        }
+        reaches(victim, SessionState::Suspended).await;
+    }
+
+    /// Mends the victim's connection and waits until it knows.
+    pub(crate) async fn mend(&self, victim: &dyn Session) {
+        match self {
+            Self::Embedded(registry) => registry.resume(victim.id()),
+            Self::ZooKeeper { proxy, .. } => proxy.set(Mode::Pass),
+        }
+        reaches(victim, SessionState::Connected).await;
+    }
+
+    /// Has the registry end the victim's session, and waits until it knows.
+    pub(crate) async fn lose(&self, victim: &dyn Session) {
+        match self {
+            Self::Embedded(registry) => registry.expire(victim.id()),
+            Self::ZooKeeper { proxy, .. } => {
+                proxy.set(Mode::Refuse);
+                proxy.reset();
+            }
+        }
+        reaches(victim, SessionState::Lost).await;
+        if let Self::ZooKeeper { proxy, .. } = self {
+            proxy.set(Mode::Pass);
+        }
+    }
+}
+
+/// Settings with short timeouts.
+pub(crate) fn settings(connect: &str) -> Settings {
+    Settings {
+        connect: connect.to_owned(),
+        session_timeout: Duration::from_secs(2),
+        connection_timeout: Duration::from_secs(1),
+        request_timeout: Duration::from_secs(5),
+        digest: None,
+    }
+}
+
+/// Waits until a session is in a state.
+pub(crate) async fn reaches(session: &dyn Session, wanted: SessionState) {
+    let mut state = session.state();
+    let reached = timeout(PATIENCE, state.wait_for(|state| *state == wanted)).await;
+    reached.unwrap_or_else(|_| panic!("the session does not become {wanted:?}")).unwrap();
+}
+
+pub(crate) fn path(text: &str) -> Path {
+    Path::parse(text).unwrap()
+}
+
+/// Commits and expects success.
+pub(crate) async fn commit(session: &dyn Session, transaction: Vec<Operation>) -> Vec<OperationResult> {
+    session.commit(transaction).await.unwrap()
+}
+
+/// The path and the stat of a created node.
+pub(crate) fn created(result: &OperationResult) -> (Path, Stat) {
+    match result {
+        OperationResult::Created { path, stat } => (path.clone(), *stat),
+        other => panic!("{other:?} is no creation"),
+    }
+}
+
+pub(crate) async fn exists(session: &dyn Session, node: &str) -> bool {
+    session.get(&path(node)).await.unwrap().is_some()
+}
+
+/// The next event of a watch, which must come.
+pub(crate) async fn next(watch: &mut Watch) -> WatchEvent {
+    timeout(PATIENCE, watch.recv()).await.expect("no event comes").expect("the watch has ended")
+}
+
+/// The next event, which must be changes.
+pub(crate) async fn next_changes(watch: &mut Watch) -> Vec<NodeChange> {
+    match next(watch).await {
+        WatchEvent::Changes(changes) => changes,
+        other => panic!("{other:?} instead of changes"),
+    }
+}
+
+/// The paths of the next event, which must be a snapshot.
+pub(crate) async fn next_snapshot(watch: &mut Watch) -> Vec<String> {
+    match next(watch).await {
+        WatchEvent::Snapshot(nodes) => nodes.into_iter().map(|node| node.path.to_string()).collect(),
+        other => panic!("{other:?} instead of a snapshot"),
+    }
+}
+
+/// What a reader of a watch with all data knows.
+#[derive(Default, Debug, PartialEq)]
+pub(crate) struct View {
+    pub(crate) nodes: BTreeMap<Path, (Arc<[u8]>, Stat)>,
+}
+
+impl View {
+    pub(crate) fn apply(&mut self, event: WatchEvent) {
+        match event {
+            WatchEvent::Snapshot(nodes) => {
+                let nodes = nodes.into_iter().map(|node| (node.path, (node.data, node.stat)));
+                self.nodes = nodes.collect();
+            }
+            WatchEvent::Changes(changes) => {
+                for change in changes {
+                    match change {
+                        NodeChange::Put { path, content } => {
+                            self.nodes.insert(path, content.expect("all data is wanted"));
+                        }
+                        NodeChange::Removed { path } => {
+                            self.nodes.remove(&path);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes all that the watch holds now.
+    pub(crate) fn catch_up(&mut self, watch: &mut Watch) {
+        while let Ok(event) = watch.try_recv() {
+            self.apply(event);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Watches: complete, in order, ahead of the results; the same on both registries.
+
+use std::sync::Arc;
+
+use sidekeeper::registry::Session;
+use sidekeeper::tree::{NodeChange, NodeKind, Operation, Path, WatchEvent};
+
+use crate::conformance::on_both;
+use crate::ground::{Ground, View, commit, next, next_changes, next_snapshot, path};
+
+on_both! {
+    a_watch_begins_with_everything_and_goes_on_with_changes,
+    a_watch_brings_the_data_that_is_wanted,
+    a_watch_tells_only_what_is_below_its_root,
+    a_watch_can_wait_for_its_root,
+    a_commit_is_in_the_watch_before_it_is_answered,
+    a_watch_misses_nothing_in_a_storm,
+    a_slow_reader_keeps_nobody_waiting,
+    a_watch_tells_everything_anew_after_an_interruption,
+    watches_of_one_root_do_not_disturb_each_other,
+}
+
+fn create(at: &str) -> Operation {
+    Operation::create(path(at), NodeKind::Persistent, at)
+}
+
+async fn a_watch_begins_with_everything_and_goes_on_with_changes(ground: Ground) {
+    let (session, other) = (ground.session().await, ground.session().await);
+    commit(&*session, vec![create("/a"), create("/a/c"), create("/a/b"), create("/a/b/x")]).await;
+    let mut watch = session.watch(&path("/a"), Arc::new(|_| true)).await.unwrap();
+    let told = next_snapshot(&mut watch).await;
+    assert_eq!(told, ["/a", "/a/b", "/a/b/x", "/a/c"]);
+
+    // The watch sees what another session does, in its order.
+    commit(&*other, vec![create("/a/d")]).await;
+    commit(&*other, vec![Operation::set(path("/a/b"), "new"), Operation::delete(path("/a/c"))]).await;
+    let mut changes = Vec::new();
+    while changes.len() < 3 {
+        changes.extend(next_changes(&mut watch).await);
+    }
+    let [
+        NodeChange::Put { path: first, content: Some((data, stat)) },
+        NodeChange::Put { path: second, content: Some((set, set_stat)) },
+        NodeChange::Removed { path: third },
+    ] = &changes[..]
+    else {
+        panic!("{changes:?}")
+    };
+    assert_eq!((first, second, third), (&path("/a/d"), &path("/a/b"), &path("/a/c")));
+    assert_eq!((&**data, &**set), (&b"/a/d"[..], &b"new"[..]));
+    assert_eq!((stat.version, set_stat.version), (0, 1));
+}
+
+async fn a_watch_brings_the_data_that_is_wanted(ground: Ground) {
+    let session = ground.session().await;
+    commit(&*session, vec![create("/a"), create("/a/wanted"), create("/a/unwanted")]).await;
+    let wants = Arc::new(|path: &Path| path.name().starts_with("wanted"));
+    let mut watch = session.watch(&path("/a"), wants).await.unwrap();
+    let WatchEvent::Snapshot(nodes) = next(&mut watch).await else { panic!("no snapshot") };
+    assert!(nodes.iter().all(|node| &*node.data == node.path.as_str().as_bytes()), "{nodes:?}");
+    let set = |at| Operation::set(path(at), "new");
+    commit(&*session, vec![set("/a/unwanted"), set("/a/wanted")]).await;
+    let changes = next_changes(&mut watch).await;
+    let [
+        NodeChange::Put { path: unwanted, content: None },
+        NodeChange::Put { path: wanted, content: Some((data, _)) },
+    ] = &changes[..]
+    else {
+        panic!("{changes:?}")
+    };
+    assert_eq!((unwanted.name(), wanted.name(), &**data), ("unwanted", "wanted", &b"new"[..]));
+}
+
+async fn a_watch_tells_only_what_is_below_its_root(ground: Ground) {
+    let session = ground.session().await;
+    let mut inner = session.watch(&path("/a/b"), Arc::new(|_| true)).await.unwrap();
+    let mut outer = session.watch(&path("/"), Arc::new(|_| false)).await.unwrap();
+    assert!(next_snapshot(&mut inner).await.is_empty());
+    next_snapshot(&mut outer).await;
+    let all = ["/a", "/a/bb", "/a/b", "/a/b/c"];
+    commit(&*session, all.iter().map(|at| create(at)).collect()).await;
+    let paths = |changes: Vec<NodeChange>| -> Vec<_> {
+        changes.iter().map(|change| change.path().to_string()).collect()
+    };
+    assert_eq!(paths(next_changes(&mut inner).await), ["/a/b", "/a/b/c"]);
+    assert_eq!(paths(next_changes(&mut outer).await), all);
+}
+
+async fn a_watch_can_wait_for_its_root(ground: Ground) {
+    let session = ground.session().await;
+    let mut watch = session.watch(&path("/later"), Arc::new(|_| true)).await.unwrap();
+    assert_eq!(next(&mut watch).await, WatchEvent::Snapshot(vec![]));
+    commit(&*session, vec![create("/later")]).await;
+    commit(&*session, vec![Operation::delete(path("/later"))]).await;
+    commit(&*session, vec![create("/later"), create("/later/x")]).await;
+    let mut view = View::default();
+    view.catch_up(&mut watch);
+    assert_eq!(view.nodes.keys().map(Path::as_str).collect::<Vec<_>>(), ["/later", "/later/x"]);
+}
+
+async fn a_commit_is_in_the_watch_before_it_is_answered(ground: Ground) {
+    let (session, other) = (ground.session().await, ground.session().await);
+    commit(&*session, vec![create("/a"), create("/noise")]).await;
+    let mut watch = session.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
+    let noise = tokio::spawn(async move {
+        loop {
+            commit(&*other, vec![Operation::set(path("/noise"), "x")]).await;
+            tokio::task::yield_now().await;
+        }
+    });
+    let mut view = View::default();
+    for number in 0..300 {
+        let at = path("/a").child(&number.to_string());
+        commit(&*session, vec![Operation::create(at.clone(), NodeKind::Ephemeral, "x")]).await;
+        view.catch_up(&mut watch);
+        assert!(view.nodes.contains_key(&at), "{at} is not in the watch");
+        if number % 2 == 0 {
+            commit(&*session, vec![Operation::delete(at.clone())]).await;
+            view.catch_up(&mut watch);
+            assert!(!view.nodes.contains_key(&at), "{at} is still in the watch");
+        }
+    }
+    noise.abort();
+}
+
+/// Small and repeatable: xorshift.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % u64::try_from(sides).unwrap()).unwrap()
+    }
+
+    fn operation(&mut self) -> Operation {
+        let mut at = path("/storm");
+        for _ in 0..=self.roll(3) {
+            at = at.child(["x", "y", "z"][self.roll(3)]);
+        }
+        match self.roll(6) {
+            0 => Operation::create(at, NodeKind::Ephemeral, "e"),
+            1 => Operation::create(at, NodeKind::EphemeralSequential, "s"),
+            2 => Operation::create(at, NodeKind::Persistent, "p"),
+            3 => Operation::delete(at),
+            _ => Operation::set(at, self.roll(100).to_string()),
+        }
+    }
+}
+
+/// Commits at random, many at once; most fail.
+async fn storm(session: Arc<dyn Session>, seed: u64, rounds: usize) {
+    let mut dice = Dice(seed);
+    for _ in 0..rounds {
+        let burst: Vec<_> = (0..10)
+            .map(|_| {
+                let steps = (0..=dice.roll(2)).map(|_| dice.operation()).collect();
+                session.commit(steps)
+            })
+            .collect();
+        for future in burst {
+            // Most of them cannot be done, which is all right.
+            let _ = future.await;
+        }
+    }
+}
+
+async fn a_watch_misses_nothing_in_a_storm(ground: Ground) {
+    let (session, other) = (ground.session().await, ground.session().await);
+    commit(&*session, vec![create("/storm")]).await;
+    let mut early = session.watch(&path("/storm"), Arc::new(|_| true)).await.unwrap();
+    let storms = [(Arc::clone(&session), 17), (Arc::clone(&other), 42)];
+    let storms = storms.map(|(session, seed)| tokio::spawn(storm(session, seed, 100)));
+    let mut view = View::default();
+    // One watch is added in the middle of the storm, and both are read during it.
+    for _ in 0..20 {
+        view.apply(next(&mut early).await);
+    }
+    let mut late = session.watch(&path("/storm"), Arc::new(|_| true)).await.unwrap();
+    let mut late_view = View::default();
+    late_view.apply(next(&mut late).await);
+    for storm in storms {
+        storm.await.unwrap();
+    }
+    commit(&*session, vec![Operation::set(path("/storm"), "over")]).await;
+    view.catch_up(&mut early);
+    late_view.catch_up(&mut late);
+    let mut after = View::default();
+    after.apply(next(&mut other.watch(&path("/storm"), Arc::new(|_| true)).await.unwrap()).await);
+    assert!(after.nodes.len() > 3, "{after:?}");
+    assert_eq!(view, after);
+    assert_eq!(late_view, after);
+}
+
+async fn a_slow_reader_keeps_nobody_waiting(ground: Ground) {
+    let session = ground.session().await;
+    commit(&*session, vec![create("/a"), create("/b")]).await;
+    let mut watch = session.watch(&path("/"), Arc::new(|path| path.name() == "a")).await.unwrap();
+    next(&mut watch).await;
+    for _ in 0..500 {
+        let burst = [0; 4]
+            .map(|_| session.commit(vec![Operation::set(path("/a"), "x"), Operation::set(path("/b"), "x")]));
+        for future in burst {
+            future.await.unwrap();
+        }
+    }
+    let changes = next_changes(&mut watch).await;
+    let [NodeChange::Put { content: Some((_, stat)), .. }, NodeChange::Put { content: None, .. }] =
+        &changes[..]
+    else {
+        panic!("{} changes", changes.len())
+    };
+    assert_eq!(stat.version, 2_000);
+    assert!(watch.try_recv().is_err());
+}
+
+async fn a_watch_tells_everything_anew_after_an_interruption(ground: Ground) {
+    let (victim, other) = (ground.victim().await, ground.session().await);
+    commit(&*victim, vec![create("/a"), create("/a/removed")]).await;
+    let mut watch = victim.watch(&path("/a"), Arc::new(|_| true)).await.unwrap();
+    assert_eq!(next_snapshot(&mut watch).await, ["/a", "/a/removed"]);
+    ground.interrupt(&*victim).await;
+    commit(&*other, vec![Operation::delete(path("/a/removed")), create("/a/new")]).await;
+    assert!(watch.try_recv().is_err());
+    ground.mend(&*victim).await;
+    assert_eq!(next_snapshot(&mut watch).await, ["/a", "/a/new"]);
+    commit(&*other, vec![create("/a/later")]).await;
+    let changes = next_changes(&mut watch).await;
+    assert_eq!(changes.iter().map(|change| change.path().as_str()).collect::<Vec<_>>(), ["/a/later"]);
+}
+
+async fn watches_of_one_root_do_not_disturb_each_other(ground: Ground) {
+    let session = ground.session().await;
+    commit(&*session, vec![create("/a")]).await;
+    let mut kept = session.watch(&path("/a"), Arc::new(|_| false)).await.unwrap();
+    next(&mut kept).await;
+    for round in 0..20 {
+        let mut dropped = session.watch(&path("/a"), Arc::new(|_| true)).await.unwrap();
+        next(&mut dropped).await;
+        drop(dropped);
+        commit(&*session, vec![create(&format!("/a/{round}"))]).await;
+        assert_eq!(next_changes(&mut kept).await.len(), 1);
+    }
+}
