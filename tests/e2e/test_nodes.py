@@ -114,7 +114,7 @@ def test_running_nodes_exist_exactly_while_items_are_executed(fleet: Fleet) -> N
     applications = fleet.three(cron=NEVER, sharding_item_parameters="0=Beijing,1=Shanghai", job_parameter="all")
     for application in applications:
         application.command("hold")
-        fleet.tree.create(f"trigger/{application.instance}")
+    fleet.tree.fire_once()
     for application in applications:
         application.wait("executions", lambda events: sum(event["event"] == "start" for event in events) == 2)
     nodes = fleet.tree.nodes()
@@ -128,7 +128,7 @@ def test_running_nodes_exist_exactly_while_items_are_executed(fleet: Fleet) -> N
             _, stat = fleet.tree.client.get(fleet.tree.path(f"sharding/{item}/running"))
             assert event["fencing_token"] == stat.czxid
             assert event["parameter"] == {0: "Beijing", 1: "Shanghai"}.get(item)
-            assert (event["job_parameter"], event["total"], event["source"]) == ("all", 6, "TRIGGER")
+            assert (event["job_parameter"], event["total"], event["source"]) == ("all", 6, "SCHEDULE")
             items = ",".join(map(str, application.owned()))
             assert event["task_id"] == f"{JOB}@-@{items}@-@READY@-@{application.instance}"
     applications[0].command("release")
