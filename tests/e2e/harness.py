@@ -292,7 +292,7 @@ class Fleet:
         self.settle(*applications)
         return applications
 
-    def settle(self, *applications: Application, timeout: float = PATIENCE) -> None:
+    def settle(self, *applications: Application, total: int = 6, timeout: float = PATIENCE) -> None:
         """Waits until the items are evenly divided among these applications, in ZooKeeper and as they know it."""
         instances = [application.instance for application in applications]
 
@@ -300,7 +300,7 @@ class Fleet:
             owners = self.tree.owners()
             counts = sorted(list(owners.values()).count(instance) for instance in instances)
             return (
-                len(owners) == 6
+                len(owners) == total
                 and set(owners.values()) == set(instances)
                 and counts[-1] - counts[0] <= 1
                 and all(

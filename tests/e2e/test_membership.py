@@ -99,3 +99,27 @@ def test_a_server_that_is_disabled_owns_nothing_until_it_is_enabled(fleet: Fleet
     assert fleet.tree.get(f"instances/{second.instance}") is not None
     fleet.tree.set(f"servers/{second.sidecar.address}", "ENABLED")
     fleet.settle(first, second, third)
+
+
+def test_each_generation_is_told_whole(fleet: Fleet) -> None:
+    """A sharding is one transaction, but its changes arrive one after the other: nobody is told the half of it."""
+    total = 200
+    sidecars = [fleet.sidecar(number) for number in (1, 2, 3)]
+    applications = []
+    for sidecar in [*sidecars, *sidecars]:
+        applications.append(fleet.application(sidecar, sharding_total_count=total, cron=NEVER))
+        fleet.settle(*applications[-3:], total=total)
+        if len(applications) >= 3:
+            applications[-3].terminate()
+            fleet.settle(*applications[-2:], total=total)
+    told: dict[int, dict[int, str]] = {}
+    shares: dict[tuple[int, str], set[tuple[int, ...]]] = {}
+    for application in applications:
+        for event in application.events("assignment"):
+            if event["reason"] == "DETACHED" or not event["items"]:
+                continue
+            shares.setdefault((event["generation"], event["instance"]), set()).add(tuple(event["items"]))
+            for item in event["items"]:
+                owner = told.setdefault(event["generation"], {}).setdefault(item, event["instance"])
+                assert owner == event["instance"], (event["generation"], item, owner, event["instance"])
+    assert {share: len(items) for share, items in shares.items()} == dict.fromkeys(shares, 1)
