@@ -88,7 +88,8 @@ class Demo:
     def _kill(self, worker: str) -> None:
         """Kills a worker while it executes."""
         pid = self._pids[worker]
-        self._until(f"{worker} executes", lambda: bool(self._ledger.open_of(pid)))
+        # All that it owns: an execution that it was told and had not begun would look like a lost one.
+        self._until(f"{worker} executes all its items", lambda: self._ledger.executes_all(worker, pid))
         self._fleet.kill(worker)
         self._look()  # what it had still told
         interrupted = self._ledger.killed(pid)

@@ -101,10 +101,10 @@ class Fleet:
             raise RuntimeError(f"{worker} ended with status {status}")
 
     def _start_sidecar(self, sidecar: str, socket: Path) -> None:
-        data = self._folder / sidecar
-        data.mkdir()
-        arguments = [str(self._sidekeeper), "serve", "--listen", f"unix:{socket}", "--data-dir", str(data)]
-        if self._zookeeper is not None:
+        arguments = [str(self._sidekeeper), "serve", "--listen", f"unix:{socket}"]
+        if self._zookeeper is None:
+            arguments += ["--data-dir", str(self._folder / sidecar)]
+        else:
             # The sidecars share this machine, but are to be servers of their own; the address is only a name.
             address = f"10.0.0.{len(self._sidecars) + 1}"
             arguments += ["--zookeeper", self._zookeeper, "--namespace", self._namespace, "--instance-ip", address]

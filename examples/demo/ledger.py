@@ -77,6 +77,10 @@ class Ledger:
         """What a process executes now."""
         return [one for one in self.executions.values() if one.pid == pid and not one.ended]
 
+    def executes_all(self, worker: str, pid: int) -> bool:
+        """Whether a process executes all items that its worker owns."""
+        return sorted(one.item for one in self.open_of(pid)) == self.owned[worker] != []
+
     def killed(self, pid: int) -> list[Execution]:
         """A process was killed; returns what it executed."""
         interrupted = self.open_of(pid)

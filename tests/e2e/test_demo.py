@@ -1,0 +1,122 @@
+"""The demo: that it is well, and that it would tell if it were not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import ROOT, ZooKeeperServer
+from ledger import INTERVAL, ITEMS, Ledger
+
+DEMO = ROOT / "examples" / "demo" / "demo.py"
+FIRST = datetime(2030, 1, 1, 12, 0, 0, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize("registry", ["embedded", "zookeeper"])
+def test_the_demo_ends_well(binary: Path, zookeeper: ZooKeeperServer, registry: str) -> None:
+    arguments = [sys.executable, str(DEMO), "--sidekeeper", str(binary)]
+    if registry == "zookeeper":
+        arguments += ["--zookeeper", zookeeper.address]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "each executed exactly once" in done.stdout
+    assert "is killed while it executes items" in done.stdout
+
+
+def test_ctrl_c_cleans_up(binary: Path, tmp_path: Path) -> None:
+    arguments = [sys.executable, str(DEMO), "--sidekeeper", str(binary)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "has items" in line:
+                demo.send_signal(signal.SIGINT)
+                break
+        rest = demo.stdout.read()
+    assert demo.returncode == 130, rest
+    assert list(tmp_path.iterdir()) == []
+
+
+class Story:
+    """Tells a ledger of two fires, all well but for what a test leaves out or adds."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.token = 0
+
+    def start(self, fire: datetime, item: int, worker: str = "worker-1", **changes: Any) -> str:
+        self.token += 1
+        event = {
+            "event": "start",
+            "worker": worker,
+            "pid": 1,
+            "item": item,
+            "parameter": "x",
+            "fire": fire.isoformat(),
+            "source": "SCHEDULE",
+            "fencing_token": self.token,
+            "execution_id": f"{worker}-{self.token}",
+            **changes,
+        }
+        self.ledger.take(event)
+        return str(event["execution_id"])
+
+    def end(self, execution_id: str) -> None:
+        self.ledger.take({"event": "end", "worker": "worker-1", "execution_id": execution_id})
+
+    def fires(self, without: tuple[datetime, int] | None = None) -> None:
+        for fire in (FIRST, FIRST + INTERVAL):
+            for item in ITEMS:
+                if (fire, item) != without:
+                    self.end(self.start(fire, item))
+
+    def faults(self) -> list[str]:
+        return self.ledger.faults(FIRST, FIRST + INTERVAL)
+
+
+def test_the_demo_has_nothing_to_say_when_all_is_well() -> None:
+    story = Story()
+    story.fires()
+    assert story.faults() == []
+
+
+def test_the_demo_sees_a_lost_item() -> None:
+    story = Story()
+    story.fires(without=(FIRST + INTERVAL, 3))
+    assert [fault.split(", ")[1] for fault in story.faults()] == ["item 3: not executed"]
+
+
+def test_the_demo_sees_an_item_executed_twice() -> None:
+    story = Story()
+    story.fires()
+    story.end(story.start(FIRST + INTERVAL, 3, worker="worker-2"))
+    assert ["executed 2 times, by worker-1, worker-2" in fault for fault in story.faults()] == [True]
+
+
+def test_the_demo_sees_an_execution_that_is_never_ended() -> None:
+    story = Story()
+    story.fires(without=(FIRST, 0))
+    story.start(FIRST, 0)
+    assert any("did not end it" in fault for fault in story.faults())
+    story.ledger.killed(1)
+    assert not any("did not end it" in fault for fault in story.faults())
+
+
+def test_the_demo_sees_a_token_that_does_not_grow() -> None:
+    story = Story()
+    story.fires(without=(FIRST + INTERVAL, 5))
+    story.end(story.start(FIRST + INTERVAL, 5, fencing_token=2))
+    assert ["fencing token 2 after 6" in fault for fault in story.faults()] == [True]
+
+
+def test_the_demo_counts_fires_without_any_execution() -> None:
+    story = Story()
+    story.fires()
+    assert len(story.ledger.fires(FIRST, FIRST + timedelta(seconds=6))) == 4
+    assert len(story.ledger.faults(FIRST, FIRST + timedelta(seconds=6))) == 12
