@@ -66,6 +66,12 @@ impl Path {
         }
     }
 
+    /// The node beside this one whose name is this one's with a suffix that our own code spells.
+    pub fn sibling_with_suffix(&self, suffix: &str) -> Self {
+        debug_assert!(!suffix.contains('/'), "{suffix:?}");
+        Self(format!("{}{suffix}", self.0).into())
+    }
+
     /// The node above, `None` for the root.
     pub fn parent(&self) -> Option<Self> {
         match self.0.rsplit_once('/') {

@@ -67,6 +67,8 @@ pub enum Effect {
     Elect(Transaction),
     /// Read the job's subtree again: the view may have missed something.
     Refresh,
+    /// Read which fires of the job's items have been started, and come back.
+    ReadLedger,
     /// Tell the application.
     Tell(Event),
     /// Answer a call of the application.

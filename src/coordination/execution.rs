@@ -155,7 +155,8 @@ impl Participant {
         if self.fires.planned.is_empty() || self.phase != Phase::Active {
             return;
         }
-        if !self.is_registered() || self.view.is_resharding() || !self.may_commit(now, Purpose::Start) {
+        let ready = self.is_registered() && !self.view.is_resharding() && self.is_ledger_read();
+        if !ready || !self.may_commit(now, Purpose::Start) {
             return;
         }
         let Some(settings) = &self.settings else { return };
@@ -210,6 +211,7 @@ impl Participant {
                     instance.as_str(),
                 ));
             }
+            transaction.extend(self.ledger_operation(item, planned.scheduled));
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
             batch.insert(item, Starting { planned, index });
         }
@@ -235,6 +237,7 @@ impl Participant {
             let assigned = || self.told.executable_item(item).map(|assigned| assigned.token);
             let Some(token) = tokens.get(index).copied().flatten().or_else(assigned) else { continue };
             let execution_id = self.executions.open(item);
+            self.ledger.written(item, planned.scheduled);
             self.tell_event(Event::Execute(Execute {
                 execution_id,
                 item,
@@ -252,6 +255,7 @@ impl Participant {
     /// Nothing was started, or nobody knows: plan it again. What has become of it shows in the view.
     pub(super) fn start_failed(&mut self, error: &CommitError, unknown: bool) {
         let starting = std::mem::take(&mut self.executions.starting);
+        self.ledger.doubt();
         if unknown {
             self.executions.unresolved = starting;
             return;

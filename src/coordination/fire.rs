@@ -51,6 +51,9 @@ pub(super) struct Fires {
     next: Option<Timestamp>,
     latest: Option<Timestamp>,
     last_seen: Option<Timestamp>,
+    /// When the participant came to be; its first schedule begins there, so that a fire during its registration is
+    /// not missed.
+    begin: Option<Timestamp>,
     reschedule: bool,
     due: Option<Due>,
     /// What is to start, by item.
@@ -66,6 +69,14 @@ impl Fires {
     /// When the job fires next.
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.next
+    }
+
+    /// Notes when the participant came to be.
+    pub(super) fn begin(&mut self, now: Timestamp) {
+        if self.last_seen.is_none() {
+            self.last_seen = Some(now);
+            self.begin = Some(now);
+        }
     }
 
     /// The schedule may have changed.
@@ -84,18 +95,14 @@ impl Fires {
         self.missed_at.clear();
     }
 
-    /// The flags are in the registry.
-    pub(super) fn flagged(&mut self) {
-        for item in self.flagging.drain(..) {
-            if let Some(scheduled) = self.to_flag.remove(&item) {
-                self.missed_at.insert(item, scheduled);
-            }
-        }
+    /// The latest fire that has come.
+    pub(super) fn latest(&self) -> Option<Timestamp> {
+        self.latest
     }
 
-    /// The flags were not written; they will be tried again.
-    pub(super) fn flag_failed(&mut self) {
-        self.flagging.clear();
+    /// Whether a fire waits to be divided.
+    pub(super) fn is_due(&self) -> bool {
+        self.due.is_some()
     }
 
     /// Steps the schedule to the present.
@@ -108,6 +115,7 @@ impl Fires {
         if set_back || std::mem::take(&mut self.reschedule) {
             // What has fired does not fire again because the schedule changed.
             let from = self.latest.map_or(now, |latest| latest.max(now));
+            let from = self.begin.take().map_or(from, |begin| begin.min(from));
             self.next = schedule.and_then(|schedule| schedule.next_after(from));
         }
         let (Some(schedule), Some(first)) = (schedule, self.next) else { return };
@@ -124,7 +132,11 @@ impl Fires {
 }
 
 /// The latest fire that is not after `now`, and the one before it if both are in the span from `first`.
-fn latest_until(schedule: &Schedule, first: Timestamp, now: Timestamp) -> (Timestamp, Option<Timestamp>) {
+pub(super) fn latest_until(
+    schedule: &Schedule,
+    first: Timestamp,
+    now: Timestamp,
+) -> (Timestamp, Option<Timestamp>) {
     let (mut latest, mut before) = (first, None);
     let mut steps = 0;
     while let Some(following) = schedule.next_after(latest).filter(|following| *following <= now) {
@@ -153,7 +165,10 @@ impl Participant {
         if !self.is_registered() || self.view.is_resharding() {
             return;
         }
-        self.divide_due();
+        if !self.is_ledger_read() {
+            return;
+        }
+        self.divide_due(now);
         self.plan_misfires(now);
     }
 
@@ -176,11 +191,32 @@ impl Participant {
         }
     }
 
-    fn divide_due(&mut self) {
+    /// The flags are in the registry.
+    pub(super) fn flagged(&mut self) {
+        for item in std::mem::take(&mut self.fires.flagging) {
+            if let Some(scheduled) = self.fires.to_flag.remove(&item) {
+                self.ledger.written(item, scheduled);
+                self.fires.missed_at.insert(item, scheduled);
+            }
+        }
+    }
+
+    /// The flags were not written; they will be tried again.
+    pub(super) fn flag_failed(&mut self) {
+        self.fires.flagging.clear();
+        self.ledger.doubt();
+    }
+
+    fn divide_due(&mut self, now: Now) {
         let Some(due) = self.fires.due.take() else { return };
         let active = self.phase == Phase::Active;
         let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
         for item in items {
+            let planned =
+                self.fires.planned.get(&item).is_some_and(|planned| planned.scheduled >= due.scheduled);
+            if planned || self.was_started(item, due.scheduled, now.wall) {
+                continue;
+            }
             let free = active && !self.is_busy(item) && !self.fires.planned.contains_key(&item);
             if !free || due.late {
                 self.missed(item, due.scheduled);
@@ -215,7 +251,8 @@ impl Participant {
 
     /// Flags missed fires of items that are not free, so that they survive us.
     pub(super) fn flag_misfires(&mut self, now: Now) {
-        if self.fires.to_flag.is_empty() || !self.is_registered() || self.view.is_resharding() {
+        let ready = self.is_registered() && !self.view.is_resharding() && self.is_ledger_read();
+        if self.fires.to_flag.is_empty() || !ready {
             return;
         }
         if !self.may_commit(now, Purpose::FlagMisfire) {
@@ -231,8 +268,11 @@ impl Participant {
         if items.is_empty() {
             return;
         }
-        let flag = |item: &Item| Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");
-        let transaction = items.iter().map(flag).collect();
+        let mut transaction = Vec::new();
+        for (item, scheduled) in &self.fires.to_flag {
+            transaction.push(Operation::create(paths.item_misfire(*item), NodeKind::Persistent, ""));
+            transaction.extend(self.ledger_operation(*item, *scheduled));
+        }
         self.fires.flagging = items;
         self.commit(Purpose::FlagMisfire, transaction);
     }

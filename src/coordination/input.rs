@@ -1,10 +1,11 @@
 //! All that can happen to a participant, as a closed list.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::job::Generation;
+use crate::job::{Generation, Item};
 use crate::tree::CommitResult;
 use crate::tree::{SessionId, WatchEvent};
 
@@ -60,6 +61,8 @@ pub enum Input {
     Committed(CommitId, CommitResult),
     /// An attempt to elect has ended; the view tells who leads.
     Elected(Result<(), String>),
+    /// The ledger was read: the latest fire of each item that has an entry, `None` if the entry is unreadable.
+    Ledger(Result<BTreeMap<Item, Option<Timestamp>>, String>),
     /// The application reports results.
     Report(Ticket, Vec<ExecutionResult>),
     /// The application has taken note of an assignment.

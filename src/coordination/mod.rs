@@ -6,7 +6,7 @@
 //!
 //! The decisions, in the order in which each step takes them:
 //! [`registration`] (are we an instance?), [`assignment`] (what is the application to know?), [`election`] (who
-//! leads?), [`sharding`] (who owns what?), [`fire`] (what is due?), [`execution`] (what starts, what has ended?),
+//! leads?), [`sharding`] (who owns what?), [`ledger`] (what has been started?), [`fire`] (what is due?), [`execution`] (what starts, what has ended?),
 //! [`departure`] (how do we leave?).
 
 pub mod assignment;
@@ -16,6 +16,7 @@ pub mod election;
 pub mod execution;
 pub mod fire;
 pub mod input;
+pub mod ledger;
 pub mod participant;
 pub mod pending;
 pub mod registration;

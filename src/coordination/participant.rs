@@ -21,6 +21,7 @@ use super::election::Election;
 use super::execution::Executions;
 use super::fire::Fires;
 use super::input::{Input, Now, Ticket};
+use super::ledger::Ledger;
 use super::pending::Pending;
 use super::settings::Settings;
 use super::sharding::Sharding;
@@ -112,6 +113,7 @@ pub struct Participant {
     pub(super) election: Election,
     pub(super) sharding: Sharding,
     pub(super) told: Told,
+    pub(super) ledger: Ledger,
     pub(super) fires: Fires,
     pub(super) executions: Executions,
     /// What this step has asked for so far.
@@ -138,6 +140,7 @@ impl Participant {
             election: Election::default(),
             sharding: Sharding::default(),
             told: Told::default(),
+            ledger: Ledger::default(),
             fires: Fires::default(),
             executions,
             effects: Vec::new(),
@@ -146,6 +149,7 @@ impl Participant {
 
     /// Takes in what happened, looks at everything, and gives what is to be done, in this order.
     pub fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
+        self.fires.begin(now.wall);
         for input in inputs {
             self.take(now, input);
         }
@@ -156,6 +160,7 @@ impl Participant {
             self.tell();
             self.elect(now);
             self.shard(now);
+            self.consult_ledger(now);
             self.fire(now);
             self.flag_misfires(now);
             self.start(now);
@@ -174,8 +179,13 @@ impl Participant {
             Phase::Draining { deadline, .. } => *deadline,
             Phase::Joining | Phase::Active | Phase::Leaving(_) | Phase::Ended => None,
         };
-        let mono = [drain, self.pending.next_retry(now.mono), self.election.next_retry(now.mono)];
-        let mono = mono.into_iter().flatten().filter(|at| *at > now.mono).min();
+        let retries = [
+            self.pending.next_retry(now.mono),
+            self.election.next_retry(now.mono),
+            self.ledger.next_retry(now.mono),
+            drain,
+        ];
+        let mono = retries.into_iter().flatten().filter(|at| *at > now.mono).min();
         let wall = if self.told.attached { self.fires.next() } else { None };
         Wakeup { wall, mono }
     }
@@ -214,6 +224,7 @@ impl Participant {
             Input::Watch(event) => self.view.apply(event),
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
+            Input::Ledger(read) => self.ledger_read(now, read),
             Input::Report(ticket, results) => self.report(ticket, &results),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
             Input::Detached => self.leave(EndReason::Detached),
@@ -232,6 +243,7 @@ impl Participant {
         self.pending.clear();
         self.election = Election::default();
         self.sharding = Sharding::default();
+        self.ledger = Ledger::default();
         self.fires.forget();
         self.cancel_executions(CancelReason::LeaseLost);
         self.tell_session_lost();
@@ -252,7 +264,7 @@ impl Participant {
                     Purpose::Shard => self.sharding.committed(),
                     Purpose::Start => self.started(now, &results),
                     Purpose::Complete => self.completed(),
-                    Purpose::FlagMisfire => self.fires.flagged(),
+                    Purpose::FlagMisfire => self.flagged(),
                     Purpose::Leave => self.left(),
                     Purpose::Abdicate | Purpose::FlagResharding => {}
                 }
@@ -270,7 +282,7 @@ impl Participant {
                 match purpose {
                     Purpose::Start => self.start_failed(&error, unknown),
                     Purpose::Complete => self.complete_failed(&error),
-                    Purpose::FlagMisfire => self.fires.flag_failed(),
+                    Purpose::FlagMisfire => self.flag_failed(),
                     Purpose::Leave => self.leave_failed(&error),
                     Purpose::Shard => self.sharding.failed(),
                     Purpose::Register | Purpose::Abdicate | Purpose::FlagResharding => {}

@@ -199,6 +199,11 @@ impl Participant {
         }
         let monitors = self.settings.as_ref().is_some_and(|s| s.configuration.monitor_execution);
         let Some(progress) = &mut self.sharding.progress else { return transaction };
+        if !self.view.necessary() {
+            // The flag goes up with the first change and down with the last, so that whoever sees the changes one by
+            // one knows when they are complete.
+            transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
+        }
         let mut size: usize = transaction.iter().map(Operation::wire_size).sum();
         let beyond = self.view.items().range(Item(progress.plan.total)..).map(|(item, _)| (*item, None));
         let within = (0..).map(Item).zip(progress.plan.owners.iter().map(Some));
@@ -220,15 +225,11 @@ impl Participant {
             progress.done_next += 1;
         }
         progress.finished_next = finished;
-        match (finished, self.view.necessary()) {
-            (true, true) => transaction.push(Operation::delete(paths.necessary())),
-            (false, false) => {
-                transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
+        if finished {
+            transaction.push(Operation::delete(paths.necessary()));
+            if self.view.processing() {
+                transaction.push(Operation::delete(paths.processing()));
             }
-            (true, false) | (false, true) => {}
-        }
-        if finished && self.view.processing() {
-            transaction.push(Operation::delete(paths.processing()));
         }
         transaction
     }

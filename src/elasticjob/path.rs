@@ -9,12 +9,14 @@ use crate::tree::Path;
 #[derive(Debug, Clone)]
 pub struct JobPaths {
     root: Path,
+    own: Path,
 }
 
 impl JobPaths {
     /// The paths of a job under a namespace.
     pub fn new(namespace: &Path, job: &JobName) -> Self {
-        Self { root: namespace.child(job.as_str()) }
+        let own = namespace.sibling_with_suffix("-sidekeeper").child(job.as_str());
+        Self { root: namespace.child(job.as_str()), own }
     }
 
     /// The job's own node; holds the Java class name or type.
@@ -81,6 +83,17 @@ impl JobPaths {
     /// The flag that a fire of an item was missed.
     pub fn item_misfire(&self, item: Item) -> Path {
         self.root.child(&format!("sharding/{item}/misfire"))
+    }
+
+    /// Where we write down which fires were started: under our own root beside the namespace, where Java peers do
+    /// not look (protocol 12).
+    pub fn ledger(&self) -> Path {
+        self.own.child("fires")
+    }
+
+    /// The latest fire of an item that was started.
+    pub fn ledger_entry(&self, item: Item) -> Path {
+        self.own.child(&format!("fires/{item}"))
     }
 
     /// Another node of an item.

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod hub;
+pub mod ledger;
 pub mod observer;
 pub mod participant;
 pub mod session;

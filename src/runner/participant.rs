@@ -25,6 +25,7 @@ use crate::telemetry;
 use crate::tree::{NodeKind, Path, WatchEvent};
 
 use super::clock::Clock;
+use super::ledger;
 use super::session::Current;
 
 /// Calls of the application that wait to be taken; the callers beyond wait in their own tasks.
@@ -359,6 +360,11 @@ impl Runner {
                 }));
             }
             Effect::Refresh => self.open_watch(),
+            Effect::ReadLedger => {
+                let Some((session, _)) = &self.session else { return };
+                let read = ledger::read(Arc::clone(session), self.identity.paths.ledger());
+                self.in_flight.push(Box::pin(async move { Input::Ledger(read.await) }));
+            }
             Effect::Tell(event) => self.tell(now, event),
             Effect::Answer(ticket, answer) => {
                 if let Some(sender) = self.tickets.remove(&ticket) {

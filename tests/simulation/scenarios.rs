@@ -56,6 +56,42 @@ fn p5_without_faults_each_item_runs_once_at_each_fire() {
 }
 
 #[test]
+fn p5_each_item_runs_once_at_each_fire_while_instances_join_and_leave() {
+    for seed in seeds(200) {
+        let mut world = World::new(seed, six_items());
+        world.duration_max_ms = 300;
+        world.join();
+        world.run_for(2_500);
+        let from = Timestamp::from_second(world.now.as_second() / 2 * 2 + 2).unwrap();
+        for _ in 0..12 {
+            // Close to a fire, where it hurts.
+            let next_fire = Timestamp::from_second(world.now.as_second() / 2 * 2 + 2).unwrap();
+            let offset = world.random.below(60) as i64 - 30;
+            world.run_until(next_fire + jiff::SignedDuration::from_millis(offset));
+            let staying = world.staying();
+            let pick = staying[world.random.below(staying.len() as u64) as usize];
+            match world.random.below(3) {
+                0 if staying.len() < 4 => drop(world.join()),
+                1 if staying.len() > 1 => world.drain(pick),
+                _ => {}
+            }
+            world.run_for(1_000);
+        }
+        let to = Timestamp::from_second(world.now.as_second() / 2 * 2).unwrap();
+        for ((instant, item), count) in starts(&world, from, to) {
+            let starts: Vec<_> = world.starts.iter().filter(|start| start.item == item).collect();
+            assert_eq!(
+                count,
+                1,
+                "seed {seed}: fire {instant} of item {item}:\n{}\n{:#?}",
+                lines(&starts),
+                world.log
+            );
+        }
+    }
+}
+
+#[test]
 fn p1_p2_p3_hold_while_instances_come_and_go() {
     for seed in seeds(200) {
         let mut world = World::new(seed, six_items());
@@ -116,4 +152,12 @@ fn p6_nothing_of_ours_is_left_after_a_drain() {
             .collect();
         assert!(left.is_empty(), "seed {seed}: {left:?}");
     }
+}
+
+fn lines(starts: &[&crate::world::Start]) -> String {
+    let line = |start: &&crate::world::Start| {
+        let source = if start.misfire { "misfire" } else { "schedule" };
+        format!("{} -> node {} at {} ({source})\n", start.scheduled, start.node, start.at)
+    };
+    starts.iter().map(line).collect()
 }

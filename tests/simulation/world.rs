@@ -25,6 +25,7 @@ use crate::random::Random;
 enum Ask {
     Commit(CommitId, Transaction),
     Elect(Transaction),
+    ReadLedger,
     Watch,
 }
 
@@ -49,6 +50,7 @@ pub struct Node {
     suspended: bool,
     /// The application was killed: it executes nothing any more.
     dead: bool,
+    leaving: bool,
 }
 
 /// One start of an execution, for the record.
@@ -58,6 +60,8 @@ pub struct Start {
     pub item: Item,
     pub misfire: bool,
     pub node: usize,
+    /// When it was told.
+    pub at: Timestamp,
 }
 
 pub struct World {
@@ -72,6 +76,8 @@ pub struct World {
     tokens: BTreeMap<Item, i64>,
     configuration: JobConfiguration,
     pub seed: u64,
+    /// What happened, for looking at a failure.
+    pub log: Vec<String>,
     /// How long an application takes, at most, in milliseconds.
     pub duration_max_ms: u64,
 }
@@ -90,6 +96,7 @@ impl World {
             tokens: BTreeMap::new(),
             configuration,
             seed,
+            log: Vec::new(),
             duration_max_ms: 700,
         }
     }
@@ -102,6 +109,7 @@ impl World {
     /// A new application with a sidecar of its own.
     pub fn join(&mut self) -> usize {
         let name = self.nodes.len();
+        self.log.push(format!("{} join {name}", self.now));
         let ip = Ipv4Addr::new(10, 0, 0, u8::try_from(name % 250).unwrap() + 1);
         let job = self.configuration.job_name.clone();
         let namespace = Path::parse("/ns").unwrap();
@@ -131,6 +139,7 @@ impl World {
             tickets: 0,
             suspended: false,
             dead: false,
+            leaving: false,
         });
         name
     }
@@ -139,30 +148,41 @@ impl World {
         (0..self.nodes.len()).filter(|node| self.nodes[*node].ended.is_none()).collect()
     }
 
+    /// The nodes that live and are not leaving.
+    pub fn staying(&self) -> Vec<usize> {
+        self.alive().into_iter().filter(|node| !self.nodes[*node].leaving).collect()
+    }
+
     /// The application is gone: its executions end without a report.
     pub fn kill(&mut self, node: usize) {
         self.interrupted += self.nodes[node].executions.len();
         self.nodes[node].executions.clear();
         self.nodes[node].dead = true;
+        self.nodes[node].leaving = true;
         self.nodes[node].results.push_back(Input::Detached);
     }
 
     /// The sidecar is told to stop.
     pub fn drain(&mut self, node: usize) {
         let deadline = self.time().mono + Duration::from_secs(25);
+        self.log.push(format!("{} drain {node}", self.now));
+        self.nodes[node].leaving = true;
         self.nodes[node].results.push_back(Input::Drain { deadline });
     }
 
-    /// The server ends the session, and the node learns it; then it opens another one.
+    /// The node learns that its session is lost, and then the server ends it: in the order that a lease guarantees
+    /// (P4). Then the node opens another one.
     pub fn expire(&mut self, node: usize) {
+        self.nodes[node].line.clear();
+        self.nodes[node].results.retain(|input| matches!(input, Input::Detached | Input::Drain { .. }));
+        self.nodes[node].watch = None;
+        self.nodes[node].results.push_front(Input::SessionLost);
+        self.step(node);
         let id = self.nodes[node].session.id();
         self.registry.expire(id);
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         let node = &mut self.nodes[node];
         node.line.clear();
-        node.results.clear();
-        node.watch = None;
-        node.results.push_back(Input::SessionLost);
         node.results.push_back(Input::SessionOpened(session.id()));
         node.session = session;
         node.line.push_back(Ask::Watch);
@@ -197,6 +217,11 @@ impl World {
                 }
                 let _ = node.session.commit(transaction).now_or_never().unwrap();
                 node.results.push_back(Input::Elected(Ok(())));
+            }
+            Some(Ask::ReadLedger) => {
+                let folder = Path::parse("/ns-sidekeeper/job/fires").unwrap();
+                let read = sidekeeper::runner::ledger::read(Arc::clone(&node.session), folder);
+                node.results.push_back(Input::Ledger(read.now_or_never().unwrap_or(Err("later".into()))));
             }
             Some(Ask::Watch) => {
                 let root = Path::parse("/ns/job").unwrap();
@@ -245,6 +270,7 @@ impl World {
         match effect {
             Effect::Commit { id, transaction, .. } => node.line.push_back(Ask::Commit(id, transaction)),
             Effect::Elect(transaction) => node.line.push_back(Ask::Elect(transaction)),
+            Effect::ReadLedger => node.line.push_back(Ask::ReadLedger),
             Effect::Refresh => node.line.push_back(Ask::Watch),
             Effect::Tell(event) => self.told(index, event),
             Effect::Answer(_, answer) => {
@@ -254,12 +280,16 @@ impl World {
             Effect::End(reason) => {
                 assert!(node.executions.is_empty(), "seed {}: ended with open executions", self.seed);
                 node.ended = Some(reason);
+                self.log.push(format!("{} {index} ended", self.now));
             }
         }
     }
 
     fn told(&mut self, index: usize, event: Event) {
         let seed = self.seed;
+        if !matches!(event, Event::Execute(_) | Event::JobChanged { .. }) {
+            self.log.push(format!("{} {index} {event:?}", self.now));
+        }
         match event {
             Event::AssignmentChanged { assignment, .. } => {
                 let node = &mut self.nodes[index];
@@ -317,6 +347,7 @@ impl World {
             item: execute.item,
             misfire: execute.source == Source::Misfire,
             node: index,
+            at: self.now,
         });
     }
 
@@ -413,7 +444,13 @@ impl World {
     pub fn describe(&self) -> String {
         let lines = self.alive().into_iter().map(|index| {
             let node = &self.nodes[index];
-            format!("{index}: items {:?}, suspended {}, line {}\n{:#?}", node.items, node.suspended, node.line.len(), node.core)
+            format!(
+                "{index}: items {:?}, suspended {}, line {}\n{:#?}",
+                node.items,
+                node.suspended,
+                node.line.len(),
+                node.core
+            )
         });
         lines.collect()
     }

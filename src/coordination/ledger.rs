@@ -1,0 +1,180 @@
+//! Which fires of an item have been started, by whomever (P5).
+//!
+//! A fire that meets a resharding could be executed by the old owner, by the new one, by both or by neither: each sees
+//! the flag, the assignment and its own clock at slightly other times. So the transaction that starts an item also
+//! writes down for which instant, in a node under our own root (`/{namespace}-sidekeeper/{job}/fires/{item}`, protocol
+//! 12), and whoever owns the items after a resharding reads that before it fires. The check on the sharding's version
+//! in the same transaction orders all starts of an old owner before the read of the new one.
+//!
+//! Java peers do not keep the ledger; with them, an item may run twice or not at all at a fire that meets a
+//! resharding, as it always could. Jobs that do not monitor executions have none either.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::job::{Generation, Item};
+use crate::tree::{NodeKind, Operation};
+
+use super::effect::{Effect, Source};
+use super::fire::{MISFIRE_THRESHOLD, Planned, latest_until};
+use super::input::Now;
+use super::participant::Participant;
+
+/// The pause before a failed read is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How old a fire may be that an item's new owner makes up for. Above the longest session timeout (10 minutes), after
+/// which the items of a dead machine change hands; a longer gap means that the job was off, and nobody expects what
+/// was missed then.
+const HANDOVER_MAX: SignedDuration = SignedDuration::from_mins(11);
+/// An entry that lies this far in the future was written by a clock that was wrong; it must not stop the job.
+const CLOCK_WRONG: SignedDuration = SignedDuration::from_hours(1);
+
+/// What is known of an item's node.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// The latest fire that was started or flagged as missed.
+    latest: Option<Timestamp>,
+    exists: bool,
+}
+
+/// The ledger of one job, as far as it concerns our items.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// The sharding for which the entries were read.
+    generation: Option<Generation>,
+    entries: BTreeMap<Item, Entry>,
+    /// The sharding for which a read is under way.
+    reading: Option<Generation>,
+    retry_at: Option<Duration>,
+}
+
+impl Ledger {
+    /// When a failed read is tried again.
+    pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
+        self.retry_at.filter(|at| *at > now)
+    }
+
+    /// The entries may be wrong: read them again.
+    pub(super) fn doubt(&mut self) {
+        self.generation = None;
+    }
+
+    fn latest(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
+        let latest = self.entries.get(&item).and_then(|entry| entry.latest);
+        latest.filter(|latest| latest.duration_since(now) <= CLOCK_WRONG)
+    }
+
+    /// Notes that our transaction has written an item's entry.
+    pub(super) fn written(&mut self, item: Item, scheduled: Timestamp) {
+        let entry = self.entries.entry(item).or_insert(Entry { latest: None, exists: true });
+        entry.exists = true;
+        entry.latest = Some(scheduled);
+    }
+}
+
+/// Reads an entry: milliseconds since 1970. Anything else counts as none.
+pub fn read_entry(data: &[u8]) -> Option<Timestamp> {
+    Timestamp::from_millisecond(std::str::from_utf8(data).ok()?.parse().ok()?).ok()
+}
+
+impl Participant {
+    fn keeps_ledger(&self) -> bool {
+        self.settings.as_ref().is_some_and(|settings| settings.configuration.monitor_execution)
+    }
+
+    /// Whether it is known which fires of our items have been started.
+    pub(super) fn is_ledger_read(&self) -> bool {
+        !self.keeps_ledger() || self.ledger.generation == Some(self.told.generation())
+    }
+
+    /// Whether a fire of an item has been started before.
+    pub(super) fn was_started(&self, item: Item, scheduled: Timestamp, now: Timestamp) -> bool {
+        self.keeps_ledger() && self.ledger.latest(item, now).is_some_and(|latest| latest >= scheduled)
+    }
+
+    /// The step that writes an item's entry, to go with the one that starts it.
+    pub(super) fn ledger_operation(&self, item: Item, scheduled: Timestamp) -> Option<Operation> {
+        let entry = self.ledger.entries.get(&item).filter(|_| self.keeps_ledger())?;
+        let path = self.identity.paths.ledger_entry(item);
+        // An instant that was made up for late must not hide a later one.
+        let latest = entry.latest.map_or(scheduled, |latest| latest.max(scheduled));
+        let data = latest.as_millisecond().to_string();
+        Some(match entry.exists {
+            true => Operation::set(path, data),
+            false => Operation::create(path, NodeKind::Persistent, data),
+        })
+    }
+
+    /// Has the ledger read after each sharding.
+    pub(super) fn consult_ledger(&mut self, now: Now) {
+        let generation = self.told.generation();
+        let pausing = self.ledger.retry_at.is_some_and(|at| now.mono < at);
+        if self.is_ledger_read() || self.ledger.reading.is_some() || pausing {
+            return;
+        }
+        if !self.is_registered() || self.view.is_resharding() || self.told.executable().next().is_none() {
+            return;
+        }
+        self.ledger.reading = Some(generation);
+        self.effects.push(Effect::ReadLedger);
+    }
+
+    /// The ledger was read.
+    pub(super) fn ledger_read(&mut self, now: Now, read: Result<BTreeMap<Item, Option<Timestamp>>, String>) {
+        let reading = self.ledger.reading.take();
+        let Ok(read) = read else {
+            self.ledger.retry_at = Some(now.mono.saturating_add(PAUSE));
+            return;
+        };
+        self.ledger.retry_at = None;
+        // A sharding that came in between makes the read worthless.
+        if reading != Some(self.told.generation()) {
+            return;
+        }
+        self.ledger.generation = reading;
+        self.ledger.entries = self
+            .told
+            .assignment
+            .iter()
+            .flat_map(|assignment| &assignment.items)
+            .map(|assigned| {
+                let found = read.get(&assigned.item);
+                (assigned.item, Entry { latest: found.copied().flatten(), exists: found.is_some() })
+            })
+            .collect();
+        self.take_over(now);
+    }
+
+    /// Makes up for fires that came while the items changed hands, and that nobody started.
+    fn take_over(&mut self, now: Now) {
+        let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.clone());
+        let Some(schedule) = schedule else { return };
+        let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
+        for item in items {
+            let Some(latest) = self.ledger.latest(item, now.wall) else { continue };
+            let Some(missed) = schedule.next_after(latest).filter(|missed| *missed <= now.wall) else {
+                continue;
+            };
+            if now.wall.duration_since(missed) > HANDOVER_MAX {
+                continue;
+            }
+            let (newest, _) = latest_until(&schedule, missed, now.wall);
+            // Who came after a fire makes up for it only while it is fresh: then it met our registration. What was
+            // missed before we came is not ours to judge; maybe nobody was there on purpose.
+            let witnessed = self.fires.latest().is_some_and(|fired| fired >= newest);
+            let fresh = now.wall.duration_since(newest) <= MISFIRE_THRESHOLD;
+            match (self.fires.is_due(), fresh) {
+                // The newest is about to be divided; what is missing lies before it.
+                (true, _) if missed < newest && witnessed => self.missed(item, missed),
+                (false, true) if !self.is_busy(item) => {
+                    let planned = Planned { source: Source::Schedule, scheduled: newest };
+                    self.fires.planned.entry(item).or_insert(planned);
+                }
+                (false, false) if witnessed => self.missed(item, newest),
+                (true | false, _) => {}
+            }
+        }
+    }
+}
