@@ -37,10 +37,12 @@ impl Span {
         Self { first: Some(value), last: Some(value), step: 1 }
     }
 
-    /// Quartz: a step of 0 leaves the first value only; with `*` it has no effect.
+    /// Quartz: a step of 0 leaves the first value only; with `*` it has no effect. A range keeps its end, which must
+    /// be a value of the field all the same.
     fn with_step(self, step: u32) -> Self {
         match self.first {
-            Some(first) if step == 0 => Self::one(first),
+            Some(first) if step == 0 && self.last.is_none() => Self::one(first),
+            Some(_) if step == 0 => Self { step: u32::MAX, ..self },
             _ => Self { step: step.max(1), ..self },
         }
     }
@@ -130,8 +132,8 @@ impl<'t> Scanner<'t> {
         if self.eat('-') {
             span.last = Some(self.name().ok_or_else(|| self.malformed())?);
         }
-        // Quartz does not look at what follows a name. A well-formed step is accepted, and has no effect there.
-        self.step(Some(self.max_step()))?;
+        // Quartz does not look at what follows a name. A step is accepted, and has no effect there.
+        self.step(None)?;
         Ok(Item::Span(span))
     }
 

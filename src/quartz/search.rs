@@ -11,6 +11,14 @@ use super::days::Step;
 /// the rarest (the fifth Saturday of February comes every 28 or 40 years).
 const HORIZON: i16 = 100;
 
+/// What a search in wall time finds.
+struct Found {
+    /// Where the search stood: a time of day that is named, on a day from which `W` may name another one. A clock
+    /// change on that day counts too, because the search has to pass it.
+    stood: DateTime,
+    wall: DateTime,
+}
+
 /// See [`Expression::next_after`].
 pub(super) fn next_after(expression: &Expression, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let last_year = zone.to_datetime(after).year().saturating_add(HORIZON);
@@ -18,7 +26,13 @@ pub(super) fn next_after(expression: &Expression, after: Timestamp, zone: &TimeZ
     let mut floor = start.with().subsec_nanosecond(0).build().ok()?;
     // Each round leaves one gap of the zone behind, and there are at most a few a year.
     loop {
-        let wall = expression.next_wall_time(floor, last_year)?;
+        let Found { stood, wall } = expression.next_wall_time(floor, last_year)?;
+        if stood != wall
+            && let AmbiguousOffset::Gap { before, .. } = zone.to_ambiguous_timestamp(stood).offset()
+        {
+            floor = gap_end(stood, before, zone)?;
+            continue;
+        }
         let instant = zone.to_ambiguous_timestamp(wall);
         match instant.offset() {
             AmbiguousOffset::Gap { before, .. } => floor = gap_end(wall, before, zone)?,
@@ -40,7 +54,7 @@ fn gap_end(wall: DateTime, before: Offset, zone: &TimeZone) -> Option<DateTime> 
 
 impl Expression {
     /// The first wall time from `floor` on, up to the end of `last_year`.
-    fn next_wall_time(&self, floor: DateTime, last_year: i16) -> Option<DateTime> {
+    fn next_wall_time(&self, floor: DateTime, last_year: i16) -> Option<Found> {
         let (mut date, mut time) = (floor.date(), floor.time());
         // Each round ends the search or moves to a later date; a month costs at most a handful of rounds.
         while date.year() <= last_year {
@@ -52,7 +66,9 @@ impl Expression {
                     self.next_month(date)?
                 } else {
                     match self.days.next(date, named, floor) {
-                        Step::Found(found) => return Some(found.to_datetime(named)),
+                        Step::Found(found) => {
+                            return Some(Found { stood: date.to_datetime(named), wall: found.to_datetime(named) });
+                        }
                         Step::Move(later) => later,
                         Step::MonthOver => self.next_month(date)?,
                     }
