@@ -4,5 +4,6 @@ pub mod assignment;
 pub mod convert;
 pub mod event;
 pub mod participant;
+pub mod refusals;
 pub mod server;
 pub mod status;

@@ -10,6 +10,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::{Router, TcpIncoming};
 use tonic::transport::{Error, Server};
 use tonic_health::server::HealthReporter;
+use tower::layer::util::{Identity, Stack};
 
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentServiceServer;
@@ -17,11 +18,14 @@ use crate::proto::participant_service_server::ParticipantServiceServer;
 
 use super::assignment::Assignments;
 use super::participant::Participants;
+use super::refusals::LogRefusals;
 
 /// How often a silent connection is probed, so that an application that hangs with its host is noticed.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 /// How long a probe may go unanswered.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Calls on one connection at once: as many streams as may be attached, and a report for each.
+const STREAMS_MAX: u32 = 20_000;
 /// The largest message taken: a report of 10000 results fits, and a configuration document.
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -101,8 +105,11 @@ impl Health {
     }
 }
 
+/// All services behind one door.
+pub type Served = Router<Stack<LogRefusals, Identity>>;
+
 /// The router with all services, and the health to be kept.
-pub fn router(services: Services) -> Result<(Router, Health), tonic_reflection::server::Error> {
+pub fn router(services: Services) -> Result<(Served, Health), tonic_reflection::server::Error> {
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let descriptors = || {
         tonic_reflection::server::Builder::configure()
@@ -110,6 +117,8 @@ pub fn router(services: Services) -> Result<(Router, Health), tonic_reflection::
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let router = Server::builder()
+        .layer(LogRefusals)
+        .max_concurrent_streams(Some(STREAMS_MAX))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .add_service(health_service)
@@ -125,7 +134,7 @@ pub fn router(services: Services) -> Result<(Router, Health), tonic_reflection::
 }
 
 /// Serves on one listener until `stop` is true and the calls in progress have ended.
-pub async fn serve(router: Router, listener: Listener, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
+pub async fn serve(router: Served, listener: Listener, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
     let stopped = async move {
         // An error means that nobody can say stop any more, which is a stop.
         let _ = stop.wait_for(|stop| *stop).await;

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::elasticjob::task_id;
 use crate::job::{FencingToken, Item, JobConfiguration};
@@ -19,6 +20,8 @@ use super::input::{ExecutionResult, Now, Ticket};
 use super::participant::{Participant, Phase};
 use super::sharding::TRANSACTION_BYTES_MAX;
 
+/// How often the view is read again because of running nodes in the way, at most.
+const INVESTIGATION_PAUSE: Duration = Duration::from_secs(10);
 /// Lost executions whose late reports are still told apart from recorded ones.
 const LOST_REMEMBERED: usize = 1024;
 
@@ -71,6 +74,8 @@ pub(super) struct Executions {
     reported: Vec<Item>,
     /// What the completion in flight deletes.
     completing: Vec<Item>,
+    suspicious: bool,
+    investigated: Option<Duration>,
 }
 
 impl Executions {
@@ -86,6 +91,8 @@ impl Executions {
             unresolved: BTreeMap::new(),
             reported: Vec::new(),
             completing: Vec::new(),
+            suspicious: false,
+            investigated: None,
         }
     }
 
@@ -395,14 +402,37 @@ impl Participant {
         }
     }
 
-    /// Running nodes that carry our id, while we execute nothing there: what a lost session or an unknown outcome
-    /// left.
+    /// Running nodes of our items that nobody will delete: with our id, while we execute nothing there (what a lost
+    /// session or an unknown outcome left), or with that of an instance that is not online (H4).
     fn leftovers(&self) -> Vec<Item> {
         if !self.is_registered() || self.pending.is_in_flight(Purpose::Start) {
             return Vec::new();
         }
+        let mine = |item: &Item| self.told.executable_item(*item).is_some();
         let ours = self.view.running_of(&self.identity.instance);
-        ours.filter(|item| !self.executions.is_busy(*item)).collect()
+        let orphans = self.view.running_of_nobody().filter(mine);
+        ours.chain(orphans).filter(|item| !self.executions.is_busy(*item)).collect()
+    }
+
+    /// Notes that a running node is in the way. If nobody knows whose it is, the view is read again, which tells: one
+    /// that was left behind must not block its item for good (H4).
+    pub(super) fn suspect(&mut self, item: Item) {
+        let running = self.view.item(item).and_then(|view| view.running.as_ref());
+        let unknown = running.is_some_and(|running| running.owner.is_none());
+        if unknown && !self.executions.is_busy(item) {
+            self.executions.suspicious = true;
+        }
+    }
+
+    /// Has the view read again if a running node is in the way that nobody knows.
+    pub(super) fn investigate(&mut self, now: Now) {
+        let executions = &mut self.executions;
+        let recent =
+            executions.investigated.is_some_and(|at| now.mono < at.saturating_add(INVESTIGATION_PAUSE));
+        if std::mem::take(&mut executions.suspicious) && !recent {
+            executions.investigated = Some(now.mono);
+            self.effects.push(Effect::Refresh);
+        }
     }
 
     /// Tells the application to stop everything; what it still reports is too late.

@@ -219,6 +219,7 @@ impl Participant {
             }
             let free = active && !self.is_busy(item) && !self.fires.planned.contains_key(&item);
             if !free || due.late {
+                self.suspect(item);
                 self.missed(item, due.scheduled);
                 continue;
             }

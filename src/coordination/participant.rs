@@ -166,6 +166,7 @@ impl Participant {
             self.start(now);
             self.complete(now);
             self.depart(now);
+            self.investigate(now);
         }
         std::mem::take(&mut self.effects)
     }

@@ -130,6 +130,9 @@ impl Participant {
         self.sharding.wait_for(now.mono, waiting_for);
         self.sharding.progress = Some(plan);
         if must_wait {
+            for item in self.sharding.waiting_for.clone() {
+                self.suspect(item);
+            }
             self.sharding.progress = None;
             self.flag_resharding(now);
         } else if self.may_commit(now, Purpose::Shard) {

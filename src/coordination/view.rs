@@ -440,6 +440,13 @@ impl JobView {
         self.running_read.iter().copied().filter(move |item| owner(item) == Some(instance))
     }
 
+    /// The items with a running node that is known to be of an instance that is not online.
+    pub fn running_of_nobody(&self) -> impl Iterator<Item = Item> + '_ {
+        let owner = |item: &Item| self.item(*item).and_then(|item| item.running.as_ref()?.owner.as_ref());
+        let gone = move |item: &Item| owner(item).is_some_and(|owner| !self.instances.contains_key(owner));
+        self.running_read.iter().copied().filter(gone)
+    }
+
     /// The items with a missed fire.
     pub fn misfired(&self) -> &BTreeSet<Item> {
         &self.misfired

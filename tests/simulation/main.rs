@@ -10,6 +10,7 @@
 )]
 #![allow(clippy::print_stdout, unreachable_pub)]
 
+mod cases;
 mod random;
 mod scenarios;
 mod world;

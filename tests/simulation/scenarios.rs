@@ -96,6 +96,7 @@ fn p1_p2_p3_hold_while_instances_come_and_go() {
     for seed in seeds(200) {
         let mut world = World::new(seed, six_items());
         world.duration_max_ms = 3_000;
+        world.lossy = seed % 2 == 1;
         world.join();
         for _ in 0..60 {
             world.run_for(500);

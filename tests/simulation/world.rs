@@ -16,8 +16,8 @@ use sidekeeper::coordination::participant::{Identity, Participant, Request};
 use sidekeeper::elasticjob::path::{JobPaths, Place};
 use sidekeeper::job::{InstanceId, Item, JobConfiguration, JobName};
 use sidekeeper::registry::embedded::Embedded;
-use sidekeeper::registry::{Registry, Session, Watch};
-use sidekeeper::tree::{NodeKind, Path, Transaction, WatchEvent};
+use sidekeeper::registry::{CommitError, Error, Registry, Session, Watch};
+use sidekeeper::tree::{NodeKind, Operation, Path, Transaction, WatchEvent};
 
 use crate::random::Random;
 
@@ -78,6 +78,10 @@ pub struct World {
     pub seed: u64,
     /// What happened, for looking at a failure.
     pub log: Vec<String>,
+    /// Whether answers of the registry get lost now and then.
+    pub lossy: bool,
+    /// How long the next executions take; `None`: a random time.
+    pub next_duration_ms: Option<u64>,
     /// How long an application takes, at most, in milliseconds.
     pub duration_max_ms: u64,
 }
@@ -97,6 +101,8 @@ impl World {
             configuration,
             seed,
             log: Vec::new(),
+            lossy: false,
+            next_duration_ms: None,
             duration_max_ms: 700,
         }
     }
@@ -207,7 +213,15 @@ impl World {
         let node = &mut self.nodes[index];
         match node.line.pop_front() {
             Some(Ask::Commit(id, transaction)) => {
-                let result = node.session.commit(transaction).now_or_never().expect("at once");
+                let lost = self.lossy && self.random.once_in(25);
+                // A request that was lost on its way did nothing; one whose answer was lost did all of it.
+                let result = if lost && self.random.once_in(2) {
+                    Ok(Vec::new())
+                } else {
+                    node.session.commit(transaction).now_or_never().expect("at once")
+                };
+                let unknown = CommitError::from(Error::OutcomeUnknown("the answer was lost".to_owned()));
+                let result = if lost { Err(unknown) } else { result };
                 node.results.push_back(Input::Committed(id, result));
             }
             Some(Ask::Elect(transaction)) => {
@@ -336,7 +350,8 @@ impl World {
         assert!(execute.token.0 > *newest, "seed {seed}: P3: token {:?} after {newest}", execute.token);
         *newest = execute.token.0;
         self.record(index, &execute);
-        let duration = self.random.below(self.duration_max_ms) as i64;
+        let random = self.random.below(self.duration_max_ms);
+        let duration = self.next_duration_ms.unwrap_or(random) as i64;
         let ends = self.now + jiff::SignedDuration::from_millis(duration);
         self.nodes[index].executions.insert(execute.execution_id.clone(), Execution { execute, ends });
     }
@@ -418,6 +433,30 @@ impl World {
         owned.sort();
         let all: Vec<_> = (0..self.configuration.sharding_total_count).map(Item).collect();
         assert_eq!(owned, all, "seed {}: P1\n{}\n{:?}", self.seed, self.describe(), self.paths());
+    }
+
+    /// The time of day goes back; the monotonic time does not.
+    pub fn set_wall_back(&mut self, by: jiff::SignedDuration) {
+        self.now -= by;
+        self.start -= by;
+    }
+
+    /// An operator, or a peer, writes a node of the job.
+    pub fn put(&mut self, relative: &str, data: &str) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns/job").unwrap().child(relative);
+        let created =
+            session.ensure(&path, NodeKind::Persistent, data.as_bytes()).now_or_never().unwrap().unwrap();
+        if !created {
+            session.commit(vec![Operation::set(path, data)]).now_or_never().unwrap().unwrap();
+        }
+    }
+
+    /// An operator, or a peer, deletes a node of the job.
+    pub fn remove(&mut self, relative: &str) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns/job").unwrap().child(relative);
+        session.commit(vec![Operation::delete(path)]).now_or_never().unwrap().unwrap();
     }
 
     /// All nodes below a path, for looking at traces.

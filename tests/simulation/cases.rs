@@ -1,0 +1,173 @@
+//! Hard cases, one by one: what a clock, a suspension or an operator can do to a schedule and to a sharding.
+
+use jiff::SignedDuration;
+use sidekeeper::job::Item;
+
+use crate::world::{World, six_items};
+
+/// A world with one node that owns everything, some fires old, between two fires.
+fn one_node(configure: impl FnOnce(&mut sidekeeper::job::JobConfiguration)) -> World {
+    let mut configuration = six_items();
+    configure(&mut configuration);
+    let mut world = World::new(7, configuration);
+    world.duration_max_ms = 200;
+    world.join();
+    world.run_for(5_000);
+    world.settle();
+    world.assert_all_owned();
+    world.starts.clear();
+    world
+}
+
+/// How often each item was started, as (by the schedule, to make up).
+fn counts(world: &World) -> Vec<(usize, usize)> {
+    let of = |item: u32, misfire: bool| {
+        world.starts.iter().filter(|start| start.item == Item(item) && start.misfire == misfire).count()
+    };
+    (0..6).map(|item| (of(item, false), of(item, true))).collect()
+}
+
+#[test]
+fn p5_a_process_that_was_suspended_over_several_fires_makes_up_for_them_once() {
+    let mut world = one_node(|_| {});
+    // 00:00:05 to 00:00:15.5: five fires pass, the last one more than a second ago.
+    world.now += SignedDuration::from_millis(10_500);
+    world.run_for(400);
+    assert_eq!(counts(&world), [(0, 1); 6]);
+}
+
+#[test]
+fn p5_a_suspension_that_ends_just_after_a_fire_executes_that_one_and_makes_up_for_the_others() {
+    let mut world = one_node(|_| {});
+    // 00:00:05 to 00:00:16.3: the fire at 16 is fresh.
+    world.now += SignedDuration::from_millis(11_300);
+    world.run_for(1_000);
+    assert_eq!(counts(&world), [(1, 1); 6]);
+}
+
+#[test]
+fn p5_without_misfire_what_was_missed_is_skipped() {
+    let mut world = one_node(|configuration| configuration.misfire = false);
+    world.now += SignedDuration::from_millis(10_500);
+    world.run_for(400);
+    assert_eq!(counts(&world), [(0, 0); 6]);
+    world.run_for(1_500);
+    assert_eq!(counts(&world), [(1, 0); 6]);
+}
+
+#[test]
+fn p5_a_clock_set_forward_by_hours_makes_up_once() {
+    let mut world = one_node(|_| {});
+    world.now += SignedDuration::from_hours(30);
+    world.run_for(900);
+    assert_eq!(counts(&world), [(0, 1); 6]);
+}
+
+#[test]
+fn p5_a_clock_set_back_a_little_fires_nothing_again() {
+    let mut world = one_node(|_| {});
+    world.set_wall_back(SignedDuration::from_secs(20));
+    world.run_for(15_000);
+    assert_eq!(counts(&world), [(0, 0); 6]);
+    world.run_for(10_000);
+    assert!(counts(&world).iter().all(|(scheduled, made_up)| *scheduled >= 2 && *made_up == 0));
+}
+
+#[test]
+fn p7_a_clock_set_back_by_hours_does_not_stop_the_job() {
+    let mut world = one_node(|_| {});
+    world.set_wall_back(SignedDuration::from_hours(5));
+    world.run_for(10_000);
+    assert!(counts(&world).iter().all(|(scheduled, _)| *scheduled >= 4), "{:?}", counts(&world));
+}
+
+#[test]
+fn p5_an_execution_longer_than_the_period_is_made_up_for_as_soon_as_it_ends() {
+    let mut world = one_node(|_| {});
+    world.run_for(900);
+    world.next_duration_ms = Some(5_000);
+    world.run_for(200);
+    assert_eq!(counts(&world), [(1, 0); 6]);
+    world.next_duration_ms = None;
+    // The executions end at 11; the fires at 8 and 10 met them. One make-up follows at once.
+    world.run_for(5_400);
+    assert_eq!(counts(&world), [(1, 1); 6]);
+}
+
+#[test]
+fn p1_a_sharding_of_many_items_is_split_and_still_gives_each_item_to_one() {
+    let mut configuration = six_items();
+    configuration.sharding_total_count = 10_000;
+    configuration.cron = None;
+    let mut world = World::new(3, configuration);
+    world.join();
+    world.settle();
+    world.assert_all_owned();
+    world.join();
+    world.settle();
+    world.assert_all_owned();
+    world.drain(0);
+    world.settle();
+    world.assert_all_owned();
+}
+
+#[test]
+fn h4_a_running_node_of_somebody_who_is_gone_does_not_block_a_sharding() {
+    let mut world = one_node(|configuration| configuration.failover = true);
+    world.put("sharding/3/running", "10.9.9.9@-@gone");
+    world.join();
+    world.run_for(3_000);
+    world.settle();
+    world.assert_all_owned();
+    world.run_for(4_000);
+    let of_three = world.starts.iter().filter(|start| start.item == Item(3)).count();
+    assert!(of_three >= 2, "item 3 was started {of_three} times");
+}
+
+#[test]
+fn a_disabled_item_is_owned_and_not_executed() {
+    let mut world = one_node(|_| {});
+    world.put("sharding/2/disabled", "");
+    world.run_for(4_000);
+    world.assert_all_owned();
+    assert_eq!(counts(&world)[2], (0, 0));
+    assert_eq!(counts(&world)[3], (2, 0));
+    world.remove("sharding/2/disabled");
+    world.run_for(4_000);
+    assert_eq!(counts(&world)[2], (2, 0));
+}
+
+#[test]
+fn a_disabled_server_gets_nothing_and_does_not_lead() {
+    let mut world = one_node(|_| {});
+    world.join();
+    world.run_for(1_000);
+    world.put("servers/10.0.0.1", "DISABLED");
+    world.run_for(3_000);
+    world.settle();
+    assert_eq!(world.nodes[0].items, []);
+    assert_eq!(world.nodes[1].items.len(), 6);
+    world.put("servers/10.0.0.1", "ENABLED");
+    world.run_for(3_000);
+    world.settle();
+    assert_eq!(world.nodes[0].items.len(), 3);
+}
+
+#[test]
+fn h16_a_server_node_that_a_java_start_up_removed_comes_back() {
+    let mut world = one_node(|_| {});
+    world.remove("servers/10.0.0.1");
+    world.run_for(1_000);
+    world.settle();
+    world.assert_all_owned();
+    assert!(world.paths().contains(&"/ns/job/servers/10.0.0.1".to_owned()));
+}
+
+#[test]
+fn removing_the_instance_stops_it_for_good() {
+    let mut world = one_node(|_| {});
+    world.remove("instances/10.0.0.1@-@n0");
+    world.run_for(2_000);
+    assert!(world.nodes[0].ended.is_some());
+    assert!(!world.paths().iter().any(|path| path.contains("instances/")));
+}
