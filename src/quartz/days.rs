@@ -93,10 +93,6 @@ impl DaysOfMonth {
 }
 
 impl Marks {
-    pub(super) fn is_empty(self) -> bool {
-        self.from_start.is_empty() && self.from_end.is_empty()
-    }
-
     /// The first marked day of the month of `from`, from that day on.
     fn first_from(self, from: Date) -> Option<i8> {
         let last = from.days_in_month();
