@@ -52,7 +52,7 @@ async fn a_job_file_configures_the_job_of_its_name() {
     let mut by_name = host.attach(request(None)).await;
     assert_eq!(by_name.attached.configuration.as_ref().unwrap().job_parameter, "file");
     by_name.assigned(&[0, 1]).await;
-    assert!(ground.outside.tree().await.text("config").unwrap().contains("jobParameter: file"));
+    assert!(ground.outside.tree().await.text("config").unwrap().contains("jobParameter: 'file'"));
     drop(by_name);
     ground.outside.until("nobody", |tree| tree.children("instances").is_empty()).await;
 

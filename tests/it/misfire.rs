@@ -2,7 +2,7 @@
 
 use sidekeeper::proto::{Execute, ExecutionSource, JobConfiguration};
 
-use crate::ground::{App, Ground, Tree, request, request_for, ticking, warnings_about};
+use crate::ground::{App, Ground, Host, Tree, request, request_for, ticking, warnings_about};
 
 /// Fires in even seconds; somebody else tells the odd ones, so that nothing here happens close to a fire.
 const EVEN: &str = "0/2 * * * * ?";
@@ -13,6 +13,7 @@ fn seconds(execute: &Execute) -> i64 {
 
 struct Scene {
     ground: Ground,
+    _host: Host,
     app: App,
     timekeeper: App,
     first: Execute,
@@ -27,7 +28,7 @@ impl Scene {
         let timekeeper = host.attach(request_for("payments", ticking(1))).await;
         app.assigned(&[0]).await;
         let first = app.execute().await;
-        Self { ground, app, timekeeper, first }
+        Self { ground, _host: host, app, timekeeper, first }
     }
 
     /// Waits for an odd second that is so far after the first fire.

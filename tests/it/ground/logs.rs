@@ -1,4 +1,4 @@
-//! The warnings of all sidecars of this process.
+//! The log of all sidecars of this process.
 
 use std::io;
 use std::sync::{Mutex, Once, PoisonError};
@@ -23,15 +23,15 @@ pub fn collect() {
     ONCE.call_once(|| {
         tracing_subscriber::fmt()
             .with_ansi(false)
-            .with_max_level(tracing::Level::WARN)
+            .with_max_level(tracing::Level::INFO)
             .with_writer(|| Lines)
             .init();
     });
 }
 
-/// The lines so far that mention this. Namespaces make paths unique in the process.
+/// The warnings so far that mention this. Namespaces make paths unique in the process.
 pub fn warnings_about(text: &str) -> Vec<String> {
     let lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
     let lines = String::from_utf8_lossy(&lines);
-    lines.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+    lines.lines().filter(|line| line.contains(" WARN ") && line.contains(text)).map(str::to_owned).collect()
 }
