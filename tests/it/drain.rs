@@ -11,10 +11,16 @@ use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::ground::{App, Event, Ground, Tree, bounded, job, request, request_for, ticking};
+use crate::ground::{App, Event, Ground, Host, Tree, bounded, job, request, request_for, ticking};
 
 async fn draining(app: &mut App) {
     app.until("Draining", |event| matches!(event, Event::Draining(_)).then_some(())).await;
+}
+
+/// Drains while the application does its part.
+async fn drain_while<T>(host: Host, hurry: watch::Receiver<bool>, application: impl Future<Output = T>) -> T {
+    let both = Box::pin(futures::future::join(host.sidecar.drain(hurry), application));
+    bounded("the drain", both).await.1
 }
 
 /// Nothing of a stopped sidecar's.
@@ -43,8 +49,7 @@ async fn a_drain_lets_executions_finish_and_leaves_nothing() {
         }
         app.end().await
     };
-    let ((), (ended, events)) =
-        bounded("the drain", futures::future::join(host.sidecar.drain(hurry), application)).await;
+    let (ended, events) = drain_while(host, hurry, application).await;
     ended.unwrap();
     let last = events.last();
     assert!(
@@ -89,8 +94,7 @@ async fn executions_that_outlast_the_drain_are_cancelled_and_given_up() {
         app.done(&executes[0]).await;
         app.end().await.0
     };
-    let ((), ended) =
-        bounded("the drain", futures::future::join(host.sidecar.drain(hurry), application)).await;
+    let ended = drain_while(host, hurry, application).await;
     ended.unwrap();
     nothing_left(&ground.outside.tree().await);
 }
@@ -107,7 +111,7 @@ async fn hurry_ends_a_drain_at_once() {
         hurrying.send_replace(true);
     };
     // The execution is never reported, and the drain timeout is far away.
-    bounded("the drain", futures::future::join(host.sidecar.drain(hurry), application)).await;
+    drain_while(host, hurry, application).await;
 }
 
 #[tokio::test]
@@ -137,8 +141,7 @@ async fn a_drain_ends_those_who_look_as_well() {
     watcher.until("the item", |state| state.items.len() == 1).await;
     let (_patient, hurry) = watch::channel(false);
     let streams = futures::future::join(watcher.end(), app.end());
-    let ((), (watched, (ended, _))) =
-        bounded("the drain", futures::future::join(host.sidecar.drain(hurry), streams)).await;
+    let (watched, (ended, _)) = drain_while(host, hurry, streams).await;
     watched.unwrap();
     ended.unwrap();
 }
