@@ -297,8 +297,23 @@ impl World {
                 assert!(node.executions.is_empty(), "seed {}: ended with open executions", self.seed);
                 node.ended = Some(reason);
                 self.log.push(format!("{} {index} ended", self.now));
+                self.assert_nothing_left(index);
             }
         }
+    }
+
+    /// P6: whoever has ended has no running node, is no instance, and does not lead.
+    fn assert_nothing_left(&self, index: usize) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let id = format!("@-@n{index}");
+        for item in 0..self.configuration.sharding_total_count.min(6) {
+            let path = Path::parse("/ns/job").unwrap().child(&format!("sharding/{item}/running"));
+            let running = session.get(&path).now_or_never().unwrap().unwrap();
+            let ours = running.is_some_and(|node| String::from_utf8_lossy(&node.data).ends_with(&id));
+            assert!(!ours, "seed {}: {index} left the running node of {item}", self.seed);
+        }
+        let left = self.paths().into_iter().any(|path| path.contains("instances/") && path.ends_with(&id));
+        assert!(!left, "seed {}: {index} left its instance", self.seed);
     }
 
     fn told(&mut self, index: usize, event: Event) {
