@@ -67,7 +67,10 @@ impl Expression {
                 } else {
                     match self.days.next(date, named, floor) {
                         Step::Found(found) => {
-                            return Some(Found { stood: date.to_datetime(named), wall: found.to_datetime(named) });
+                            return Some(Found {
+                                stood: date.to_datetime(named),
+                                wall: found.to_datetime(named),
+                            });
                         }
                         Step::Move(later) => later,
                         Step::MonthOver => self.next_month(date)?,
