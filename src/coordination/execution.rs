@@ -1,8 +1,8 @@
-//! What starts, what has ended? An execution's road: planned, its running node created, told to the application,
-//! reported, its running node deleted, the report answered (protocol 6.1; P2, P3, P6).
+//! What starts? An execution is planned, its running node created, and the application told (protocol 6.1; P2, P3). How
+//! it ends is in [`super::completion`].
 //!
-//! The running nodes of one fire are created in one transaction, and deleted in batches while one is in flight. Nothing
-//! is told before its node exists; no node that somebody else holds is touched.
+//! The running nodes of one fire are created in one transaction. Nothing is told before its node exists; no node that
+//! somebody else holds is touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,21 +12,17 @@ use crate::elasticjob::task_id;
 use crate::job::{FencingToken, Item, JobConfiguration};
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
 
-use super::effect::{
-    Answer, CancelReason, CompletionStatus, Effect, Event, Execute, Purpose, Refusal, Source,
-};
+use super::effect::{CancelReason, CompletionStatus, Event, Execute, Purpose, Source};
 use super::fire::Planned;
-use super::input::{ExecutionResult, Now, Ticket};
+use super::input::{Now, Ticket};
 use super::participant::{Participant, Phase};
 use super::sharding::TRANSACTION_BYTES_MAX;
 
-/// How often the view is read again because of running nodes in the way, at most.
-const INVESTIGATION_PAUSE: Duration = Duration::from_secs(10);
 /// Lost executions whose late reports are still told apart from recorded ones.
 const LOST_REMEMBERED: usize = 1024;
 
 #[derive(Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// The application executes it.
     Running,
     /// The application has reported; the running node is to be deleted.
@@ -36,11 +32,11 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Execution {
-    number: u64,
-    state: State,
+pub(super) struct Execution {
+    pub(super) number: u64,
+    pub(super) state: State,
     /// Reports that wait for it: the ticket and the place in its answer.
-    waiting: Vec<(Ticket, usize)>,
+    pub(super) waiting: Vec<(Ticket, usize)>,
 }
 
 /// An execution whose running node is being created.
@@ -52,30 +48,30 @@ struct Starting {
 }
 
 #[derive(Debug)]
-struct Report {
-    records: Vec<(String, CompletionStatus)>,
-    missing: usize,
+pub(super) struct Report {
+    pub(super) records: Vec<(String, CompletionStatus)>,
+    pub(super) missing: usize,
 }
 
 /// The executions of one participant.
 #[derive(Debug)]
 pub(super) struct Executions {
-    prefix: String,
-    last_number: u64,
-    open: BTreeMap<Item, Execution>,
-    by_number: BTreeMap<u64, Item>,
-    lost: BTreeSet<u64>,
-    reports: BTreeMap<Ticket, Report>,
+    pub(super) prefix: String,
+    pub(super) last_number: u64,
+    pub(super) open: BTreeMap<Item, Execution>,
+    pub(super) by_number: BTreeMap<u64, Item>,
+    pub(super) lost: BTreeSet<u64>,
+    pub(super) reports: BTreeMap<Ticket, Report>,
     /// What the start in flight creates.
     starting: BTreeMap<Item, Starting>,
     /// What a start of unknown outcome may have created; the next snapshot tells.
     unresolved: BTreeMap<Item, Starting>,
     /// Reported, and not being deleted yet.
-    reported: Vec<Item>,
+    pub(super) reported: Vec<Item>,
     /// What the completion in flight deletes.
-    completing: Vec<Item>,
-    suspicious: bool,
-    investigated: Option<Duration>,
+    pub(super) completing: Vec<Item>,
+    pub(super) suspicious: bool,
+    pub(super) investigated: Option<Duration>,
 }
 
 impl Executions {
@@ -132,26 +128,9 @@ impl Executions {
     }
 
     /// The number in an execution id of ours that was given out.
-    fn number(&self, id: &str) -> Option<u64> {
+    pub(super) fn number(&self, id: &str) -> Option<u64> {
         let number = id.strip_prefix(&*self.prefix)?.strip_prefix('-')?.parse().ok()?;
         (1..=self.last_number).contains(&number).then_some(number)
-    }
-
-    fn settle(&mut self, item: Item, status: CompletionStatus, effects: &mut Vec<Effect>) {
-        let Some(execution) = self.open.remove(&item) else { return };
-        self.by_number.remove(&execution.number);
-        for (ticket, place) in execution.waiting {
-            let Some(report) = self.reports.get_mut(&ticket) else { continue };
-            if let Some((_, record)) = report.records.get_mut(place) {
-                *record = status;
-            }
-            report.missing = report.missing.saturating_sub(1);
-            if report.missing == 0
-                && let Some(report) = self.reports.remove(&ticket)
-            {
-                effects.push(Effect::Answer(ticket, Answer::Recorded(report.records)));
-            }
-        }
     }
 }
 
@@ -295,144 +274,6 @@ impl Participant {
             }
         }
         self.begin(now, &results.into_iter().map(Some).collect::<Vec<_>>());
-    }
-
-    /// Takes a report of results.
-    pub(super) fn report(&mut self, ticket: Ticket, results: &[ExecutionResult]) {
-        let numbers: Option<Vec<_>> =
-            results.iter().map(|result| self.executions.number(&result.execution_id)).collect();
-        let Some(numbers) = numbers else {
-            let unknown = results
-                .iter()
-                .enumerate()
-                .find(|(_, result)| self.executions.number(&result.execution_id).is_none());
-            if let Some((index, result)) = unknown {
-                let execution_id = result.execution_id.clone();
-                let refusal = Refusal::UnknownExecution { index, execution_id };
-                self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
-            }
-            return;
-        };
-        let mut records = Vec::with_capacity(results.len());
-        let mut missing = 0;
-        let mut lost = Vec::new();
-        for (place, (result, number)) in results.iter().zip(numbers).enumerate() {
-            let executions = &mut self.executions;
-            let item = executions.by_number.get(&number).copied();
-            let execution = item.and_then(|item| executions.open.get_mut(&item));
-            let status = match (item, execution) {
-                (Some(item), Some(execution)) if execution.state == State::Lost => {
-                    lost.push(item);
-                    CompletionStatus::LeaseLost
-                }
-                (Some(item), Some(execution)) => {
-                    if execution.state == State::Running {
-                        execution.state = State::Reported;
-                        executions.reported.push(item);
-                    }
-                    execution.waiting.push((ticket, place));
-                    missing += 1;
-                    CompletionStatus::Recorded
-                }
-                (_, _) if executions.lost.contains(&number) => CompletionStatus::LeaseLost,
-                (_, _) => CompletionStatus::AlreadyRecorded,
-            };
-            records.push((result.execution_id.clone(), status));
-        }
-        for item in lost {
-            self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.effects);
-        }
-        if missing == 0 {
-            self.effects.push(Effect::Answer(ticket, Answer::Recorded(records)));
-        } else {
-            self.executions.reports.insert(ticket, Report { records, missing });
-        }
-    }
-
-    /// Deletes the running nodes of what was reported, in one batch while another is in flight.
-    pub(super) fn complete(&mut self, now: Now) {
-        let leftovers = self.leftovers();
-        if self.executions.reported.is_empty() && leftovers.is_empty() {
-            return;
-        }
-        if !self.may_commit(now, Purpose::Complete) || matches!(self.phase, Phase::Leaving(_)) {
-            return;
-        }
-        let mut transaction = Transaction::new();
-        let mut size = 0;
-        let mut rest = Vec::new();
-        for item in std::mem::take(&mut self.executions.reported) {
-            if size >= TRANSACTION_BYTES_MAX {
-                rest.push(item);
-            } else if self.view.running().contains(&item) {
-                let operation = Operation::delete(self.identity.paths.item_running(item));
-                size += operation.wire_size();
-                transaction.push(operation);
-                self.executions.completing.push(item);
-            } else {
-                self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
-            }
-        }
-        self.executions.reported = rest;
-        for item in leftovers {
-            transaction.push(Operation::delete(self.identity.paths.item_running(item)));
-        }
-        if !transaction.is_empty() {
-            self.commit(Purpose::Complete, transaction);
-        }
-    }
-
-    /// The running nodes are gone: answer the reports.
-    pub(super) fn completed(&mut self) {
-        for item in std::mem::take(&mut self.executions.completing) {
-            self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
-        }
-    }
-
-    /// Some node was gone already, or the outcome is unknown: look again, one by one if need be.
-    pub(super) fn complete_failed(&mut self, error: &CommitError) {
-        let completing = std::mem::take(&mut self.executions.completing);
-        let gone = error.index.filter(|_| matches!(error.error, Error::NoNode(_)));
-        for (index, item) in completing.into_iter().enumerate() {
-            if gone == Some(index) {
-                self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
-            } else {
-                self.executions.reported.push(item);
-            }
-        }
-    }
-
-    /// Running nodes of our items that nobody will delete: with our id, while we execute nothing there (what a lost
-    /// session or an unknown outcome left), or with that of an instance that is not online (H4).
-    fn leftovers(&self) -> Vec<Item> {
-        if !self.is_registered() || self.pending.is_in_flight(Purpose::Start) {
-            return Vec::new();
-        }
-        let mine = |item: &Item| self.told.executable_item(*item).is_some();
-        let ours = self.view.running_of(&self.identity.instance);
-        let orphans = self.view.running_of_nobody().filter(mine);
-        ours.chain(orphans).filter(|item| !self.executions.is_busy(*item)).collect()
-    }
-
-    /// Notes that a running node is in the way. If nobody knows whose it is, the view is read again, which tells: one
-    /// that was left behind must not block its item for good (H4).
-    pub(super) fn suspect(&mut self, item: Item) {
-        let running = self.view.item(item).and_then(|view| view.running.as_ref());
-        let unknown = running.is_some_and(|running| running.owner.is_none());
-        if unknown && !self.executions.is_busy(item) {
-            self.executions.suspicious = true;
-        }
-    }
-
-    /// Has the view read again if a running node is in the way that nobody knows.
-    pub(super) fn investigate(&mut self, now: Now) {
-        let executions = &mut self.executions;
-        let recent =
-            executions.investigated.is_some_and(|at| now.mono < at.saturating_add(INVESTIGATION_PAUSE));
-        if std::mem::take(&mut executions.suspicious) && !recent {
-            executions.investigated = Some(now.mono);
-            self.effects.push(Effect::Refresh);
-        }
     }
 
     /// Tells the application to stop everything; what it still reports is too late.

@@ -6,10 +6,11 @@
 //!
 //! The decisions, in the order in which each step takes them:
 //! [`registration`] (are we an instance?), [`assignment`] (what is the application to know?), [`election`] (who
-//! leads?), [`sharding`] (who owns what?), [`ledger`] (what has been started?), [`fire`] (what is due?), [`execution`] (what starts, what has ended?),
-//! [`departure`] (how do we leave?).
+//! leads?), [`sharding`] (who owns what?), [`ledger`] (what has been started?), [`fire`] (what is due?), [`execution`]
+//! (what starts?), [`completion`] (what has ended?), [`departure`] (how do we leave?).
 
 pub mod assignment;
+pub mod completion;
 pub mod departure;
 pub mod effect;
 pub mod election;
