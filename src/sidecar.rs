@@ -7,15 +7,17 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::{Instrument, error, info};
+use tracing::{Instrument, error, info, warn};
 
 use crate::api::assignment::Assignments;
 use crate::api::participant::Participants;
 use crate::api::server::{self, Health, Listener, Services};
 use crate::config::{Config, ListenAddress};
+use crate::coordination::participant::Wakeup;
 use crate::coordination::settings::schedule_check;
 use crate::job::{JobConfiguration, JobName};
 use crate::job_files;
@@ -26,6 +28,9 @@ use crate::runner::clock::Clock;
 use crate::runner::hub::{Hub, Shared};
 use crate::runner::session::{self, Current};
 use crate::tree::{Path, PathError};
+
+/// How long connections may take to end after everybody has left; they need one round trip.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Why a sidecar could not start.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +97,7 @@ impl Sidecar {
         let shared = Shared {
             namespace,
             server_ip: config.instance_ip,
-            clock,
+            clock: clock.clone(),
             current: current.clone(),
             slow_application_timeout: config.slow_application_timeout,
         };
@@ -109,9 +114,14 @@ impl Sidecar {
             info!(endpoint, registry = describe, "listening");
             endpoints.push(endpoint);
             let serving = server::serve(router.clone(), listener, stopped.clone());
+            let over = last_words(stopped.clone(), clock.clone());
             server_tasks.push(spawn(async move {
-                if let Err(error) = serving.await {
-                    error!(%error, "a listener has failed");
+                tokio::select! {
+                    biased; // Nothing is cut off that has ended by itself.
+                    served = serving => if let Err(error) = served {
+                        error!(%error, "a listener has failed");
+                    },
+                    () = over => warn!("a client keeps its connection open; not waiting for it"),
                 }
             }));
         }
@@ -197,11 +207,19 @@ async fn keep_health(
         health.set_ready(ready).await;
         tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => return,
+            () = session::becomes(&mut stop, true) => return health.end().await,
             changed = draining.changed() => if changed.is_err() { return },
             changed = current.changed() => if changed.is_err() { return },
         }
     }
+}
+
+/// Comes back when connections have had their time to end after the stop. A client that does not read or never spoke
+/// must not hold up the exit.
+async fn last_words(mut stop: watch::Receiver<bool>, clock: Clock) {
+    session::becomes(&mut stop, true).await;
+    let mono = clock.now().mono.saturating_add(LAST_WORDS);
+    clock.sleep_until(Wakeup { wall: None, mono: Some(mono) }).await;
 }
 
 fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {

@@ -29,6 +29,9 @@ const STREAMS_MAX: u32 = 20_000;
 /// The largest message taken: a report of 10000 results fits, and a configuration document.
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// Whose health is told; the empty name is the sidecar as a whole.
+const SERVICES: [&str; 3] = ["", "sidekeeper.v1.ParticipantService", "sidekeeper.v1.AssignmentService"];
+
 /// Where applications reach the sidecar.
 #[derive(Debug)]
 pub enum Listener {
@@ -99,8 +102,15 @@ impl Health {
             true => tonic_health::ServingStatus::Serving,
             false => tonic_health::ServingStatus::NotServing,
         };
-        for service in ["", "sidekeeper.v1.ParticipantService", "sidekeeper.v1.AssignmentService"] {
+        for service in SERVICES {
             self.reporter.set_service_status(service, status).await;
+        }
+    }
+
+    /// Ends the streams of those who watch the health; they would outlive everything else.
+    pub async fn end(mut self) {
+        for service in SERVICES {
+            self.reporter.clear_service_status(service).await;
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The one table from errors to gRPC status. Every message names the field or the job, what was given, and what is
-//! allowed.
+//! allowed. What was given is shortened: a status travels in headers, and a client drops the connection on large ones.
 
 use tonic::{Code, Status};
 
 use crate::coordination::effect::{EndReason, Refusal};
+use crate::elasticjob::validate::shorten;
 use crate::job::JobName;
 use crate::runner::hub::{AttachError, CallError};
 use crate::runner::participant::StreamEnd;
@@ -44,8 +45,10 @@ pub fn of_end(job: &JobName, end: Option<&StreamEnd>) -> Option<Status> {
              give one in `configuration`"
         )),
         StreamEnd::Ended(EndReason::ClassConflict { given, found }) => Status::failed_precondition(format!(
-            "configuration.job_class `{given}` conflicts with job `{job}`, which runs as `{found}`; give that, or \
-             leave the field empty"
+            "configuration.job_class `{}` conflicts with job `{job}`, which runs as `{}`; give that, or leave the \
+             field empty",
+            shorten(given),
+            shorten(found)
         )),
         StreamEnd::SlowApplication(limit) => Status::resource_exhausted(format!(
             "the application has not read its stream for {limit:?}; it is detached from job `{job}`"

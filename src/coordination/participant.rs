@@ -366,7 +366,7 @@ impl Participant {
 
     fn acknowledge(&mut self, ticket: Ticket, generation: Generation) {
         let newest = self.told.generation();
-        let answer = if generation > newest {
+        let answer = if generation > newest || generation < Generation::default() {
             Answer::Refused(Refusal::UnknownGeneration { given: generation, newest })
         } else {
             self.told.acknowledged = self.told.acknowledged.max(generation);

@@ -11,6 +11,9 @@ use crate::job::{JobConfiguration, NameError, SHARDING_TOTAL_COUNT_MAX, Sharding
 /// Bytes in the longest job parameter: it is handed to each execution.
 pub const JOB_PARAMETER_BYTES_MAX: usize = 64 * 1024;
 
+/// Bytes in the longest class name or job type: far above any of Java's, far below what a node may hold.
+pub const JOB_CLASS_BYTES_MAX: usize = 1024;
+
 /// Bytes in the largest configuration document: half of ZooKeeper's default limit for a request, so that it always
 /// fits into one together with its path and the rest of a transaction.
 pub const DOCUMENT_BYTES_MAX: usize = 512 * 1024;
@@ -102,8 +105,11 @@ pub fn validate(configuration: &JobConfiguration, schedule: ScheduleCheck<'_>) -
 
 /// Checks the class name or job type that becomes the content of the job's root node.
 pub fn validate_job_class(field: &str, job_class: &str) -> Option<FieldError> {
-    let allowed = "a Java class name or job type without control characters";
-    job_class.chars().any(char::is_control).then(|| FieldError::new(field, job_class, allowed))
+    let allowed = format!(
+        "a Java class name or job type of at most {JOB_CLASS_BYTES_MAX} bytes without control characters"
+    );
+    let wrong = job_class.len() > JOB_CLASS_BYTES_MAX || job_class.chars().any(char::is_control);
+    wrong.then(|| FieldError::new(field, job_class, &allowed))
 }
 
 fn check_schedule(c: &JobConfiguration, schedule: ScheduleCheck<'_>, errors: &mut Vec<FieldError>) {

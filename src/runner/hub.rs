@@ -15,6 +15,7 @@ use crate::coordination::effect::{Answer, Refusal};
 use crate::coordination::input::ExecutionResult;
 use crate::coordination::participant::{Identity, Participant, Request, Wakeup};
 use crate::elasticjob::path::JobPaths;
+use crate::elasticjob::validate::shorten;
 use crate::job::{Generation, InstanceId, JobConfiguration, JobName};
 use crate::tree::Path;
 
@@ -75,7 +76,10 @@ pub enum AttachError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// No such stream is attached.
-    #[error("attachment_id `{0}` is not attached to this sidecar; attach, and use the id from Attached")]
+    #[error(
+        "attachment_id `{}` is not attached to this sidecar; attach, and use the id from Attached",
+        shorten(.0)
+    )]
     UnknownAttachment(String),
     /// The stream ended before the call was answered.
     #[error("the stream ended before the call was answered")]
@@ -99,7 +103,8 @@ pub enum CallError {
 fn refusal_text(refusal: &Refusal) -> String {
     match refusal {
         Refusal::UnknownExecution { index, execution_id } => format!(
-            "results[{index}].execution_id `{execution_id}` is no execution of this attachment; use the id from Execute"
+            "results[{index}].execution_id `{}` is no execution of this attachment; use the id from Execute",
+            shorten(execution_id)
         ),
         Refusal::UnknownGeneration { given, newest } => {
             format!("generation {} was never told; the newest is {}", given.0, newest.0)
@@ -164,12 +169,14 @@ impl Hub {
 
     /// Attaches an application to a job. Gives the attachment's id and what the application is to read.
     pub async fn attach(&self, attach: Attach) -> Result<(String, Outlet), AttachError> {
+        // Looked up before the predecessor goes: its successor is the same instance.
+        let predecessor = self.lock().uniques.get(&attach.application_id).cloned();
         self.replace_predecessor(&attach).await?;
         let attachment_id = self.shared.clock.unguessable();
         let execution_prefix: String = self.shared.clock.unguessable().chars().take(16).collect();
         let mut inner = self.lock();
         inner.admit(&attach)?;
-        let unique = inner.unique(&attach.application_id, &self.shared.clock);
+        let unique = inner.unique(&attach.application_id, predecessor, &self.shared.clock);
         let instance = InstanceId::new(self.shared.server_ip, &unique);
         let identity = Identity {
             job: attach.job.clone(),
@@ -348,14 +355,16 @@ impl Inner {
         Ok(())
     }
 
-    /// What distinguishes the application's instances from others on this server.
-    fn unique(&mut self, application_id: &str, clock: &Clock) -> String {
+    /// What distinguishes the application's instances from others on this server: what its streams have, or else its
+    /// predecessor's, or else something new.
+    fn unique(&mut self, application_id: &str, predecessor: Option<String>, clock: &Clock) -> String {
         let random: String = clock.unguessable().chars().take(6).collect();
         if application_id.is_empty() {
             return format!("{}-{random}", std::process::id());
         }
         let name: String = application_id.chars().take(UNIQUE_PREFIX).collect();
-        self.uniques.entry(application_id.to_owned()).or_insert_with(|| format!("{name}-{random}")).clone()
+        let fresh = || predecessor.unwrap_or_else(|| format!("{name}-{random}"));
+        self.uniques.entry(application_id.to_owned()).or_insert_with(fresh).clone()
     }
 }
 
@@ -388,7 +397,9 @@ fn differences(theirs: &JobConfiguration, ours: &JobConfiguration) -> String {
     let different: Vec<_> = rows
         .into_iter()
         .filter(|(_, theirs, ours)| theirs != ours)
-        .map(|(field, theirs, ours)| format!("configuration.{field} (`{theirs}` there, `{ours}` given)"))
+        .map(|(field, theirs, ours)| {
+            format!("configuration.{field} (`{}` there, `{}` given)", shorten(&theirs), shorten(&ours))
+        })
         .collect();
     let overwrite = JobConfiguration { overwrite: theirs.overwrite, ..ours.clone() };
     if different.is_empty() && overwrite != *theirs {

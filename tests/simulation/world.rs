@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::{Answer, CommitId, Effect, EndReason, Event, Execute, Source};
+use sidekeeper::coordination::effect::{
+    Answer, AssignmentReason, CommitId, Effect, EndReason, Event, Execute, Source,
+};
 use sidekeeper::coordination::input::{ExecutionResult, Input, Now, Outcome, Ticket};
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
 use sidekeeper::elasticjob::path::{JobPaths, Place};
@@ -312,8 +314,15 @@ impl World {
             self.log.push(format!("{} {index} {event:?}", self.now));
         }
         match event {
-            Event::AssignmentChanged { assignment, .. } => {
+            Event::AssignmentChanged { assignment, revoked, reason, .. } => {
                 let node = &mut self.nodes[index];
+                let running: Vec<_> = node.executions.values().map(|open| open.execute.item).collect();
+                let moved = reason == AssignmentReason::Resharded
+                    && revoked.iter().any(|item| running.contains(item));
+                assert!(
+                    !moved,
+                    "seed {seed}: of {revoked:?}, {running:?} were moved from {index} while they ran"
+                );
                 assert!(assignment.generation.0 >= node.generation, "seed {seed}: generation went backwards");
                 node.generation = assignment.generation.0;
                 node.items = assignment.items.iter().map(|assigned| assigned.item).collect();

@@ -138,7 +138,7 @@ fn all_wrong_fields_are_named_at_once() {
         configuration.job_parameter: given `a text of 65537 bytes`; allowed: a text of at most 65536 bytes
         configuration.description: given `a text with a NUL character`; allowed: texts without NUL characters
         configuration.job_listener_types: given `an empty type`; allowed: types that are not empty
-        configuration.job_class: given `a\nb`; allowed: a Java class name or job type without control characters
+        configuration.job_class: given `a\nb`; allowed: a Java class name or job type of at most 1024 bytes without control characters
     "#]]
     .assert_eq(&refused("a/b", &message));
 }

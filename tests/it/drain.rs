@@ -1,0 +1,147 @@
+//! The sidecar is told to stop (P6; design 5).
+
+use std::time::Duration;
+
+use sidekeeper::config::Config;
+use sidekeeper::proto::{AssignmentReason, CancelReason};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::ground::{App, Event, Ground, Host, Tree, bounded, job, request, request_for, ticking};
+
+async fn draining(app: &mut App) {
+    app.until("Draining", |event| matches!(event, Event::Draining(_)).then_some(())).await;
+}
+
+/// Drains while the application does its part.
+async fn drain_while<T>(host: Host, hurry: watch::Receiver<bool>, application: impl Future<Output = T>) -> T {
+    let both = Box::pin(futures::future::join(host.sidecar.drain(hurry), application));
+    bounded("the drain", both).await.1
+}
+
+/// Nothing of a stopped sidecar's.
+fn nothing_left(tree: &Tree) {
+    assert_eq!(tree.children("instances"), [""; 0]);
+    assert!(tree.running().is_empty() && !tree.has("leader/election/instance"), "{tree:#?}");
+    assert!(tree.children("leader/election/latch").is_empty());
+}
+
+#[tokio::test]
+async fn a_drain_lets_executions_finish_and_leaves_nothing() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(request(ticking(2))).await;
+    app.assigned(&[0, 1]).await;
+    let executes = app.executes(2).await;
+    let newcomer = host.participants().await;
+    let (_patient, hurry) = watch::channel(false);
+    let application = async {
+        draining(&mut app).await;
+        let refused = App::attach(newcomer, request_for("payments", job(1))).await.err().unwrap();
+        assert_eq!(refused.code(), Code::Unavailable);
+        assert!(refused.message().contains("the sidecar is stopping"), "{refused:?}");
+        for execute in &executes {
+            app.done(execute).await;
+        }
+        app.end().await
+    };
+    let (ended, events) = drain_while(host, hurry, application).await;
+    ended.unwrap();
+    let last = events.last();
+    assert!(
+        matches!(last, Some(Event::AssignmentChanged(changed))
+            if changed.reason() == AssignmentReason::Draining && changed.revoked_items == [0, 1]),
+        "{events:#?}"
+    );
+    assert!(!events.iter().any(|event| matches!(event, Event::Execute(_) | Event::Cancel(_))));
+    nothing_left(&ground.outside.tree().await);
+}
+
+#[tokio::test]
+async fn a_drained_sidecar_s_items_go_on_elsewhere() {
+    let ground = Ground::new().await;
+    let (one, two) = (ground.sidecar().await, ground.sidecar_with(2, |_| ()).await);
+    let mut leaves = one.attach(request(ticking(2))).await;
+    leaves.assigned(&[0, 1]).await;
+    let mut stays = two.attach(request(None)).await;
+    stays.assigned(&[0]).await;
+    drop(leaves);
+    one.drain().await;
+    stays.assigned(&[0, 1]).await;
+    stays.executes(2).await;
+}
+
+#[tokio::test]
+async fn executions_that_outlast_the_drain_are_cancelled_and_given_up() {
+    let ground = Ground::new().await;
+    let short = |config: &mut Config| config.drain_timeout = Duration::from_millis(100);
+    let host = ground.sidecar_with(1, short).await;
+    let mut app = host.attach(request(ticking(2))).await;
+    app.assigned(&[0, 1]).await;
+    let executes = app.executes(2).await;
+    let (_patient, hurry) = watch::channel(false);
+    let application = async {
+        draining(&mut app).await;
+        for _ in 0..2 {
+            let cancel = app.cancel().await;
+            assert_eq!(cancel.reason(), CancelReason::DrainTimeout);
+        }
+        // One of them obeys, the other never reports.
+        app.done(&executes[0]).await;
+        app.end().await.0
+    };
+    let ended = drain_while(host, hurry, application).await;
+    ended.unwrap();
+    nothing_left(&ground.outside.tree().await);
+}
+
+#[tokio::test]
+async fn hurry_ends_a_drain_at_once() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(request(ticking(1))).await;
+    app.execute().await;
+    let (hurrying, hurry) = watch::channel(false);
+    let application = async {
+        draining(&mut app).await;
+        hurrying.send_replace(true);
+    };
+    // The execution is never reported, and the drain timeout is far away.
+    drain_while(host, hurry, application).await;
+}
+
+#[tokio::test]
+async fn an_idle_sidecar_drains_at_once_whoever_is_connected() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let app = host.attach(request(job(1))).await;
+    let watcher = host.watch().await;
+    let mut health = HealthClient::new(host.connect().await);
+    let health = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    // Connected, and never says a word.
+    let address = host.sidecar.endpoints()[0].strip_prefix("http://").unwrap().to_owned();
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    let mut some = [0; 9];
+    bounded("the server's first frame", silent.read_exact(&mut some)).await.unwrap();
+    host.drain().await;
+    nothing_left(&ground.outside.tree().await);
+    drop((app, watcher, health, silent));
+}
+
+#[tokio::test]
+async fn a_drain_ends_those_who_look_as_well() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(request(job(1))).await;
+    let mut watcher = host.watch().await;
+    watcher.until("the item", |state| state.items.len() == 1).await;
+    let (_patient, hurry) = watch::channel(false);
+    let streams = futures::future::join(watcher.end(), app.end());
+    let (watched, (ended, _)) = drain_while(host, hurry, streams).await;
+    watched.unwrap();
+    ended.unwrap();
+}

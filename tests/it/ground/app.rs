@@ -1,0 +1,265 @@
+//! An application, and the stream's contract: every event that any test reads is held against it.
+
+use std::collections::BTreeMap;
+
+use sidekeeper::proto;
+use sidekeeper::proto::participant_service_client::ParticipantServiceClient;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use super::bounded;
+
+pub use sidekeeper::proto::attach_response::Event;
+
+pub fn success(execution_id: &str) -> proto::ExecutionResult {
+    proto::ExecutionResult {
+        execution_id: execution_id.to_owned(),
+        outcome: proto::ExecutionOutcome::Success.into(),
+        failure_message: String::new(),
+    }
+}
+
+pub fn failure(execution_id: &str, message: &str) -> proto::ExecutionResult {
+    proto::ExecutionResult {
+        outcome: proto::ExecutionOutcome::Failure.into(),
+        failure_message: message.to_owned(),
+        ..success(execution_id)
+    }
+}
+
+/// An application on a connection of its own. Dropping it is killing it.
+pub struct App {
+    pub client: ParticipantServiceClient<Channel>,
+    pub attached: proto::Attached,
+    stream: Streaming<proto::AttachResponse>,
+    told: proto::AssignmentChanged,
+    /// Executions that are not reported: the item of each.
+    open: BTreeMap<String, u32>,
+    /// Everything told so far, for failures.
+    history: Vec<Event>,
+}
+
+impl App {
+    pub async fn attach(
+        mut client: ParticipantServiceClient<Channel>,
+        request: proto::AttachRequest,
+    ) -> Result<Self, Status> {
+        let attach = async {
+            let mut stream = client.attach(request).await?.into_inner();
+            let first = stream.message().await?.and_then(|message| message.event);
+            Ok::<_, Status>((first, stream))
+        };
+        let (first, mut stream) = bounded("Attached", attach).await?;
+        let Some(Event::Attached(attached)) = first else { panic!("first came {first:?}") };
+        let second = bounded("the first assignment", stream.message()).await?;
+        let Some(Event::AssignmentChanged(told)) = second.and_then(|message| message.event) else {
+            panic!("no assignment came second");
+        };
+        assert_eq!(told.reason(), proto::AssignmentReason::Attached);
+        assert!(told.revoked_items.is_empty(), "{told:?}");
+        assert_eq!(told.added_items, items_of(&told));
+        let history = vec![Event::AssignmentChanged(told.clone())];
+        Ok(Self { client, attached, stream, told, open: BTreeMap::new(), history })
+    }
+
+    /// The assignment that was told last.
+    pub fn told(&self) -> &proto::AssignmentChanged {
+        &self.told
+    }
+
+    pub fn items(&self) -> Vec<u32> {
+        items_of(&self.told)
+    }
+
+    pub fn generation(&self) -> i64 {
+        self.told.assignment.as_ref().unwrap().generation
+    }
+
+    /// The token that came with an item.
+    pub fn token(&self, item: u32) -> i64 {
+        let items = &self.told.assignment.as_ref().unwrap().items;
+        items.iter().find(|assigned| assigned.item == item).unwrap().fencing_token
+    }
+
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The next event, `None` when the stream has ended well.
+    async fn read(&mut self) -> Result<Option<Event>, Status> {
+        let Some(message) = self.stream.message().await? else { return Ok(None) };
+        let event = message.event.expect("an event that this client does not know");
+        self.history.push(event.clone());
+        self.hold_against_the_contract(&event);
+        Ok(Some(event))
+    }
+
+    fn hold_against_the_contract(&mut self, event: &Event) {
+        match event {
+            Event::Attached(_) => panic!("attached twice: {:#?}", self.history),
+            Event::AssignmentChanged(changed) => {
+                let (before, after) = (self.items(), items_of(changed));
+                let without = |all: &[u32], these: &[u32]| -> Vec<u32> {
+                    all.iter().copied().filter(|item| !these.contains(item)).collect()
+                };
+                assert!(after.is_sorted(), "{changed:?}");
+                assert_eq!(changed.added_items, without(&after, &before));
+                assert_eq!(changed.revoked_items, without(&before, &after));
+                let generation = self.generation();
+                self.told = changed.clone();
+                assert!(self.generation() >= generation, "back from {generation}: {changed:?}");
+            }
+            Event::Execute(execute) => {
+                let items = &self.told.assignment.as_ref().unwrap().items;
+                let assigned = items.iter().find(|assigned| assigned.item == execute.item);
+                assert!(assigned.is_some_and(|assigned| !assigned.disabled), "{:#?}", self.history);
+                assert!(execute.fencing_token >= self.token(execute.item), "{:#?}", self.history);
+                assert!(!self.open.values().any(|item| *item == execute.item), "{:#?}", self.history);
+                self.open.insert(execute.execution_id.clone(), execute.item);
+            }
+            Event::Cancel(cancel) => {
+                // A report may have crossed it.
+                let item = self.open.get(&cancel.execution_id).unwrap_or(&cancel.item);
+                assert_eq!(*item, cancel.item, "{:#?}", self.history);
+            }
+            Event::LeadershipChanged(_)
+            | Event::SessionChanged(_)
+            | Event::JobChanged(_)
+            | Event::Draining(_) => {}
+        }
+    }
+
+    /// The next event.
+    pub async fn next(&mut self) -> Event {
+        self.until("an event", |event| Some(event.clone())).await
+    }
+
+    /// The first event that is wanted; others are skipped.
+    pub async fn until<T>(&mut self, what: &str, mut pick: impl FnMut(&Event) -> Option<T>) -> T {
+        let search = async {
+            loop {
+                match self.read().await {
+                    Ok(Some(event)) => {
+                        if let Some(picked) = pick(&event) {
+                            return Ok(picked);
+                        }
+                    }
+                    ended => return Err(ended),
+                }
+            }
+        };
+        match tokio::time::timeout(super::LIMIT, search).await {
+            Ok(Ok(picked)) => picked,
+            Ok(Err(ended)) => panic!("the stream ended ({ended:?}) before {what}: {:#?}", self.history),
+            Err(_) => panic!("waited for {what}; came: {:#?}", self.history),
+        }
+    }
+
+    /// Until exactly these items are ours. What was told already counts.
+    pub async fn assigned(&mut self, items: &[u32]) -> &proto::AssignmentChanged {
+        if self.items() != items {
+            let what = format!("the items {items:?}");
+            self.until(&what, |event| match event {
+                Event::AssignmentChanged(changed) if items_of(changed) == items => Some(()),
+                _ => None,
+            })
+            .await;
+        }
+        &self.told
+    }
+
+    pub async fn execute(&mut self) -> proto::Execute {
+        self.until("Execute", |event| match event {
+            Event::Execute(execute) => Some(execute.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    /// The executions of so many items.
+    pub async fn executes(&mut self, count: usize) -> Vec<proto::Execute> {
+        let mut executes = Vec::new();
+        while executes.len() < count {
+            executes.push(self.execute().await);
+        }
+        executes
+    }
+
+    pub async fn cancel(&mut self) -> proto::Cancel {
+        self.until("Cancel", |event| match event {
+            Event::Cancel(cancel) => Some(cancel.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    pub async fn session(&mut self, state: proto::SessionState) {
+        let what = format!("{state:?}");
+        self.until(&what, |event| match event {
+            Event::SessionChanged(changed) if changed.state() == state => Some(()),
+            _ => None,
+        })
+        .await;
+    }
+
+    /// The next problems that are as wanted.
+    pub async fn problems(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&[proto::Problem]) -> bool,
+    ) -> Vec<proto::Problem> {
+        self.until(what, |event| match event {
+            Event::JobChanged(changed) if wanted(&changed.problems) => Some(changed.problems.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    pub async fn report(
+        &mut self,
+        results: Vec<proto::ExecutionResult>,
+    ) -> Result<Vec<proto::CompletionStatus>, Status> {
+        let ids: Vec<_> = results.iter().map(|result| result.execution_id.clone()).collect();
+        let attachment_id = self.attached.attachment_id.clone();
+        let request = proto::ReportCompletionRequest { attachment_id, results };
+        let records =
+            bounded("the report", self.client.report_completion(request)).await?.into_inner().records;
+        assert!(records.iter().map(|record| &record.execution_id).eq(&ids), "{ids:?}: {records:?}");
+        for id in &ids {
+            self.open.remove(id);
+        }
+        Ok(records.iter().map(proto::CompletionRecord::status).collect())
+    }
+
+    /// Reports that it went well, and that this is recorded.
+    pub async fn done(&mut self, execute: &proto::Execute) {
+        let records = self.report(vec![success(&execute.execution_id)]).await;
+        assert_eq!(records.unwrap(), [proto::CompletionStatus::Recorded]);
+    }
+
+    pub async fn acknowledge(&mut self, generation: i64) -> Result<(), Status> {
+        let attachment_id = self.attached.attachment_id.clone();
+        let request = proto::AcknowledgeAssignmentRequest { attachment_id, generation };
+        self.client.acknowledge_assignment(request).await.map(drop)
+    }
+
+    /// Until the stream ends: how, and what came before.
+    pub async fn end(&mut self) -> (Result<(), Status>, Vec<Event>) {
+        let before = self.history.len();
+        let end = async {
+            loop {
+                match self.read().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return Ok(()),
+                    Err(status) => return Err(status),
+                }
+            }
+        };
+        let ended = bounded("the end of the stream", end).await;
+        (ended, self.history.split_off(before))
+    }
+}
+
+fn items_of(changed: &proto::AssignmentChanged) -> Vec<u32> {
+    changed.assignment.iter().flat_map(|assignment| &assignment.items).map(|item| item.item).collect()
+}

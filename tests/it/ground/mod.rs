@@ -1,0 +1,210 @@
+//! What the tests stand on: a registry, sidecars on it, applications, and somebody who looks from outside.
+
+mod app;
+mod logs;
+mod outside;
+
+use std::future::Future;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use sidekeeper::config::{Config, ListenAddress, LogFormat};
+use sidekeeper::proto;
+use sidekeeper::proto::assignment_service_client::AssignmentServiceClient;
+use sidekeeper::proto::participant_service_client::ParticipantServiceClient;
+use sidekeeper::registry::embedded::Embedded;
+use sidekeeper::sidecar::Sidecar;
+use sidekeeper::tree::Path;
+use tokio::sync::watch;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+
+pub use self::app::{App, Event, failure, success};
+pub use self::logs::warnings_about;
+pub use self::outside::{Outside, Tree};
+
+/// Far more than anything here takes.
+pub const LIMIT: Duration = Duration::from_secs(20);
+pub const EACH_SECOND: &str = "* * * * * ?";
+/// The job of most tests.
+pub const JOB: &str = "orders";
+
+/// Waits for what has to happen, and says what did not.
+pub async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("waited {LIMIT:?} for {what}"))
+}
+
+/// A job without a schedule.
+pub fn job(total: u32) -> proto::JobConfiguration {
+    proto::JobConfiguration { sharding_total_count: total, ..Default::default() }
+}
+
+/// A job that fires each second.
+pub fn ticking(total: u32) -> proto::JobConfiguration {
+    proto::JobConfiguration { cron: EACH_SECOND.to_owned(), ..job(total) }
+}
+
+/// What an application sends to attach to [`JOB`].
+pub fn request(configuration: impl Into<Option<proto::JobConfiguration>>) -> proto::AttachRequest {
+    proto::AttachRequest {
+        job_name: JOB.to_owned(),
+        configuration: configuration.into(),
+        ..Default::default()
+    }
+}
+
+/// What an application sends to attach to another job.
+pub fn request_for(job: &str, configuration: proto::JobConfiguration) -> proto::AttachRequest {
+    proto::AttachRequest { job_name: job.to_owned(), ..request(configuration) }
+}
+
+/// A registry with a namespace of its own. The number of a sidecar on it is the end of its address.
+pub struct Ground {
+    pub registry: Embedded,
+    pub outside: Outside,
+    pub namespace: String,
+}
+
+impl Ground {
+    pub async fn new() -> Self {
+        Self::on(Embedded::in_memory()).await
+    }
+
+    pub async fn on(registry: Embedded) -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        logs::collect();
+        let namespace = format!("it-{}", LAST.fetch_add(1, Ordering::Relaxed));
+        let outside = Outside::open(&registry, &namespace).await;
+        Self { registry, outside, namespace }
+    }
+
+    /// The sidecar at 10.0.0.1.
+    pub async fn sidecar(&self) -> Host {
+        self.sidecar_with(1, |_| ()).await
+    }
+
+    /// The sidecar with this number, configured otherwise.
+    pub async fn sidecar_with(&self, number: u8, change: impl FnOnce(&mut Config)) -> Host {
+        let mut config = config(&self.namespace, number);
+        change(&mut config);
+        let namespace = Path::parse(&format!("/{}", self.namespace)).unwrap();
+        let registry = Arc::new(self.registry.clone());
+        Host::of(Sidecar::start_on(config, namespace, registry).await.unwrap())
+    }
+}
+
+/// The configuration of the sidecar with this number.
+pub fn config(namespace: &str, number: u8) -> Config {
+    Config {
+        listen: vec![ListenAddress::Tcp((Ipv4Addr::LOCALHOST, 0).into())],
+        zookeeper: None,
+        namespace: namespace.to_owned(),
+        digest: None,
+        data_dir: None,
+        jobs_dir: None,
+        instance_ip: Ipv4Addr::new(10, 0, 0, number),
+        session_timeout: Duration::from_secs(30),
+        connection_timeout: Duration::from_secs(5),
+        request_timeout: Duration::from_secs(10),
+        drain_timeout: LIMIT,
+        slow_application_timeout: LIMIT,
+        log_level: "info".to_owned(),
+        log_format: LogFormat::Auto,
+        otlp_endpoint: None,
+    }
+}
+
+/// A running sidecar.
+pub struct Host {
+    pub sidecar: Sidecar,
+}
+
+impl Host {
+    pub fn of(sidecar: Sidecar) -> Self {
+        Self { sidecar }
+    }
+
+    /// A connection to one of its endpoints.
+    pub async fn connect_to(&self, index: usize) -> Channel {
+        let endpoint = Endpoint::from_shared(self.sidecar.endpoints()[index].clone()).unwrap();
+        // Small windows: what an application does not read stays with the sidecar.
+        endpoint.initial_stream_window_size(65_535).connect().await.unwrap()
+    }
+
+    pub async fn connect(&self) -> Channel {
+        self.connect_to(0).await
+    }
+
+    pub async fn participants(&self) -> ParticipantServiceClient<Channel> {
+        ParticipantServiceClient::new(self.connect().await)
+    }
+
+    /// Attaches an application on a connection of its own, and waits for `Attached`.
+    pub async fn try_attach(&self, request: proto::AttachRequest) -> Result<App, Status> {
+        App::attach(self.participants().await, request).await
+    }
+
+    pub async fn attach(&self, request: proto::AttachRequest) -> App {
+        self.try_attach(request).await.unwrap()
+    }
+
+    /// Why this is refused.
+    pub async fn refusal(&self, request: proto::AttachRequest) -> Status {
+        match self.try_attach(request).await {
+            Ok(app) => panic!("attached as {}", app.attached.instance_id),
+            Err(status) => status,
+        }
+    }
+
+    pub async fn try_watch(&self, job: &str) -> Result<Watcher, Status> {
+        let mut client = AssignmentServiceClient::new(self.connect().await);
+        let request = proto::WatchAssignmentsRequest { job_name: job.to_owned() };
+        Ok(Watcher { stream: client.watch_assignments(request).await?.into_inner() })
+    }
+
+    /// Looks at [`JOB`].
+    pub async fn watch(&self) -> Watcher {
+        self.try_watch(JOB).await.unwrap()
+    }
+
+    /// Drains, without hurry.
+    pub async fn drain(self) {
+        let (_patient, hurry) = watch::channel(false);
+        bounded("the end of the drain", self.sidecar.drain(hurry)).await;
+    }
+}
+
+/// Somebody who looks at a job.
+pub struct Watcher {
+    stream: Streaming<proto::WatchAssignmentsResponse>,
+}
+
+impl Watcher {
+    /// The first state that is as wanted.
+    pub async fn until(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&proto::WatchAssignmentsResponse) -> bool,
+    ) -> proto::WatchAssignmentsResponse {
+        let search = async {
+            loop {
+                let state = self.stream.message().await.unwrap().expect("the watch has ended");
+                if wanted(&state) {
+                    return state;
+                }
+            }
+        };
+        bounded(what, search).await
+    }
+
+    /// Until the stream ends.
+    pub async fn end(mut self) -> Result<(), Status> {
+        let end = async {
+            while self.stream.message().await?.is_some() {}
+            Ok(())
+        };
+        bounded("the end of the watch", end).await
+    }
+}

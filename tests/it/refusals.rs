@@ -1,0 +1,327 @@
+//! What is wrong is refused: with the code, the field, what was given and what is allowed, and without a trace in the
+//! registry.
+
+use sidekeeper::proto::{self, JobConfiguration};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::ground::{App, Ground, JOB, failure, job, request, request_for, success, ticking};
+
+/// Holds a refusal against its code and what its message has to contain.
+#[track_caller]
+fn check(status: &Status, code: Code, contained: &[&str]) {
+    assert_eq!(status.code(), code, "{status:?}");
+    for text in contained {
+        assert!(status.message().contains(text), "`{text}` is missing: {status:?}");
+    }
+}
+
+/// As [`check`], for `INVALID_ARGUMENT`; the field is named in the message and in the details.
+#[track_caller]
+fn check_field(status: &Status, field: &str, given: &str, allowed: &str) {
+    check(status, Code::InvalidArgument, &[&format!("{field}: given `{given}"), "; allowed: ", allowed]);
+    let details = status.get_details_bad_request().expect("no details");
+    let violation = details.field_violations.iter().find(|violation| violation.field == field);
+    let violation = violation.unwrap_or_else(|| panic!("{field} is not in {details:?}"));
+    assert!(
+        violation.description.contains(given) && violation.description.contains(allowed),
+        "{violation:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_work_is_refused_by_its_field() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let text = |text: &str| text.to_owned();
+    let cases: [(JobConfiguration, &str, &str, &str); 19] = [
+        (
+            JobConfiguration { cron: text("every minute"), ..job(3) },
+            "cron",
+            "every minute",
+            "a Quartz cron expression of six or seven fields",
+        ),
+        (JobConfiguration { cron: text("* * * * * *"), ..job(3) }, "cron", "* * * * * *", "?"),
+        (
+            JobConfiguration { time_zone: text("Mars/Phobos"), ..ticking(3) },
+            "time_zone",
+            "Mars/Phobos",
+            "IANA",
+        ),
+        (job(0), "sharding_total_count", "0", "an integer from 1 to 10000"),
+        (job(10_001), "sharding_total_count", "10001", "an integer from 1 to 10000"),
+        (job(u32::MAX), "sharding_total_count", "4294967295", "an integer from 1 to 10000"),
+        (
+            JobConfiguration { sharding_item_parameters: text("0=a,x=b"), ..job(3) },
+            "sharding_item_parameters",
+            "0=a,x=b",
+            "part 2, `x=b`",
+        ),
+        (
+            JobConfiguration { sharding_item_parameters: text("0=a=b"), ..job(3) },
+            "sharding_item_parameters",
+            "0=a=b",
+            "pairs `item=value`",
+        ),
+        (
+            JobConfiguration { sharding_item_parameters: text("0=a,9=z"), ..job(3) },
+            "sharding_item_parameters",
+            "0=a,9=z",
+            "the items 0 to 2 only, not of 9",
+        ),
+        (
+            JobConfiguration { job_sharding_strategy_type: text("BEST"), ..job(3) },
+            "job_sharding_strategy_type",
+            "BEST",
+            "AVG_ALLOCATION",
+        ),
+        (
+            JobConfiguration { props: [(text("sidekeeper.colour"), text("red"))].into(), ..job(3) },
+            "props",
+            "sidekeeper.colour",
+            "sidekeeper.sharding-strategy",
+        ),
+        (
+            JobConfiguration {
+                props: [(text("sidekeeper.sharding-strategy"), text("ODEVITY"))].into(),
+                ..job(3)
+            },
+            "props[sidekeeper.sharding-strategy]",
+            "ODEVITY",
+            "CONSISTENT_HASH",
+        ),
+        (
+            JobConfiguration { job_parameter: "x".repeat(64 * 1024 + 1), ..job(3) },
+            "job_parameter",
+            "a text of 65537 bytes",
+            "at most 65536 bytes",
+        ),
+        (
+            JobConfiguration {
+                max_time_diff: Some(prost_types::Duration { seconds: 1, nanos: 5 }),
+                ..job(3)
+            },
+            "max_time_diff",
+            "1 s and 5 ns",
+            "whole seconds",
+        ),
+        (
+            JobConfiguration {
+                reconcile_interval: Some(prost_types::Duration { seconds: 61, nanos: 0 }),
+                ..job(3)
+            },
+            "reconcile_interval",
+            "61 s",
+            "whole minutes",
+        ),
+        (JobConfiguration { job_class: text("com.acme\nJob"), ..job(3) }, "job_class", "com.acme", "control"),
+        (
+            JobConfiguration { job_class: "x".repeat(600 * 1024), ..job(3) },
+            "job_class",
+            "xxx",
+            "at most 1024 bytes",
+        ),
+        (JobConfiguration { label: text("a\0b"), ..job(3) }, "label", "a text with a NUL", "without NUL"),
+        (
+            JobConfiguration { job_listener_types: vec![String::new()], ..job(3) },
+            "job_listener_types",
+            "an empty type",
+            "not empty",
+        ),
+    ];
+    let before = ground.outside.tree().await;
+    for (configuration, field, given, allowed) in cases {
+        let status = host.refusal(request(configuration)).await;
+        check_field(&status, &format!("configuration.{field}"), given, allowed);
+    }
+    assert_eq!(ground.outside.tree().await, before);
+}
+
+#[tokio::test]
+async fn all_that_is_wrong_with_a_request_is_told_at_once() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let wrong = proto::AttachRequest {
+        application_id: "two words".to_owned(),
+        ..request_for("a/b", JobConfiguration { cron: "soon".to_owned(), ..job(0) })
+    };
+    let status = host.refusal(wrong).await;
+    for field in ["application_id", "job_name", "configuration.cron", "configuration.sharding_total_count"] {
+        let details = status.get_details_bad_request().unwrap();
+        assert!(
+            details.field_violations.iter().any(|violation| violation.field == field),
+            "{field}: {status:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn names_that_cannot_be_nodes_are_refused() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let before = ground.outside.tree().await;
+    let long = "x".repeat(201);
+    for (name, given) in
+        [("", ""), ("a/b", "a/b"), (&long, "xxx"), ("a@-@b", "a@-@b"), ("a\nb", "a\\nb"), ("..", "..")]
+    {
+        // With a configuration and without one, and to look at.
+        let statuses = [
+            host.refusal(request_for(name, job(1))).await,
+            host.refusal(proto::AttachRequest { job_name: name.to_owned(), ..Default::default() }).await,
+            host.try_watch(name).await.err().unwrap(),
+        ];
+        for status in statuses {
+            check_field(&status, "job_name", given, "a node's name in ZooKeeper");
+        }
+    }
+    for id in ["two words", "a/b", &"x".repeat(65)] {
+        let wrong = proto::AttachRequest { application_id: id.to_owned(), ..request(job(1)) };
+        check_field(
+            &host.refusal(wrong).await,
+            "application_id",
+            id,
+            "at most 64 characters of [A-Za-z0-9_.-]",
+        );
+    }
+    let wrong = proto::AttachRequest { client: "x".repeat(129), ..request(job(1)) };
+    check_field(&host.refusal(wrong).await, "client", "xxx", "at most 128 bytes");
+    assert_eq!(ground.outside.tree().await, before);
+}
+
+#[tokio::test]
+async fn a_job_that_is_not_as_the_registry_or_the_neighbour_has_it_is_refused() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let parameter = "x".repeat(60_000);
+    let configuration = JobConfiguration {
+        cron: "0 0 3 * * ?".to_owned(),
+        job_class: "com.acme.OrderJob".to_owned(),
+        job_parameter: parameter.clone(),
+        ..job(3)
+    };
+    let mut app = host.attach(request(configuration.clone())).await;
+    app.assigned(&[0, 1, 2]).await;
+    let before = ground.outside.quiet().await;
+
+    let other = JobConfiguration { cron: "0 0 4 * * ?".to_owned(), ..configuration.clone() };
+    check(
+        &host.refusal(request(other)).await,
+        Code::FailedPrecondition,
+        &["`orders`", "configuration.cron (`0 0 3 * * ?` there, `0 0 4 * * ?` given)", "overwrite"],
+    );
+    // A refusal has to fit into headers, however large the values are.
+    let other = JobConfiguration { job_parameter: "y".repeat(60_000), ..configuration.clone() };
+    check(
+        &host.refusal(request(other)).await,
+        Code::FailedPrecondition,
+        &["configuration.job_parameter (`xxx", "`yyy"],
+    );
+    let other = JobConfiguration { description: "another".to_owned(), ..configuration.clone() };
+    check(&host.refusal(request(other)).await, Code::FailedPrecondition, &["description"]);
+    let class = JobConfiguration { job_class: "com.acme.OtherJob".to_owned(), ..configuration };
+    check(
+        &host.refusal(request(class)).await,
+        Code::FailedPrecondition,
+        &["configuration.job_class `com.acme.OtherJob`", "com.acme.OrderJob"],
+    );
+    let unknown = proto::AttachRequest { job_name: "nobody".to_owned(), ..Default::default() };
+    check(&host.refusal(unknown).await, Code::NotFound, &["`nobody`", "`configuration`"]);
+    assert_eq!(ground.outside.quiet().await, before);
+    assert_eq!(app.items(), [0, 1, 2]);
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_is_refused_and_the_connection_goes_on() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let before = ground.outside.tree().await;
+    let mut client = host.participants().await;
+    let large = JobConfiguration { description: "x".repeat(5 * 1024 * 1024), ..job(1) };
+    let status = client.attach(request(large)).await.err().unwrap();
+    check(&status, Code::OutOfRange, &["message length too large", "4194304 bytes"]);
+    assert_eq!(ground.outside.tree().await, before);
+    let large = JobConfiguration { description: "x".repeat(600 * 1024), ..job(1) };
+    let status = client.attach(request(large)).await.err().unwrap();
+    check_field(&status, "configuration", "a document of ", "at most 524288 bytes");
+    App::attach(client, request(job(1))).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_report_that_is_wrong_somewhere_changes_nothing() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(request(ticking(1))).await;
+    let mut other = host.attach(request_for("payments", ticking(1))).await;
+    let ours = app.execute().await.execution_id;
+    let theirs = other.execute().await.execution_id;
+    let before = ground.outside.tree().await;
+    let invalid = |outcome: i32| proto::ExecutionResult { outcome, ..success(&ours) };
+
+    let nothing = app.report(Vec::new()).await.unwrap_err();
+    check_field(&nothing, "results", "0 results", "1 to 10000 results");
+    let many = app.report(vec![success(&ours); 10_001]).await.unwrap_err();
+    check_field(&many, "results", "10001 results", "1 to 10000 results");
+    for outcome in [0, 99] {
+        let status = app.report(vec![success(&ours), invalid(outcome)]).await.unwrap_err();
+        check_field(&status, "results[1].outcome", &outcome.to_string(), "SUCCESS, FAILURE or REJECTED");
+    }
+    let status = app.report(vec![failure(&ours, &"x".repeat(16 * 1024 + 1))]).await.unwrap_err();
+    check_field(&status, "results[0].failure_message", "16385 bytes", "at most 16384 bytes");
+    let status = app.report(vec![success("")]).await.unwrap_err();
+    check_field(&status, "results[0].execution_id", "", "the id from Execute");
+
+    let next = ours.replace("-1", "-2");
+    for unknown in ["nonsense", "-", &next, &"x".repeat(100_000)] {
+        let status = app.report(vec![success(&ours), success(unknown)]).await.unwrap_err();
+        let given = unknown.chars().take(70).collect::<String>();
+        check(&status, Code::NotFound, &["results[1].execution_id `", &given, "use the id from Execute"]);
+    }
+    let status = app.report(vec![success(&ours), success(&theirs)]).await.unwrap_err();
+    check(&status, Code::PermissionDenied, &["results[1].execution_id", &theirs, "another attachment"]);
+    assert_eq!(ground.outside.tree().await.running(), before.running());
+    let node = "sharding/0/running";
+    assert_eq!(ground.outside.tree().await.created(node), before.created(node));
+
+    let attachment = std::mem::take(&mut app.attached.attachment_id);
+    for unknown in ["", "nonsense", &"x".repeat(100_000)] {
+        app.attached.attachment_id = unknown.to_owned();
+        let status = app.report(vec![success(&ours)]).await.unwrap_err();
+        check(&status, Code::NotFound, &["attachment_id `", "use the id from Attached"]);
+        check(&app.acknowledge(1).await.unwrap_err(), Code::NotFound, &["attachment_id `"]);
+    }
+    app.attached.attachment_id = attachment;
+    assert_eq!(app.report(vec![success(&ours)]).await.unwrap(), [proto::CompletionStatus::Recorded]);
+}
+
+#[tokio::test]
+async fn only_generations_that_were_told_can_be_acknowledged() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(request(job(1))).await;
+    app.assigned(&[0]).await;
+    let told = app.generation();
+    app.acknowledge(told).await.unwrap();
+    app.acknowledge(told).await.unwrap();
+    for given in [told + 1, i64::MAX, -1] {
+        let status = app.acknowledge(given).await.unwrap_err();
+        check(
+            &status,
+            Code::InvalidArgument,
+            &[&format!("generation {given} was never told"), &format!("the newest is {told}")],
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_refused_application_can_attach_once_it_has_corrected_itself() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut client = host.participants().await;
+    let wrong = request(JobConfiguration { cron: "soon".to_owned(), ..job(1) });
+    client.attach(wrong).await.err().unwrap();
+    let by_name = proto::AttachRequest { job_name: JOB.to_owned(), ..Default::default() };
+    let status = App::attach(client.clone(), by_name).await.err().unwrap();
+    assert_eq!(status.code(), Code::NotFound);
+    let mut app = App::attach(client, request(ticking(1))).await.unwrap();
+    app.execute().await;
+}
