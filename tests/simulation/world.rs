@@ -23,6 +23,9 @@ use sidekeeper::tree::{NodeKind, Operation, Path, Transaction, WatchEvent};
 
 use crate::random::Random;
 
+/// What a ZooKeeper server takes in one request, in bytes, unless it is set otherwise.
+const REQUEST_BYTES_MAX: usize = 1024 * 1024;
+
 /// What waits in a node's line to the registry.
 enum Ask {
     Commit(CommitId, Transaction),
@@ -284,7 +287,11 @@ impl World {
     fn carry_out(&mut self, index: usize, effect: Effect) {
         let node = &mut self.nodes[index];
         match effect {
-            Effect::Commit { id, transaction, .. } => node.line.push_back(Ask::Commit(id, transaction)),
+            Effect::Commit { id, purpose, transaction } => {
+                let size: usize = transaction.iter().map(Operation::wire_size).sum();
+                assert!(size < REQUEST_BYTES_MAX, "seed {}: {purpose} in {size} bytes", self.seed);
+                node.line.push_back(Ask::Commit(id, transaction));
+            }
             Effect::Elect(transaction) => node.line.push_back(Ask::Elect(transaction)),
             Effect::ReadLedger => node.line.push_back(Ask::ReadLedger),
             Effect::Refresh => node.line.push_back(Ask::Watch),
