@@ -1,6 +1,6 @@
 //! How much an execution costs the registry, in requests: nothing is read, a fire's items start in one transaction,
 //! and each report ends its executions in at most one. Counted on the embedded registry, below the whole sidecar.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "support/application.rs"]
 mod application;

@@ -81,7 +81,12 @@ impl Job {
                         return job;
                     }
                 }
-                _ => {}
+                Event::Execute(_)
+                | Event::Cancel(_)
+                | Event::LeadershipChanged(_)
+                | Event::SessionChanged(_)
+                | Event::JobChanged(_)
+                | Event::Draining(_) => {}
             }
         }
     }
