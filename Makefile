@@ -13,6 +13,8 @@ CARGO_DENY_VERSION := 0.20.2
 
 # Which tests `make test` runs: any of rust, client, e2e.
 PARTS ?= rust client e2e
+# Which parts `make bench` measures. Empty: all.
+BENCH ?=
 # A ZooKeeper for the demo, host:port. Empty: the registry embedded in the sidecar.
 ZOOKEEPER ?=
 
@@ -37,8 +39,10 @@ vectors: ## run the vector tests only; SIDEKEEPER_VECTORS=DIR for vectors of you
 	cargo test --locked --test vectors_cron --test vectors_sharding
 
 .PHONY: bench
-bench: ## measure
-	cargo bench --locked
+bench: ## measure the sidecar, or parts of it: BENCH="latency memory"; see docs/benchmarks.md
+	.ci/setup cargo java
+	tests/support/zookeeper/install.sh
+	cargo bench --locked --bench sidecar -- $(BENCH)
 
 .PHONY: lint
 lint: lint-rust lint-proto lint-python ## formatting and lints of all languages

@@ -5,17 +5,18 @@
 //! missed, if the job has `misfire` on; otherwise it is skipped. We flag it when it happens, and make up for it as
 //! soon as the item is free, where Java peers wait for the next fire (H8 to H10).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::job::Item;
-use crate::tree::{NodeKind, Operation};
+use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{Effect, Purpose, Source};
 use super::input::Now;
 use super::participant::{Participant, Phase};
 use super::settings::Schedule;
+use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// How late a fire may be noticed and still be an ordinary one: far above the lateness of a loaded machine's timers,
 /// far below what anybody calls a suspension.
@@ -60,7 +61,8 @@ pub(super) struct Fires {
     pub(super) planned: BTreeMap<Item, Planned>,
     /// Missed fires that are not flagged in the registry yet.
     to_flag: BTreeMap<Item, Timestamp>,
-    flagging: Vec<Item>,
+    /// What the flagging in flight flags.
+    flagging: BTreeSet<Item>,
     /// For which instant an item was flagged, as far as we know.
     missed_at: BTreeMap<Item, Timestamp>,
 }
@@ -265,16 +267,23 @@ impl Participant {
             .to_flag
             .retain(|item, _| told.executable_item(*item).is_some() && !view.misfired().contains(item));
         let paths = &self.identity.paths;
-        let items: Vec<_> = self.fires.to_flag.keys().copied().collect();
-        if items.is_empty() {
+        let mut transaction = Transaction::new();
+        let mut flagging = BTreeSet::new();
+        let mut size = 0;
+        for (item, scheduled) in &self.fires.to_flag {
+            // What does not fit goes into the next transaction.
+            if size >= TRANSACTION_BYTES_MAX {
+                break;
+            }
+            let flag = Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");
+            let steps = std::iter::once(flag).chain(self.ledger_operation(*item, *scheduled));
+            transaction.extend(steps.inspect(|step| size += step.wire_size()));
+            flagging.insert(*item);
+        }
+        if flagging.is_empty() {
             return;
         }
-        let mut transaction = Vec::new();
-        for (item, scheduled) in &self.fires.to_flag {
-            transaction.push(Operation::create(paths.item_misfire(*item), NodeKind::Persistent, ""));
-            transaction.extend(self.ledger_operation(*item, *scheduled));
-        }
-        self.fires.flagging = items;
+        self.fires.flagging = flagging;
         self.commit(Purpose::FlagMisfire, transaction);
     }
 }

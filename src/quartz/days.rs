@@ -51,10 +51,10 @@ pub(super) enum Step {
 }
 
 impl Days {
-    /// Looks for a day from `from` on, in the same month. Nothing before `floor` may be found.
-    pub(super) fn next(&self, from: Date, time: Time, floor: DateTime) -> Step {
+    /// Looks for a day from `from` on, in the same month. `in_time` says whether a wall time is not yet over.
+    pub(super) fn next(&self, from: Date, time: Time, in_time: impl Fn(DateTime) -> bool) -> Step {
         let target = match self {
-            Self::OfMonth(days) => return days.next(from, time, floor),
+            Self::OfMonth(days) => return days.next(from, time, in_time),
             Self::OfWeek(weekdays) => {
                 let today = weekday(from);
                 (0..7)
@@ -75,14 +75,14 @@ impl Days {
 }
 
 impl DaysOfMonth {
-    fn next(&self, from: Date, time: Time, floor: DateTime) -> Step {
+    fn next(&self, from: Date, time: Time, in_time: impl Fn(DateTime) -> bool) -> Step {
         let exact = self.exact.first_from(from);
-        // As in Quartz: when the day found here lies before the floor, the later `W` days of this month are lost too.
+        // As in Quartz: when the day found here is over at that time, the later `W` days of this month are lost too.
         let nearest = self
             .nearest
             .first_from(from)
             .and_then(|day| nearest_weekday(with_day(from, day)?))
-            .filter(|date| date.to_datetime(time) >= floor);
+            .filter(|date| in_time(date.to_datetime(time)));
         match (exact, nearest) {
             (Some(exact), nearest) if nearest.is_none_or(|date| exact < date.day()) => go_to(from, exact),
             // As in Quartz: the time of day stays, also when the day is a later one.
@@ -93,10 +93,6 @@ impl DaysOfMonth {
 }
 
 impl Marks {
-    pub(super) fn is_empty(self) -> bool {
-        self.from_start.is_empty() && self.from_end.is_empty()
-    }
-
     /// The first marked day of the month of `from`, from that day on.
     fn first_from(self, from: Date) -> Option<i8> {
         let last = from.days_in_month();

@@ -73,9 +73,7 @@ impl<'t> Scanner<'t> {
     pub(super) fn item(mut self) -> Result<Item, ParseError> {
         let item = if self.eat('?') {
             self.unspecified()?
-        } else if self.eat('*') {
-            self.every()?
-        } else if self.rest().starts_with('/') {
+        } else if self.eat('*') || self.rest().starts_with('/') {
             self.every()?
         } else if let Some((number, _)) = self.number()? {
             self.after_number(number)?
@@ -92,7 +90,9 @@ impl<'t> Scanner<'t> {
     fn unspecified(&self) -> Result<Item, ParseError> {
         match self.field {
             Field::DayOfMonth | Field::DayOfWeek => Ok(Item::Unspecified),
-            _ => Err(self.malformed()),
+            Field::Seconds | Field::Minutes | Field::Hours | Field::Month | Field::Year => {
+                Err(self.malformed())
+            }
         }
     }
 
@@ -221,7 +221,7 @@ impl<'t> Scanner<'t> {
         let names: &[&str] = match self.field {
             Field::Month => &MONTHS,
             Field::DayOfWeek => &WEEKDAYS,
-            _ => return None,
+            Field::Seconds | Field::Minutes | Field::Hours | Field::DayOfMonth | Field::Year => return None,
         };
         let given = self.rest().get(..3)?;
         let index = names.iter().position(|name| name.eq_ignore_ascii_case(given))?;

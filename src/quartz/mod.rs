@@ -7,7 +7,9 @@
 //! - a step after a name is read and has no effect (`MON/2` is `MON`); a step of 0 leaves only the first value;
 //! - a day named by `W` is looked for from the day it is nearest to: a search that begins on a Monday does not find
 //!   the `15W` whose 15th was the Sunday before, and a search that begins earlier in the month keeps its time of day
-//!   (see `days.rs`).
+//!   (see `days.rs`);
+//! - where clocks are set forward by part of an hour or at midnight, some times of that day are lost with those that
+//!   do not occur, and one that `W` names is moved behind the gap (see `search.rs`).
 //!
 //! Text that Quartz accepts only because it stops reading (`MONDAY`, `1-2-3`, `*5`, `0,,5`) is refused.
 //!
@@ -82,8 +84,8 @@ impl Expression {
     /// The first instant strictly after `after` that the expression names in `zone`, always a whole second.
     ///
     /// The search runs in local wall time, from the wall time one second after `after`. A wall time that a clock
-    /// change skips is skipped, not moved; a wall time that occurs twice means the later instant, so an hourly
-    /// schedule pauses for one hour when clocks are set back.
+    /// change skips is skipped, not moved (but for the oddities above); a wall time that occurs twice means the later
+    /// instant, so an hourly schedule pauses for one hour when clocks are set back.
     ///
     /// `None` when there is no such instant up to the end of the year 100 years after that of `after`.
     pub fn next_after(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {

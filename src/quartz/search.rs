@@ -1,7 +1,11 @@
 //! The next instant: a search in local wall time, and the way back from wall time to instants.
+//!
+//! The search takes small steps, and each one ends at a wall time that exists in the zone. Which one that is where a
+//! clock change has skipped some decides which times of the day of the change are found. So this lands where
+//! Quartz lands: as far behind the gap as the step would have led into it, or one hour later (see `set_hour`).
 
-use jiff::civil::{Date, DateTime, Time};
-use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
+use jiff::civil::{Date, DateTime};
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Expression;
@@ -11,101 +15,118 @@ use super::days::Step;
 /// the rarest (the fifth Saturday of February comes every 28 or 40 years).
 const HORIZON: i16 = 100;
 
-/// What a search in wall time finds.
-struct Found {
-    /// Where the search stood: a time of day that is named, on a day from which `W` may name another one. A clock
-    /// change on that day counts too, because the search has to pass it.
-    stood: DateTime,
-    wall: DateTime,
-}
-
 /// See [`Expression::next_after`].
 pub(super) fn next_after(expression: &Expression, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let last_year = zone.to_datetime(after).year().saturating_add(HORIZON);
-    let start = zone.to_datetime(after.checked_add(SignedDuration::from_secs(1)).ok()?);
-    let mut floor = start.with().subsec_nanosecond(0).build().ok()?;
-    // Each round leaves one gap of the zone behind, and there are at most a few a year.
-    loop {
-        let Found { stood, wall } = expression.next_wall_time(floor, last_year)?;
-        if stood != wall
-            && let AmbiguousOffset::Gap { before, .. } = zone.to_ambiguous_timestamp(stood).offset()
-        {
-            floor = gap_end(stood, before, zone)?;
-            continue;
-        }
-        let instant = zone.to_ambiguous_timestamp(wall);
-        match instant.offset() {
-            AmbiguousOffset::Gap { before, .. } => floor = gap_end(wall, before, zone)?,
-            AmbiguousOffset::Unambiguous { .. } | AmbiguousOffset::Fold { .. } => {
-                return instant.later().ok();
-            }
+    let start = whole_second(after.checked_add(SignedDuration::from_secs(1)).ok()?)?;
+    let search = Search { expression, zone, start };
+    let mut at = zone.to_datetime(start);
+    // Each round leads to a later wall time; a month costs at most a handful of rounds.
+    while at.year() <= last_year {
+        match search.round(at)? {
+            Round::Found(instant) => return Some(instant),
+            Round::Later(wall) => at = wall,
         }
     }
+    None
 }
 
-/// The first wall time after the gap that `wall` is in; `before` is the offset that the gap ends.
-fn gap_end(wall: DateTime, before: Offset, zone: &TimeZone) -> Option<DateTime> {
-    let moved = before.to_timestamp(wall).ok()?;
-    // Transitions are whole seconds, and the one of this gap is at `moved` or before it.
-    let change = zone.preceding(moved.checked_add(SignedDuration::from_secs(1)).ok()?).next();
-    let end = change.map(|change| zone.to_datetime(change.timestamp())).filter(|&end| end > wall);
-    end.or_else(|| wall.checked_add(SignedDuration::from_secs(1)).ok())
+fn whole_second(instant: Timestamp) -> Option<Timestamp> {
+    Timestamp::from_second(instant.as_nanosecond().div_euclid(1_000_000_000).try_into().ok()?).ok()
 }
 
-impl Expression {
-    /// The first wall time from `floor` on, up to the end of `last_year`.
-    fn next_wall_time(&self, floor: DateTime, last_year: i16) -> Option<Found> {
-        let (mut date, mut time) = (floor.date(), floor.time());
-        // Each round ends the search or moves to a later date; a month costs at most a handful of rounds.
-        while date.year() <= last_year {
-            let year = self.years.first_from(date.year())?;
-            let moved = if year != date.year() {
-                Date::new(year, 1, 1).ok()?
-            } else if let Some(named) = self.time_from(time) {
-                if !self.months.contains(date.month()) {
-                    self.next_month(date)?
-                } else {
-                    match self.days.next(date, named, floor) {
-                        Step::Found(found) => {
-                            return Some(Found {
-                                stood: date.to_datetime(named),
-                                wall: found.to_datetime(named),
-                            });
-                        }
-                        Step::Move(later) => later,
-                        Step::MonthOver => self.next_month(date)?,
-                    }
+struct Search<'s> {
+    expression: &'s Expression,
+    zone: &'s TimeZone,
+    /// Nothing before this may be found.
+    start: Timestamp,
+}
+
+enum Round {
+    Found(Timestamp),
+    /// Nothing is named before this wall time.
+    Later(DateTime),
+}
+
+impl Search<'_> {
+    /// Looks at one wall time; `None` when nothing is named from there on.
+    fn round(&self, at: DateTime) -> Option<Round> {
+        let Expression { years, months, days, .. } = self.expression;
+        let date = at.date();
+        let year = years.first_from(date.year())?;
+        if year != date.year() {
+            return self.begin(Date::new(year, 1, 1).ok()?);
+        }
+        if !months.contains(date.month()) {
+            return self.begin(self.next_month(date)?);
+        }
+        if let Some(later) = self.later_that_day(at)? {
+            return Some(Round::Later(later));
+        }
+        let in_time = |wall| self.instant(wall).is_some_and(|instant| instant >= self.start);
+        match days.next(date, at.time(), in_time) {
+            Step::Found(date) => self.instant(date.to_datetime(at.time())).map(Round::Found),
+            Step::Move(later) => self.begin(later),
+            Step::MonthOver => self.begin(self.next_month(date)?),
+        }
+    }
+
+    /// Where to go on when the time of day of `at` is not named, `Some(None)` when it is.
+    fn later_that_day(&self, at: DateTime) -> Option<Option<DateTime>> {
+        let Expression { seconds, minutes, hours, .. } = self.expression;
+        let (date, hour, minute) = (at.date(), at.hour(), at.minute());
+        let later =
+            match (seconds.first_from(at.second()), minutes.first_from(minute), hours.first_from(hour)) {
+                (Some(second), ..) if second != at.second() => at.with().second(second).build().ok()?,
+                (None, ..) => {
+                    let next_minute = at.checked_add(SignedDuration::from_mins(1)).ok()?;
+                    self.land(next_minute.with().second(seconds.first()?).build().ok()?)?
                 }
-            } else {
-                date.tomorrow().ok()?
+                (_, Some(named), _) if named != minute => self.set_hour(date, hour, named)?,
+                (_, None, _) => self.set_hour(date, hour + 1, minutes.first()?)?,
+                (_, _, Some(named)) if named != hour => self.set_hour(date, named, 0)?,
+                (_, _, None) => self.set_hour(date.tomorrow().ok()?, hours.first()?, 0)?,
+                _ => return Some(None),
             };
-            (date, time) = (moved, Time::midnight());
-        }
-        None
+        Some(Some(later))
     }
 
-    /// The first time of day that is named, from `time` on.
-    fn time_from(&self, time: Time) -> Option<Time> {
-        let (hour, minute) = (time.hour(), time.minute());
-        let at = |hour, minute, second| Time::new(hour, minute, second, 0).ok();
-        if self.hours.contains(hour) {
-            if self.minutes.contains(minute)
-                && let Some(second) = self.seconds.first_from(time.second())
-            {
-                return at(hour, minute, second);
-            }
-            if let Some(minute) = self.minutes.first_from(minute + 1) {
-                return at(hour, minute, self.seconds.first()?);
-            }
+    /// Goes to an hour of a day; 24 is the midnight that ends it. As in Quartz: when a clock change leads to another
+    /// hour, then the step goes to the hour after the one wanted, and what lies between is not found; not so at 24.
+    fn set_hour(&self, date: Date, hour: i8, minute: i8) -> Option<DateTime> {
+        let landed = self.land(wall_time(date, hour, minute, 0)?)?;
+        if landed.hour() == hour || hour == 24 {
+            return Some(landed);
         }
-        at(self.hours.first_from(hour + 1)?, self.minutes.first()?, self.seconds.first()?)
+        self.land(wall_time(landed.date(), hour + 1, landed.minute(), landed.second())?)
+    }
+
+    fn begin(&self, date: Date) -> Option<Round> {
+        self.land(DateTime::from(date)).map(Round::Later)
     }
 
     /// The first day of the next named month.
     fn next_month(&self, date: Date) -> Option<Date> {
-        match self.months.first_from(date.month() + 1) {
+        let months = self.expression.months;
+        match months.first_from(date.month() + 1) {
             Some(month) => Date::new(date.year(), month, 1).ok(),
-            None => Date::new(date.year() + 1, self.months.first()?, 1).ok(),
+            None => Date::new(date.year() + 1, months.first()?, 1).ok(),
         }
     }
+
+    /// `wall`, or when a clock change skips it the wall time as far behind the gap as `wall` is in it.
+    fn land(&self, wall: DateTime) -> Option<DateTime> {
+        self.instant(wall).map(|instant| self.zone.to_datetime(instant))
+    }
+
+    /// The later instant of a wall time that occurs twice; behind the gap for one that does not occur.
+    fn instant(&self, wall: DateTime) -> Option<Timestamp> {
+        self.zone.to_ambiguous_timestamp(wall).later().ok()
+    }
+}
+
+/// The wall time at `hour`, 0 to 24, of `date`.
+fn wall_time(date: Date, hour: i8, minute: i8, second: i8) -> Option<DateTime> {
+    let date = if hour < 24 { date } else { date.tomorrow().ok()? };
+    DateTime::new(date.year(), date.month(), date.day(), hour % 24, minute, second, 0).ok()
 }

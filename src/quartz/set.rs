@@ -37,7 +37,12 @@ impl Set {
 
     /// The only value, if there is exactly one.
     pub(super) fn single(self) -> Option<i8> {
-        self.first().filter(|_| self.0.count_ones() == 1)
+        self.first().filter(|_| self.len() == 1)
+    }
+
+    /// How many values there are.
+    pub(super) fn len(self) -> u32 {
+        self.0.count_ones()
     }
 
     /// Whether this holds every value from `first` to `last`.

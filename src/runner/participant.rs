@@ -35,6 +35,8 @@ const COMMAND_QUEUE: usize = 256;
 const OUTBOX: usize = 64;
 /// Events that may wait besides one execution for each item: assignments, sessions, cancels.
 const BACKLOG_SPARE: usize = 1024;
+/// Items of an assignment that are named in the log; their number is always.
+const ITEMS_LOGGED: usize = 100;
 /// Inputs taken in one step at most, so that a flood of one kind cannot keep the others waiting.
 const INPUTS_PER_STEP: usize = 4096;
 
@@ -186,15 +188,20 @@ impl Runner {
 
     /// Waits for something to happen, and takes everything that has.
     async fn select(&mut self) -> Vec<Input> {
-        let wakeup = self.wakeup();
         let mut inputs = Vec::new();
-        let ready = self.next(wakeup).await;
-        self.take(ready, &mut inputs);
-        while inputs.len() < INPUTS_PER_STEP {
-            let Some(ready) = self.next_now() else { break };
+        loop {
+            let ready = self.next(self.wakeup()).await;
+            // Room for events that wait is none of the core's business: a burst of thousands would be as many steps.
+            let concerns_core = !matches!(ready, Ready::Room(_));
             self.take(ready, &mut inputs);
+            while inputs.len() < INPUTS_PER_STEP {
+                let Some(ready) = self.next_now() else { break };
+                self.take(ready, &mut inputs);
+            }
+            if concerns_core || !inputs.is_empty() {
+                return inputs;
+            }
         }
-        inputs
     }
 
     fn wakeup(&self) -> Wakeup {
@@ -444,8 +451,10 @@ impl Runner {
                 trace
             }
             Event::AssignmentChanged { assignment, reason, leader, .. } => {
-                let items: Vec<_> = assignment.items.iter().map(|assigned| assigned.item).collect();
-                info!(generation = assignment.generation.0, ?items, leader, ?reason, "assignment");
+                let items: Vec<_> =
+                    assignment.items.iter().map(|assigned| assigned.item).take(ITEMS_LOGGED).collect();
+                let (generation, count) = (assignment.generation.0, assignment.items.len());
+                info!(generation, count, ?items, leader, ?reason, "assignment");
                 None
             }
             Event::SessionChanged(status) => {

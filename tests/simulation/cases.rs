@@ -95,6 +95,25 @@ fn p5_an_execution_longer_than_the_period_is_made_up_for_as_soon_as_it_ends() {
 }
 
 #[test]
+fn p5_a_fire_that_all_of_many_items_miss_is_flagged_in_requests_that_a_server_takes() {
+    let mut configuration = six_items();
+    configuration.sharding_total_count = 10_000;
+    let mut world = World::new(11, configuration);
+    world.next_duration_ms = Some(2_500);
+    world.join();
+    world.run_for(2_500);
+    // The items began to run at 2 and are still running at 4.
+    world.run_for(1_900);
+    let flagged = world.paths().iter().filter(|path| path.ends_with("/misfire")).count();
+    assert_eq!(flagged, 10_000);
+    world.next_duration_ms = None;
+    world.starts.clear();
+    world.run_for(1_400);
+    let made_up = world.starts.iter().filter(|start| start.misfire).count();
+    assert_eq!(made_up, 10_000);
+}
+
+#[test]
 fn p1_a_sharding_of_many_items_is_split_and_still_gives_each_item_to_one() {
     let mut configuration = six_items();
     configuration.sharding_total_count = 10_000;

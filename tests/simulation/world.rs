@@ -23,6 +23,9 @@ use sidekeeper::tree::{NodeKind, Operation, Path, Transaction, WatchEvent};
 
 use crate::random::Random;
 
+/// What a ZooKeeper server takes in one request, in bytes, unless it is set otherwise.
+const REQUEST_BYTES_MAX: usize = 1024 * 1024;
+
 /// What waits in a node's line to the registry.
 enum Ask {
     Commit(CommitId, Transaction),
@@ -284,7 +287,11 @@ impl World {
     fn carry_out(&mut self, index: usize, effect: Effect) {
         let node = &mut self.nodes[index];
         match effect {
-            Effect::Commit { id, transaction, .. } => node.line.push_back(Ask::Commit(id, transaction)),
+            Effect::Commit { id, purpose, transaction } => {
+                let size: usize = transaction.iter().map(Operation::wire_size).sum();
+                assert!(size < REQUEST_BYTES_MAX, "seed {}: {purpose} in {size} bytes", self.seed);
+                node.line.push_back(Ask::Commit(id, transaction));
+            }
             Effect::Elect(transaction) => node.line.push_back(Ask::Elect(transaction)),
             Effect::ReadLedger => node.line.push_back(Ask::ReadLedger),
             Effect::Refresh => node.line.push_back(Ask::Watch),
@@ -297,8 +304,23 @@ impl World {
                 assert!(node.executions.is_empty(), "seed {}: ended with open executions", self.seed);
                 node.ended = Some(reason);
                 self.log.push(format!("{} {index} ended", self.now));
+                self.assert_nothing_left(index);
             }
         }
+    }
+
+    /// P6: whoever has ended has no running node, is no instance, and does not lead.
+    fn assert_nothing_left(&self, index: usize) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let id = format!("@-@n{index}");
+        for item in 0..self.configuration.sharding_total_count.min(6) {
+            let path = Path::parse("/ns/job").unwrap().child(&format!("sharding/{item}/running"));
+            let running = session.get(&path).now_or_never().unwrap().unwrap();
+            let ours = running.is_some_and(|node| String::from_utf8_lossy(&node.data).ends_with(&id));
+            assert!(!ours, "seed {}: {index} left the running node of {item}", self.seed);
+        }
+        let left = self.paths().into_iter().any(|path| path.contains("instances/") && path.ends_with(&id));
+        assert!(!left, "seed {}: {index} left its instance", self.seed);
     }
 
     fn told(&mut self, index: usize, event: Event) {

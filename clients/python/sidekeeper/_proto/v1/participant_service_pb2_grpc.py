@@ -73,7 +73,8 @@ class ParticipantServiceServicer(object):
 
         Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
         configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
-        UNAVAILABLE (no registry, or the sidecar is stopping).
+        UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+        until it is back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,7 +50,8 @@ class ParticipantServiceStub:
 
     Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
     configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
-    UNAVAILABLE (no registry, or the sidecar is stopping).
+    UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+    until it is back.
     """
     ReportCompletion: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportCompletionRequest, _participant_service_pb2.ReportCompletionResponse]
     """Reports how executions ended. Idempotent by execution id: reporting a result again is answered by
@@ -89,7 +90,8 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
 
     Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
     configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
-    UNAVAILABLE (no registry, or the sidecar is stopping).
+    UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+    until it is back.
     """
     ReportCompletion: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportCompletionRequest, _participant_service_pb2.ReportCompletionResponse]  # type: ignore[assignment]
     """Reports how executions ended. Idempotent by execution id: reporting a result again is answered by
@@ -131,7 +133,8 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
         configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
-        UNAVAILABLE (no registry, or the sidecar is stopping).
+        UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+        until it is back.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,45 @@
+//! A sidecar in this process, on threads of its own, like those that the program gives it.
+
+use std::sync::Arc;
+
+use sidekeeper::registry::Registry;
+use sidekeeper::sidecar::Sidecar;
+use sidekeeper::tree::Path;
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+
+use crate::application;
+
+pub(crate) struct Host {
+    sidecar: Sidecar,
+    runtime: Runtime,
+    _folder: TempDir,
+}
+
+impl Host {
+    pub(crate) fn start(registry: impl Registry) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        // As many workers as the program has.
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        let config = application::config(&folder.path().join("socket"));
+        let namespace = Path::parse("/bench").expect("a path");
+        let sidecar = runtime.block_on(Sidecar::start_on(config, namespace, Arc::new(registry)));
+        Self { sidecar: sidecar.expect("the sidecar to start"), runtime, _folder: folder }
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        self.sidecar.endpoints().first().cloned().expect("the socket")
+    }
+
+    /// Ends it when the applications have left.
+    pub(crate) fn stop(self) {
+        let (_hurry, hurried) = watch::channel(false);
+        self.runtime.block_on(self.sidecar.drain(hurried));
+    }
+}
+
+/// A runtime for the application: one thread, which is not one of the sidecar's.
+pub(crate) fn application_runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}

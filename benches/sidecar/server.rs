@@ -1,0 +1,91 @@
+//! The ZooKeeper server that is measured on, and what it can do without a sidecar.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use futures::stream;
+use sidekeeper::registry::zookeeper::{Settings, ZooKeeper};
+use sidekeeper::registry::{Registry, Session};
+use sidekeeper::tree::{NodeKind, Operation, Path};
+use zookeeper_client as zk;
+
+use crate::environment::first_line;
+use crate::statistics::{Sorted, rate};
+use crate::zookeeper::Server;
+
+/// Requests in flight when a server's throughput is measured: more make it no faster.
+const IN_FLIGHT: usize = 1000;
+/// About what a running node holds.
+const DATA: &[u8] = b"127.0.0.1@-@12345-abcdef";
+const PARENT: &str = "/bare";
+
+/// Starts a server. The tests' settings, but that its log grows in the default steps (64 MiB): theirs are small to
+/// save space, and would have it ask the file system for more all the time.
+pub(crate) fn start() -> Server {
+    let server = Server::start_with("preAllocSize=65536");
+    let answer = server.command("srvr").unwrap_or_default();
+    let version = answer.lines().next().unwrap_or_default();
+    let version = version.split(['-', ',']).next().unwrap_or_default();
+    println!("- server: {version}, alone, its log on the disk of this machine and synced (the default)");
+    println!("- {}", first_line(Command::new("java").arg("-version")));
+    server
+}
+
+pub(crate) fn registry(server: &Server) -> ZooKeeper {
+    let settings = Settings {
+        connect: server.address(),
+        session_timeout: Duration::from_secs(30),
+        connection_timeout: Duration::from_secs(5),
+        request_timeout: Duration::from_secs(10),
+        digest: None,
+    };
+    ZooKeeper::new(settings).expect("settings")
+}
+
+/// How long the creation of an ephemeral node takes, one at a time and with pauses, through our registry.
+pub(crate) async fn create_latency(server: &Server, count: u32, pause: Duration) -> Sorted {
+    let session = registry(server).open().await.expect("a session");
+    prepare(&session).await;
+    let mut taken = Vec::new();
+    for number in 0..count {
+        tokio::time::sleep(pause).await;
+        let path = Path::root().child("bare").child(&number.to_string());
+        let create = Operation::create(path.clone(), NodeKind::Ephemeral, DATA);
+        let start = Instant::now();
+        session.commit(vec![create]).await.expect("to create");
+        taken.push(start.elapsed());
+        session.commit(vec![Operation::delete(path)]).await.expect("to delete");
+    }
+    session.close().await;
+    Sorted::new(taken)
+}
+
+async fn prepare(session: &Arc<dyn Session>) {
+    session.ensure(&Path::root().child("bare"), NodeKind::Persistent, b"").await.expect("the parent");
+}
+
+/// Pairs of a creation and a deletion a second, with plenty in flight, through the client library.
+pub(crate) async fn pairs_per_second(server: &Server, time: Duration) -> u64 {
+    let client = zk::Client::connect(&server.address()).await.expect("a client");
+    let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
+    match client.create(PARENT, b"", &options).await {
+        Ok(_) | Err(zk::Error::NodeExists) => {}
+        Err(error) => unreachable!("{error}"),
+    }
+    let options = zk::CreateMode::Ephemeral.with_acls(zk::Acls::anyone_all());
+    let (client, options) = (&client, &options);
+    let start = Instant::now();
+    let numbers = stream::iter(0_u64..).take_while(|_| futures::future::ready(start.elapsed() < time));
+    let done = numbers
+        .map(|number| async move {
+            let path = format!("{PARENT}/{number}");
+            client.create(&path, DATA, options).await.expect("to create");
+            client.delete(&path, None).await.expect("to delete");
+        })
+        .buffer_unordered(IN_FLIGHT)
+        .count()
+        .await;
+    rate(done, start.elapsed())
+}

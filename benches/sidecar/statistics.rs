@@ -1,0 +1,45 @@
+//! Percentiles, and numbers as they are printed.
+
+use std::time::Duration;
+
+/// Durations, ascending.
+pub(crate) struct Sorted(Vec<Duration>);
+
+impl Sorted {
+    pub(crate) fn new(mut durations: Vec<Duration>) -> Self {
+        durations.sort_unstable();
+        Self(durations)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The smallest duration that is not below so many percent of all: the nearest rank.
+    pub(crate) fn percentile(&self, percent: usize) -> Duration {
+        let rank = (self.0.len() * percent).div_ceil(100);
+        self.0.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+    }
+
+    /// `p50 | p99 | max`, in milliseconds.
+    pub(crate) fn columns(&self) -> String {
+        let [p50, p99, max] = [50, 99, 100].map(|percent| milliseconds(self.percentile(percent)));
+        format!("{p50} | {p99} | {max}")
+    }
+}
+
+pub(crate) fn milliseconds(duration: Duration) -> String {
+    format!("{:.2}", duration.as_secs_f64() * 1000.0)
+}
+
+/// How many a second, in whole numbers.
+pub(crate) fn rate(count: usize, time: Duration) -> u64 {
+    let nanos = time.as_nanos().max(1);
+    let count = u128::try_from(count).unwrap_or(u128::MAX);
+    u64::try_from(count.saturating_mul(1_000_000_000) / nanos).unwrap_or(u64::MAX)
+}
+
+/// A part of a whole in percent.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    format!("{} %", (part * 100 + whole / 2) / whole.max(1))
+}

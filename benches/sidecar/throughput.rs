@@ -1,0 +1,118 @@
+//! How many executions a second go through one sidecar and one application? More and more jobs that fire every second,
+//! until fires come faster than they can be executed.
+//!
+//! An execution counts when the application has the answer that it is recorded, if that is within the measured time.
+//! So each has been started in the registry, told, executed (which takes no time), reported and recorded.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use sidekeeper::registry::Registry;
+use sidekeeper::registry::embedded::Embedded;
+
+use crate::host::{Host, application_runtime};
+use crate::load::{self, Execution, Load, Seen};
+use crate::server;
+use crate::statistics::{Sorted, milliseconds, percent, rate};
+
+/// Measured seconds of each step.
+const SECONDS: u64 = 10;
+/// The most items that a job may have.
+const ITEMS: u32 = 10_000;
+/// A step with a smaller share of the fires on time is the last.
+const ENOUGH: u64 = 50;
+
+pub(crate) fn embedded() {
+    head();
+    steps(&[(1, ITEMS), (2, ITEMS), (3, ITEMS), (4, ITEMS), (6, ITEMS), (8, ITEMS)], Embedded::in_memory);
+}
+
+pub(crate) fn on_zookeeper() {
+    let server = server::start();
+    let pairs =
+        || application_runtime().block_on(server::pairs_per_second(&server, Duration::from_secs(SECONDS)));
+    let (_warm_up, before) = (pairs(), pairs());
+    println!();
+    head();
+    let most = steps(&[(1, 2_500), (1, 5_000), (1, ITEMS), (2, ITEMS), (3, ITEMS), (4, ITEMS)], || {
+        server::registry(&server)
+    });
+    let after = pairs();
+    println!("\nbare pairs of `create` and `delete`, pipelined: {before}/s before, {after}/s after");
+    println!(
+        "executions at the best step: {most}/s, {} of the better of these",
+        percent(most, before.max(after))
+    );
+}
+
+fn head() {
+    println!(
+        "| jobs x items | due /s | recorded /s | on time | in a burst /s | received to recorded, p50 ms | p99 ms | CPUs used |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+}
+
+/// Runs the steps until fires cannot be executed any more; gives the best step's executions a second.
+fn steps<R: Registry>(steps: &[(usize, u32)], registry: impl Fn() -> R) -> u64 {
+    let mut most = 0;
+    for &(jobs, items) in steps {
+        let load = Load { jobs, items, warm_up: 3, seconds: SECONDS };
+        let host = Host::start(registry());
+        let cpu_before = cpu_time();
+        let seen = application_runtime().block_on(load::run(&host.endpoint(), load));
+        let cpu = cpu_time().saturating_sub(cpu_before);
+        host.stop();
+        let (recorded, on_time) = print(load, &seen, cpu);
+        most = most.max(recorded);
+        if on_time < ENOUGH {
+            break;
+        }
+    }
+    most
+}
+
+/// Prints a row; gives the executions a second, and the percentage of the fires that were executed on time.
+fn print(load: Load, seen: &Seen, cpu: Duration) -> (u64, u64) {
+    let due = u64::try_from(load.jobs).unwrap_or(u64::MAX) * u64::from(load.items);
+    let recorded = rate(seen.recorded(), Duration::from_secs(load.seconds));
+    let on_time = seen.fired().filter(|execution| execution.on_time).count();
+    let on_time = u64::try_from(on_time).unwrap_or(u64::MAX) * 100 / (due * load.seconds).max(1);
+    let taken = seen.fired().map(|seen| Duration::from_nanos(seen.recorded.saturating_sub(seen.received)));
+    let taken = Sorted::new(taken.collect());
+    println!(
+        "| {} x {} | {due} | {recorded} | {on_time} % | {} | {} | {} | {:.2} |",
+        load.jobs,
+        load.items,
+        burst_rate(seen),
+        milliseconds(taken.percentile(50)),
+        milliseconds(taken.percentile(99)),
+        cpu.as_secs_f64() / Duration::from_secs(load.warm_up + load.seconds + 2).as_secs_f64(),
+    );
+    (recorded, on_time)
+}
+
+/// The median over the fires of: the executions of all jobs for one instant, divided by the time from the instant to
+/// the record of the last of them.
+fn burst_rate(seen: &Seen) -> u64 {
+    let mut bursts: BTreeMap<u64, (usize, u64)> = BTreeMap::new();
+    for Execution { scheduled, recorded, .. } in seen.fired() {
+        let (count, last) = bursts.entry(*scheduled).or_default();
+        *count += 1;
+        *last = (*recorded).max(*last);
+    }
+    let rate =
+        |(scheduled, (count, last)): (u64, (usize, u64))| rate(count, Duration::from_nanos(last - scheduled));
+    let mut rates: Vec<u64> = bursts.into_iter().map(rate).collect();
+    rates.sort_unstable();
+    rates.get(rates.len() / 2).copied().unwrap_or_default()
+}
+
+/// The processor time of this process: the sidecar and the application.
+fn cpu_time() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // After the name: the twelfth and the thirteenth field are user and system time, in hundredths of a second.
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
+}

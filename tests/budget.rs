@@ -1,0 +1,108 @@
+//! How much an execution costs the registry, in requests: nothing is read, a fire's items start in one transaction,
+//! and each report ends its executions in at most one. Counted on the embedded registry, below the whole sidecar.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+
+#[path = "support/application.rs"]
+mod application;
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use sidekeeper::proto::{CompletionStatus, ExecutionSource};
+use sidekeeper::registry::counted::{Counted, Counts};
+use sidekeeper::registry::embedded::Embedded;
+use sidekeeper::sidecar::Sidecar;
+use sidekeeper::tree::Path;
+use tempfile::TempDir;
+
+use application::{Job, config, connect, job};
+
+const ITEMS: u32 = 50;
+
+/// A sidecar, and a job that has fired before: what is asked once per sharding has been asked.
+struct Steady {
+    registry: Counted,
+    job: Job,
+    _sidecar: Sidecar,
+    _folder: TempDir,
+}
+
+impl Steady {
+    async fn start(configuration: sidekeeper::proto::JobConfiguration) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(&folder.path().join("socket"));
+        let registry = Counted::new(Embedded::in_memory());
+        let namespace = Path::parse("/budget").unwrap();
+        let sidecar = Sidecar::start_on(config, namespace, Arc::new(registry.clone())).await.unwrap();
+        let client = connect(&sidecar.endpoints()[0]).await;
+        let job = Job::attach(client, "counted", configuration).await;
+        let mut steady = Self { registry, job, _sidecar: sidecar, _folder: folder };
+        let fire = steady.fire().await;
+        steady.report([fire]).await;
+        steady
+    }
+
+    /// Waits for a fire of all items, and gives their executions.
+    async fn fire(&mut self) -> Vec<String> {
+        let mut executions = Vec::new();
+        let mut scheduled = None;
+        for _ in 0..ITEMS {
+            let execute = self.job.execute().await;
+            assert_eq!(execute.source(), ExecutionSource::Schedule);
+            assert_eq!(*scheduled.get_or_insert(execute.scheduled_time), execute.scheduled_time, "one fire");
+            executions.push(execute.execution_id);
+        }
+        executions
+    }
+
+    /// Reports executions, several reports at once.
+    async fn report(&self, reports: impl IntoIterator<Item = Vec<String>>) {
+        let answers = join_all(reports.into_iter().map(|executions| self.job.succeeded(executions))).await;
+        for record in answers.iter().flatten() {
+            assert_eq!(record.status(), CompletionStatus::Recorded);
+        }
+    }
+}
+
+/// What a fire asks the registry for until the application is told, and what its reports ask for after that.
+async fn cost(steady: &mut Steady, reports: usize) -> (Counts, Counts) {
+    let before = steady.registry.counts();
+    let fire = steady.fire().await;
+    let started = steady.registry.counts();
+    steady.report(fire.chunks(fire.len() / reports).map(<[_]>::to_vec)).await;
+    (started.since(before), steady.registry.counts().since(started))
+}
+
+#[tokio::test]
+async fn a_fire_starts_in_one_transaction_and_ends_in_one_for_each_report() {
+    let mut steady = Steady::start(job("* * * * * ?", ITEMS)).await;
+    let items = u64::from(ITEMS);
+    for _ in 0..2 {
+        let (start, completion) = cost(&mut steady, 1).await;
+        // The check that the items were not divided anew; for each item its running node and its ledger entry.
+        let expected = Counts { transactions: 1, operations: 1 + 2 * items, ..Counts::default() };
+        assert_eq!(start, expected);
+        let expected = Counts { transactions: 1, operations: items, ..Counts::default() };
+        assert_eq!(completion, expected);
+    }
+}
+
+#[tokio::test]
+async fn reports_that_come_together_share_transactions() {
+    let mut steady = Steady::start(job("* * * * * ?", ITEMS)).await;
+    let (_, completion) = cost(&mut steady, 10).await;
+    assert_eq!((completion.reads, completion.watches, completion.operations), (0, 0, u64::from(ITEMS)));
+    assert!((1..=10).contains(&completion.transactions), "{completion:?}");
+}
+
+#[tokio::test]
+async fn a_job_without_monitoring_asks_for_nothing() {
+    let configuration = job("* * * * * ?", ITEMS);
+    let mut steady = Steady::start(sidekeeper::proto::JobConfiguration {
+        monitor_execution: Some(false),
+        ..configuration
+    })
+    .await;
+    let (start, completion) = cost(&mut steady, 1).await;
+    assert_eq!((start, completion), (Counts::default(), Counts::default()));
+}
