@@ -3,7 +3,7 @@
 use sidekeeper::config::ListenAddress;
 use sidekeeper::proto;
 
-use crate::ground::{Event, Ground, JOB, job, request, ticking};
+use crate::ground::{Event, Ground, JOB, Tree, job, request, ticking};
 
 #[tokio::test]
 async fn an_application_is_told_that_it_is_attached_and_then_all_it_owns() {
@@ -121,6 +121,24 @@ async fn p6_a_killed_application_leaves_nothing_and_its_items_move_at_once() {
 #[tokio::test]
 async fn p6_neither_do_running_nodes_stay_that_outlive_sessions() {
     killed_while_it_executes(true).await;
+}
+
+#[tokio::test]
+async fn p6_an_application_that_dies_alone_leaves_nothing_either() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let configuration = proto::JobConfiguration { failover: Some(true), ..ticking(2) };
+    let mut app = host.attach(request(configuration)).await;
+    app.assigned(&[0, 1]).await;
+    app.executes(2).await;
+    drop(app);
+    // No leader cleans up behind it, and no session ends.
+    let gone = |tree: &Tree| {
+        tree.running().is_empty()
+            && tree.children("instances").is_empty()
+            && !tree.has("leader/election/instance")
+    };
+    ground.outside.until("nothing to be left", gone).await;
 }
 
 #[tokio::test]

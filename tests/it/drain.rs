@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sidekeeper::config::Config;
-use sidekeeper::proto::{AssignmentReason, CancelReason};
+use sidekeeper::proto::{AssignmentReason, CancelReason, JobConfiguration};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -80,7 +80,9 @@ async fn executions_that_outlast_the_drain_are_cancelled_and_given_up() {
     let ground = Ground::new().await;
     let short = |config: &mut Config| config.drain_timeout = Duration::from_millis(100);
     let host = ground.sidecar_with(1, short).await;
-    let mut app = host.attach(request(ticking(2))).await;
+    // Running nodes that do not end with the session.
+    let configuration = JobConfiguration { failover: Some(true), ..ticking(2) };
+    let mut app = host.attach(request(configuration)).await;
     app.assigned(&[0, 1]).await;
     let executes = app.executes(2).await;
     let (_patient, hurry) = watch::channel(false);
