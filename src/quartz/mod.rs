@@ -8,8 +8,8 @@
 //! - a day named by `W` is looked for from the day it is nearest to: a search that begins on a Monday does not find
 //!   the `15W` whose 15th was the Sunday before, and a search that begins earlier in the month keeps its time of day
 //!   (see `days.rs`);
-//! - where clocks are set forward by part of an hour or at midnight, some times of that day are lost with those that
-//!   do not occur, and one that `W` names is moved behind the gap (see `search.rs`).
+//! - where clocks are set forward at midnight, within an hour or by several, some times behind the gap can be lost
+//!   with those in it, and one that `W` names is moved behind it (see `search.rs`).
 //!
 //! Text that Quartz accepts only because it stops reading (`MONDAY`, `1-2-3`, `*5`, `0,,5`) is refused.
 //!

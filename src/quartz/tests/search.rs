@@ -36,8 +36,10 @@ fn skipped_and_repeated_wall_times() {
         ("0 0 0 * * ?", "Africa/Cairo", "2026-04-23T12:00:00Z", "2026-04-24T21:00:00Z"),
         // As in Quartz: but a W day is moved,
         ("0 0 0 25W * ?", "Africa/Cairo", "2026-04-22T12:00:00Z", "2026-04-23T22:00:00Z"),
-        // and an hour that does not begin is not entered: clocks go from 02:45 to 03:45.
+        // an hour that does not begin is not entered (clocks go from 02:45 to 03:45),
         ("0 50 3 * * ?", "Pacific/Chatham", "2026-09-26T00:00:00Z", "2026-09-27T14:05:00Z"),
+        // and nor is the one behind a gap of two hours (clocks go from 01:00 to 03:00).
+        ("0 30 * * * ?", "Antarctica/Troll", "2026-03-29T00:30:00Z", "2026-03-29T02:30:00Z"),
     ];
     for (text, zone, after, expected) in cases {
         assert_eq!(next(text, zone, after).as_deref(), Some(expected), "{text} in {zone} after {after}");
