@@ -117,7 +117,13 @@ impl Participant {
         }
         self.executions.reported = rest;
         for item in leftovers {
-            transaction.push(Operation::delete(self.identity.paths.item_running(item)));
+            if size >= TRANSACTION_BYTES_MAX {
+                // The view shows the rest when this has been done.
+                break;
+            }
+            let operation = Operation::delete(self.identity.paths.item_running(item));
+            size += operation.wire_size();
+            transaction.push(operation);
         }
         if !transaction.is_empty() {
             self.commit(Purpose::Complete, transaction);

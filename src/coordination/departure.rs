@@ -1,7 +1,7 @@
 //! How do we leave? Drains in peace, or clears away at once what an application left that is gone (P6, design 5).
 //!
-//! Everything of ours goes in one transaction: instance, leadership, running nodes. What is gone already is left out
-//! and the rest tried again, so the attempts end.
+//! Everything of ours goes in one transaction if it fits: running nodes, leadership, instance. What is gone already is
+//! left out and the rest tried again, so the attempts end.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use crate::tree::{CommitError, Error, Operation, Transaction};
 use super::effect::{AssignmentReason, CancelReason, Effect, EndReason, Event, Purpose};
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
+use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// How long cancelled executions may take to report before we leave without them.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
@@ -77,12 +78,20 @@ impl Participant {
         }
     }
 
+    /// Removes our nodes, the instance last: as long as it exists, the running nodes of our items are ours. What does
+    /// not fit into one transaction goes into the next.
     fn leaving_transaction(&self) -> Transaction {
         let paths = &self.identity.paths;
         let mut transaction = Transaction::new();
+        let mut size = 0;
         for item in self.executions.running_items() {
             if self.view.running().contains(&item) {
-                transaction.push(Operation::delete(paths.item_running(item)));
+                let operation = Operation::delete(paths.item_running(item));
+                size += operation.wire_size();
+                transaction.push(operation);
+            }
+            if size >= TRANSACTION_BYTES_MAX {
+                return transaction;
             }
         }
         if let Some(leader) = self.view.leader().filter(|_| self.is_leader()) {
@@ -94,8 +103,15 @@ impl Participant {
         transaction
     }
 
+    /// A transaction of the departure is done; more follow while our instance is there.
+    pub(super) fn removed(&mut self) {
+        if !self.is_registered() {
+            self.left();
+        }
+    }
+
     /// Our nodes are gone.
-    pub(super) fn left(&mut self) {
+    fn left(&mut self) {
         let Phase::Leaving(reason) = self.phase.clone() else { return };
         self.tell_nothing_assigned(AssignmentReason::Draining);
         self.end(reason);

@@ -266,7 +266,7 @@ impl Participant {
                     Purpose::Start => self.started(now, &results),
                     Purpose::Complete => self.completed(),
                     Purpose::FlagMisfire => self.flagged(),
-                    Purpose::Leave => self.left(),
+                    Purpose::Leave => self.removed(),
                     Purpose::Abdicate | Purpose::FlagResharding => {}
                 }
             }

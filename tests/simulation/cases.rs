@@ -131,6 +131,31 @@ fn p1_a_sharding_of_many_items_is_split_and_still_gives_each_item_to_one() {
 }
 
 #[test]
+fn p5_p6_no_transaction_grows_with_the_number_of_items() {
+    let mut configuration = six_items();
+    // More than are allowed, in place of long names.
+    configuration.sharding_total_count = 12_000;
+    let mut world = World::new(5, configuration);
+    world.next_duration_ms = Some(2_500);
+    world.join();
+    world.settle();
+    world.assert_all_owned();
+    let started =
+        |world: &World, misfire: bool| world.starts.iter().filter(|start| start.misfire == misfire).count();
+    // The second fire meets the executions of the first, and all of it is flagged.
+    world.now += SignedDuration::from_secs(2);
+    world.settle();
+    assert_eq!((started(&world, false), started(&world, true)), (12_000, 0));
+    world.now += SignedDuration::from_secs(2);
+    world.settle();
+    assert_eq!(world.paths().iter().filter(|path| path.ends_with("/misfire")).count(), 12_000);
+    world.kill(0);
+    world.settle();
+    assert!(world.nodes[0].ended.is_some());
+    assert!(!world.paths().iter().any(|path| path.ends_with("/running") || path.contains("instances/")));
+}
+
+#[test]
 fn h4_a_running_node_of_somebody_who_is_gone_does_not_block_a_sharding() {
     let mut world = one_node(|configuration| configuration.failover = true);
     world.put("sharding/3/running", "10.9.9.9@-@gone");
