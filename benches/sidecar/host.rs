@@ -1,6 +1,7 @@
 //! A sidecar in this process, on threads of its own, like those that the program gives it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use sidekeeper::registry::Registry;
 use sidekeeper::sidecar::Sidecar;
@@ -10,6 +11,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 use crate::application;
+
+static STARTED: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) struct Host {
     sidecar: Sidecar,
@@ -23,7 +26,9 @@ impl Host {
         // As many workers as the program has.
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
         let config = application::config(&folder.path().join("socket"));
-        let namespace = Path::parse("/bench").expect("a path");
+        // One of its own: what another left in the registry is not to be found.
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let namespace = Path::root().child(&format!("bench-{number}"));
         let sidecar = runtime.block_on(Sidecar::start_on(config, namespace, Arc::new(registry)));
         Self { sidecar: sidecar.expect("the sidecar to start"), runtime, _folder: folder }
     }

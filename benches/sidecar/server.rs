@@ -1,5 +1,7 @@
 //! The ZooKeeper server that is measured on, and what it can do without a sidecar.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -66,9 +68,27 @@ async fn prepare(session: &Arc<dyn Session>) {
     session.ensure(&Path::root().child("bare"), NodeKind::Persistent, b"").await.expect("the parent");
 }
 
+/// The client runs its connection as a task, and leaves it to us where.
+struct Tasks;
+
+impl spawns_core::Spawn for Tasks {
+    fn spawn(&self, task: spawns_core::Task) {
+        tokio::spawn(Box::into_pin(task.future));
+    }
+}
+
+async fn connect(address: &str) -> zk::Client {
+    let mut connecting = pin!(zk::Client::connect(address));
+    let connected = poll_fn(|context| {
+        let _scope = spawns_core::enter(&Tasks);
+        connecting.as_mut().poll(context)
+    });
+    connected.await.expect("a client")
+}
+
 /// Pairs of a creation and a deletion a second, with plenty in flight, through the client library.
 pub(crate) async fn pairs_per_second(server: &Server, time: Duration) -> u64 {
-    let client = zk::Client::connect(&server.address()).await.expect("a client");
+    let client = connect(&server.address()).await;
     let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
     match client.create(PARENT, b"", &options).await {
         Ok(_) | Err(zk::Error::NodeExists) => {}
