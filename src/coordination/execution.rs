@@ -218,10 +218,17 @@ impl Participant {
         let starting = std::mem::take(&mut self.executions.starting);
         let Some(settings) = self.settings.clone() else { return };
         let items: Vec<_> = starting.keys().copied().collect();
-        let task_id: Arc<str> = task_id::build(&self.identity.job, &items, &self.identity.instance).into();
+        let (job, instance) = (self.identity.job.clone(), self.identity.instance.clone());
+        let together: Arc<str> = task_id::build(&job, &items, &instance).into();
         for (item, Starting { planned, index }) in starting {
             let assigned = || self.told.executable_item(item).map(|assigned| assigned.token);
             let Some(token) = tokens.get(index).copied().flatten().or_else(assigned) else { continue };
+            // A longer one fits into no trace table, and a fire of thousands of items would carry each of them in each
+            // message.
+            let task_id = match together.len() <= task_id::BYTES_MAX {
+                true => Arc::clone(&together),
+                false => task_id::build(&job, &[item], &instance).into(),
+            };
             let execution_id = self.executions.open(item);
             self.ledger.written(item, planned.scheduled);
             self.tell_event(Event::Execute(Execute {
@@ -229,7 +236,7 @@ impl Participant {
                 item,
                 parameter: settings.parameter(item).map(str::to_owned),
                 configuration: Arc::clone(&settings.configuration),
-                task_id: Arc::clone(&task_id),
+                task_id,
                 source: planned.source,
                 scheduled: planned.scheduled,
                 fired: now.wall,

@@ -4,6 +4,9 @@
 
 use crate::job::{ID_SEPARATOR, InstanceId, Item, JobName};
 
+/// Bytes of a task id that ElasticJob's trace tables hold (protocol 6.8).
+pub const BYTES_MAX: usize = 255;
+
 /// The third part of every task id, for failover and misfire too.
 const EXECUTION_TYPE: &str = "READY";
 

@@ -377,6 +377,7 @@ impl World {
                 other.name, self.now
             );
         }
+        assert!(execute.task_id.len() <= 255, "seed {seed}: {}", execute.task_id);
         let newest = self.tokens.entry(item).or_default();
         assert!(execute.token.0 > *newest, "seed {seed}: P3: token {:?} after {newest}", execute.token);
         *newest = execute.token.0;

@@ -274,8 +274,9 @@ class Execute(_message.Message):
     sharding_total_count: _builtins.int
     """Into how many items the job is split."""
     task_id: _builtins.str
-    """The task in ElasticJob's form, `{job}@-@{items}@-@READY@-@{instance}`, as Java peers trace it. The same for
-    each fire with the same items.
+    """The task in ElasticJob's form, `{job}@-@{items}@-@READY@-@{instance}`, as Java peers trace it: all items that were
+    started together, or only this one if the list would be longer than the 255 bytes that ElasticJob's trace tables
+    hold. The same for each fire with the same items.
     """
     source: _execution_pb2.ExecutionSource.ValueType
     """What made it start."""
