@@ -35,7 +35,7 @@ pub(crate) fn on_zookeeper() {
     let (_warm_up, before) = (pairs(), pairs());
     println!();
     head();
-    let most = steps(&[(1, 2_500), (1, 5_000), (1, ITEMS), (2, ITEMS), (3, ITEMS), (4, ITEMS)], || {
+    let most = steps(&[(1, 2_500), (1, 5_000), (1, 6_000), (1, 7_000), (1, 8_000), (1, ITEMS)], || {
         server::registry(&server)
     });
     let after = pairs();

@@ -1,3 +1,5 @@
+//! Expressions in words.
+
 use expect_test::expect;
 
 use crate::quartz::Expression;

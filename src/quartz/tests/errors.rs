@@ -1,3 +1,5 @@
+//! What a refusal says: the field, the place in the text, what was given and what is allowed.
+
 use expect_test::expect;
 
 use super::Random;

@@ -1,3 +1,5 @@
+//! The next instant: hard cases, clock changes, and a bound on the search.
+
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;

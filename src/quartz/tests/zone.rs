@@ -1,3 +1,5 @@
+//! Time zones: the names that are taken, and those that are refused with the right one.
+
 use expect_test::expect;
 use jiff::Timestamp;
 
