@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::StreamExt;
 use tracing::{Span, debug, info, warn};
 
-use crate::coordination::effect::{Answer, Effect, EndReason, Event};
+use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
 use crate::coordination::election::LATCH_LIMIT;
 use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
@@ -310,8 +310,7 @@ impl Runner {
             return;
         }
         let root = self.identity.paths.root().clone();
-        let (session, namespace) = (Arc::clone(session), self.namespace.clone());
-        self.opening = Some(Box::pin(open_watch(session, namespace, root, self.clock.clone())));
+        self.opening = Some(Box::pin(open_watch(Arc::clone(session), root, self.clock.clone())));
     }
 
     fn take_command(&mut self, command: Command, inputs: &mut Vec<Input>) {
@@ -342,7 +341,24 @@ impl Runner {
             Effect::Commit { id, purpose, transaction } => {
                 let Some((session, _)) = &self.session else { return };
                 debug!(%purpose, steps = transaction.len(), "commit");
-                let commit = session.commit(transaction);
+                let commit = match purpose {
+                    // The one commit that may come before everything else: the namespace has to exist, but nothing is
+                    // written for an application that is refused.
+                    Purpose::Register => {
+                        let (session, namespace) = (Arc::clone(session), self.namespace.clone());
+                        Box::pin(async move {
+                            session.ensure(&namespace, NodeKind::Persistent, b"").await?;
+                            session.commit(transaction).await
+                        })
+                    }
+                    Purpose::Abdicate
+                    | Purpose::FlagResharding
+                    | Purpose::Shard
+                    | Purpose::Start
+                    | Purpose::Complete
+                    | Purpose::FlagMisfire
+                    | Purpose::Leave => session.commit(transaction),
+                };
                 self.in_flight.push(Box::pin(async move {
                     let result = commit.await;
                     if let Err(error) = &result {
@@ -471,18 +487,14 @@ impl Runner {
     }
 }
 
-/// Makes sure that the namespace exists, then watches the job. Tries until the session is lost.
-async fn open_watch(session: Arc<dyn Session>, namespace: Path, root: Path, clock: Clock) -> Option<Watch> {
+/// Watches the job. Tries until the session is lost.
+async fn open_watch(session: Arc<dyn Session>, root: Path, clock: Clock) -> Option<Watch> {
     let filter_root = root.clone();
     let wants: Arc<dyn Fn(&Path) -> bool + Send + Sync> = Arc::new(move |path: &Path| {
         path.relative_to(&filter_root).is_some_and(|relative| Place::of(relative).wants_data())
     });
     loop {
-        let opened = match session.ensure(&namespace, NodeKind::Persistent, b"").await {
-            Ok(_) => session.watch(&root, Arc::clone(&wants)).await,
-            Err(error) => Err(error),
-        };
-        match opened {
+        match session.watch(&root, Arc::clone(&wants)).await {
             Ok(watch) => return Some(watch),
             Err(error) => {
                 debug!(%root, %error, "cannot watch the job yet");

@@ -206,7 +206,7 @@ class Problem(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """The node concerned, from the namespace on, for example `/orderSync/config`. Empty: not about one node."""
+    """The node concerned, its whole path below the registry's root, for example `/sidekeeper/orderSync/config`."""
     message: _builtins.str
     """What is wrong and what to do about it, in one sentence."""
     def __init__(
