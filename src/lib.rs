@@ -4,6 +4,7 @@ pub mod api;
 pub mod cli;
 pub mod config;
 pub mod coordination;
+pub mod dump;
 pub mod elasticjob;
 pub mod job;
 pub mod job_files;

@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{Instrument, error, info, warn};
@@ -19,6 +21,7 @@ use crate::api::server::{self, Health, Listener, Services};
 use crate::config::{Config, ListenAddress};
 use crate::coordination::participant::Wakeup;
 use crate::coordination::settings::schedule_check;
+use crate::dump;
 use crate::job::{JobConfiguration, JobName};
 use crate::job_files;
 use crate::registry::Registry;
@@ -63,6 +66,7 @@ pub enum StartError {
 /// A running sidecar.
 pub struct Sidecar {
     endpoints: Vec<String>,
+    dump_address: Option<SocketAddr>,
     hub: Hub,
     config: Config,
     draining: watch::Sender<bool>,
@@ -88,6 +92,7 @@ impl Sidecar {
     ) -> Result<Self, StartError> {
         let files = load_job_files(&config)?;
         let listeners = listen(&config).await?;
+        let dump = listen_for_dump(&config).await?;
         let clock = Clock::start();
         let (current_sender, current) = watch::channel(None);
         let (stop, stopped) = watch::channel(false);
@@ -104,10 +109,14 @@ impl Sidecar {
         let hub = Hub::new(shared.clone());
         let services = Services {
             participants: Participants::new(hub.clone(), files),
-            assignments: Assignments::new(shared),
+            assignments: Assignments::new(shared.clone()),
         };
         let mut endpoints = Vec::new();
         let mut server_tasks = Vec::new();
+        let dump_address = dump.map(|(address, listener)| {
+            server_tasks.push(spawn(dump::serve(listener, shared, stopped.clone())));
+            address
+        });
         let (router, health) = server::router(services)?;
         server_tasks.push(spawn(keep_health(health, current, drained, stopped.clone())));
         for (endpoint, listener) in listeners {
@@ -125,12 +134,17 @@ impl Sidecar {
                 }
             }));
         }
-        Ok(Self { endpoints, hub, config, draining, stop, session_task, server_tasks })
+        Ok(Self { endpoints, dump_address, hub, config, draining, stop, session_task, server_tasks })
     }
 
     /// The endpoints it serves on, in the form of `SIDEKEEPER_ENDPOINT`: `http://127.0.0.1:7070`, `unix:///path`.
     pub fn endpoints(&self) -> &[String] {
         &self.endpoints
+    }
+
+    /// Where it answers the dump command, if it does.
+    pub fn dump_address(&self) -> Option<SocketAddr> {
+        self.dump_address
     }
 
     /// Drains: leaves the schedule, lets executions finish until the drain timeout, leaves the registry without
@@ -192,6 +206,12 @@ async fn listen(config: &Config) -> Result<Vec<(String, Listener)>, StartError> 
         listeners.push(bound.map_err(failed)?);
     }
     Ok(listeners)
+}
+
+async fn listen_for_dump(config: &Config) -> Result<Option<(SocketAddr, TcpListener)>, StartError> {
+    let Some(address) = config.dump_listen else { return Ok(None) };
+    let failed = |source| StartError::Listen { address: address.to_string(), source };
+    dump::bind(address).await.map(Some).map_err(failed)
 }
 
 /// Ready while there is a session and the sidecar is not stopping. Liveness never depends on the registry: the process

@@ -57,6 +57,17 @@ pub struct Config {
     pub log_format: LogFormat,
     /// The collector to send traces to, `http://host:port`. Default: none.
     pub otlp_endpoint: Option<String>,
+    /// Where to answer the dump command. Default: nowhere. Loopback unless [`DumpAccess::Anybody`] was set with it.
+    pub dump_listen: Option<SocketAddr>,
+}
+
+/// Who may reach the dump command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DumpAccess {
+    /// This machine only.
+    Local,
+    /// Whoever reaches the address.
+    Anybody,
 }
 
 /// Where to serve.
@@ -213,7 +224,12 @@ impl Reader<'_> {
         let log_level = self.required(&settings::LOG_LEVEL, value::log_level);
         let log_format = self.required(&settings::LOG_FORMAT, value::log_format);
         let otlp_endpoint = self.optional(&settings::OTLP_ENDPOINT, value::otlp_endpoint);
+        let dump_listen = self.optional(&settings::DUMP_LISTEN, value::dump_listen).map(Option::flatten);
+        let dump_access = self.required(&settings::DUMP_ACCESS, value::dump_access);
         self.check_one_registry();
+        if let (Ok(Some(address)), Ok(access)) = (&dump_listen, &dump_access) {
+            self.check_dump_access(*address, *access);
+        }
         Ok(Config {
             listen: listen?,
             zookeeper: zookeeper?,
@@ -230,6 +246,7 @@ impl Reader<'_> {
             log_level: log_level?,
             log_format: log_format?,
             otlp_endpoint: otlp_endpoint?,
+            dump_listen: dump_listen?,
         })
     }
 
@@ -283,15 +300,32 @@ impl Reader<'_> {
         self.required(setting, |text| value::duration(text, range))
     }
 
+    /// What the user calls a setting where it was given.
+    fn origin_of(&self, setting: &Setting) -> Option<String> {
+        let (_, given) = self.given.iter().find(|(known, _)| known.key == setting.key)?;
+        (!given.texts.is_empty()).then(|| given.origin.name(setting))
+    }
+
+    /// The dump command shows a job's nodes to whoever asks, so leaving this machine takes two decisions.
+    fn check_dump_access(&mut self, address: SocketAddr, access: DumpAccess) {
+        if address.ip().is_loopback() || access == DumpAccess::Anybody {
+            return;
+        }
+        let reason = format!(
+            "other machines can reach this address, and the dump command has neither TLS nor authentication; \
+             allowed: a loopback address like `127.0.0.1:{}`, or set {} to `anybody` as well",
+            address.port(),
+            settings::DUMP_ACCESS.key
+        );
+        let what = self.origin_of(&settings::DUMP_LISTEN).unwrap_or_default();
+        self.problems.push(Problem { what, given: Some(address.to_string()), reason });
+    }
+
     /// A data directory that is ignored would look like lost data.
     fn check_one_registry(&mut self) {
-        let origin_of = |key| {
-            let found = self.given.iter().find(|(setting, _)| setting.key == key);
-            found
-                .filter(|(_, given)| !given.texts.is_empty())
-                .map(|(setting, given)| given.origin.name(setting))
-        };
-        if let (Some(zookeeper), Some(what)) = (origin_of("zookeeper"), origin_of("data_dir")) {
+        let (zookeeper, data_dir) =
+            (self.origin_of(&settings::ZOOKEEPER), self.origin_of(&settings::DATA_DIR));
+        if let (Some(zookeeper), Some(what)) = (zookeeper, data_dir) {
             let reason = format!(
                 "only the embedded registry has a data directory, and {zookeeper} is set; allowed: one of the two"
             );

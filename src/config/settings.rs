@@ -99,6 +99,10 @@ settings! {
         "How to log to standard error: `text`, `json`, or `auto`, which is text on a terminal and JSON elsewhere.";
     OTLP_ENDPOINT = "otlp_endpoint", "otlp-endpoint", "SIDEKEEPER_OTLP_ENDPOINT", "URL", Default::Absent("no traces are exported"), =>
         "Where to send traces: an OpenTelemetry collector's gRPC address, `http://host:4317`.";
+    DUMP_LISTEN = "dump_listen", "dump-listen", "SIDEKEEPER_DUMP_LISTEN", "ADDRESS", Default::Absent("no dump command"), =>
+        "Where to answer ElasticJob's dump command: a port (`9888` or `:9888`) of this machine's loopback interface, or an IP address and port; port 0 takes a free one.";
+    DUMP_ACCESS = "dump_access", "dump-access", "SIDEKEEPER_DUMP_ACCESS", "WHO", Default::Value("local"), =>
+        "Who may reach the dump command: `local`, this machine only, or `anybody`, which allows other addresses in `dump_listen`. The command has no authentication.";
 }
 
 #[cfg(test)]

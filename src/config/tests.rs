@@ -67,6 +67,7 @@ fn without_any_source_the_defaults_hold() {
             log_level: "info",
             log_format: Auto,
             otlp_endpoint: None,
+            dump_listen: None,
         }
     "#]]
     .assert_debug_eq(&config);
@@ -116,7 +117,7 @@ fn everything_that_is_wrong_is_told_at_once() {
             the configuration has 9 problems:
               drain_timeout in FILE = `25`: allowed: a string, in quotes
               listen in FILE = `[1]`: allowed: a string, or an array of strings
-              namspace in FILE: there is no such setting; allowed: listen, zookeeper, namespace, digest, data_dir, jobs_dir, instance_ip, session_timeout, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, log_level, log_format, otlp_endpoint
+              namspace in FILE: there is no such setting; allowed: listen, zookeeper, namespace, digest, data_dir, jobs_dir, instance_ip, session_timeout, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
               --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS and a token, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`
               --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`
               --digest = `***`: allowed: a user, a colon and a password
@@ -124,6 +125,21 @@ fn everything_that_is_wrong_is_told_at_once() {
               log_format in FILE = `xml`: allowed: auto, text, json
               data_dir in FILE: only the embedded registry has a data directory, and SIDEKEEPER_ZOOKEEPER is set; allowed: one of the two"#]],
     );
+}
+
+#[test]
+fn the_dump_command_leaves_this_machine_only_if_that_is_said_twice() {
+    let remote: (&str, &str) = ("SIDEKEEPER_DUMP_LISTEN", "0.0.0.0:9888");
+    check_refused(
+        &Case { flags: &[], environment: &[remote], file: None },
+        &expect![
+            "the configuration is wrong: SIDEKEEPER_DUMP_LISTEN = `0.0.0.0:9888`: other machines can reach this address, and the dump command has neither TLS nor authentication; allowed: a loopback address like `127.0.0.1:9888`, or set dump_access to `anybody` as well"
+        ],
+    );
+    let flags: &[(&str, &str)] = &[("dump_access", "anybody")];
+    let both = config(&Case { flags, environment: &[remote], file: None });
+    assert_eq!(both.dump_listen, Some("0.0.0.0:9888".parse().unwrap()));
+    assert_eq!(config(&Case { flags, environment: &[], file: Some("dump_listen = ''") }).dump_listen, None);
 }
 
 #[test]
@@ -201,6 +217,8 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
         log_level = "info" # default
         log_format = "auto" # default
         # otlp_endpoint is not set: no traces are exported
+        # dump_listen is not set: no dump command
+        dump_access = "local" # default
     "#]]
     .assert_eq(&shown.replace(&path, "FILE"));
     assert!(!format!("{loaded:?}").contains("hunter2"), "{loaded:?}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::transport::Uri;
 use tracing_subscriber::EnvFilter;
 
-use super::{Digest, ListenAddress, LogFormat};
+use super::{Digest, DumpAccess, ListenAddress, LogFormat};
 use crate::tree::Path;
 
 /// The longest path that fits into a Unix socket's address on Linux, in bytes.
@@ -106,6 +106,37 @@ pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
         ));
     }
     Ok(ListenAddress::Tcp(address))
+}
+
+/// Reads the address of the dump command; none if it is empty. A port alone is one of the loopback interface.
+pub(super) fn dump_listen(text: &str) -> Result<Option<SocketAddr>, String> {
+    const ALLOWED: &str = "allowed: a port like `9888`, or an IP address and port like `127.0.0.1:9888`";
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let port = text.strip_prefix(':').unwrap_or(text);
+    if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) {
+        let port = port.parse().map_err(|_| format!("the port is above 65535; {ALLOWED}"))?;
+        return Ok(Some((Ipv4Addr::LOCALHOST, port).into()));
+    }
+    match text.strip_prefix("localhost:").map(str::parse) {
+        Some(Ok(port)) => Ok(Some((Ipv4Addr::LOCALHOST, port).into())),
+        Some(Err(_)) | None => {
+            let address = text.parse();
+            address
+                .map(Some)
+                .map_err(|_| format!("it is neither a port nor an IP address with one; {ALLOWED}"))
+        }
+    }
+}
+
+/// Reads who may reach the dump command.
+pub(super) fn dump_access(text: &str) -> Result<DumpAccess, String> {
+    match text {
+        "local" => Ok(DumpAccess::Local),
+        "anybody" => Ok(DumpAccess::Anybody),
+        _ => Err("allowed: local, anybody".to_owned()),
+    }
 }
 
 /// Checks a ZooKeeper connect string.
@@ -273,6 +304,23 @@ mod tests {
         {
             assert!(listen(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_port_of_the_dump_command_is_one_of_this_machine() {
+        for local in ["9888", ":9888", "127.0.0.1:9888", "localhost:9888"] {
+            assert_eq!(dump_listen(local), Ok(Some("127.0.0.1:9888".parse().unwrap())), "{local:?}");
+        }
+        assert_eq!(dump_listen("[::1]:0"), Ok(Some("[::1]:0".parse().unwrap())));
+        assert_eq!(dump_listen("0.0.0.0:1"), Ok(Some("0.0.0.0:1".parse().unwrap())));
+        assert_eq!(dump_listen(""), Ok(None));
+        for bad in
+            [":", "65536", ":65536", "-1", "host:9888", "127.0.0.1", "localhost:", "::1", "unix:/run/s", " 1"]
+        {
+            assert!(dump_listen(bad).is_err(), "{bad:?}");
+        }
+        assert!(dump_access("local").is_ok() && dump_access("anybody").is_ok());
+        assert!(dump_access("").is_err() && dump_access("Anybody").is_err());
     }
 
     #[test]

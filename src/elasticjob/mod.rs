@@ -5,6 +5,7 @@
 //! whose sections are quoted as "protocol n". Nothing that stands in the registry may panic here.
 
 pub mod config_yaml;
+pub mod dump;
 pub mod instance_yaml;
 pub mod item_parameters;
 pub mod java;

@@ -3,10 +3,11 @@
 //! `jobExtraConfigurations` can hold the passwords of databases in clear text (protocol 1.4 rule 7), and the `props`
 //! of ElasticJob's notifying error handlers hold web hooks and mail passwords.
 
+use super::{config_yaml, extra_configurations};
 use crate::job::JobConfiguration;
 
 /// What stands in place of a secret.
-const REDACTED: &str = "***";
+pub const REDACTED: &str = "***";
 
 /// Parts of the keys of `props` whose values are secrets, in lower case without `-`, `_` and `.`.
 const SECRET_KEY_PARTS: [&str; 9] =
@@ -34,6 +35,20 @@ pub fn redacted(configuration: &JobConfiguration) -> JobConfiguration {
     shown
 }
 
+/// A configuration document as it may be shown: as it is, if nothing in it looks like a secret, comments included;
+/// else written anew from what was read, without the secrets. What cannot be read is not shown at all.
+pub fn document(data: &[u8]) -> String {
+    let (Ok(text), Ok(parsed)) = (std::str::from_utf8(data), config_yaml::parse(data)) else {
+        return REDACTED.to_owned();
+    };
+    let shown = redacted(&parsed.configuration);
+    let speaks_of_secrets = is_secret_key(text) || text.contains(extra_configurations::KEY);
+    if parsed.problems.is_empty() && shown == parsed.configuration && !speaks_of_secrets {
+        return text.to_owned();
+    }
+    config_yaml::write(&shown)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +71,30 @@ mod tests {
         assert!(written.contains("jobExtraConfigurations: '***'\n"));
         assert!(written.contains("'script.command.line': 'echo'"));
         assert!(written.contains("'dingtalk.webhook': '***'"));
+    }
+
+    #[test]
+    fn a_document_is_shown_as_it_is_unless_something_in_it_looks_like_a_secret() {
+        let plain = "cron: 0/5 * * * * ?  # each five seconds\njobName: demoJob\nshardingTotalCount: 3\n";
+        assert_eq!(document(plain.as_bytes()), plain);
+        let props = |line: &str| format!("{plain}props:\n  {line}\n");
+        for hiding in [
+            props("email.password: hunter2"),
+            // The same key, spelled so that only a parser sees it.
+            props("\"pass\\x77ord\": hunter2"),
+            format!("{plain}# password: hunter2\n"),
+            // The last one counts, the first one is there all the same.
+            format!("{plain}props: {{password: hunter2}}\nprops: {{}}\n"),
+            format!("{plain}unknown: hunter2\n"),
+            format!("{plain}jobExtraConfigurations:\n- !!x.Y\n  url: hunter2\n"),
+        ] {
+            let shown = document(hiding.as_bytes());
+            assert!(!shown.contains("hunter2"), "{hiding}\n{shown}");
+            assert!(shown.contains("demoJob"), "{hiding}\n{shown}");
+        }
+        for unreadable in ["{\"jobClass\":\"hunter2\"", "jobName: hunter2\n", "- hunter2", "\t", ""] {
+            assert_eq!(document(unreadable.as_bytes()), "***", "{unreadable}");
+        }
+        assert_eq!(document(b"jobName: a\nshardingTotalCount: 1\nlabel: hunter2\xff\n"), "***");
     }
 }

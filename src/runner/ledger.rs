@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use crate::coordination::ledger::read_entry;
 use crate::job::Item;
 use crate::registry::Session;
-use crate::tree::{Node, NodeKind, Path, WatchEvent};
+use crate::tree::{Node, NodeKind, Path};
+
+use super::snapshot;
 
 /// Reads the folder, and creates it if it does not exist.
 pub async fn read(
@@ -16,12 +18,7 @@ pub async fn read(
     folder: Path,
 ) -> Result<BTreeMap<Item, Option<Timestamp>>, String> {
     session.ensure(&folder, NodeKind::Persistent, b"").await.map_err(|error| error.to_string())?;
-    // A watch begins with a snapshot; only that is of interest.
-    let opened = session.watch(&folder, Arc::new(|_: &Path| false)).await;
-    let mut watch = opened.map_err(|error| error.to_string())?;
-    let Some(WatchEvent::Snapshot(nodes)) = watch.recv().await else {
-        return Err("the session was lost".to_owned());
-    };
+    let nodes = snapshot::read(&*session, &folder).await.map_err(|error| error.to_string())?;
     let entry = |node: &Node| {
         let item = node.path.relative_to(&folder)?.parse().ok()?;
         Some((Item(item), read_entry(&node.data)))

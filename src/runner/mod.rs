@@ -10,3 +10,4 @@ pub mod ledger;
 pub mod observer;
 pub mod participant;
 pub mod session;
+pub mod snapshot;

@@ -14,6 +14,7 @@
 mod attach;
 mod configuration;
 mod drain;
+mod dump;
 mod execute;
 mod garbage;
 mod ground;

@@ -32,6 +32,7 @@ pub(crate) fn config(socket: &Path) -> Config {
         log_level: "info".to_owned(),
         log_format: LogFormat::Auto,
         otlp_endpoint: None,
+        dump_listen: None,
     }
 }
 

@@ -113,6 +113,7 @@ pub fn config(namespace: &str, number: u8) -> Config {
         log_level: "info".to_owned(),
         log_format: LogFormat::Auto,
         otlp_endpoint: None,
+        dump_listen: None,
     }
 }
 

@@ -29,6 +29,11 @@ impl Tree {
         self.node(name).map(|node| String::from_utf8_lossy(&node.data).into_owned())
     }
 
+    /// The names of all nodes of the job; the job's own is empty.
+    pub fn all(&self) -> impl Iterator<Item = &str> {
+        self.nodes.keys().filter_map(|path| path.relative_to(&self.root))
+    }
+
     pub fn is_ephemeral(&self, name: &str) -> bool {
         self.node(name).is_some_and(|node| node.stat.ephemeral_owner.is_some())
     }
