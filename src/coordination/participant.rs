@@ -236,7 +236,7 @@ impl Participant {
                 }
             }
             Input::SessionLost => self.lose_session(),
-            Input::Watch(event) => self.view.apply(event),
+            Input::Watch(event) => self.view.apply(event, now.wall),
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
             Input::TookOver(ledger) => self.taken(now, ledger),

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
-use crate::coordination::ledger::read_entry;
+use crate::coordination::ledger::LedgerEntry;
 use crate::job::Item;
 use crate::registry::Session;
 use crate::tree::{Node, NodeKind, Path};
@@ -13,15 +11,12 @@ use crate::tree::{Node, NodeKind, Path};
 use super::snapshot;
 
 /// Reads the folder, and creates it if it does not exist.
-pub async fn read(
-    session: Arc<dyn Session>,
-    folder: Path,
-) -> Result<BTreeMap<Item, Option<Timestamp>>, String> {
+pub async fn read(session: Arc<dyn Session>, folder: Path) -> Result<BTreeMap<Item, LedgerEntry>, String> {
     session.ensure(&folder, NodeKind::Persistent, b"").await.map_err(|error| error.to_string())?;
     let nodes = snapshot::read(&*session, &folder).await.map_err(|error| error.to_string())?;
     let entry = |node: &Node| {
         let item = node.path.relative_to(&folder)?.parse().ok()?;
-        Some((Item(item), read_entry(&node.data)))
+        Some((Item(item), LedgerEntry::read(&node.data)))
     };
     Ok(nodes.iter().filter_map(entry).collect())
 }
