@@ -36,6 +36,8 @@ pub enum Purpose {
     TakeTrigger,
     /// Flag items of crashed instances, or clear away what a failover left.
     FlagFailover,
+    /// Have the registry stamp a node with its time.
+    CheckClock,
     /// Leave.
     Leave,
 }
@@ -52,6 +54,7 @@ impl fmt::Display for Purpose {
             Self::FlagMisfire => "flag misfire",
             Self::TakeTrigger => "take trigger",
             Self::FlagFailover => "flag failover",
+            Self::CheckClock => "check clock",
             Self::Leave => "leave",
         })
     }

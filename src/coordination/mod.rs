@@ -8,9 +8,10 @@
 //! [`registration`] (are we an instance?), [`assignment`] (what is the application to know?), [`election`] (who
 //! leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `failover` (what did they leave unfinished?),
 //! [`ledger`] (what has been started?), [`fire`] (what is due?), `trigger` (what was asked for?), [`execution`] (what
-//! starts?), [`completion`] (what has ended?), [`departure`] (how do we leave?).
+//! starts?), `clock_check` (is our clock right?), [`completion`] (what has ended?), [`departure`] (how do we leave?).
 
 pub mod assignment;
+mod clock_check;
 pub mod completion;
 mod crash;
 pub mod departure;

@@ -14,6 +14,7 @@ use crate::job::{Generation, InstanceId, JobConfiguration, JobName, Problem};
 use crate::tree::{CommitResult, Error, SessionId, Transaction};
 
 use super::assignment::Told;
+use super::clock_check::ClockCheck;
 use super::crash::Crash;
 use super::effect::{
     Answer, CancelReason, CommitId, Effect, EndReason, Event, Purpose, Refusal, SessionStatus,
@@ -122,6 +123,7 @@ pub struct Participant {
     pub(super) fires: Fires,
     pub(super) trigger: Trigger,
     pub(super) executions: Executions,
+    pub(super) clock_check: ClockCheck,
     /// What this step has asked for so far.
     pub(super) effects: Vec<Effect>,
 }
@@ -152,6 +154,7 @@ impl Participant {
             fires: Fires::default(),
             trigger: Trigger::default(),
             executions,
+            clock_check: ClockCheck::default(),
             effects: Vec::new(),
         }
     }
@@ -176,6 +179,7 @@ impl Participant {
             self.obey_trigger(now);
             self.flag_misfires(now);
             self.start(now);
+            self.check_clock(now);
             self.complete(now);
             self.depart(now);
             self.investigate(now);
@@ -264,6 +268,7 @@ impl Participant {
         self.ledger = Ledger::default();
         self.fires.forget();
         self.trigger = Trigger::default();
+        self.clock_check.forget();
         self.cancel_executions(CancelReason::LeaseLost);
         self.tell_session_lost();
         if let Phase::Leaving(reason) = &self.phase {
@@ -284,6 +289,7 @@ impl Participant {
                     Purpose::Start => self.started(now, &results),
                     Purpose::Complete => self.completed(),
                     Purpose::FlagMisfire => self.flagged(),
+                    Purpose::CheckClock => self.clock_checked(now, &results),
                     Purpose::Leave => self.removed(),
                     Purpose::Abdicate
                     | Purpose::FlagResharding
@@ -305,6 +311,7 @@ impl Participant {
                     Purpose::Start => self.start_failed(&error, unknown),
                     Purpose::Complete => self.complete_failed(&error),
                     Purpose::FlagMisfire => self.flag_failed(),
+                    Purpose::CheckClock => self.clock_check_failed(now, &error),
                     Purpose::Leave => self.leave_failed(&error),
                     Purpose::Shard => self.sharding.failed(),
                     Purpose::Register
@@ -386,6 +393,7 @@ impl Participant {
         problems.extend(self.election.problem(&self.identity.paths));
         problems.extend(self.sharding.problem(&self.identity.paths));
         problems.extend(self.failover.problem(&self.identity.paths));
+        problems.extend(self.clock_problem());
         problems.sort();
         problems
     }

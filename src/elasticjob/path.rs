@@ -110,6 +110,11 @@ impl JobPaths {
         self.root.child(&format!("trigger/{id}"))
     }
 
+    /// What the registry stamps with its time.
+    pub fn system_time(&self) -> Path {
+        self.root.child("systemTime/current")
+    }
+
     /// Whose turn it is in a job whose single item walks over the servers.
     pub fn next_job_instance_ip(&self) -> Path {
         self.root.child("next-job-instance-ip")
@@ -141,6 +146,7 @@ impl JobPaths {
             Folder::Failover => self.root.child("leader/failover"),
             Folder::FailoverItems => self.root.child("leader/failover/items"),
             Folder::Trigger => self.root.child("trigger"),
+            Folder::SystemTime => self.root.child("systemTime"),
         }
     }
 }
@@ -162,6 +168,8 @@ pub enum Folder {
     FailoverItems,
     /// `trigger`
     Trigger,
+    /// `systemTime`
+    SystemTime,
 }
 
 /// What a path below a job's root is about.
@@ -205,6 +213,8 @@ pub enum Place<'a> {
     ItemChild(Item, &'a str),
     /// The request that an instance fires now.
     Trigger(&'a str),
+    /// What the registry stamps with its time.
+    SystemTime,
     /// Whose turn it is to execute a single item.
     NextJobInstanceIp,
     /// A child of `sharding` that is not a number.
@@ -239,6 +249,8 @@ impl<'a> Place<'a> {
             }
             ("trigger", None, ..) => Self::Folder(Folder::Trigger),
             ("trigger", Some(id), None, _) => Self::Trigger(id),
+            ("systemTime", None, ..) => Self::Folder(Folder::SystemTime),
+            ("systemTime", Some("current"), None, _) => Self::SystemTime,
             ("next-job-instance-ip", None, ..) => Self::NextJobInstanceIp,
             ("sharding", None, ..) => Self::Folder(Folder::Sharding),
             ("sharding", Some(item), child, None) => Self::of_item(item, child),
@@ -317,6 +329,9 @@ mod tests {
             ("leader/failover/latch/_c_x-latch-0000000000", Place::Other),
             ("trigger/a@-@1", Place::Trigger("a@-@1")),
             ("trigger/a@-@1/deeper", Place::Other),
+            ("systemTime", Place::Folder(Folder::SystemTime)),
+            ("systemTime/current", Place::SystemTime),
+            ("systemTime/other", Place::Other),
             ("next-job-instance-ip", Place::NextJobInstanceIp),
             ("sharding/7/running/deeper", Place::Other),
         ] {

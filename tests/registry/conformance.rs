@@ -35,6 +35,7 @@ on_both! {
     a_transaction_that_fails_leaves_nothing,
     a_transaction_sees_its_own_steps,
     transaction_ids_grow,
+    a_node_is_stamped_with_the_registrys_time,
     ensure_creates_what_is_missing,
     a_container_goes_after_its_last_child,
     commits_take_effect_in_the_order_of_the_calls,
@@ -68,6 +69,32 @@ async fn a_node_is_created_read_set_and_deleted(ground: Ground) {
     assert_eq!(commit(&*session, both).await, [OperationResult::Deleted, OperationResult::Deleted]);
     assert!(!exists(&*session, "/a").await);
     assert_eq!(commit(&*session, vec![]).await, []);
+}
+
+/// Both registries are on this machine, so their clock is ours.
+async fn a_node_is_stamped_with_the_registrys_time(ground: Ground) {
+    let session = ground.session().await;
+    let mut latest = now_ms();
+    let create = Operation::create(path("/clock"), NodeKind::Persistent, "");
+    // Setting it to what it is already stamps it as well.
+    for step in [create, Operation::set(path("/clock"), ""), Operation::set(path("/clock"), "")] {
+        let results = commit(&*session, vec![step]).await;
+        let (OperationResult::Created { stat, .. } | OperationResult::Set { stat }) = &results[0] else {
+            panic!("{results:?}")
+        };
+        assert!((latest..=now_ms()).contains(&stat.modified_ms), "{latest}, {stat:?}, {}", now_ms());
+        assert_eq!(session.get(&path("/clock")).await.unwrap().unwrap().stat, *stat);
+        latest = now_ms();
+        while now_ms() == latest {
+            tokio::task::yield_now().await;
+        }
+        latest = now_ms();
+    }
+}
+
+fn now_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    since.as_millis().try_into().unwrap()
 }
 
 async fn ephemeral_nodes_go_with_their_session(ground: Ground) {

@@ -6,17 +6,18 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{
-    Answer, AssignmentReason, CancelReason, CommitId, Effect, EndReason, Event, Execute, Source,
+    Answer, AssignmentReason, CancelReason, CommitId, Effect, EndReason, Event, Execute, Purpose, Source,
 };
 use sidekeeper::coordination::input::{ExecutionResult, Input, Now, Outcome, Ticket};
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
 use sidekeeper::elasticjob::path::{JobPaths, Place};
-use sidekeeper::job::{InstanceId, Item, JobConfiguration, JobName};
+use sidekeeper::job::{InstanceId, Item, JobConfiguration, JobName, Problem};
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::{CommitError, Error, Registry, Session, Watch};
 use sidekeeper::tree::{NodeKind, Operation, Path, Transaction, WatchEvent};
@@ -50,6 +51,8 @@ pub struct Node {
     results: VecDeque<Input>,
     pub executions: BTreeMap<String, Execution>,
     pub items: Vec<Item>,
+    /// What is wrong, each time that this was told.
+    pub problems: Vec<Vec<Problem>>,
     pub ended: Option<EndReason>,
     generation: i64,
     tickets: u64,
@@ -74,6 +77,12 @@ pub struct Start {
 pub struct World {
     pub random: Random,
     registry: Embedded,
+    /// What the registry's clock shows.
+    registry_ms: Arc<AtomicI64>,
+    /// By how much it differs from ours.
+    pub registry_ahead_ms: i64,
+    /// How many commits of each purpose were asked for.
+    pub commits: BTreeMap<Purpose, usize>,
     pub nodes: Vec<Node>,
     pub now: Timestamp,
     start: Timestamp,
@@ -98,9 +107,14 @@ pub struct World {
 impl World {
     pub fn new(seed: u64, configuration: JobConfiguration) -> Self {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let registry_ms = Arc::new(AtomicI64::new(0));
+        let clock = Arc::clone(&registry_ms);
         Self {
             random: Random::new(seed),
-            registry: Embedded::in_memory_with_clock(Arc::new(|| 0)),
+            registry: Embedded::in_memory_with_clock(Arc::new(move || clock.load(Ordering::Relaxed))),
+            registry_ms,
+            registry_ahead_ms: 0,
+            commits: BTreeMap::new(),
             nodes: Vec::new(),
             now: start,
             start,
@@ -150,6 +164,7 @@ impl World {
             results,
             executions: BTreeMap::new(),
             items: Vec::new(),
+            problems: Vec::new(),
             ended: None,
             generation: 0,
             tickets: 0,
@@ -221,6 +236,8 @@ impl World {
 
     /// One request of the node takes effect.
     fn perform(&mut self, index: usize) {
+        let registry_now = self.now.as_millisecond() + self.registry_ahead_ms;
+        self.registry_ms.store(registry_now, Ordering::Relaxed);
         let node = &mut self.nodes[index];
         match node.line.pop_front() {
             Some(Ask::Commit(id, transaction)) => {
@@ -303,6 +320,7 @@ impl World {
                 let size: usize = transaction.iter().map(Operation::wire_size).sum();
                 assert!(size < REQUEST_BYTES_MAX, "seed {}: {purpose} in {size} bytes", self.seed);
                 node.line.push_back(Ask::Commit(id, transaction));
+                *self.commits.entry(purpose).or_default() += 1;
             }
             Effect::Elect(transaction) => node.line.push_back(Ask::Elect(transaction)),
             Effect::TakeOver(transaction) => node.line.push_back(Ask::TakeOver(transaction)),
@@ -370,10 +388,10 @@ impl World {
                 }
                 self.report(index, execution_id);
             }
+            Event::JobChanged { problems, .. } => self.nodes[index].problems.push(problems),
             Event::Attached { .. }
             | Event::LeadershipChanged(_)
             | Event::SessionChanged(_)
-            | Event::JobChanged { .. }
             | Event::Draining { .. } => {}
         }
     }
