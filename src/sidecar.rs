@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tracing::{Instrument, error, info, warn};
 
 use crate::api::assignment::Assignments;
+use crate::api::job::Jobs;
 use crate::api::participant::Participants;
 use crate::api::server::{self, Health, Listener, Services};
 use crate::config::{Config, ListenAddress};
@@ -110,6 +111,7 @@ impl Sidecar {
         let services = Services {
             participants: Participants::new(hub.clone(), files),
             assignments: Assignments::new(shared.clone()),
+            jobs: Jobs::new(shared.clone(), drained.clone()),
         };
         let mut endpoints = Vec::new();
         let mut server_tasks = Vec::new();

@@ -3,6 +3,7 @@
 pub mod assignment;
 pub mod convert;
 pub mod event;
+pub mod job;
 pub mod participant;
 pub mod refusals;
 pub mod server;

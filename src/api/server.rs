@@ -14,9 +14,11 @@ use tower::layer::util::{Identity, Stack};
 
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentServiceServer;
+use crate::proto::job_service_server::JobServiceServer;
 use crate::proto::participant_service_server::ParticipantServiceServer;
 
 use super::assignment::Assignments;
+use super::job::Jobs;
 use super::participant::Participants;
 use super::refusals::LogRefusals;
 
@@ -30,7 +32,8 @@ const STREAMS_MAX: u32 = 20_000;
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Whose health is told; the empty name is the sidecar as a whole.
-const SERVICES: [&str; 3] = ["", "sidekeeper.v1.ParticipantService", "sidekeeper.v1.AssignmentService"];
+const SERVICES: [&str; 4] =
+    ["", "sidekeeper.v1.ParticipantService", "sidekeeper.v1.AssignmentService", "sidekeeper.v1.JobService"];
 
 /// Where applications reach the sidecar.
 #[derive(Debug)]
@@ -87,6 +90,8 @@ pub struct Services {
     pub participants: Participants,
     /// For those who look.
     pub assignments: Assignments,
+    /// For operators.
+    pub jobs: Jobs,
 }
 
 /// Sets what the health service says.
@@ -139,7 +144,8 @@ pub fn router(services: Services) -> Result<(Served, Health), tonic_reflection::
         )
         .add_service(
             AssignmentServiceServer::new(services.assignments).max_decoding_message_size(MESSAGE_BYTES_MAX),
-        );
+        )
+        .add_service(JobServiceServer::new(services.jobs).max_decoding_message_size(MESSAGE_BYTES_MAX));
     Ok((router, Health { reporter }))
 }
 

@@ -7,7 +7,9 @@ use crate::coordination::effect::{EndReason, Refusal};
 use crate::elasticjob::validate::shorten;
 use crate::job::JobName;
 use crate::runner::hub::{AttachError, CallError};
+use crate::runner::operator::TriggerError;
 use crate::runner::participant::StreamEnd;
+use crate::tree::Error;
 
 /// A refused stream.
 pub fn of_attach(error: &AttachError) -> Status {
@@ -29,6 +31,28 @@ pub fn of_call(error: &CallError) -> Status {
         CallError::Foreign { .. } => Code::PermissionDenied,
         CallError::Ended => Code::Aborted,
         CallError::NotYet => Code::Unavailable,
+    };
+    Status::new(code, error.to_string())
+}
+
+/// A job that was not triggered.
+pub fn of_trigger(error: &TriggerError) -> Status {
+    let code = match error {
+        TriggerError::NoSession | TriggerError::Unread { .. } => Code::Unavailable,
+        TriggerError::NotConfigured(_) => Code::NotFound,
+        TriggerError::NobodyOnline(_) => Code::FailedPrecondition,
+        TriggerError::Changing { .. } => Code::Aborted,
+        TriggerError::Unwritten { error, .. } => match error {
+            Error::Suspended | Error::SessionLost | Error::Unreachable(_) => Code::Unavailable,
+            Error::OutcomeUnknown(_) => Code::Unknown,
+            Error::NoPermission(_) => Code::PermissionDenied,
+            Error::NoNode(_)
+            | Error::NodeExists(_)
+            | Error::BadVersion(_)
+            | Error::NotEmpty(_)
+            | Error::ParentIsEphemeral(_)
+            | Error::Refused(_) => Code::FailedPrecondition,
+        },
     };
     Status::new(code, error.to_string())
 }

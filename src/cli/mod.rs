@@ -3,8 +3,10 @@
 //! The flags of the settings are made from the table in [`crate::config::settings`], so that help texts, completions
 //! and configuration cannot disagree.
 
+mod endpoint;
 mod run;
 mod serve;
+mod trigger;
 mod watch;
 
 use std::ffi::OsString;
@@ -48,6 +50,11 @@ enum Command {
     Run(RunArgs),
     /// Shows who owns what in a job, and each change of it, until interrupted.
     Watch(watch::WatchArgs),
+    /// Makes each online instance of a job fire once, now, whatever its schedule.
+    ///
+    /// Prints who was triggered, and does not wait for the executions. Exit status: 0 if the job was triggered, 1 if
+    /// the sidecar refused or could not be reached.
+    Trigger(trigger::TriggerArgs),
     /// Prints a completion script for a shell to standard output.
     Completions {
         /// For which shell.
@@ -171,6 +178,7 @@ impl Cli {
                 with_telemetry(&loaded.config.clone(), run::run(loaded.config, args.command))
             }
             Command::Watch(args) => with_runtime(|runtime| runtime.block_on(watch::watch(args))),
+            Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),
             Command::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "sidekeeper", &mut script);

@@ -22,6 +22,7 @@ mod failover;
 pub mod fire;
 pub mod input;
 pub mod ledger;
+pub mod operations;
 pub mod participant;
 pub mod pending;
 pub mod registration;

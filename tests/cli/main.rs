@@ -4,6 +4,7 @@
 
 mod program;
 mod run;
+mod trigger;
 mod watch;
 
 use std::process::{ExitStatus, Stdio};

@@ -26,3 +26,4 @@ mod service;
 mod session;
 mod slow;
 mod trigger;
+mod trigger_job;

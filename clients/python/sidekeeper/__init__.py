@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from sidekeeper.application import Application
 from sidekeeper.configuration import JobConfiguration, Problem
-from sidekeeper.errors import AttachError, Cancelled, Reject, SidekeeperError
+from sidekeeper.errors import AttachError, Cancelled, Reject, SidekeeperError, TriggerError
 from sidekeeper.events import (
     AssignedItem,
     Assignment,
@@ -26,6 +26,7 @@ from sidekeeper.events import (
     SessionState,
 )
 from sidekeeper.execution import Cancellation, CancelReason, Execution, ExecutionSource
+from sidekeeper.trigger import TriggerResult, trigger, trigger_async
 from sidekeeper.version import __version__
 
 __all__ = [
@@ -47,5 +48,9 @@ __all__ = [
     "SessionChange",
     "SessionState",
     "SidekeeperError",
+    "TriggerError",
+    "TriggerResult",
     "__version__",
+    "trigger",
+    "trigger_async",
 ]

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+import grpc
 import grpc.aio
 
-__all__ = ["DEFAULT_ENDPOINT", "ENDPOINT_VARIABLE", "endpoint_target", "open_channel", "resolve_endpoint"]
+__all__ = [
+    "DEFAULT_ENDPOINT",
+    "ENDPOINT_VARIABLE",
+    "endpoint_target",
+    "open_blocking_channel",
+    "open_channel",
+    "resolve_endpoint",
+]
 
 #: Where the sidecar listens unless told otherwise.
 DEFAULT_ENDPOINT = "http://127.0.0.1:7070"
@@ -26,6 +35,23 @@ KEEPALIVE_TIMEOUT_MS = 5_000
 #: The channel's own reconnection must not be slower than the workers', which wait 0.1 to 5 s (see ``backoff``).
 INITIAL_RECONNECT_MS = 100
 MAX_RECONNECT_MS = 1_000
+
+_OPTIONS: Sequence[tuple[str, str | int]] = (
+    # For a Unix socket gRPC would send the socket's path as the authority, which HTTP/2 servers may refuse.
+    ("grpc.default_authority", "localhost"),
+    # The sidecar is on this machine: a proxy of the environment is not meant for it.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", INITIAL_RECONNECT_MS),
+    ("grpc.min_reconnect_backoff_ms", INITIAL_RECONNECT_MS),
+    ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # Applications in one process do not wait for each other's reconnections.
+    ("grpc.use_local_subchannel_pool", 1),
+)
 
 _ALLOWED = "allowed are http://HOST:PORT, HOST:PORT and unix:///PATH"
 
@@ -63,22 +89,9 @@ def endpoint_target(endpoint: str) -> str:
 
 def open_channel(endpoint: str) -> grpc.aio.Channel:
     """Opens a channel; it connects when it is first used, and again whenever the connection breaks."""
-    return grpc.aio.insecure_channel(
-        endpoint_target(endpoint),
-        options=[
-            # For a Unix socket gRPC would send the socket's path as the authority, which HTTP/2 servers may refuse.
-            ("grpc.default_authority", "localhost"),
-            # The sidecar is on this machine: a proxy of the environment is not meant for it.
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
-            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-            ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.initial_reconnect_backoff_ms", INITIAL_RECONNECT_MS),
-            ("grpc.min_reconnect_backoff_ms", INITIAL_RECONNECT_MS),
-            ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS),
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            # Applications in one process do not wait for each other's reconnections.
-            ("grpc.use_local_subchannel_pool", 1),
-        ],
-    )
+    return grpc.aio.insecure_channel(endpoint_target(endpoint), options=_OPTIONS)
+
+
+def open_blocking_channel(endpoint: str) -> grpc.Channel:
+    """Opens the same channel for calls that block."""
+    return grpc.insecure_channel(endpoint_target(endpoint), options=_OPTIONS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["AttachError", "Cancelled", "Reject", "SidekeeperError"]
+__all__ = ["AttachError", "Cancelled", "Reject", "SidekeeperError", "TriggerError"]
 
 
 class SidekeeperError(Exception):
@@ -25,6 +25,24 @@ class AttachError(SidekeeperError):
 
     def __init__(self, job_name: str, code: str, details: str) -> None:
         super().__init__(f"job {job_name!r}: the sidecar refuses the attachment: {code}: {details}")
+        self.job_name = job_name
+        self.code = code
+        self.details = details
+
+
+class TriggerError(SidekeeperError):
+    """A job was not triggered, or nobody knows whether it was.
+
+    Attributes:
+        job_name: The job.
+        code: The gRPC status as text: ``NOT_FOUND`` (nobody has configured the job), ``FAILED_PRECONDITION`` (no
+            instance is online), ``ABORTED`` or ``UNAVAILABLE`` (nobody was triggered; try again), ``UNKNOWN`` or
+            ``DEADLINE_EXCEEDED`` (it may have been triggered), ``INVALID_ARGUMENT`` (the job's name is wrong).
+        details: The sidecar's own words.
+    """
+
+    def __init__(self, job_name: str, code: str, details: str) -> None:
+        super().__init__(f"job {job_name!r} was not triggered: {code}: {details}")
         self.job_name = job_name
         self.code = code
         self.details = details

@@ -10,8 +10,9 @@ from typing import Any, Callable, Optional, TypeVar
 import grpc.aio
 
 import sidekeeper
-from sidekeeper._proto.v1 import assignment_pb2, execution_pb2, job_pb2
+from sidekeeper._proto.v1 import assignment_pb2, execution_pb2, job_pb2, job_service_pb2
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1.job_service_pb2_grpc import JobServiceServicer, add_JobServiceServicer_to_server
 from sidekeeper._proto.v1.participant_service_pb2_grpc import (
     ParticipantServiceServicer,
     add_ParticipantServiceServicer_to_server,
@@ -122,8 +123,8 @@ def recorded(request: Report) -> service_pb2.ReportCompletionResponse:
     )
 
 
-class FakeSidecar(ParticipantServiceServicer):
-    """The participant service. A test takes its streams and reports from queues."""
+class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
+    """The participant and the job service. A test takes its streams and reports from queues."""
 
     def __init__(self) -> None:
         self._streams: asyncio.Queue[Stream] = asyncio.Queue()
@@ -132,6 +133,12 @@ class FakeSidecar(ParticipantServiceServicer):
         self._count = 0
         #: Decides how a report is answered; None from it: as usual.
         self.answer: Answer | None = None
+        #: How a trigger is answered: the instances, or the status and its text.
+        self.trigger_answer: job_service_pb2.TriggerJobResponse | tuple[grpc.StatusCode, str] = (
+            job_service_pb2.TriggerJobResponse()
+        )
+        #: The jobs that were triggered.
+        self.triggered: list[str] = []
         self.target = ""
         self._server: grpc.aio.Server | None = None
 
@@ -140,6 +147,7 @@ class FakeSidecar(ParticipantServiceServicer):
             options=[("grpc.http2.min_ping_interval_without_data_ms", 100), ("grpc.so_reuseport", 0)]
         )
         add_ParticipantServiceServicer_to_server(self, server)
+        add_JobServiceServicer_to_server(self, server)
         port = server.add_insecure_port(address)
         await server.start()
         self._server = server
@@ -208,6 +216,15 @@ class FakeSidecar(ParticipantServiceServicer):
     ) -> service_pb2.AcknowledgeAssignmentResponse:
         self._acknowledgements.put_nowait(request)
         return service_pb2.AcknowledgeAssignmentResponse()
+
+    async def TriggerJob(  # noqa: N802
+        self, request: job_service_pb2.TriggerJobRequest, context: Any
+    ) -> job_service_pb2.TriggerJobResponse:
+        self.triggered.append(request.job_name)
+        if isinstance(self.trigger_answer, tuple):
+            await context.abort(*self.trigger_answer)
+        assert not isinstance(self.trigger_answer, tuple)
+        return self.trigger_answer
 
 
 @contextlib.asynccontextmanager

@@ -3,29 +3,26 @@
 mod json;
 mod table;
 
+pub(super) use table::printable;
+
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
+use super::endpoint::endpoint;
 use super::{Failure, print};
 use crate::proto::assignment_service_client::AssignmentServiceClient;
 use crate::proto::{WatchAssignmentsRequest, WatchAssignmentsResponse};
 
-/// How long to try to connect.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a silent connection is asked whether it is alive, and how long the answer may take: a sidecar that
-/// hangs is to be noticed while somebody looks.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pauses between tries, doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(4);
@@ -62,20 +59,6 @@ pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
             Err(End::Failed(error)) => Err(error.into()),
         },
     }
-}
-
-fn endpoint(text: &str) -> anyhow::Result<Endpoint> {
-    let allowed = "allowed: `http://host:port` or `unix:///path`";
-    if !text.starts_with("http://") && !text.starts_with("unix:") {
-        return Err(anyhow!("--endpoint = `{}`: {allowed}", text.escape_debug()));
-    }
-    let endpoint = Endpoint::from_shared(text.to_owned())
-        .with_context(|| format!("--endpoint = `{}`: {allowed}", text.escape_debug()))?;
-    Ok(endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
-        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-        .keep_alive_while_idle(true))
 }
 
 /// Ends when nobody reads our standard output any more, which otherwise shows only at the next change. Never ends if
@@ -156,7 +139,7 @@ async fn follow_once(
 
 /// Whether a call that failed is worth repeating.
 fn broken(status: Status) -> Broken {
-    let reason = format!("the sidecar answered {:?}: {}", status.code(), table::printable(status.message()));
+    let reason = format!("the sidecar answered {:?}: {}", status.code(), printable(status.message()));
     match status.code() {
         Code::InvalidArgument | Code::Unimplemented | Code::PermissionDenied | Code::Unauthenticated => {
             Broken::End(End::Failed(anyhow!(reason)))

@@ -143,7 +143,7 @@ fn shortened(text: &str) -> String {
 }
 
 /// Text from the registry with its control characters escaped, which could otherwise command the terminal.
-pub(super) fn printable(text: &str) -> String {
+pub(in crate::cli) fn printable(text: &str) -> String {
     let mut printable = String::new();
     for c in text.chars() {
         if c.is_control() {

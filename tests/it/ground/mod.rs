@@ -2,6 +2,7 @@
 
 mod app;
 mod logs;
+mod meddler;
 mod outside;
 
 use std::future::Future;
@@ -23,6 +24,7 @@ use tonic::{Status, Streaming};
 
 pub use self::app::{App, Event, failure, success};
 pub use self::logs::warnings_about;
+pub use self::meddler::{Meddler, Meddling};
 pub use self::outside::{Outside, Tree};
 
 /// Far more than anything here takes.
@@ -83,6 +85,13 @@ impl Ground {
     /// The sidecar at 10.0.0.1.
     pub async fn sidecar(&self) -> Host {
         self.sidecar_with(1, |_| ()).await
+    }
+
+    /// A sidecar whose registry somebody meddles with.
+    pub async fn meddled(&self, meddling: Meddling) -> Host {
+        let namespace = Path::parse(&format!("/{}", self.namespace)).unwrap();
+        let registry = Arc::new(Meddler { registry: self.registry.clone(), meddling });
+        Host::of(Sidecar::start_on(config(&self.namespace, 7), namespace, registry).await.unwrap())
     }
 
     /// The sidecar with this number, configured otherwise.

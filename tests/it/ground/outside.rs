@@ -146,6 +146,11 @@ impl Outside {
         }
     }
 
+    /// Creates a node that vanishes with our session, and that nothing can be below of.
+    pub async fn ephemeral(&self, name: &str) {
+        self.commit(vec![Operation::create(self.path(name), NodeKind::Ephemeral, "")]).await;
+    }
+
     pub async fn delete(&self, name: &str) {
         self.commit(vec![Operation::delete(self.path(name))]).await;
     }

@@ -1,0 +1,61 @@
+"""Triggering jobs, blocking and on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Callable
+
+import grpc
+import pytest
+
+import sidekeeper
+from sidekeeper._proto.v1.job_service_pb2 import TriggerJobResponse
+from tests.sidecar import FakeSidecar, soon
+
+Trigger = Callable[..., Awaitable[sidekeeper.TriggerResult]]
+
+
+async def blocking(*args: Any, **kwargs: Any) -> sidekeeper.TriggerResult:
+    return await asyncio.to_thread(sidekeeper.trigger, *args, **kwargs)
+
+
+both = pytest.mark.parametrize("trigger", [blocking, sidekeeper.trigger_async])
+
+
+@both
+async def test_who_fires_is_told(sidecar: FakeSidecar, trigger: Trigger) -> None:
+    sidecar.trigger_answer = TriggerJobResponse(
+        triggered_instance_ids=["10.0.0.1@-@1", "10.0.0.2@-@1"], pending_instance_ids=["10.0.0.3@-@1"]
+    )
+    result = await soon(trigger("orderSync", endpoint=sidecar.target))
+    assert result == sidekeeper.TriggerResult(("10.0.0.1@-@1", "10.0.0.2@-@1"), ("10.0.0.3@-@1",))
+    assert sidecar.triggered == ["orderSync"]
+
+
+@both
+async def test_a_refusal_is_raised_with_the_sidecars_words(sidecar: FakeSidecar, trigger: Trigger) -> None:
+    sidecar.trigger_answer = (grpc.StatusCode.NOT_FOUND, "job `x` has no configuration")
+    with pytest.raises(sidekeeper.TriggerError, match="job 'x' was not triggered: NOT_FOUND: job `x` has no") as raised:
+        await soon(trigger("x", endpoint=sidecar.target))
+    assert (raised.value.job_name, raised.value.code) == ("x", "NOT_FOUND")
+    assert sidecar.triggered == ["x"]  # and not again
+
+
+@both
+async def test_a_sidecar_that_is_away_is_told_at_once(sidecar: FakeSidecar, trigger: Trigger) -> None:
+    await sidecar.stop()
+    with pytest.raises(sidekeeper.TriggerError) as raised:
+        await soon(trigger("x", endpoint=sidecar.target))
+    assert raised.value.code == "UNAVAILABLE"
+
+
+@both
+async def test_the_endpoint_comes_from_the_environment(
+    sidecar: FakeSidecar, trigger: Trigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIDEKEEPER_ENDPOINT", sidecar.target)
+    await soon(trigger("orderSync"))
+    assert sidecar.triggered == ["orderSync"]
+    with pytest.raises(ValueError, match="allowed are"):
+        await soon(trigger("orderSync", endpoint="ftp://x"))

@@ -1,0 +1,125 @@
+//! Carries out what an operator asks for: reads the nodes that the decision needs, commits what it decided, and tries
+//! again when nodes changed in between. Bounded in attempts and in time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::coordination::operations::{TriggerRefusal, TriggerView, plan_trigger};
+use crate::elasticjob::path::{Folder, JobPaths};
+use crate::job::{InstanceId, JobName};
+use crate::registry::Session;
+use crate::tree::Error;
+
+use super::hub::Shared;
+
+/// Attempts, one after another that failed because nodes had changed.
+const ATTEMPTS_MAX: u32 = 5;
+/// The pause after the first of them; it doubles. A Java instance that reconnects is away for two requests.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Who fires.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Triggered {
+    /// Who was triggered now.
+    pub triggered: BTreeSet<InstanceId>,
+    /// Who had not taken up an earlier trigger yet.
+    pub pending: BTreeSet<InstanceId>,
+}
+
+/// Why a job was not triggered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TriggerError {
+    /// There is no session.
+    #[error("the sidecar has no session with the registry; try again")]
+    NoSession,
+    /// Nobody has configured the job.
+    #[error(
+        "job `{0}` has no configuration in the registry: check the name, or attach an application with one"
+    )]
+    NotConfigured(JobName),
+    /// No instance is online.
+    #[error("job `{0}` has no instance online that could fire; start one, then trigger it")]
+    NobodyOnline(JobName),
+    /// Instances came and went between reading and writing, again and again.
+    #[error(
+        "the instances of job `{job}` changed {ATTEMPTS_MAX} times while it was to be triggered, at last: {last}"
+    )]
+    Changing {
+        /// The job.
+        job: JobName,
+        /// The last failure.
+        last: Error,
+    },
+    /// The job's nodes could not be read.
+    #[error("the registry did not tell the state of job `{job}`: {error}; try again")]
+    Unread {
+        /// The job.
+        job: JobName,
+        /// How.
+        error: Error,
+    },
+    /// The nodes could not be written. If the outcome is unknown, they may have been.
+    #[error("job `{job}`: {error}")]
+    Unwritten {
+        /// The job.
+        job: JobName,
+        /// How.
+        error: Error,
+    },
+}
+
+/// Triggers all instances of a job that are online.
+pub async fn trigger(shared: &Shared, job: &JobName) -> Result<Triggered, TriggerError> {
+    let session = shared.current.borrow().clone().ok_or(TriggerError::NoSession)?;
+    let paths = JobPaths::new(&shared.namespace, job);
+    let mut told = Triggered::default();
+    let mut clear = true;
+    let mut attempt = 0;
+    loop {
+        let view = read(&session, &paths).await;
+        let view = view.map_err(|error| TriggerError::Unread { job: job.clone(), error })?;
+        let plan = plan_trigger(&paths, &view, &told.triggered, clear).map_err(|refusal| match refusal {
+            TriggerRefusal::NotConfigured => TriggerError::NotConfigured(job.clone()),
+            TriggerRefusal::NobodyOnline => TriggerError::NobodyOnline(job.clone()),
+        })?;
+        if !plan.transaction.is_empty() {
+            match session.commit(plan.transaction).await.map_err(|failure| failure.error) {
+                Ok(_) => attempt = 0,
+                Err(last @ (Error::NoNode(_) | Error::NodeExists(_) | Error::NotEmpty(_))) => {
+                    if attempt + 1 == ATTEMPTS_MAX {
+                        return Err(TriggerError::Changing { job: job.clone(), last });
+                    }
+                    // Somebody has put nodes below a trigger; that is not for us to clear away.
+                    clear &= !matches!(last, Error::NotEmpty(_));
+                    sleep(PAUSE.saturating_mul(1 << attempt)).await;
+                    attempt += 1;
+                    continue;
+                }
+                Err(error) => return Err(TriggerError::Unwritten { job: job.clone(), error }),
+            }
+        }
+        told.triggered.extend(plan.triggered);
+        told.pending = plan.pending;
+        if !plan.is_partial {
+            let (triggered, pending) = (told.triggered.len(), told.pending.len());
+            tracing::info!(job.name = %job, triggered, pending, "triggered");
+            return Ok(told);
+        }
+    }
+}
+
+/// Three requests, however many items the job has. They are not of one moment; the transaction proves what matters.
+async fn read(session: &Arc<dyn Session>, paths: &JobPaths) -> Result<TriggerView, Error> {
+    let config = session.get(&paths.config());
+    let instances = session.children(&paths.folder(Folder::Instances));
+    let triggers = session.children(&paths.folder(Folder::Trigger));
+    let ids = |names: Vec<String>| names.iter().map(|name| InstanceId::from_registry(name)).collect();
+    Ok(TriggerView {
+        configured: config.await?.is_some(),
+        instances: instances.await?.map(ids).unwrap_or_default(),
+        triggers: triggers.await?.map(ids),
+    })
+}

@@ -1,0 +1,111 @@
+//! A registry with which something goes wrong whenever somebody triggers a job.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use sidekeeper::registry::embedded::Embedded;
+use sidekeeper::registry::{DataFilter, Registry, Session, SessionState, Watch};
+use sidekeeper::tree::{CommitResult, Error, Node, NodeKind, Operation, Path, SessionId, Transaction};
+use tokio::sync::watch;
+
+#[derive(Clone)]
+pub enum Meddling {
+    /// The last instance goes just before, so many times, and comes back just after.
+    Flicker(Arc<AtomicU32>),
+    /// The answer is lost.
+    LostAnswer,
+    /// There is no registry.
+    Away,
+}
+
+/// See the module.
+pub struct Meddler {
+    pub registry: Embedded,
+    pub meddling: Meddling,
+}
+
+impl Registry for Meddler {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>> {
+        Box::pin(async move {
+            if matches!(self.meddling, Meddling::Away) {
+                return Err(Error::Unreachable("it is away".to_owned()));
+            }
+            let (inner, meddling) = (self.registry.open().await?, self.meddling.clone());
+            let session: Arc<dyn Session> = Arc::new(Meddled { inner, meddling });
+            Ok(session)
+        })
+    }
+
+    fn describe(&self) -> String {
+        self.registry.describe()
+    }
+}
+
+struct Meddled {
+    inner: Arc<dyn Session>,
+    meddling: Meddling,
+}
+
+impl Session for Meddled {
+    fn id(&self) -> SessionId {
+        self.inner.id()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.inner.timeout()
+    }
+
+    fn state(&self) -> watch::Receiver<SessionState> {
+        self.inner.state()
+    }
+
+    fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
+        let last_checked = transaction.iter().rev().find(|step| matches!(step, Operation::Check { .. }));
+        let (inner, instance) = (Arc::clone(&self.inner), last_checked.map(|step| step.path().clone()));
+        let Some(instance) = instance.filter(|path| path.as_str().contains("/instances/")) else {
+            return inner.commit(transaction);
+        };
+        match &self.meddling {
+            Meddling::Flicker(times) => {
+                let less = |left: u32| left.checked_sub(1);
+                if times.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
+                    return inner.commit(transaction);
+                }
+                Box::pin(async move {
+                    let node = inner.get(&instance).await.unwrap().unwrap();
+                    inner.commit(vec![Operation::delete(instance.clone())]).await.unwrap();
+                    let result = inner.commit(transaction).await;
+                    inner.ensure(&instance, NodeKind::Persistent, &node.data).await.unwrap();
+                    result
+                })
+            }
+            Meddling::LostAnswer => Box::pin(async move {
+                inner.commit(transaction).await?;
+                Err(Error::OutcomeUnknown("the answer was lost".to_owned()).into())
+            }),
+            Meddling::Away => inner.commit(transaction),
+        }
+    }
+
+    fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
+        self.inner.ensure(path, kind, data)
+    }
+
+    fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>> {
+        self.inner.get(path)
+    }
+
+    fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
+        self.inner.children(path)
+    }
+
+    fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
+        self.inner.watch(root, wants_data)
+    }
+
+    fn close(&self) -> BoxFuture<'static, ()> {
+        self.inner.close()
+    }
+}
