@@ -1,0 +1,65 @@
+"""What operators do and look at: triggers, dumps, clocks."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from pathlib import Path
+
+import sidekeeper
+from harness import JOB, PATIENCE, Application, Fleet, eventually, free_port
+
+
+def items_started(applications: list[Application]) -> list[int]:
+    events = [event for application in applications for event in application.events("start")]
+    assert {event["source"] for event in events} <= {"TRIGGER"}
+    return sorted(event["item"] for event in events)
+
+
+def test_a_job_without_a_schedule_runs_when_it_is_triggered(fleet: Fleet, binary: Path) -> None:
+    applications = fleet.three()
+    instances = tuple(sorted(application.instance for application in applications))
+    endpoint = f"unix://{applications[0].sidecar.socket}"
+    result = sidekeeper.trigger(JOB, endpoint=endpoint)
+    assert result == sidekeeper.TriggerResult(instances, ())
+    eventually("each item once", lambda: items_started(applications) == [0, 1, 2, 3, 4, 5])
+    eventually("all triggers taken up", lambda: fleet.tree.children("trigger") == [])
+
+    # What a Java instance that is busy would leave, and one that is gone.
+    fleet.tree.create("instances/10.0.0.9@-@1", "jobInstanceId: 10.0.0.9@-@1\nserverIp: 10.0.0.9\n")
+    fleet.tree.create("trigger/10.0.0.9@-@1")
+    fleet.tree.create("trigger/10.0.0.8@-@1")
+    command = [str(binary), "trigger", JOB, "--endpoint", endpoint, "--json"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert json.loads(told.stdout) == {
+        "triggered_instance_ids": list(instances),
+        "pending_instance_ids": ["10.0.0.9@-@1"],
+    }
+    eventually("the other triggers taken up", lambda: fleet.tree.children("trigger") == ["10.0.0.9@-@1"])
+    fleet.tree.delete("instances/10.0.0.9@-@1")
+
+
+def test_a_dump_shows_the_nodes_without_addresses(fleet: Fleet) -> None:
+    port = free_port()
+    application = fleet.application(fleet.sidecar(1, options=["--dump-listen", str(port)]))
+    fleet.settle(application)
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
+        connection.sendall(f"dump@{JOB}\n".encode())
+        text = connection.makefile(encoding="utf-8", newline="\n").read()
+    instance = application.instance.replace("10.0.0.1", "ip1")
+    assert text.startswith(f"/{JOB}/sharding | \n/{JOB}/sharding/5 | \n/{JOB}/sharding/5/instance | {instance}\n")
+    paths = [line.split(" | ")[0] for line in text.splitlines() if line.startswith(f"/{JOB}/")]
+    nodes = [path for path in fleet.tree.nodes() if path]
+    assert sorted(paths) == sorted(f"/{JOB}/{path}".replace("10.0.0.1", "ip1") for path in nodes)
+    assert "10.0.0.1" not in text
+
+
+def test_the_registry_is_asked_for_its_time_if_the_job_wants_that(fleet: Fleet) -> None:
+    application = fleet.application(fleet.sidecar(1))
+    fleet.settle(application)
+    assert fleet.tree.get("systemTime/current") is None
+    configuration = fleet.tree.get("config") or ""
+    assert "maxTimeDiffSeconds: -1" in configuration
+    fleet.tree.set("config", configuration.replace("maxTimeDiffSeconds: -1", "maxTimeDiffSeconds: 5"))
+    eventually("the stamp", lambda: fleet.tree.get("systemTime/current") == "")
