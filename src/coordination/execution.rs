@@ -229,9 +229,9 @@ impl Participant {
     /// Whether an execution that was planned is still to begin.
     fn may_start(&mut self, now: Now, item: Item, planned: Planned) -> bool {
         if planned.source == Source::Failover {
-            let failover = self.view.item(item).and_then(|view| view.failover.as_ref());
-            let taken = failover.is_some_and(|taker| taker.instance == self.identity.instance);
-            return taken && !self.executions.is_busy(item) && !self.view.running().contains(&item);
+            return self.has_taken(item)
+                && !self.executions.is_busy(item)
+                && !self.view.running().contains(&item);
         }
         if self.told.executable_item(item).is_none() {
             return false;

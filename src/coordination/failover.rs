@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::elasticjob::java;
 use crate::elasticjob::path::{Folder, JobPaths};
 use crate::job::{Item, Problem};
 use crate::tree::{NodeKind, Operation, Transaction};
@@ -241,35 +240,33 @@ impl Participant {
         }
     }
 
-    /// Whether a resharding is about to happen, before which nothing should be taken: taken items would hold it up.
-    /// Java leaders reshard at their next fire only, so they are not waited for.
+    /// Whether a resharding is about to happen, before which nothing should be taken: taken items would hold it up. One
+    /// that waits for executions is not waited for, nor a Java leader, which reshards at its next fire only.
     fn waits_for_sharding(&self, now: Now) -> bool {
         let ours = self.view.leader().is_some_and(|leader| !leader.instance.is_java());
         let fresh = |since: &Duration| now.mono < since.saturating_add(HEAD_START);
-        self.view.is_resharding() && ours && self.failover.flagged_since.values().any(fresh)
+        let waits = !self.view.running().is_empty();
+        self.view.is_resharding() && ours && !waits && self.failover.flagged_since.values().any(fresh)
     }
 
-    /// Which of the flagged items are ours to take: an equal share each; whatever is left after a while is anybody's.
+    /// Which of the flagged items are ours to take: each item is one instance's, by its number; whatever is left after a
+    /// while is anybody's.
     fn share(&mut self, now: Now) -> Vec<Item> {
-        let free = |item: &Item| {
+        let available = self.view.available();
+        let place = available.iter().position(|id| *id == self.identity.instance);
+        let is_ours = |item: &Item| {
+            let whose = usize::try_from(item.0).ok().and_then(|number| number.checked_rem(available.len()));
+            let since = self.failover.flagged_since.get(item);
+            place == whose || since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START))
+        };
+        let is_free = |item: &Item| {
             let view = self.view.item(*item);
             let disabled = view.is_some_and(|view| view.disabled);
             let held = view.is_some_and(|view| view.failover.is_some());
             !disabled && !held && !self.executions.is_busy(*item) && self.has_item(*item)
         };
-        let mut flagged: Vec<_> =
-            self.view.failover_items().iter().copied().filter(free).map(|item| item.to_string()).collect();
-        java::sort_descending(&mut flagged);
-        let flagged: Vec<_> = flagged.iter().filter_map(|item| item.parse().ok().map(Item)).collect();
-        let available = self.view.available();
-        let place = available.iter().position(|id| *id == self.identity.instance).unwrap_or(0);
-        let each = flagged.len().div_ceil(available.len().max(1));
-        let waits = |item: &Item| {
-            let since = self.failover.flagged_since.get(item);
-            since.is_some_and(|since| now.mono < since.saturating_add(HEAD_START))
-        };
-        let ours = |(index, item): &(usize, Item)| !waits(item) || index / each.max(1) == place;
-        let share: Vec<_> = flagged.into_iter().enumerate().filter(ours).map(|(_, item)| item).collect();
+        let flagged = self.view.failover_items().iter().copied();
+        let share: Vec<_> = flagged.filter(is_ours).filter(is_free).collect();
         let (clear, in_doubt): (Vec<_>, Vec<_>) = share.into_iter().partition(|item| {
             let running = self.view.item(*item).and_then(|view| view.running.as_ref());
             running.is_none_or(|running| {
@@ -281,6 +278,12 @@ impl Participant {
             self.suspect(item);
         }
         clear
+    }
+
+    /// Whether we have taken the item over.
+    pub(super) fn has_taken(&self, item: Item) -> bool {
+        let failover = self.view.item(item).and_then(|view| view.failover.as_ref());
+        failover.is_some_and(|taker| taker.instance == self.identity.instance)
     }
 
     fn take_over_item(&self, transaction: &mut Transaction, item: Item) {
@@ -314,15 +317,16 @@ impl Participant {
     /// Plans the execution of what we have taken. What somebody else executes all the same is given back, to be taken
     /// when that has ended (H13).
     fn plan_taken(&mut self, now: Now) {
-        let me = self.identity.instance.clone();
-        let is_me = |taker: &Option<Taker>| taker.as_ref().is_some_and(|taker| taker.instance == me);
         let ours: Vec<_> = self
             .view
             .taken()
             .iter()
             .copied()
-            .filter(|item| self.view.item(*item).is_some_and(|view| is_me(&view.failover)))
-            .filter(|item| !self.executions.is_busy(*item) && !self.failover.taking.contains(item))
+            .filter(|item| {
+                self.has_taken(*item)
+                    && !self.executions.is_busy(*item)
+                    && !self.failover.taking.contains(item)
+            })
             .collect();
         let mut given_back = Transaction::new();
         for item in ours {

@@ -72,9 +72,12 @@ async fn p5_several_crashed_items_are_shared_among_the_survivors() {
     let second = ground.sidecar_with(2, |_| ()).await;
     let mut others = [host.attach(request(None)).await, second.attach(request(None)).await];
     drop(dying);
+    let mut taken = Vec::new();
     for other in &mut others {
-        let taken = other.executes(2).await;
-        for execute in &taken {
+        taken.push(other.executes(2).await);
+    }
+    for (other, taken) in others.iter_mut().zip(&taken) {
+        for execute in taken {
             let crashed = crashed.iter().find(|crashed| crashed.item == execute.item).unwrap();
             is_the_same_work(execute, crashed);
             other.done(execute).await;
