@@ -177,6 +177,7 @@ impl Participant {
             self.look_for_crashes(now);
             self.shard(now);
             self.fail_over(now);
+            self.repair_relay(now);
             self.consult_ledger(now);
             self.fire(now);
             self.obey_trigger(now);
@@ -297,6 +298,7 @@ impl Participant {
                     Purpose::Leave => self.removed(),
                     Purpose::Abdicate
                     | Purpose::FlagResharding
+                    | Purpose::RepairRelay
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }
@@ -321,6 +323,7 @@ impl Participant {
                     Purpose::Register
                     | Purpose::Abdicate
                     | Purpose::FlagResharding
+                    | Purpose::RepairRelay
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }

@@ -360,6 +360,7 @@ impl Runner {
                     | Purpose::FlagFailover
                     | Purpose::TakeTrigger
                     | Purpose::CheckClock
+                    | Purpose::RepairRelay
                     | Purpose::Leave => session.commit(transaction),
                 };
                 self.in_flight.push(Box::pin(async move {
