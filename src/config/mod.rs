@@ -57,7 +57,7 @@ pub struct Config {
     pub log_format: LogFormat,
     /// The collector to send traces to, `http://host:port`. Default: none.
     pub otlp_endpoint: Option<String>,
-    /// Where to answer the dump command. Default: nowhere. Loopback unless [`DumpAccess::Anybody`] was set with it.
+    /// Where to answer the dump command. Default: nowhere. Loopback, unless `dump_access` allows anybody.
     pub dump_listen: Option<SocketAddr>,
 }
 

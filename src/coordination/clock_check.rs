@@ -78,13 +78,13 @@ impl Participant {
         }
         let paths = &self.identity.paths;
         let mut transaction = Transaction::new();
-        if !self.view.has_folder(Folder::SystemTime) {
-            let folder = paths.folder(Folder::SystemTime);
+        if !self.view.has_folder(Folder::RegistryTime) {
+            let folder = paths.folder(Folder::RegistryTime);
             transaction.push(Operation::create(folder, NodeKind::Persistent, ""));
         }
-        transaction.push(match self.view.has_system_time() {
-            true => Operation::set(paths.system_time(), ""),
-            false => Operation::create(paths.system_time(), NodeKind::Persistent, ""),
+        transaction.push(match self.view.has_registry_time() {
+            true => Operation::set(paths.registry_time(), ""),
+            false => Operation::create(paths.registry_time(), NodeKind::Persistent, ""),
         });
         self.clock_check.asked = now.mono;
         self.commit(Purpose::CheckClock, transaction);
@@ -125,7 +125,7 @@ impl Participant {
             difference % 1_000,
             allowed / 1_000
         );
-        Some(Problem { path: self.identity.paths.system_time(), message })
+        Some(Problem { path: self.identity.paths.registry_time(), message })
     }
 }
 

@@ -152,7 +152,7 @@ pub struct JobView {
     /// Items with a `failover` or `failovering` node.
     taken: BTreeSet<Item>,
     triggers: BTreeSet<InstanceId>,
-    system_time: bool,
+    registry_time: bool,
     next_server: Option<NextServer>,
     config_version: Option<i32>,
     problems: BTreeMap<Path, String>,
@@ -234,7 +234,7 @@ impl JobView {
             (Place::Trigger(id), _) => {
                 self.triggers.insert(InstanceId::from_registry(id));
             }
-            (Place::SystemTime, _) => self.system_time = true,
+            (Place::RegistryTime, _) => self.registry_time = true,
             (Place::ItemChild(item, name), _) => {
                 self.item_mut(item).others.insert(name.to_owned());
             }
@@ -294,7 +294,7 @@ impl JobView {
             | Place::Disabled(_)
             | Place::FailoverItem(_)
             | Place::Trigger(_)
-            | Place::SystemTime
+            | Place::RegistryTime
             | Place::ItemChild(..)
             | Place::NotAnItem(_)
             | Place::Other => {}
@@ -442,7 +442,7 @@ impl JobView {
             Place::Trigger(id) => {
                 self.triggers.remove(&InstanceId::from_registry(id));
             }
-            Place::SystemTime => self.system_time = false,
+            Place::RegistryTime => self.registry_time = false,
             Place::NextJobInstanceIp => {
                 self.next_server = None;
                 self.membership_revision += 1;
@@ -585,8 +585,8 @@ impl JobView {
     }
 
     /// Whether there is the node that the registry stamps with its time.
-    pub fn has_system_time(&self) -> bool {
-        self.system_time
+    pub fn has_registry_time(&self) -> bool {
+        self.registry_time
     }
 
     /// The instances that are asked to fire now.

@@ -111,7 +111,7 @@ impl JobPaths {
     }
 
     /// What the registry stamps with its time.
-    pub fn system_time(&self) -> Path {
+    pub fn registry_time(&self) -> Path {
         self.root.child("systemTime/current")
     }
 
@@ -146,7 +146,7 @@ impl JobPaths {
             Folder::Failover => self.root.child("leader/failover"),
             Folder::FailoverItems => self.root.child("leader/failover/items"),
             Folder::Trigger => self.root.child("trigger"),
-            Folder::SystemTime => self.root.child("systemTime"),
+            Folder::RegistryTime => self.root.child("systemTime"),
         }
     }
 }
@@ -169,7 +169,7 @@ pub enum Folder {
     /// `trigger`
     Trigger,
     /// `systemTime`
-    SystemTime,
+    RegistryTime,
 }
 
 /// What a path below a job's root is about.
@@ -214,7 +214,7 @@ pub enum Place<'a> {
     /// The request that an instance fires now.
     Trigger(&'a str),
     /// What the registry stamps with its time.
-    SystemTime,
+    RegistryTime,
     /// Whose turn it is to execute a single item.
     NextJobInstanceIp,
     /// A child of `sharding` that is not a number.
@@ -249,8 +249,8 @@ impl<'a> Place<'a> {
             }
             ("trigger", None, ..) => Self::Folder(Folder::Trigger),
             ("trigger", Some(id), None, _) => Self::Trigger(id),
-            ("systemTime", None, ..) => Self::Folder(Folder::SystemTime),
-            ("systemTime", Some("current"), None, _) => Self::SystemTime,
+            ("systemTime", None, ..) => Self::Folder(Folder::RegistryTime),
+            ("systemTime", Some("current"), None, _) => Self::RegistryTime,
             ("next-job-instance-ip", None, ..) => Self::NextJobInstanceIp,
             ("sharding", None, ..) => Self::Folder(Folder::Sharding),
             ("sharding", Some(item), child, None) => Self::of_item(item, child),
@@ -329,8 +329,8 @@ mod tests {
             ("leader/failover/latch/_c_x-latch-0000000000", Place::Other),
             ("trigger/a@-@1", Place::Trigger("a@-@1")),
             ("trigger/a@-@1/deeper", Place::Other),
-            ("systemTime", Place::Folder(Folder::SystemTime)),
-            ("systemTime/current", Place::SystemTime),
+            ("systemTime", Place::Folder(Folder::RegistryTime)),
+            ("systemTime/current", Place::RegistryTime),
             ("systemTime/other", Place::Other),
             ("next-job-instance-ip", Place::NextJobInstanceIp),
             ("sharding/7/running/deeper", Place::Other),
