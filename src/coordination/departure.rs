@@ -111,8 +111,8 @@ impl Participant {
         if self.view.triggers().contains(&self.identity.instance) {
             transaction.push(Operation::delete(paths.trigger(&self.identity.instance)));
         }
-        if let Some(leader) = self.view.leader().filter(|_| self.is_leader()) {
-            transaction.push(Operation::Delete { path: paths.leader(), version: Some(leader.version) });
+        if self.is_leader() {
+            self.give_up_leadership(&mut transaction);
         }
         if self.is_registered() {
             transaction.push(Operation::delete(paths.instance(&self.identity.instance)));
@@ -159,7 +159,7 @@ impl Participant {
 
     /// Leaving failed because something was gone; the view tells what, and the next attempt leaves it out.
     pub(super) fn leave_failed(&mut self, error: &CommitError) {
-        if matches!(error.error, Error::NoNode(_) | Error::BadVersion(_)) {
+        if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_)) {
             self.effects.push(Effect::Refresh);
         }
     }

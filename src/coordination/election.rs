@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::elasticjob::path::JobPaths;
 use crate::job::Problem;
-use crate::tree::{NodeKind, Operation};
+use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{Effect, Purpose};
 use super::input::Now;
@@ -76,9 +76,29 @@ impl Participant {
         };
         let abdicate = self.is_leader() && !self.is_enabled();
         if (abdicate || leftover) && self.may_commit(now, Purpose::Abdicate) {
-            let path = self.identity.paths.leader();
-            self.commit(Purpose::Abdicate, vec![Operation::Delete { path, version: Some(leader.version) }]);
+            let mut transaction = Transaction::new();
+            if abdicate {
+                self.give_up_leadership(&mut transaction);
+            } else {
+                let (path, version) = (self.identity.paths.leader(), Some(leader.version));
+                transaction.push(Operation::Delete { path, version });
+            }
+            self.commit(Purpose::Abdicate, transaction);
         }
+    }
+
+    /// The steps that end our leadership. Who leads next has to divide our items: a Java instance does so only if it is
+    /// asked to, and it may have seen our instance go while we still led.
+    pub(super) fn give_up_leadership(&self, transaction: &mut Transaction) {
+        let paths = &self.identity.paths;
+        let Some(leader) = self.view.leader() else { return };
+        let stays = self.settings.as_ref().is_some_and(|settings| settings.configuration.static_sharding);
+        let others = self.view.instances().keys().any(|id| *id != self.identity.instance);
+        if others && !stays && !self.view.necessary() {
+            transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
+            transaction.push(Operation::set(paths.leader_sharding(), ""));
+        }
+        transaction.push(Operation::Delete { path: paths.leader(), version: Some(leader.version) });
     }
 
     fn stand(&mut self, now: Now) {

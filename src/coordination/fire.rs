@@ -240,7 +240,10 @@ impl Participant {
         for item in items {
             let planned =
                 self.fires.planned.get(&item).is_some_and(|planned| planned.scheduled >= due.scheduled);
-            if planned || self.was_started(item, due.scheduled, now.wall) {
+            if planned
+                || self.was_started(item, due.scheduled, now.wall)
+                || self.came_before_turn(due.scheduled)
+            {
                 continue;
             }
             let free = active && !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);

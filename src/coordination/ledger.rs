@@ -194,7 +194,7 @@ impl Participant {
     /// Makes up for fires that came while the items changed hands, and that nobody started.
     fn take_over(&mut self, now: Now) {
         let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.clone());
-        let Some(schedule) = schedule else { return };
+        let Some(schedule) = schedule.filter(|_| !self.is_relay()) else { return };
         let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
         for item in items {
             let Some(latest) = self.ledger.latest(item, now.wall) else { continue };

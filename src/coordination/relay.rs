@@ -8,6 +8,8 @@
 
 use std::net::Ipv4Addr;
 
+use jiff::Timestamp;
+
 use crate::job::{FencingToken, ShardingStrategy};
 use crate::tree::{NodeKind, Operation, Transaction};
 
@@ -45,6 +47,13 @@ impl Participant {
         } else {
             Turn::Others(next.token)
         }
+    }
+
+    /// Whether an instant is not after the one when we got the turn: then it was the predecessor's, who has executed the
+    /// item for it or flagged it as missed.
+    pub(super) fn came_before_turn(&self, scheduled: Timestamp) -> bool {
+        let since = self.view.next_server().map(|next| next.since);
+        matches!(self.turn(), Turn::Ours(_)) && since.is_some_and(|since| scheduled <= since)
     }
 
     /// The steps that give the turn to the next server, to go with those that end our execution.

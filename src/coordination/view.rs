@@ -87,6 +87,8 @@ pub struct NextServer {
     pub ip: Option<Ipv4Addr>,
     /// The transaction that gave it the turn.
     pub token: FencingToken,
+    /// When that was seen.
+    pub since: Timestamp,
     /// The version of the node.
     pub version: i32,
 }
@@ -282,7 +284,9 @@ impl JobView {
             Place::NextJobInstanceIp => {
                 let ip = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
                 let (token, version) = (stat.created.into(), stat.version);
-                self.next_server = Some(NextServer { ip, token, version });
+                let known = self.next_server.take().filter(|known| known.token == token);
+                let since = known.map(|known| known.since).or(self.now).unwrap_or(Timestamp::MIN);
+                self.next_server = Some(NextServer { ip, token, since, version });
                 self.membership_revision += 1;
             }
             Place::Folder(_)

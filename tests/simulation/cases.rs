@@ -289,7 +289,7 @@ fn executors(world: &World) -> Vec<usize> {
 #[test]
 fn a_single_item_walks_over_the_servers_one_execution_each() {
     let mut world = relay();
-    world.run_for(12_000);
+    world.run_for(12_500);
     let executors = executors(&world);
     assert_eq!(executors.len(), 6, "{:?}", world.starts);
     // Descending order of the servers' names, round and round.

@@ -113,8 +113,11 @@ impl Connection {
         // Past the limit a watch task ends in a panic of its own, and its reader sees the end of the watch.
         let _ = timeout(RELEASE_LIMIT, self.link.watching.write()).await;
         self.reactor.abort();
-        // Ends as cancelled, which is what was asked for; or as finished.
-        let _ = self.reactor.await;
+        // A task whose end was seen must not be waited for again. Otherwise it ends as cancelled, which is what was
+        // asked for, or as finished.
+        if !self.reactor.is_finished() {
+            let _ = self.reactor.await;
+        }
     }
 
     /// Ends the session: waits until all that was sent before is answered and the server has confirmed, but not
@@ -123,7 +126,7 @@ impl Connection {
         let Self { link, mut reactor, .. } = self;
         // The last copy of the client ends the session when it goes.
         drop(link);
-        if timeout(limit, &mut reactor).await.is_err() {
+        if !reactor.is_finished() && timeout(limit, &mut reactor).await.is_err() {
             reactor.abort();
         }
     }
