@@ -8,7 +8,8 @@
 //! [`registration`] (are we an instance?), [`assignment`] (what is the application to know?), [`election`] (who
 //! leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `failover` (what did they leave unfinished?),
 //! [`ledger`] (what has been started?), [`fire`] (what is due?), `relay` (whose turn is it?), `trigger` (what was asked
-//! for?), [`execution`] (what starts?), [`completion`] (what has ended?), [`departure`] (how do we leave?).
+//! for?), `guarantee` (who acts for all?), [`execution`] (what starts?), [`completion`] (what has ended?),
+//! [`departure`] (how do we leave?).
 
 pub mod assignment;
 pub mod completion;
@@ -19,6 +20,7 @@ pub mod election;
 pub mod execution;
 mod failover;
 pub mod fire;
+mod guarantee;
 pub mod input;
 pub mod ledger;
 pub mod participant;

@@ -22,6 +22,7 @@ use super::election::Election;
 use super::execution::Executions;
 use super::failover::Failover;
 use super::fire::Fires;
+use super::guarantee::Guarantee;
 use super::input::{Input, Now, Ticket};
 use super::ledger::Ledger;
 use super::pending::Pending;
@@ -123,6 +124,7 @@ pub struct Participant {
     pub(super) ledger: Ledger,
     pub(super) fires: Fires,
     pub(super) trigger: Trigger,
+    pub(super) guarantee: Guarantee,
     pub(super) executions: Executions,
     /// What this step has asked for so far.
     pub(super) effects: Vec<Effect>,
@@ -154,6 +156,7 @@ impl Participant {
             ledger: Ledger::default(),
             fires: Fires::default(),
             trigger: Trigger::default(),
+            guarantee: Guarantee::default(),
             executions,
             effects: Vec::new(),
         }
@@ -179,6 +182,7 @@ impl Participant {
             self.fire(now);
             self.obey_trigger(now);
             self.flag_misfires(now);
+            self.guard(now);
             self.start(now);
             self.complete(now);
             self.depart(now);
@@ -202,6 +206,7 @@ impl Participant {
             self.crash.next_retry(now.mono),
             self.failover.next_retry(now.mono),
             self.ledger.next_retry(now.mono),
+            self.guarantee.next_retry(now.mono),
             self.removal_settles(),
             drain,
         ];
@@ -245,6 +250,9 @@ impl Participant {
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
             Input::TookOver(ledger) => self.taken(now, ledger),
+            Input::LatchHeld(gate) => self.latch_held(now, gate),
+            Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
+            Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
             Input::Ledger(read) => self.ledger_read(now, read),
             Input::Report(ticket, results) => self.report(ticket, &results),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
@@ -269,6 +277,7 @@ impl Participant {
         self.ledger = Ledger::default();
         self.fires.forget();
         self.trigger = Trigger::default();
+        self.guarantee.forget();
         self.cancel_executions(CancelReason::LeaseLost);
         self.tell_session_lost();
         if let Phase::Leaving(reason) = &self.phase {
@@ -289,6 +298,7 @@ impl Participant {
                     Purpose::Start => self.started(now, &results),
                     Purpose::Complete => self.completed(),
                     Purpose::FlagMisfire => self.flagged(),
+                    Purpose::Guarantee => self.guarantee.committed(),
                     Purpose::Leave => self.removed(),
                     Purpose::Abdicate
                     | Purpose::FlagResharding
@@ -311,6 +321,7 @@ impl Participant {
                     Purpose::Start => self.start_failed(&error, unknown),
                     Purpose::Complete => self.complete_failed(&error),
                     Purpose::FlagMisfire => self.flag_failed(),
+                    Purpose::Guarantee => self.guarantee.failed(),
                     Purpose::Leave => self.leave_failed(&error),
                     Purpose::Shard => self.sharding.failed(),
                     Purpose::Register
@@ -393,6 +404,7 @@ impl Participant {
         problems.extend(self.election.problem(&self.identity.paths));
         problems.extend(self.sharding.problem(&self.identity.paths));
         problems.extend(self.failover.problem(&self.identity.paths));
+        problems.extend(self.guarantee.problem(&self.identity.paths));
         problems.sort();
         problems
     }

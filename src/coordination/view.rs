@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::elasticjob::config_yaml;
 use crate::elasticjob::instance_yaml;
-use crate::elasticjob::path::{Folder, Place};
+use crate::elasticjob::path::{Folder, Gate, Place};
 use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
 use crate::tree::{Node, NodeChange, Path, SessionId, Stat, WatchEvent};
 
@@ -152,6 +152,9 @@ pub struct JobView {
     /// Items with a `failover` or `failovering` node.
     taken: BTreeSet<Item>,
     triggers: BTreeSet<InstanceId>,
+    /// The items that are registered at the gates of a fire.
+    started: BTreeSet<Item>,
+    completed: BTreeSet<Item>,
     next_server: Option<NextServer>,
     config_version: Option<i32>,
     problems: BTreeMap<Path, String>,
@@ -233,6 +236,9 @@ impl JobView {
             (Place::Trigger(id), _) => {
                 self.triggers.insert(InstanceId::from_registry(id));
             }
+            (Place::Registered(gate, item), _) => {
+                self.registered_mut(gate).insert(item);
+            }
             (Place::ItemChild(item, name), _) => {
                 self.item_mut(item).others.insert(name.to_owned());
             }
@@ -292,6 +298,7 @@ impl JobView {
             | Place::Disabled(_)
             | Place::FailoverItem(_)
             | Place::Trigger(_)
+            | Place::Registered(..)
             | Place::ItemChild(..)
             | Place::NotAnItem(_)
             | Place::Other => {}
@@ -439,6 +446,9 @@ impl JobView {
             Place::Trigger(id) => {
                 self.triggers.remove(&InstanceId::from_registry(id));
             }
+            Place::Registered(gate, item) => {
+                self.registered_mut(gate).remove(&item);
+            }
             Place::NextJobInstanceIp => {
                 self.next_server = None;
                 self.membership_revision += 1;
@@ -456,6 +466,13 @@ impl JobView {
             self.taken.remove(&item);
         }
         self.membership_revision += 1;
+    }
+
+    fn registered_mut(&mut self, gate: Gate) -> &mut BTreeSet<Item> {
+        match gate {
+            Gate::Started => &mut self.started,
+            Gate::Completed => &mut self.completed,
+        }
     }
 
     fn item_mut(&mut self, item: Item) -> &mut ItemView {
@@ -583,6 +600,14 @@ impl JobView {
     /// The instances that are asked to fire now.
     pub fn triggers(&self) -> &BTreeSet<InstanceId> {
         &self.triggers
+    }
+
+    /// The items that are registered at a gate.
+    pub fn registered(&self, gate: Gate) -> &BTreeSet<Item> {
+        match gate {
+            Gate::Started => &self.started,
+            Gate::Completed => &self.completed,
+        }
     }
 
     /// Whose turn it is, if the job's single item walks over the servers.

@@ -8,6 +8,7 @@ pub mod config_yaml;
 pub mod instance_yaml;
 pub mod item_parameters;
 pub mod java;
+pub mod once_listener;
 pub mod path;
 pub mod redaction;
 pub mod strategy;

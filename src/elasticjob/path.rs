@@ -115,6 +115,16 @@ impl JobPaths {
         self.root.child("next-job-instance-ip")
     }
 
+    /// Where the instances register an item, before or after it is executed.
+    pub fn guarantee_item(&self, gate: Gate, item: Item) -> Path {
+        self.root.child(&format!("guarantee/{}/{item}", gate.name()))
+    }
+
+    /// The latch under which the listener of a gate is called.
+    pub fn guarantee_latch(&self, gate: Gate) -> Path {
+        self.root.child(&format!("guarantee/{}-latch", gate.name()))
+    }
+
     /// Where we write down which fires were started: under our own root beside the namespace, where Java peers do
     /// not look (protocol 12).
     pub fn ledger(&self) -> Path {
@@ -141,6 +151,8 @@ impl JobPaths {
             Folder::Failover => self.root.child("leader/failover"),
             Folder::FailoverItems => self.root.child("leader/failover/items"),
             Folder::Trigger => self.root.child("trigger"),
+            Folder::Guarantee => self.root.child("guarantee"),
+            Folder::Gate(gate) => self.root.child(&format!("guarantee/{}", gate.name())),
         }
     }
 }
@@ -162,6 +174,32 @@ pub enum Folder {
     FailoverItems,
     /// `trigger`
     Trigger,
+    /// `guarantee`
+    Guarantee,
+    /// `guarantee/started` or `guarantee/completed`
+    Gate(Gate),
+}
+
+/// What all instances of a job wait for together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Gate {
+    /// That all items are about to be executed.
+    Started,
+    /// That all items have been executed.
+    Completed,
+}
+
+impl Gate {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Completed => "completed",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        [Self::Started, Self::Completed].into_iter().find(|gate| gate.name() == name)
+    }
 }
 
 /// What a path below a job's root is about.
@@ -205,11 +243,13 @@ pub enum Place<'a> {
     ItemChild(Item, &'a str),
     /// The request that an instance fires now.
     Trigger(&'a str),
+    /// An item that is registered at a gate.
+    Registered(Gate, Item),
     /// Whose turn it is to execute a single item.
     NextJobInstanceIp,
     /// A child of `sharding` that is not a number.
     NotAnItem(&'a str),
-    /// Anything else: latches, guarantees, and what is not in the protocol.
+    /// Anything else: latches, and what is not in the protocol.
     Other,
 }
 
@@ -239,6 +279,8 @@ impl<'a> Place<'a> {
             }
             ("trigger", None, ..) => Self::Folder(Folder::Trigger),
             ("trigger", Some(id), None, _) => Self::Trigger(id),
+            ("guarantee", None, ..) => Self::Folder(Folder::Guarantee),
+            ("guarantee", Some(gate), item, None) => Self::of_gate(gate, item),
             ("next-job-instance-ip", None, ..) => Self::NextJobInstanceIp,
             ("sharding", None, ..) => Self::Folder(Folder::Sharding),
             ("sharding", Some(item), child, None) => Self::of_item(item, child),
@@ -261,6 +303,14 @@ impl<'a> Place<'a> {
             Some("failover") => Self::Failover(item),
             Some("failovering") => Self::Failovering(item),
             Some(name) => Self::ItemChild(item, name),
+        }
+    }
+
+    fn of_gate(name: &str, item: Option<&str>) -> Self {
+        let Some(gate) = Gate::from_name(name) else { return Self::Other };
+        match item {
+            None => Self::Folder(Folder::Gate(gate)),
+            Some(item) => number(item).map_or(Self::Other, |item| Self::Registered(gate, item)),
         }
     }
 
@@ -317,6 +367,13 @@ mod tests {
             ("leader/failover/latch/_c_x-latch-0000000000", Place::Other),
             ("trigger/a@-@1", Place::Trigger("a@-@1")),
             ("trigger/a@-@1/deeper", Place::Other),
+            ("guarantee", Place::Folder(Folder::Guarantee)),
+            ("guarantee/started", Place::Folder(Folder::Gate(Gate::Started))),
+            ("guarantee/started/7", Place::Registered(Gate::Started, Item(7))),
+            ("guarantee/completed/7", Place::Registered(Gate::Completed, Item(7))),
+            ("guarantee/completed/x", Place::Other),
+            ("guarantee/started-latch", Place::Other),
+            ("guarantee/started-latch/_c_x-latch-0000000000", Place::Other),
             ("next-job-instance-ip", Place::NextJobInstanceIp),
             ("sharding/7/running/deeper", Place::Other),
         ] {

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
 use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::StreamExt;
@@ -18,11 +19,11 @@ use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
 use crate::coordination::election::LATCH_LIMIT;
 use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
-use crate::elasticjob::path::Place;
+use crate::elasticjob::path::{Gate, Place};
 use crate::job::Generation;
 use crate::registry::{Session, SessionState, Watch, latch};
 use crate::telemetry;
-use crate::tree::{NodeKind, Path, WatchEvent};
+use crate::tree::{NodeKind, Path, Transaction, WatchEvent};
 
 use super::clock::Clock;
 use super::ledger;
@@ -67,6 +68,8 @@ pub enum Command {
     Report(Vec<ExecutionResult>, oneshot::Sender<Answer>),
     /// Take note of an acknowledgement.
     Acknowledge(Generation, oneshot::Sender<Answer>),
+    /// Take the outcome of a call of the listener; the error is what failed.
+    Listener(String, Result<(), String>, oneshot::Sender<Answer>),
     /// Leave in peace until the deadline, monotonic.
     Drain(Duration),
     /// Leave at once: another stream takes this one's place.
@@ -112,6 +115,15 @@ pub struct Runner {
     end: Arc<OnceLock<StreamEnd>>,
     over: watch::Sender<bool>,
     spans: BTreeMap<String, Span>,
+    latches: BTreeMap<Gate, HeldLatch>,
+}
+
+/// A latch that was joined and is not left.
+struct HeldLatch {
+    /// What to commit before it is left.
+    leave: oneshot::Sender<Vec<Transaction>>,
+    /// Comes back when it was left, or was not reached.
+    left: Shared<BoxFuture<'static, Result<(), String>>>,
 }
 
 /// What select came back with.
@@ -160,6 +172,7 @@ impl Runner {
             end: Arc::clone(&end),
             over,
             spans: BTreeMap::new(),
+            latches: BTreeMap::new(),
         };
         (runner, Handle { commands: command_sender, over: over_receiver }, Outlet { events, end })
     }
@@ -236,7 +249,7 @@ impl Runner {
         {
             return Some(Ready::Watch(Some(event)));
         }
-        let in_flight = futures::FutureExt::now_or_never(self.in_flight.next());
+        let in_flight = self.in_flight.next().now_or_never();
         if let Some(Some(input)) = in_flight {
             return Some(Ready::Inputs(vec![input]));
         }
@@ -294,6 +307,7 @@ impl Runner {
         self.watch = None;
         self.opening = None;
         self.in_flight.clear();
+        self.latches.clear();
         if let Some(session) = current {
             let mut state = session.state();
             state.mark_changed();
@@ -328,6 +342,10 @@ impl Runner {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::Acknowledge(ticket, generation));
             }
+            Command::Listener(call, outcome, answer) => {
+                self.tickets.insert(ticket, answer);
+                inputs.push(Input::ListenerReport(ticket, call, outcome));
+            }
             Command::Drain(deadline) => inputs.push(Input::Drain { deadline }),
             Command::Replace => {
                 let _ = self.end.set(StreamEnd::Replaced);
@@ -357,6 +375,7 @@ impl Runner {
                     | Purpose::Start
                     | Purpose::Complete
                     | Purpose::FlagMisfire
+                    | Purpose::Guarantee
                     | Purpose::FlagFailover
                     | Purpose::TakeTrigger
                     | Purpose::RepairRelay
@@ -404,6 +423,13 @@ impl Runner {
                     }
                 }));
             }
+            Effect::HoldLatch { gate, limit } => self.hold_latch(gate, limit),
+            Effect::LeaveLatch { gate, transactions } => {
+                let Some(held) = self.latches.remove(&gate) else { return };
+                // If nobody is there to take it, the limit was over, and that is the result.
+                let _ = held.leave.send(transactions);
+                self.in_flight.push(Box::pin(held.left.map(move |left| Input::LatchLeft(gate, left))));
+            }
             Effect::Refresh => self.open_watch(),
             Effect::ReadLedger => {
                 let Some((session, _)) = &self.session else { return };
@@ -426,6 +452,31 @@ impl Runner {
                 let _ = self.end.set(StreamEnd::Ended(reason));
             }
         }
+    }
+
+    /// Joins a gate's latch; what is done there is said when it is left.
+    fn hold_latch(&mut self, gate: Gate, limit: Duration) {
+        let Some((session, _)) = &self.session else { return };
+        let (leave, leaving) = oneshot::channel::<Vec<Transaction>>();
+        let (hold, held) = oneshot::channel();
+        let inner = Arc::clone(session);
+        let latch = self.identity.paths.guarantee_latch(gate);
+        let left = latch::hold(Arc::clone(session), latch, limit, move || async move {
+            // Nobody listens if the participant has ended.
+            let _ = hold.send(());
+            for transaction in leaving.await.unwrap_or_default() {
+                inner.commit(transaction).await.map_err(|error| error.to_string())?;
+            }
+            Ok(())
+        });
+        let left = left.map(|left| left.map_err(|error| error.to_string())?).boxed().shared();
+        self.latches.insert(gate, HeldLatch { leave, left: left.clone() });
+        self.in_flight.push(Box::pin(async move {
+            match held.await {
+                Ok(()) => Input::LatchHeld(gate),
+                Err(_) => Input::LatchLeft(gate, left.await),
+            }
+        }));
     }
 
     fn tell(&mut self, now: Now, event: Event) {
@@ -504,6 +555,7 @@ impl Runner {
             | Event::Cancel { .. }
             | Event::LeadershipChanged(_)
             | Event::JobChanged { .. }
+            | Event::CallListener(_)
             | Event::Draining { .. } => None,
         }
     }
