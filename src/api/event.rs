@@ -86,7 +86,9 @@ fn listener_call(call: ListenerCall, job: &JobName, now: Timestamp) -> Message {
         Gate::Started => {
             Message::BeforeFirst(proto::BeforeFirst { call_id, scheduled_time, deadline, job_name })
         }
-        Gate::Completed => Message::AfterLast(proto::AfterLast { call_id, scheduled_time, deadline, job_name }),
+        Gate::Completed => {
+            Message::AfterLast(proto::AfterLast { call_id, scheduled_time, deadline, job_name })
+        }
     }
 }
 

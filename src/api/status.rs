@@ -23,7 +23,9 @@ pub fn of_attach(error: &AttachError) -> Status {
 pub fn of_call(error: &CallError) -> Status {
     let code = match error {
         CallError::UnknownAttachment(_)
-        | CallError::Refused(Refusal::UnknownExecution { .. } | Refusal::UnknownCall { .. }) => Code::NotFound,
+        | CallError::Refused(Refusal::UnknownExecution { .. } | Refusal::UnknownCall { .. }) => {
+            Code::NotFound
+        }
         CallError::Refused(Refusal::UnknownGeneration { .. }) => Code::InvalidArgument,
         CallError::Foreign { .. } => Code::PermissionDenied,
         CallError::Ended => Code::Aborted,

@@ -30,9 +30,10 @@ use crate::elasticjob::path::{Folder, Gate, JobPaths};
 use crate::job::{Item, Problem};
 use crate::tree::{NodeKind, Operation, Transaction};
 
-use super::effect::{Answer, Effect, Event, ListenerCall, Purpose, Refusal, Source};
+use super::effect::{Effect, Purpose, Source};
+use super::failover::HEAD_START;
 use super::fire::Planned;
-use super::input::{Now, Ticket};
+use super::input::Now;
 use super::participant::{Participant, Phase};
 use super::sharding::TRANSACTION_BYTES_MAX;
 
@@ -43,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Where a round is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// Waits until all items are about to be executed.
     Before,
     /// Executes.
@@ -54,7 +55,7 @@ enum Stage {
 
 /// What becomes of the listener at the gate where the round waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Acting {
+pub(super) enum Acting {
     /// Nobody was called by us.
     No,
     /// The application was called, and has not answered.
@@ -65,22 +66,22 @@ enum Acting {
 
 /// One fire of the job, as far as it concerns us.
 #[derive(Debug)]
-struct Round {
+pub(super) struct Round {
     stage: Stage,
     /// When the wait at the gate ends; monotonic.
-    until: Duration,
+    pub(super) until: Duration,
     /// When a call of the listener is given up, so that the gate is removed before the others have waited too long.
-    answer_until: Duration,
-    scheduled: Timestamp,
+    pub(super) answer_until: Duration,
+    pub(super) scheduled: Timestamp,
     /// The items that are ours to register.
     items: BTreeSet<Item>,
     /// Those of them that we have begun to execute.
     executed: BTreeSet<Item>,
     /// Those that we have registered at the present gate, as the registry confirmed.
-    registered: BTreeSet<Item>,
-    acting: Acting,
+    pub(super) registered: BTreeSet<Item>,
+    pub(super) acting: Acting,
     /// Our listener failed before the first item: nothing of ours is executed in this round.
-    barred: bool,
+    pub(super) barred: bool,
 }
 
 impl Round {
@@ -98,7 +99,7 @@ impl Round {
         }
     }
 
-    fn gate(&self) -> Option<Gate> {
+    pub(super) fn gate(&self) -> Option<Gate> {
         match self.stage {
             Stage::Before => Some(Gate::Started),
             Stage::Open => None,
@@ -119,22 +120,24 @@ impl Round {
 /// What a participant knows of its rounds.
 #[derive(Debug, Default)]
 pub(super) struct Guarantee {
-    round: Option<Round>,
+    pub(super) round: Option<Round>,
     /// The latch that was asked for and not left, and whether it is held.
-    latch: Option<(Gate, Latch)>,
-    retry_at: Option<Duration>,
+    pub(super) latch: Option<(Gate, Latch)>,
+    /// Since when everybody is at the gate; monotonic.
+    pub(super) complete_since: Option<Duration>,
+    pub(super) retry_at: Option<Duration>,
     /// What the commit in flight registers; empty if it takes back.
     registering: BTreeSet<Item>,
     /// Items that were taken over and are being executed.
     taken_over: BTreeSet<Item>,
     /// Registrations to take back, because a gate was given up.
     withdrawn: BTreeSet<(Gate, Item)>,
-    calls: u64,
-    problem: Option<(Gate, String)>,
+    pub(super) calls: u64,
+    pub(super) problem: Option<(Gate, String)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Latch {
+pub(super) enum Latch {
     Joining,
     Held,
     Leaving,
@@ -150,7 +153,8 @@ impl Guarantee {
     pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
         let round = self.round.as_ref().filter(|round| round.stage != Stage::Open);
         let ends = round.into_iter().flat_map(|round| [round.until, round.answer_until]);
-        ends.chain(self.retry_at).filter(|at| *at > now).min()
+        let head_start = self.complete_since.map(|since| since.saturating_add(HEAD_START));
+        ends.chain(self.retry_at).chain(head_start).filter(|at| *at > now).min()
     }
 
     /// What is wrong, if a gate was given up or a listener failed. It stands until the next gate was passed well.
@@ -228,11 +232,10 @@ impl Participant {
     }
 
     /// Whether everybody is at a gate.
-    fn is_complete(&self, gate: Gate) -> bool {
+    pub(super) fn is_complete(&self, gate: Gate) -> bool {
         let registered = self.view.registered(gate);
-        let here = |item: Item| {
-            registered.contains(&item) || self.view.item(item).is_some_and(|view| view.disabled)
-        };
+        let here =
+            |item: Item| registered.contains(&item) || self.view.item(item).is_some_and(|view| view.disabled);
         !registered.is_empty() && self.settings.as_ref().is_some_and(|settings| settings.items().all(here))
     }
 
@@ -259,7 +262,7 @@ impl Participant {
         self.attend_latch(now);
     }
 
-    fn is_staying(&self) -> bool {
+    pub(super) fn is_staying(&self) -> bool {
         matches!(self.phase, Phase::Active | Phase::Draining { .. })
     }
 
@@ -273,7 +276,9 @@ impl Participant {
         if self.phase != Phase::Active || !self.is_registered() || !self.guarantee.withdrawn.is_empty() {
             return;
         }
-        let Some(scheduled) = self.planned_items().map(|(_, planned)| planned.scheduled).max() else { return };
+        let Some(scheduled) = self.planned_items().map(|(_, planned)| planned.scheduled).max() else {
+            return;
+        };
         let mut round = Round::new(Stage::Before, scheduled);
         round.enter(Stage::Before, now, listener.started_timeout);
         self.guarantee.round = Some(round);
@@ -447,7 +452,9 @@ impl Participant {
             .collect();
         let waited = match missing.as_slice() {
             [] => "the instance that acts for all did not end".to_owned(),
-            missing => format!("{} items did not come, the first of them {:?}", missing.len(), missing.first()),
+            missing => {
+                format!("{} items did not come, the first of them {:?}", missing.len(), missing.first())
+            }
         };
         let then = match gate {
             Gate::Started => "the fire was skipped and counts as missed",
@@ -464,7 +471,7 @@ impl Participant {
     }
 
     /// Does not execute what waits for the gate.
-    fn skip_planned(&mut self, make_up: bool) {
+    pub(super) fn skip_planned(&mut self, make_up: bool) {
         let planned: Vec<_> = self.planned_items().collect();
         for (item, Planned { scheduled, .. }) in planned {
             self.fires.planned.remove(&item);
@@ -523,134 +530,5 @@ impl Participant {
                 fits
             })
             .collect()
-    }
-
-    /// Joins the latch when everybody is at the gate; acts; leaves it.
-    fn attend_latch(&mut self, now: Now) {
-        let waiting = self.guarantee.round.as_ref().and_then(|round| Some((round.gate()?, round)));
-        match (self.guarantee.latch, waiting) {
-            (None, Some((gate, round))) => {
-                let pausing = self.guarantee.retry_at.is_some_and(|at| now.mono < at);
-                let ready = !round.registered.is_empty() || gate == Gate::Completed;
-                let limit = round.until.saturating_sub(now.mono);
-                if ready && !pausing && self.is_connected() && self.is_complete(gate) && !limit.is_zero() {
-                    self.guarantee.latch = Some((gate, Latch::Joining));
-                    self.effects.push(Effect::HoldLatch { gate, limit });
-                }
-            }
-            (Some((held, Latch::Held)), waiting) => {
-                let called = waiting.filter(|(gate, _)| *gate == held).map(|(_, round)| round);
-                match called {
-                    // It was answered in [`Self::listener_reported`], or is late.
-                    Some(round) if self.is_staying() && matches!(round.acting, Acting::Called(_)) => {
-                        if now.mono >= round.answer_until {
-                            self.acted(held, Err("the application did not answer in time".to_owned()));
-                        }
-                    }
-                    Some(_) | None => self.leave_latch(held, Vec::new()),
-                }
-            }
-            (Some((_, Latch::Joining | Latch::Leaving)), _) | (None, None) => {}
-        }
-    }
-
-    /// We hold the latch: look again, and act if everybody is still there.
-    pub(super) fn latch_held(&mut self, now: Now, gate: Gate) {
-        if self.guarantee.latch != Some((gate, Latch::Joining)) {
-            return;
-        }
-        self.guarantee.latch = Some((gate, Latch::Held));
-        let complete = self.is_complete(gate);
-        let calls = self.guarantee.calls;
-        let round = self.guarantee.round.as_mut().filter(|round| round.gate() == Some(gate));
-        match round {
-            Some(round) if round.acting == Acting::Done => {
-                let removal = self.removal(gate);
-                self.leave_latch(gate, removal);
-            }
-            Some(round) if complete && self.is_staying() && now.mono < round.answer_until => {
-                let call_id = format!("{}-call-{}", self.identity.execution_prefix, calls + 1);
-                round.acting = Acting::Called(call_id.clone());
-                let (scheduled, remaining) = (round.scheduled, round.answer_until.saturating_sub(now.mono));
-                self.guarantee.calls = calls + 1;
-                self.tell_event(Event::CallListener(ListenerCall { call_id, gate, scheduled, remaining }));
-            }
-            Some(_) | None => self.leave_latch(gate, Vec::new()),
-        }
-    }
-
-    /// The application says how a call ended.
-    pub(super) fn listener_reported(&mut self, ticket: Ticket, call: &str, outcome: Result<(), String>) {
-        let number = call.strip_prefix(&*self.identity.execution_prefix);
-        let number = number.and_then(|rest| rest.strip_prefix("-call-")?.parse::<u64>().ok());
-        if !number.is_some_and(|number| (1..=self.guarantee.calls).contains(&number)) {
-            let refusal = Refusal::UnknownCall { call_id: call.to_owned() };
-            self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
-            return;
-        }
-        let round = self.guarantee.round.as_ref();
-        let gate = round.filter(|round| round.acting == Acting::Called(call.to_owned())).and_then(Round::gate);
-        self.effects.push(Effect::Answer(ticket, Answer::ListenerReported { in_time: gate.is_some() }));
-        if let Some(gate) = gate {
-            self.acted(gate, outcome);
-        }
-    }
-
-    /// The call has ended, one way or the other: let the others go on.
-    fn acted(&mut self, gate: Gate, outcome: Result<(), String>) {
-        if let Some(round) = &mut self.guarantee.round {
-            round.acting = Acting::Done;
-        }
-        self.guarantee.problem = None;
-        if let Err(error) = outcome {
-            let then = match gate {
-                Gate::Started => "; the items of this instance are not executed, those of others are",
-                Gate::Completed => "",
-            };
-            let message = format!("the once-listener of {} failed: {error}{then}", self.identity.instance);
-            self.guarantee.problem = Some((gate, message));
-            if gate == Gate::Started {
-                if let Some(round) = &mut self.guarantee.round {
-                    round.barred = true;
-                }
-                self.skip_planned(false);
-            }
-        }
-        let removal = self.removal(gate);
-        self.leave_latch(gate, removal);
-    }
-
-    fn leave_latch(&mut self, gate: Gate, transactions: Vec<Transaction>) {
-        self.guarantee.latch = Some((gate, Latch::Leaving));
-        self.effects.push(Effect::LeaveLatch { gate, transactions });
-    }
-
-    /// Removes a gate with all that is registered there; in one transaction, unless that is too large.
-    fn removal(&self, gate: Gate) -> Vec<Transaction> {
-        let paths = &self.identity.paths;
-        let mut steps: Vec<_> = Vec::new();
-        if gate == Gate::Started {
-            // Nothing of this round has been executed, so that is left of earlier ones, and would be taken for ours.
-            let stale = self.view.registered(Gate::Completed).iter();
-            steps.extend(stale.map(|item| Operation::delete(paths.guarantee_item(Gate::Completed, *item))));
-        }
-        let registered = self.view.registered(gate).iter();
-        steps.extend(registered.map(|item| Operation::delete(paths.guarantee_item(gate, *item))));
-        if self.view.has_folder(Folder::Gate(gate)) {
-            steps.push(Operation::delete(paths.folder(Folder::Gate(gate))));
-        }
-        let mut transactions = vec![Transaction::new()];
-        let mut size = 0;
-        for step in steps {
-            if size >= TRANSACTION_BYTES_MAX {
-                transactions.push(Transaction::new());
-                size = 0;
-            }
-            size += step.wire_size();
-            if let Some(last) = transactions.last_mut() {
-                last.push(step);
-            }
-        }
-        transactions
     }
 }

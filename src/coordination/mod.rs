@@ -23,6 +23,7 @@ pub mod fire;
 mod guarantee;
 pub mod input;
 pub mod ledger;
+mod listener;
 pub mod participant;
 pub mod pending;
 pub mod registration;

@@ -88,7 +88,10 @@ mod tests {
     #[test]
     fn it_is_off_unless_it_is_switched_on() {
         assert_eq!(of(&configuration(&[])), (None, vec![]));
-        assert_eq!(of(&configuration(&[(ENABLED_PROPERTY, "false"), (STARTED_PROPERTY, "5s")])), (None, vec![]));
+        assert_eq!(
+            of(&configuration(&[(ENABLED_PROPERTY, "false"), (STARTED_PROPERTY, "5s")])),
+            (None, vec![])
+        );
     }
 
     #[test]

@@ -51,7 +51,11 @@ fn rounds(world: &World, again: bool) -> Rounds {
             Happened::Called(gate, node) => {
                 assert!(running.is_empty(), "called while {running:?} run, {}", so_far());
                 assert!(again || called.is_none(), "called twice, {}", so_far());
-                assert!(again || open == (*gate == Gate::Completed), "called in the wrong order, {}", so_far());
+                assert!(
+                    again || open == (*gate == Gate::Completed),
+                    "called in the wrong order, {}",
+                    so_far()
+                );
                 called = Some((*gate, *node));
             }
             Happened::Answered(gate, node) => {
@@ -134,7 +138,12 @@ fn p5_what_an_application_left_is_executed_in_the_round_in_which_it_died() {
         world.next_duration_ms = Some(200);
         world.run_for(1_400);
         let rounds = rounds(&world, false);
-        assert_eq!((rounds.ended, rounds.executions.first()), (1, Some(&8)), "seed {seed}: {:#?}", world.happened);
+        assert_eq!(
+            (rounds.ended, rounds.executions.first()),
+            (1, Some(&8)),
+            "seed {seed}: {:#?}",
+            world.happened
+        );
     }
 }
 
@@ -166,7 +175,8 @@ fn p7_an_instance_that_joins_or_leaves_does_not_stop_the_job() {
         world.run_for(10_000);
         world.happened.clear();
         world.run_for(8_000);
-        let rounds = world.happened.iter().filter(|one| matches!(one, Happened::Answered(Gate::Completed, _)));
+        let rounds =
+            world.happened.iter().filter(|one| matches!(one, Happened::Answered(Gate::Completed, _)));
         assert!(rounds.count() >= 3, "seed {seed}: {:#?}\n{:#?}", world.happened, world.problems);
         assert!(seed % 2 == 0 || world.nodes[1].ended.is_some(), "seed {seed}");
     }
@@ -218,7 +228,10 @@ fn a_listener_that_fails_keeps_its_own_instance_from_executing_and_nobody_else()
         _ => None,
     });
     assert!(world.starts.iter().all(|start| Some(start.node) != failed));
-    assert!(world.happened.contains(&Happened::Answered(Gate::Completed, 0)) || world.happened.contains(&Happened::Answered(Gate::Completed, 1)));
+    assert!(
+        world.happened.contains(&Happened::Answered(Gate::Completed, 0))
+            || world.happened.contains(&Happened::Answered(Gate::Completed, 1))
+    );
     assert!(world.problems.iter().any(|problem| problem.contains("no books today")));
 }
 

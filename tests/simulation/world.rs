@@ -440,7 +440,11 @@ impl World {
         for gate in [Gate::Started, Gate::Completed] {
             let Some(contenders) = self.latches.get_mut(&gate) else { continue };
             for contender in contenders.iter().filter(|contender| contender.until < self.now) {
-                assert!(!contender.held, "seed {}: {} holds {gate:?} for too long", self.seed, contender.node);
+                assert!(
+                    !contender.held,
+                    "seed {}: {} holds {gate:?} for too long",
+                    self.seed, contender.node
+                );
                 let late = Input::LatchLeft(gate, Err("the latch was not free".to_owned()));
                 self.nodes[contender.node].results.push_back(late);
             }
