@@ -28,14 +28,12 @@ use jiff::Timestamp;
 use crate::elasticjob::once_listener::OnceListener;
 use crate::elasticjob::path::{Folder, Gate, JobPaths};
 use crate::job::{Item, Problem};
-use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{Effect, Purpose, Source};
 use super::failover::HEAD_START;
 use super::fire::Planned;
 use super::input::Now;
 use super::participant::{Participant, Phase};
-use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// How long before the end of the wait a call of the listener is given up, at most; never more than a quarter of it.
 const MARGIN_MAX: Duration = Duration::from_secs(5);
@@ -74,9 +72,9 @@ pub(super) struct Round {
     pub(super) answer_until: Duration,
     pub(super) scheduled: Timestamp,
     /// The items that are ours to register.
-    items: BTreeSet<Item>,
+    pub(super) items: BTreeSet<Item>,
     /// Those of them that we have begun to execute.
-    executed: BTreeSet<Item>,
+    pub(super) executed: BTreeSet<Item>,
     /// Those that we have registered at the present gate, as the registry confirmed.
     pub(super) registered: BTreeSet<Item>,
     pub(super) acting: Acting,
@@ -127,11 +125,11 @@ pub(super) struct Guarantee {
     pub(super) complete_since: Option<Duration>,
     pub(super) retry_at: Option<Duration>,
     /// What the commit in flight registers; empty if it takes back.
-    registering: BTreeSet<Item>,
+    pub(super) registering: BTreeSet<Item>,
     /// Items that were taken over and are being executed.
     taken_over: BTreeSet<Item>,
     /// Registrations to take back, because a gate was given up.
-    withdrawn: BTreeSet<(Gate, Item)>,
+    pub(super) withdrawn: BTreeSet<(Gate, Item)>,
     pub(super) calls: u64,
     pub(super) problem: Option<(Gate, String)>,
 }
@@ -229,14 +227,6 @@ impl Participant {
         };
         let java = self.view.instances().keys().any(crate::job::InstanceId::is_java);
         !java && self.settings.as_ref().is_some_and(|settings| settings.items().all(missed))
-    }
-
-    /// Whether everybody is at a gate.
-    pub(super) fn is_complete(&self, gate: Gate) -> bool {
-        let registered = self.view.registered(gate);
-        let here =
-            |item: Item| registered.contains(&item) || self.view.item(item).is_some_and(|view| view.disabled);
-        !registered.is_empty() && self.settings.as_ref().is_some_and(|settings| settings.items().all(here))
     }
 
     /// Takes the next step around a fire.
@@ -381,54 +371,6 @@ impl Participant {
         }
     }
 
-    /// Registers what is to be at the present gate and is not.
-    fn register_items(&mut self, now: Now) {
-        let Some(round) = &self.guarantee.round else { return };
-        let Some(gate) = round.gate() else { return };
-        let late = now.mono >= round.until || round.acting != Acting::No;
-        if late || !self.is_registered() || !self.may_commit(now, Purpose::Guarantee) {
-            return;
-        }
-        let paths = &self.identity.paths;
-        let folders = [Folder::Guarantee, Folder::Gate(gate)].into_iter();
-        let folders = folders.filter(|folder| !self.view.has_folder(*folder));
-        let mut transaction: Transaction =
-            folders.map(|folder| Operation::create(paths.folder(folder), NodeKind::Persistent, "")).collect();
-        let mut size: usize = transaction.iter().map(Operation::wire_size).sum();
-        let mut registering = BTreeSet::new();
-        let mut news = false;
-        for item in round.items.difference(&round.registered).copied() {
-            if size >= TRANSACTION_BYTES_MAX {
-                break;
-            }
-            if gate == Gate::Completed && !self.has_ended_here(round, item, now) {
-                continue;
-            }
-            registering.insert(item);
-            if !self.view.registered(gate).contains(&item) {
-                let step = Operation::create(paths.guarantee_item(gate, item), NodeKind::Persistent, "");
-                size += step.wire_size();
-                transaction.push(step);
-                news = true;
-            }
-        }
-        if news {
-            self.guarantee.registering = registering;
-            self.commit(Purpose::Guarantee, transaction);
-        } else if let Some(round) = &mut self.guarantee.round {
-            // They are there: somebody who had the items before us registered them.
-            round.registered.extend(registering);
-        }
-    }
-
-    /// Whether an item is ours to register as completed, and nobody executes it or is about to.
-    fn has_ended_here(&self, round: &Round, item: Item, now: Now) -> bool {
-        // What has come to us from somebody else may still have to be executed; the ledger tells.
-        let known = !self.view.is_resharding() && self.is_ledger_read();
-        let ours = round.executed.contains(&item) || (known && self.told.executable_item(item).is_some());
-        ours && !self.is_busy(item, now) && !self.fires.planned.contains_key(&item)
-    }
-
     /// Whether we may leave, as far as a round is concerned: there is none, or others will end it.
     pub(super) fn is_round_over(&self) -> bool {
         let guarantee = &self.guarantee;
@@ -490,45 +432,5 @@ impl Participant {
         let owned = self.told.executable().map(|assigned| assigned.item);
         let items: BTreeSet<_> = round.items.iter().copied().chain(owned).collect();
         self.guarantee.withdrawn.extend(items.into_iter().map(|item| (gate, item)));
-    }
-
-    /// Takes back what was registered at gates that were given up.
-    fn withdraw(&mut self, now: Now) {
-        if self.guarantee.withdrawn.is_empty() || self.pending.is_in_flight(Purpose::Guarantee) {
-            return;
-        }
-        if !self.view.is_loaded() {
-            return;
-        }
-        let view = &self.view;
-        self.guarantee.withdrawn.retain(|(gate, item)| view.registered(*gate).contains(item));
-        if self.guarantee.withdrawn.is_empty() || !self.may_commit(now, Purpose::Guarantee) {
-            return;
-        }
-        let transaction = self.withdrawal();
-        self.commit(Purpose::Guarantee, transaction);
-    }
-
-    /// The steps that take back what nobody will complete; as many as a request takes.
-    pub(super) fn withdrawal(&self) -> Transaction {
-        let guarantee = &self.guarantee;
-        let mut withdrawn = guarantee.withdrawn.clone();
-        if let Some(round) = &guarantee.round
-            && let Some(gate) = round.gate()
-            // What was executed stays registered as such, unless there is nobody to see it.
-            && (gate == Gate::Started || self.view.instances().len() <= 1)
-        {
-            withdrawn.extend(round.items.iter().map(|item| (gate, *item)));
-        }
-        let mut size = 0;
-        let there = withdrawn.into_iter().filter(|(gate, item)| self.view.registered(*gate).contains(item));
-        there
-            .map(|(gate, item)| Operation::delete(self.identity.paths.guarantee_item(gate, item)))
-            .take_while(|step| {
-                let fits = size < TRANSACTION_BYTES_MAX / 2;
-                size += step.wire_size();
-                fits
-            })
-            .collect()
     }
 }

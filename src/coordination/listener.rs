@@ -4,16 +4,15 @@
 //! is called, and when it has answered the gate is removed and the latch left; at last when the time for the answer is
 //! over. The owner of the first item goes first, so that not all instances contend for the latch in each round.
 
-use crate::elasticjob::path::{Folder, Gate};
+use crate::elasticjob::path::Gate;
 use crate::job::Item;
-use crate::tree::{Operation, Transaction};
+use crate::tree::Transaction;
 
 use super::effect::{Answer, Effect, Event, ListenerCall, Refusal};
 use super::failover::HEAD_START;
 use super::guarantee::{Acting, Latch, Round};
 use super::input::{Now, Ticket};
 use super::participant::Participant;
-use super::sharding::TRANSACTION_BYTES_MAX;
 
 impl Participant {
     /// Joins the latch when everybody is at the gate; acts; leaves it.
@@ -133,34 +132,5 @@ impl Participant {
     fn leave_latch(&mut self, gate: Gate, transactions: Vec<Transaction>) {
         self.guarantee.latch = Some((gate, Latch::Leaving));
         self.effects.push(Effect::LeaveLatch { gate, transactions });
-    }
-
-    /// Removes a gate with all that is registered there; in one transaction, unless that is too large.
-    fn removal(&self, gate: Gate) -> Vec<Transaction> {
-        let paths = &self.identity.paths;
-        let mut steps: Vec<_> = Vec::new();
-        if gate == Gate::Started {
-            // Nothing of this round has been executed, so that is left of earlier ones, and would be taken for ours.
-            let stale = self.view.registered(Gate::Completed).iter();
-            steps.extend(stale.map(|item| Operation::delete(paths.guarantee_item(Gate::Completed, *item))));
-        }
-        let registered = self.view.registered(gate).iter();
-        steps.extend(registered.map(|item| Operation::delete(paths.guarantee_item(gate, *item))));
-        if self.view.has_folder(Folder::Gate(gate)) {
-            steps.push(Operation::delete(paths.folder(Folder::Gate(gate))));
-        }
-        let mut transactions = vec![Transaction::new()];
-        let mut size = 0;
-        for step in steps {
-            if size >= TRANSACTION_BYTES_MAX {
-                transactions.push(Transaction::new());
-                size = 0;
-            }
-            size += step.wire_size();
-            if let Some(last) = transactions.last_mut() {
-                last.push(step);
-            }
-        }
-        transactions
     }
 }

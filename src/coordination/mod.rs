@@ -20,6 +20,7 @@ pub mod election;
 pub mod execution;
 mod failover;
 pub mod fire;
+mod gate;
 mod guarantee;
 pub mod input;
 pub mod ledger;

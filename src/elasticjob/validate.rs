@@ -159,12 +159,9 @@ fn check_items(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
 
 fn check_strategy(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
     let Some(text) = c.job_sharding_strategy_type.as_deref().filter(|text| !text.is_empty()) else { return };
-    let mut refuse = |allowed: &str| {
-        errors.push(FieldError::new("jobShardingStrategyType", text, allowed));
-    };
-    match ShardingStrategy::from_type(text) {
-        None => refuse(&format!("one of {}", ShardingStrategy::type_names())),
-        Some(_) => {}
+    if ShardingStrategy::from_type(text).is_none() {
+        let allowed = format!("one of {}", ShardingStrategy::type_names());
+        errors.push(FieldError::new("jobShardingStrategyType", text, &allowed));
     }
 }
 

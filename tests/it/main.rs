@@ -19,6 +19,7 @@ mod failover;
 mod garbage;
 mod ground;
 mod misfire;
+mod once;
 mod operator;
 mod refusals;
 mod service;
