@@ -229,6 +229,41 @@ impl Participant {
         !java && self.settings.as_ref().is_some_and(|settings| settings.items().all(missed))
     }
 
+    /// Goes on if the gate at which we wait was removed. Comes before the fires, so that one that was seen after the
+    /// removal belongs to the next round.
+    pub(super) fn pass_gate(&mut self, now: Now) {
+        let idle = self.has_nothing_to_execute();
+        let guarantee = &mut self.guarantee;
+        let Some(round) = &mut guarantee.round else { return };
+        let Some(gate) = round.gate() else { return };
+        // Nobody but who found it complete takes away what we have registered.
+        let gone = !round.registered.is_empty() && round.registered.is_disjoint(self.view.registered(gate));
+        if !self.view.is_loaded() || !gone || !guarantee.registering.is_empty() {
+            return;
+        }
+        match gate {
+            Gate::Started => {
+                if round.acting == Acting::No {
+                    guarantee.problem = None;
+                }
+                round.enter(Stage::Open, now, Duration::MAX);
+            }
+            Gate::Completed if idle => {
+                if round.acting == Acting::No {
+                    guarantee.problem = None;
+                }
+                guarantee.round = None;
+            }
+            Gate::Completed => {}
+        }
+    }
+
+    /// Whether nothing is executed or about to be.
+    fn has_nothing_to_execute(&self) -> bool {
+        let waits = self.phase == Phase::Active && self.planned_items().next().is_some();
+        self.executions.is_idle() && !waits
+    }
+
     /// Takes the next step around a fire.
     pub(super) fn guard(&mut self, now: Now) {
         let Some(listener) = self.once_listener() else {
@@ -276,21 +311,10 @@ impl Participant {
 
     fn wait_before(&mut self, now: Now) {
         let active = self.phase == Phase::Active;
-        let owned: BTreeSet<_> = self.told.executable().map(|assigned| assigned.item).collect();
-        let started = self.view.registered(Gate::Started);
-        let guarantee = &mut self.guarantee;
-        let Some(round) = &mut guarantee.round else { return };
+        let owned: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
+        let Some(round) = &mut self.guarantee.round else { return };
         if active {
-            round.items.extend(owned.iter().copied());
-        }
-        // Nobody but who found it complete takes away what we have registered.
-        let passed = !round.registered.is_empty() && round.registered.is_disjoint(started);
-        if passed && guarantee.registering.is_empty() {
-            if round.acting == Acting::No {
-                guarantee.problem = None;
-            }
-            round.enter(Stage::Open, now, Duration::MAX);
-            return;
+            round.items.extend(owned);
         }
         if now.mono >= round.until {
             self.too_late(Gate::Started);
@@ -302,9 +326,8 @@ impl Participant {
 
     fn watch_executions(&mut self, now: Now, listener: OnceListener) {
         self.follow_executions();
-        let waits = self.phase == Phase::Active && self.planned_items().next().is_some();
         // A flag that is on its way is made up for in this round as well.
-        if waits || self.pending.is_in_flight(Purpose::FlagMisfire) || !self.executions.is_idle() {
+        if self.pending.is_in_flight(Purpose::FlagMisfire) || !self.has_nothing_to_execute() {
             return;
         }
         if let Some(round) = &mut self.guarantee.round {
@@ -331,20 +354,12 @@ impl Participant {
     fn wait_after(&mut self, now: Now) {
         self.follow_executions();
         let owned: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
-        let completed = self.view.registered(Gate::Completed);
-        let waits = self.phase == Phase::Active && self.planned_items().next().is_some();
-        let idle = self.executions.is_idle() && !waits;
-        let guarantee = &mut self.guarantee;
-        let Some(round) = &mut guarantee.round else { return };
+        let idle = self.has_nothing_to_execute();
+        let Some(round) = &mut self.guarantee.round else { return };
         // What was a crashed instance's is ours to register.
         round.items.extend(owned);
-        let passed = !round.registered.is_empty() && round.registered.is_disjoint(completed);
-        let nothing = round.registered.is_empty() && round.items.is_empty();
-        if (passed && idle && guarantee.registering.is_empty()) || nothing {
-            if round.acting == Acting::No {
-                guarantee.problem = None;
-            }
-            guarantee.round = None;
+        if round.registered.is_empty() && round.items.is_empty() {
+            self.guarantee.round = None;
         } else if now.mono >= round.until && idle {
             self.too_late(Gate::Completed);
         }

@@ -179,6 +179,7 @@ impl Participant {
             self.fail_over(now);
             self.repair_relay(now);
             self.consult_ledger(now);
+            self.pass_gate(now);
             self.fire(now);
             self.obey_trigger(now);
             self.flag_misfires(now);

@@ -208,8 +208,8 @@ fn h1_a_listener_that_never_answers_is_given_up_and_the_others_go_on() {
     world.run_for(5_000);
     let of = |node: usize| world.starts.iter().filter(|start| start.node == node).count();
     let caller = world.happened.iter().find_map(|one| match one {
-        Happened::Called(Gate::Started, node) => Some(*node),
-        _ => None,
+        Happened::Called(gate, node) => (*gate == Gate::Started).then_some(*node),
+        Happened::Answered(..) | Happened::Began(..) | Happened::Ended(..) => None,
     });
     let caller = caller.expect("somebody to be called");
     // The others execute that fire, and make up for the one that came while they waited.
@@ -224,8 +224,8 @@ fn a_listener_that_fails_keeps_its_own_instance_from_executing_and_nobody_else()
     world.run_for(1_950);
     assert_eq!(world.starts.len(), 3, "{:#?}", world.happened);
     let failed = world.happened.iter().find_map(|one| match one {
-        Happened::Answered(Gate::Started, node) => Some(*node),
-        _ => None,
+        Happened::Answered(gate, node) => (*gate == Gate::Started).then_some(*node),
+        Happened::Called(..) | Happened::Began(..) | Happened::Ended(..) => None,
     });
     assert!(world.starts.iter().all(|start| Some(start.node) != failed));
     assert!(
