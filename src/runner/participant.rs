@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::StreamExt;
@@ -23,9 +23,10 @@ use crate::elasticjob::path::{Gate, Place};
 use crate::job::Generation;
 use crate::registry::{Session, SessionState, Watch, latch};
 use crate::telemetry;
-use crate::tree::{NodeKind, Path, Transaction, WatchEvent};
+use crate::tree::{NodeKind, Path, WatchEvent};
 
 use super::clock::Clock;
+use super::held_latch::HeldLatch;
 use super::ledger;
 use super::session::Current;
 
@@ -116,14 +117,6 @@ pub struct Runner {
     over: watch::Sender<bool>,
     spans: BTreeMap<String, Span>,
     latches: BTreeMap<Gate, HeldLatch>,
-}
-
-/// A latch that was joined and is not left.
-struct HeldLatch {
-    /// What to commit before it is left.
-    leave: oneshot::Sender<Vec<Transaction>>,
-    /// Comes back when it was left, or was not reached.
-    left: Shared<BoxFuture<'static, Result<(), String>>>,
 }
 
 /// What select came back with.
@@ -423,12 +416,16 @@ impl Runner {
                     }
                 }));
             }
-            Effect::HoldLatch { gate, limit } => self.hold_latch(gate, limit),
+            Effect::HoldLatch { gate, limit } => {
+                let Some((session, _)) = &self.session else { return };
+                let latch = self.identity.paths.guarantee_latch(gate);
+                let (held, news) = HeldLatch::join(Arc::clone(session), latch, gate, limit);
+                self.latches.insert(gate, held);
+                self.in_flight.push(news);
+            }
             Effect::LeaveLatch { gate, transactions } => {
                 let Some(held) = self.latches.remove(&gate) else { return };
-                // If nobody is there to take it, the limit was over, and that is the result.
-                let _ = held.leave.send(transactions);
-                self.in_flight.push(Box::pin(held.left.map(move |left| Input::LatchLeft(gate, left))));
+                self.in_flight.push(held.leave(gate, transactions));
             }
             Effect::Refresh => self.open_watch(),
             Effect::ReadLedger => {
@@ -452,31 +449,6 @@ impl Runner {
                 let _ = self.end.set(StreamEnd::Ended(reason));
             }
         }
-    }
-
-    /// Joins a gate's latch; what is done there is said when it is left.
-    fn hold_latch(&mut self, gate: Gate, limit: Duration) {
-        let Some((session, _)) = &self.session else { return };
-        let (leave, leaving) = oneshot::channel::<Vec<Transaction>>();
-        let (hold, held) = oneshot::channel();
-        let inner = Arc::clone(session);
-        let latch = self.identity.paths.guarantee_latch(gate);
-        let left = latch::hold(Arc::clone(session), latch, limit, move || async move {
-            // Nobody listens if the participant has ended.
-            let _ = hold.send(());
-            for transaction in leaving.await.unwrap_or_default() {
-                inner.commit(transaction).await.map_err(|error| error.to_string())?;
-            }
-            Ok(())
-        });
-        let left = left.map(|left| left.map_err(|error| error.to_string())?).boxed().shared();
-        self.latches.insert(gate, HeldLatch { leave, left: left.clone() });
-        self.in_flight.push(Box::pin(async move {
-            match held.await {
-                Ok(()) => Input::LatchHeld(gate),
-                Err(_) => Input::LatchLeft(gate, left.await),
-            }
-        }));
     }
 
     fn tell(&mut self, now: Now, event: Event) {
