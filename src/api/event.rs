@@ -5,9 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::coordination::effect::{
-    Assignment, AssignmentReason, CancelReason, CompletionStatus, Event, SessionStatus, Source,
+    Assignment, AssignmentReason, CancelReason, CompletionStatus, Event, ListenerCall, SessionStatus, Source,
 };
 use crate::coordination::status::JobStatus;
+use crate::elasticjob::path::Gate;
 use crate::elasticjob::redaction;
 use crate::job::{Item, JobConfiguration, JobName, Problem};
 use crate::proto;
@@ -69,11 +70,26 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp
             configuration: Some(configuration_message(&configuration)),
             problems: problems.into_iter().map(problem).collect(),
         }),
+        Event::CallListener(call) => listener_call(call, job, now),
         Event::Draining { remaining } => {
             Message::Draining(proto::Draining { deadline: Some(timestamp(after(now, remaining))) })
         }
     };
     proto::AttachResponse { event: Some(event) }
+}
+
+fn listener_call(call: ListenerCall, job: &JobName, now: Timestamp) -> Message {
+    let (call_id, job_name) = (call.call_id, job.to_string());
+    let scheduled_time = Some(timestamp(call.scheduled));
+    let deadline = Some(timestamp(after(now, call.remaining)));
+    match call.gate {
+        Gate::Started => {
+            Message::BeforeFirst(proto::BeforeFirst { call_id, scheduled_time, deadline, job_name })
+        }
+        Gate::Completed => {
+            Message::AfterLast(proto::AfterLast { call_id, scheduled_time, deadline, job_name })
+        }
+    }
 }
 
 /// The state of a job as a message.

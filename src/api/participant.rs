@@ -108,7 +108,7 @@ impl ParticipantService for Participants {
         let answer = self.hub.report(&request.attachment_id, results).await;
         let records = match answer.map_err(|error| status::of_call(&error))? {
             Answer::Recorded(records) => records,
-            Answer::Acknowledged | Answer::Refused(_) => Vec::new(),
+            Answer::Acknowledged | Answer::ListenerReported { .. } | Answer::Refused(_) => Vec::new(),
         };
         let record = |(execution_id, status)| proto::CompletionRecord {
             execution_id,
@@ -128,6 +128,17 @@ impl ParticipantService for Participants {
         let answer = self.hub.acknowledge(&request.attachment_id, generation).await;
         answer.map_err(|error| status::of_call(&error))?;
         Ok(Response::new(proto::AcknowledgeAssignmentResponse {}))
+    }
+
+    async fn report_listener(
+        &self,
+        request: Request<proto::ReportListenerRequest>,
+    ) -> Result<Response<proto::ReportListenerResponse>, Status> {
+        let request = request.into_inner();
+        let outcome = read_listener(&request).map_err(|invalid| invalid.to_status())?;
+        let in_time = self.hub.report_listener(&request.attachment_id, request.call_id, outcome).await;
+        let in_time = in_time.map_err(|error| status::of_call(&error))?;
+        Ok(Response::new(proto::ReportListenerResponse { in_time }))
     }
 }
 
@@ -165,6 +176,24 @@ fn read_results(results: Vec<proto::ExecutionResult>) -> Result<Vec<ExecutionRes
         read.push(ExecutionResult { execution_id: result.execution_id, outcome });
     }
     if errors.is_empty() { Ok(read) } else { Err(InvalidRequest(errors)) }
+}
+
+fn read_listener(request: &proto::ReportListenerRequest) -> Result<Result<(), String>, InvalidRequest> {
+    let mut errors = Vec::new();
+    let message = &request.failure_message;
+    if message.len() > FAILURE_MESSAGE_MAX {
+        let given = format!("{} bytes", message.len());
+        errors.push(FieldError::new("failure_message", &given, "at most 16384 bytes"));
+    }
+    let outcome = match request.outcome() {
+        proto::ListenerOutcome::Success => Some(Ok(())),
+        proto::ListenerOutcome::Failure => Some(Err(message.clone())),
+        proto::ListenerOutcome::Unspecified => None,
+    };
+    if outcome.is_none() {
+        errors.push(FieldError::new("outcome", &request.outcome.to_string(), "SUCCESS or FAILURE"));
+    }
+    outcome.filter(|_| errors.is_empty()).ok_or(InvalidRequest(errors))
 }
 
 /// An application's stream. Dropping it detaches the application.

@@ -24,7 +24,8 @@ pub fn of_attach(error: &AttachError) -> Status {
 /// A refused call.
 pub fn of_call(error: &CallError) -> Status {
     let code = match error {
-        CallError::UnknownAttachment(_) | CallError::Refused(Refusal::UnknownExecution { .. }) => {
+        CallError::UnknownAttachment(_)
+        | CallError::Refused(Refusal::UnknownExecution { .. } | Refusal::UnknownCall { .. }) => {
             Code::NotFound
         }
         CallError::Refused(Refusal::UnknownGeneration { .. }) => Code::InvalidArgument,

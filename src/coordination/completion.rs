@@ -12,10 +12,10 @@ use crate::tree::{CommitError, Error, Operation, Transaction};
 use super::crash::is_leftover;
 use super::effect::{Answer, CompletionStatus, Effect, Purpose, Refusal};
 use super::execution::{Executions, Report, State};
+use super::facts::Taker;
 use super::input::{ExecutionResult, Now, Ticket};
 use super::participant::{Participant, Phase};
 use super::sharding::TRANSACTION_BYTES_MAX;
-use super::view::Taker;
 
 /// How often the view is read again because of running nodes in the way, at most.
 const INVESTIGATION_PAUSE: Duration = Duration::from_secs(10);

@@ -10,10 +10,11 @@ use std::time::Duration;
 use crate::job::InstanceId;
 
 use super::effect::Effect;
+use super::facts::{ItemView, Running};
 use super::failover::HEAD_START;
 use super::input::Now;
 use super::participant::Participant;
-use super::view::{ItemView, JobView};
+use super::view::JobView;
 
 /// How long a Java instance may be away before it counts as gone: far above the two requests between which it is away
 /// when it reconnects, far below any session timeout, which a real crash takes to be noticed anyway.
@@ -89,7 +90,7 @@ impl Participant {
         let online: BTreeSet<_> = self.view.instances().keys().cloned().collect();
         let somebody_went = self.crash.online.iter().any(|id| !online.contains(id));
         self.crash.online = online;
-        let unknown = |running: &super::view::Running| running.owner.is_none();
+        let unknown = |running: &Running| running.owner.is_none();
         let in_doubt = self.view.running().iter().any(|item| {
             let running = self.view.item(*item).and_then(|view| view.running.as_ref());
             running.is_some_and(unknown) && !self.executions.is_busy(*item)

@@ -49,8 +49,10 @@ impl Participant {
     pub(super) fn depart(&mut self, now: Now) {
         if let Phase::Draining { deadline, reason, cancelled } = self.phase.clone() {
             let settled = self.removal_settles().is_none_or(|at| now.mono >= at);
-            let idle =
-                settled && self.executions.is_idle() && !self.pending.is_in_flight(Purpose::FlagMisfire);
+            let idle = settled
+                && self.executions.is_idle()
+                && self.is_round_over()
+                && !self.pending.is_in_flight(Purpose::FlagMisfire);
             match deadline {
                 _ if idle => self.leave(reason),
                 Some(deadline) if now.mono >= deadline && cancelled => self.leave(reason),
@@ -100,6 +102,7 @@ impl Participant {
         if size > 0 {
             transaction = flags;
         }
+        transaction.extend(self.withdrawal());
         for item in self.ended_items() {
             let begin = transaction.len();
             self.end_execution(&mut transaction, item);

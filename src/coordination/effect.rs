@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::elasticjob::path::Gate;
 use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
 use crate::tree::Transaction;
 
@@ -36,6 +37,8 @@ pub enum Purpose {
     RepairRelay,
     /// Delete a request to fire for which there is nothing to execute.
     TakeTrigger,
+    /// Register items at a gate, or take registrations back.
+    Guarantee,
     /// Flag items of crashed instances, or clear away what a failover left.
     FlagFailover,
     /// Have the registry stamp a node with its time.
@@ -56,6 +59,7 @@ impl fmt::Display for Purpose {
             Self::FlagMisfire => "flag misfire",
             Self::RepairRelay => "repair relay",
             Self::TakeTrigger => "take trigger",
+            Self::Guarantee => "register at a gate",
             Self::FlagFailover => "flag failover",
             Self::CheckClock => "check clock",
             Self::Leave => "leave",
@@ -79,6 +83,21 @@ pub enum Effect {
     Elect(Transaction),
     /// Join the failover latch, commit this inside it, leave it, read which fires have been started, and come back.
     TakeOver(Transaction),
+    /// Join a gate's latch, and come back when it is held. It is left when that is asked for, or when the limit, which
+    /// counts from now, is over, or when the participant has ended.
+    HoldLatch {
+        /// Whose latch.
+        gate: Gate,
+        /// How long it takes at most, from joining to leaving.
+        limit: Duration,
+    },
+    /// Commit these in order inside a gate's latch, leave it, and come back.
+    LeaveLatch {
+        /// Whose latch.
+        gate: Gate,
+        /// What to do first.
+        transactions: Vec<Transaction>,
+    },
     /// Read the job's subtree again: the view may have missed something.
     Refresh,
     /// Read which fires of the job's items have been started, and come back.
@@ -107,6 +126,11 @@ pub enum Answer {
     Recorded(Vec<(String, CompletionStatus)>),
     /// The acknowledgement was taken.
     Acknowledged,
+    /// The listener's outcome was taken.
+    ListenerReported {
+        /// Whether the call was still waited for.
+        in_time: bool,
+    },
     /// The call was refused, and changed nothing.
     Refused(Refusal),
 }
@@ -120,6 +144,11 @@ pub enum Refusal {
         index: usize,
         /// What was given.
         execution_id: String,
+    },
+    /// A call of a listener that this attachment never had.
+    UnknownCall {
+        /// What was given.
+        call_id: String,
     },
     /// A generation that was never told.
     UnknownGeneration {
@@ -208,11 +237,26 @@ pub enum Event {
         /// What is wrong now.
         problems: Vec<Problem>,
     },
+    /// Act once for the whole job, before or after all items are executed, and report.
+    CallListener(ListenerCall),
     /// The sidecar is stopping.
     Draining {
         /// Until when executions may go on, from now.
         remaining: Duration,
     },
+}
+
+/// A call of the listener that acts once for a fire of the whole job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerCall {
+    /// Names the call.
+    pub call_id: String,
+    /// Before or after the executions.
+    pub gate: Gate,
+    /// For which instant the fire is.
+    pub scheduled: Timestamp,
+    /// How long the answer is waited for, from now.
+    pub remaining: Duration,
 }
 
 /// An item that the instance owns.

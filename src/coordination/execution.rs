@@ -155,7 +155,7 @@ impl Participant {
         }
         let configuration = Arc::clone(&settings.configuration);
         // What was taken over belongs to no sharding, and waits for none.
-        let assigned_too = !self.view.is_resharding() && self.is_ledger_read();
+        let assigned_too = !self.view.is_resharding() && self.is_ledger_read() && self.is_gate_open();
         let (batch, transaction) = self.start_batch(now, &configuration, assigned_too);
         if batch.is_empty() {
             return;

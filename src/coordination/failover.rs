@@ -16,12 +16,12 @@ use crate::job::{Item, Problem};
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{Effect, Purpose, Source};
+use super::facts::{ItemView, Taker};
 use super::fire::{Planned, latest_before};
 use super::input::Now;
 use super::ledger::LedgerEntry;
 use super::participant::{Participant, Phase};
 use super::sharding::TRANSACTION_BYTES_MAX;
-use super::view::{ItemView, Taker};
 
 /// How long the leader has to flag what crashed, and each instance to take its share, before everybody may.
 pub(super) const HEAD_START: Duration = Duration::from_secs(1);

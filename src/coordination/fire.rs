@@ -247,7 +247,7 @@ impl Participant {
                 continue;
             }
             let free = active && !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
-            if !free || due.late {
+            if !free || due.late || self.is_round_open() {
                 self.suspect(item);
                 self.missed(item, due.scheduled);
                 continue;
@@ -270,7 +270,7 @@ impl Participant {
         let candidates: Vec<_> = self.view.misfired().iter().chain(unflagged).copied().collect();
         for item in candidates {
             let free = !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
-            if !free || self.told.executable_item(item).is_none() {
+            if !free || self.told.executable_item(item).is_none() || !self.may_make_up(item) {
                 continue;
             }
             let missed = self.fires.to_flag.remove(&item).or_else(|| self.fires.missed_at.remove(&item));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::elasticjob::path::Gate;
 use crate::job::{Generation, Item};
 use crate::tree::CommitResult;
 use crate::tree::{SessionId, WatchEvent};
@@ -68,6 +69,12 @@ pub enum Input {
     Ledger(Result<BTreeMap<Item, LedgerEntry>, String>),
     /// The application reports results.
     Report(Ticket, Vec<ExecutionResult>),
+    /// The latch of a gate is held.
+    LatchHeld(Gate),
+    /// The latch of a gate was left, or not reached; the error says what went wrong.
+    LatchLeft(Gate, Result<(), String>),
+    /// The application reports how a call of its listener ended: the call, and what failed.
+    ListenerReport(Ticket, String, Result<(), String>),
     /// The application has taken note of an assignment.
     Acknowledge(Ticket, Generation),
     /// The application is gone: its stream ended.

@@ -8,8 +8,8 @@
 //! [`registration`] (are we an instance?), [`assignment`] (what is the application to know?), [`election`] (who
 //! leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `failover` (what did they leave unfinished?),
 //! [`ledger`] (what has been started?), [`fire`] (what is due?), `relay` (whose turn is it?), `trigger` (what was asked
-//! for?), [`execution`] (what starts?), `clock_check` (is our clock right?), [`completion`] (what has ended?),
-//! [`departure`] (how do we leave?).
+//! for?), `guarantee` (who acts for all?), [`execution`] (what starts?), `clock_check` (is our clock right?),
+//! [`completion`] (what has ended?), [`departure`] (how do we leave?).
 
 pub mod assignment;
 mod clock_check;
@@ -19,10 +19,14 @@ pub mod departure;
 pub mod effect;
 pub mod election;
 pub mod execution;
+pub mod facts;
 mod failover;
 pub mod fire;
+mod gate;
+mod guarantee;
 pub mod input;
 pub mod ledger;
+mod listener;
 pub mod operations;
 pub mod participant;
 pub mod pending;

@@ -21,15 +21,17 @@ use super::effect::{
 };
 use super::election::Election;
 use super::execution::Executions;
+use super::facts::ConfigView;
 use super::failover::Failover;
 use super::fire::Fires;
+use super::guarantee::Guarantee;
 use super::input::{Input, Now, Ticket};
 use super::ledger::Ledger;
 use super::pending::Pending;
 use super::settings::Settings;
 use super::sharding::Sharding;
 use super::trigger::Trigger;
-use super::view::{ConfigView, JobView};
+use super::view::JobView;
 
 /// Who the participant is; fixed for its life.
 #[derive(Debug, Clone)]
@@ -124,6 +126,7 @@ pub struct Participant {
     pub(super) ledger: Ledger,
     pub(super) fires: Fires,
     pub(super) trigger: Trigger,
+    pub(super) guarantee: Guarantee,
     pub(super) executions: Executions,
     pub(super) clock_check: ClockCheck,
     /// What this step has asked for so far.
@@ -156,6 +159,7 @@ impl Participant {
             ledger: Ledger::default(),
             fires: Fires::default(),
             trigger: Trigger::default(),
+            guarantee: Guarantee::default(),
             executions,
             clock_check: ClockCheck::default(),
             effects: Vec::new(),
@@ -179,9 +183,11 @@ impl Participant {
             self.fail_over(now);
             self.repair_relay(now);
             self.consult_ledger(now);
+            self.pass_gate(now);
             self.fire(now);
             self.obey_trigger(now);
             self.flag_misfires(now);
+            self.guard(now);
             self.start(now);
             self.check_clock(now);
             self.complete(now);
@@ -206,6 +212,7 @@ impl Participant {
             self.crash.next_retry(now.mono),
             self.failover.next_retry(now.mono),
             self.ledger.next_retry(now.mono),
+            self.guarantee.next_retry(now.mono),
             self.removal_settles(),
             drain,
         ];
@@ -249,6 +256,9 @@ impl Participant {
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
             Input::TookOver(ledger) => self.taken(now, ledger),
+            Input::LatchHeld(gate) => self.latch_held(now, gate),
+            Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
+            Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
             Input::Ledger(read) => self.ledger_read(now, read),
             Input::Report(ticket, results) => self.report(ticket, &results),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
@@ -274,6 +284,7 @@ impl Participant {
         self.fires.forget();
         self.trigger = Trigger::default();
         self.clock_check.forget();
+        self.guarantee.forget();
         self.cancel_executions(CancelReason::LeaseLost);
         self.tell_session_lost();
         if let Phase::Leaving(reason) = &self.phase {
@@ -295,6 +306,7 @@ impl Participant {
                     Purpose::Complete => self.completed(),
                     Purpose::FlagMisfire => self.flagged(),
                     Purpose::CheckClock => self.clock_checked(now, &results),
+                    Purpose::Guarantee => self.guarantee.committed(),
                     Purpose::Leave => self.removed(),
                     Purpose::Abdicate
                     | Purpose::FlagResharding
@@ -318,6 +330,7 @@ impl Participant {
                     Purpose::Complete => self.complete_failed(&error),
                     Purpose::FlagMisfire => self.flag_failed(),
                     Purpose::CheckClock => self.clock_check_failed(now, &error),
+                    Purpose::Guarantee => self.guarantee.failed(),
                     Purpose::Leave => self.leave_failed(&error),
                     Purpose::Shard => self.sharding.failed(),
                     Purpose::Register
@@ -401,6 +414,7 @@ impl Participant {
         problems.extend(self.sharding.problem(&self.identity.paths));
         problems.extend(self.failover.problem(&self.identity.paths));
         problems.extend(self.clock_problem());
+        problems.extend(self.guarantee.problem(&self.identity.paths));
         problems.sort();
         problems
     }

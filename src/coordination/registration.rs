@@ -13,9 +13,9 @@ use crate::job::JobConfiguration;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{EndReason, Purpose};
+use super::facts::ConfigView;
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
-use super::view::ConfigView;
 
 /// How long the removal of a whole job takes, node by node.
 const REMOVAL_TAKES: Duration = Duration::from_millis(500);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::elasticjob::once_listener::{self, OnceListener};
 use crate::elasticjob::validate::ScheduleCheck;
 use crate::elasticjob::{item_parameters, strategy};
 use crate::job::{Item, JobConfiguration, ShardingStrategy};
@@ -55,6 +56,8 @@ pub struct Settings {
     pub parameters: Result<BTreeMap<i32, String>, String>,
     /// How items are divided.
     pub strategy: ShardingStrategy,
+    /// Whether all instances wait for each other around each fire, so that one of them acts once for all.
+    pub once_listener: Option<OnceListener>,
     /// What is wrong, each with the setting's name.
     pub problems: Vec<String>,
 }
@@ -75,7 +78,9 @@ impl Settings {
         }
         let (strategy, problem) = strategy::effective_strategy(&configuration);
         problems.extend(problem);
-        Self { configuration, schedule, parameters, strategy, problems }
+        let (once_listener, wrong) = once_listener::of(&configuration);
+        problems.extend(wrong);
+        Self { configuration, schedule, parameters, strategy, once_listener, problems }
     }
 
     /// An item's parameter.

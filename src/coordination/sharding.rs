@@ -14,10 +14,11 @@ use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::crash::is_leftover;
 use super::effect::Purpose;
+use super::facts::ItemView;
 use super::input::Now;
 use super::participant::{Participant, Phase};
 use super::settings::Settings;
-use super::view::{ItemView, JobView};
+use super::view::JobView;
 
 /// Bytes of a transaction, at most: half of ZooKeeper's default limit of 1 MiB for a request, because sizes are
 /// estimates and servers may be set lower.

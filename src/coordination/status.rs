@@ -6,8 +6,9 @@ use jiff::Timestamp;
 
 use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
 
+use super::facts::ConfigView;
 use super::settings::Settings;
-use super::view::{ConfigView, JobView};
+use super::view::JobView;
 
 /// An instance that is online.
 #[derive(Debug, Clone, PartialEq, Eq)]

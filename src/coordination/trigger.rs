@@ -37,7 +37,7 @@ impl Participant {
         if !std::mem::replace(&mut self.trigger.planned, true) {
             let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
             for item in items {
-                if self.is_busy(item, now) {
+                if self.is_busy(item, now) || self.is_round_open() {
                     self.suspect(item);
                     self.missed(item, scheduled);
                 } else {

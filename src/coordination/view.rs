@@ -9,124 +9,13 @@ use jiff::Timestamp;
 
 use crate::elasticjob::config_yaml;
 use crate::elasticjob::instance_yaml;
-use crate::elasticjob::path::{Folder, Place};
-use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
-use crate::tree::{Node, NodeChange, Path, SessionId, Stat, WatchEvent};
+use crate::elasticjob::path::{Folder, Gate, Place};
+use crate::job::{Generation, InstanceId, Item, Problem};
+use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent};
 
-/// A server's status as an operator set it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServerStatus {
-    /// Its instances take part.
-    Enabled,
-    /// Its instances get no items and do not lead.
-    Disabled,
-    /// The node holds something else; Java reads that as not enabled.
-    Unreadable,
-}
-
-/// An instance that is online.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InstanceView {
-    /// The session that registered it.
-    pub session: Option<SessionId>,
-    /// Whether its node can be read, so that it may be given items.
-    pub readable: bool,
-}
-
-/// Who leads.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeaderView {
-    /// The instance.
-    pub instance: InstanceId,
-    /// The version of its node.
-    pub version: i32,
-}
-
-/// Who owns an item.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ownership {
-    /// The instance.
-    pub instance: InstanceId,
-    /// The token that comes with it: the transaction that created the node.
-    pub token: FencingToken,
-    /// The version of the node.
-    pub version: i32,
-}
-
-/// A running node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Running {
-    /// Whose it is, if its data was read.
-    pub owner: Option<InstanceId>,
-    /// The transaction that created it, if that is known.
-    pub token: Option<FencingToken>,
-    /// The version of the node, if that is known.
-    pub version: Option<i32>,
-}
-
-/// Who has taken an item over from a crashed instance.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taker {
-    /// The instance.
-    pub instance: InstanceId,
-    /// The version of the node.
-    pub version: i32,
-}
-
-impl Taker {
-    fn read(data: &[u8], stat: Stat) -> Self {
-        let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
-        Self { instance, version: stat.version }
-    }
-}
-
-/// Whose turn it is in a job whose single item walks over the servers (protocol 5.5).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NextServer {
-    /// The server; `None`: the node holds no address.
-    pub ip: Option<Ipv4Addr>,
-    /// The transaction that gave it the turn.
-    pub token: FencingToken,
-    /// When that was seen.
-    pub since: Timestamp,
-    /// The version of the node.
-    pub version: i32,
-}
-
-/// What is known about an item.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ItemView {
-    /// Whether the item's own node exists.
-    pub exists: bool,
-    /// Who owns it.
-    pub owner: Option<Ownership>,
-    /// Whether and by whom it is executed.
-    pub running: Option<Running>,
-    /// When it was last seen to begin to run.
-    pub ran_at: Option<Timestamp>,
-    /// Whether a fire was missed.
-    pub misfire: bool,
-    /// Whether an operator disabled it.
-    pub disabled: bool,
-    /// Who has taken it over, as the ephemeral node says.
-    pub failover: Option<Taker>,
-    /// Who has taken it over, as the persistent node says.
-    pub failovering: Option<Taker>,
-    /// Other nodes of the item.
-    pub others: BTreeSet<String>,
-}
-
-/// The configuration as the registry has it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum ConfigView {
-    /// There is none.
-    #[default]
-    Absent,
-    /// A readable one.
-    Valid(Arc<JobConfiguration>),
-    /// Something that cannot be read; see the problems.
-    Unreadable,
-}
+use super::facts::{
+    ConfigView, InstanceView, ItemView, LeaderView, NextServer, Ownership, Running, ServerStatus, Taker,
+};
 
 /// The job's subtree.
 #[derive(Debug, Default)]
@@ -155,6 +44,9 @@ pub struct JobView {
     taken: BTreeSet<Item>,
     triggers: BTreeSet<InstanceId>,
     registry_time: bool,
+    /// The items that are registered at the gates of a fire.
+    started: BTreeSet<Item>,
+    completed: BTreeSet<Item>,
     next_server: Option<NextServer>,
     config_version: Option<i32>,
     problems: BTreeMap<Path, String>,
@@ -237,6 +129,9 @@ impl JobView {
                 self.triggers.insert(InstanceId::from_registry(id));
             }
             (Place::RegistryTime, _) => self.registry_time = true,
+            (Place::Registered(gate, item), _) => {
+                self.registered_mut(gate).insert(item);
+            }
             (Place::ItemChild(item, name), _) => {
                 self.item_mut(item).others.insert(name.to_owned());
             }
@@ -299,6 +194,7 @@ impl JobView {
             | Place::FailoverItem(_)
             | Place::Trigger(_)
             | Place::RegistryTime
+            | Place::Registered(..)
             | Place::ItemChild(..)
             | Place::NotAnItem(_)
             | Place::Other => {}
@@ -447,6 +343,9 @@ impl JobView {
                 self.triggers.remove(&InstanceId::from_registry(id));
             }
             Place::RegistryTime => self.registry_time = false,
+            Place::Registered(gate, item) => {
+                self.registered_mut(gate).remove(&item);
+            }
             Place::NextJobInstanceIp => {
                 self.next_server = None;
                 self.membership_revision += 1;
@@ -464,6 +363,13 @@ impl JobView {
             self.taken.remove(&item);
         }
         self.membership_revision += 1;
+    }
+
+    fn registered_mut(&mut self, gate: Gate) -> &mut BTreeSet<Item> {
+        match gate {
+            Gate::Started => &mut self.started,
+            Gate::Completed => &mut self.completed,
+        }
     }
 
     fn item_mut(&mut self, item: Item) -> &mut ItemView {
@@ -596,6 +502,14 @@ impl JobView {
     /// The instances that are asked to fire now.
     pub fn triggers(&self) -> &BTreeSet<InstanceId> {
         &self.triggers
+    }
+
+    /// The items that are registered at a gate.
+    pub fn registered(&self, gate: Gate) -> &BTreeSet<Item> {
+        match gate {
+            Gate::Started => &self.started,
+            Gate::Completed => &self.completed,
+        }
     }
 
     /// Whose turn it is, if the job's single item walks over the servers.

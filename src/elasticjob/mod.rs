@@ -9,6 +9,7 @@ pub mod dump;
 pub mod instance_yaml;
 pub mod item_parameters;
 pub mod java;
+pub mod once_listener;
 pub mod path;
 pub mod redaction;
 pub mod strategy;

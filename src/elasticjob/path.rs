@@ -120,6 +120,16 @@ impl JobPaths {
         self.root.child("next-job-instance-ip")
     }
 
+    /// Where the instances register an item, before or after it is executed.
+    pub fn guarantee_item(&self, gate: Gate, item: Item) -> Path {
+        self.root.child(&format!("guarantee/{}/{item}", gate.name()))
+    }
+
+    /// The latch under which the listener of a gate is called.
+    pub fn guarantee_latch(&self, gate: Gate) -> Path {
+        self.root.child(&format!("guarantee/{}-latch", gate.name()))
+    }
+
     /// Where we write down which fires were started: under our own root beside the namespace, where Java peers do
     /// not look (protocol 12).
     pub fn ledger(&self) -> Path {
@@ -147,6 +157,8 @@ impl JobPaths {
             Folder::FailoverItems => self.root.child("leader/failover/items"),
             Folder::Trigger => self.root.child("trigger"),
             Folder::RegistryTime => self.root.child("systemTime"),
+            Folder::Guarantee => self.root.child("guarantee"),
+            Folder::Gate(gate) => self.root.child(&format!("guarantee/{}", gate.name())),
         }
     }
 }
@@ -170,6 +182,32 @@ pub enum Folder {
     Trigger,
     /// `systemTime`
     RegistryTime,
+    /// `guarantee`
+    Guarantee,
+    /// `guarantee/started` or `guarantee/completed`
+    Gate(Gate),
+}
+
+/// What all instances of a job wait for together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Gate {
+    /// That all items are about to be executed.
+    Started,
+    /// That all items have been executed.
+    Completed,
+}
+
+impl Gate {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Completed => "completed",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        [Self::Started, Self::Completed].into_iter().find(|gate| gate.name() == name)
+    }
 }
 
 /// What a path below a job's root is about.
@@ -215,11 +253,13 @@ pub enum Place<'a> {
     Trigger(&'a str),
     /// What the registry stamps with its time.
     RegistryTime,
+    /// An item that is registered at a gate.
+    Registered(Gate, Item),
     /// Whose turn it is to execute a single item.
     NextJobInstanceIp,
     /// A child of `sharding` that is not a number.
     NotAnItem(&'a str),
-    /// Anything else: latches, guarantees, and what is not in the protocol.
+    /// Anything else: latches, and what is not in the protocol.
     Other,
 }
 
@@ -251,6 +291,8 @@ impl<'a> Place<'a> {
             ("trigger", Some(id), None, _) => Self::Trigger(id),
             ("systemTime", None, ..) => Self::Folder(Folder::RegistryTime),
             ("systemTime", Some("current"), None, _) => Self::RegistryTime,
+            ("guarantee", None, ..) => Self::Folder(Folder::Guarantee),
+            ("guarantee", Some(gate), item, None) => Self::of_gate(gate, item),
             ("next-job-instance-ip", None, ..) => Self::NextJobInstanceIp,
             ("sharding", None, ..) => Self::Folder(Folder::Sharding),
             ("sharding", Some(item), child, None) => Self::of_item(item, child),
@@ -273,6 +315,14 @@ impl<'a> Place<'a> {
             Some("failover") => Self::Failover(item),
             Some("failovering") => Self::Failovering(item),
             Some(name) => Self::ItemChild(item, name),
+        }
+    }
+
+    fn of_gate(name: &str, item: Option<&str>) -> Self {
+        let Some(gate) = Gate::from_name(name) else { return Self::Other };
+        match item {
+            None => Self::Folder(Folder::Gate(gate)),
+            Some(item) => number(item).map_or(Self::Other, |item| Self::Registered(gate, item)),
         }
     }
 
@@ -332,6 +382,13 @@ mod tests {
             ("systemTime", Place::Folder(Folder::RegistryTime)),
             ("systemTime/current", Place::RegistryTime),
             ("systemTime/other", Place::Other),
+            ("guarantee", Place::Folder(Folder::Guarantee)),
+            ("guarantee/started", Place::Folder(Folder::Gate(Gate::Started))),
+            ("guarantee/started/7", Place::Registered(Gate::Started, Item(7))),
+            ("guarantee/completed/7", Place::Registered(Gate::Completed, Item(7))),
+            ("guarantee/completed/x", Place::Other),
+            ("guarantee/started-latch", Place::Other),
+            ("guarantee/started-latch/_c_x-latch-0000000000", Place::Other),
             ("next-job-instance-ip", Place::NextJobInstanceIp),
             ("sharding/7/running/deeper", Place::Other),
         ] {

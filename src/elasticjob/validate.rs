@@ -5,7 +5,7 @@
 
 use crate::elasticjob::item_parameters::ItemParametersError;
 use crate::elasticjob::strategy::STRATEGY_PROPERTY;
-use crate::elasticjob::{config_yaml, item_parameters};
+use crate::elasticjob::{config_yaml, item_parameters, once_listener};
 use crate::job::{JobConfiguration, NameError, SHARDING_TOTAL_COUNT_MAX, ShardingStrategy};
 
 /// Bytes in the longest job parameter: it is handed to each execution.
@@ -25,7 +25,12 @@ const GIVEN_CHARS_MAX: usize = 80;
 const OWN_PREFIX: &str = "sidekeeper.";
 
 /// Those of them that exist.
-const OWN_PROPERTIES: [&str; 1] = [STRATEGY_PROPERTY];
+const OWN_PROPERTIES: [&str; 4] = [
+    STRATEGY_PROPERTY,
+    once_listener::ENABLED_PROPERTY,
+    once_listener::STARTED_PROPERTY,
+    once_listener::COMPLETED_PROPERTY,
+];
 
 /// A field that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -154,12 +159,9 @@ fn check_items(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
 
 fn check_strategy(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
     let Some(text) = c.job_sharding_strategy_type.as_deref().filter(|text| !text.is_empty()) else { return };
-    let mut refuse = |allowed: &str| {
-        errors.push(FieldError::new("jobShardingStrategyType", text, allowed));
-    };
-    match ShardingStrategy::from_type(text) {
-        None => refuse(&format!("one of {}", ShardingStrategy::type_names())),
-        Some(_) => {}
+    if ShardingStrategy::from_type(text).is_none() {
+        let allowed = format!("one of {}", ShardingStrategy::type_names());
+        errors.push(FieldError::new("jobShardingStrategyType", text, &allowed));
     }
 }
 
@@ -185,6 +187,10 @@ fn check_props(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
                 OWN_PROPERTIES.join(", ")
             );
             errors.push(FieldError::new("props", key, &allowed));
+        } else if key != STRATEGY_PROPERTY {
+            if let Err(allowed) = once_listener::check(key, value) {
+                errors.push(FieldError::new(&field, value, allowed));
+            }
         } else if ShardingStrategy::from_type(value) != Some(ShardingStrategy::ConsistentHash) {
             errors.push(FieldError::new(
                 &field,

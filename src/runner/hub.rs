@@ -106,6 +106,10 @@ fn refusal_text(refusal: &Refusal) -> String {
             "results[{index}].execution_id `{}` is no execution of this attachment; use the id from Execute",
             shorten(execution_id)
         ),
+        Refusal::UnknownCall { call_id } => format!(
+            "call_id `{}` is no call of this attachment; use the id from BeforeFirst or AfterLast",
+            shorten(call_id)
+        ),
         Refusal::UnknownGeneration { given, newest } => {
             format!("generation {} was never told; the newest is {}", given.0, newest.0)
         }
@@ -285,6 +289,17 @@ impl Hub {
         self.call(attachment_id, |reply| Command::Acknowledge(generation, reply)).await
     }
 
+    /// Takes the outcome of a call of the listener; comes back with whether it was still waited for.
+    pub async fn report_listener(
+        &self,
+        attachment_id: &str,
+        call_id: String,
+        outcome: Result<(), String>,
+    ) -> Result<bool, CallError> {
+        let answer = self.call(attachment_id, |reply| Command::Listener(call_id, outcome, reply)).await?;
+        Ok(matches!(answer, Answer::ListenerReported { in_time: true }))
+    }
+
     async fn call(
         &self,
         attachment_id: &str,
@@ -302,7 +317,7 @@ impl Hub {
         };
         match answer {
             Answer::Refused(refusal) => Err(CallError::Refused(refusal)),
-            Answer::Recorded(_) | Answer::Acknowledged => Ok(answer),
+            Answer::Recorded(_) | Answer::Acknowledged | Answer::ListenerReported { .. } => Ok(answer),
         }
     }
 

@@ -5,6 +5,7 @@
 //! attached; [`clock`] is the only reader of clocks and entropy.
 
 pub mod clock;
+mod held_latch;
 pub mod hub;
 pub mod ledger;
 pub mod observer;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -18,13 +19,14 @@ use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
 use crate::coordination::election::LATCH_LIMIT;
 use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
-use crate::elasticjob::path::Place;
+use crate::elasticjob::path::{Gate, Place};
 use crate::job::Generation;
 use crate::registry::{Session, SessionState, Watch, latch};
 use crate::telemetry;
 use crate::tree::{NodeKind, Path, WatchEvent};
 
 use super::clock::Clock;
+use super::held_latch::HeldLatch;
 use super::ledger;
 use super::session::Current;
 
@@ -67,6 +69,8 @@ pub enum Command {
     Report(Vec<ExecutionResult>, oneshot::Sender<Answer>),
     /// Take note of an acknowledgement.
     Acknowledge(Generation, oneshot::Sender<Answer>),
+    /// Take the outcome of a call of the listener; the error is what failed.
+    Listener(String, Result<(), String>, oneshot::Sender<Answer>),
     /// Leave in peace until the deadline, monotonic.
     Drain(Duration),
     /// Leave at once: another stream takes this one's place.
@@ -112,6 +116,7 @@ pub struct Runner {
     end: Arc<OnceLock<StreamEnd>>,
     over: watch::Sender<bool>,
     spans: BTreeMap<String, Span>,
+    latches: BTreeMap<Gate, HeldLatch>,
 }
 
 /// What select came back with.
@@ -160,6 +165,7 @@ impl Runner {
             end: Arc::clone(&end),
             over,
             spans: BTreeMap::new(),
+            latches: BTreeMap::new(),
         };
         (runner, Handle { commands: command_sender, over: over_receiver }, Outlet { events, end })
     }
@@ -236,7 +242,7 @@ impl Runner {
         {
             return Some(Ready::Watch(Some(event)));
         }
-        let in_flight = futures::FutureExt::now_or_never(self.in_flight.next());
+        let in_flight = self.in_flight.next().now_or_never();
         if let Some(Some(input)) = in_flight {
             return Some(Ready::Inputs(vec![input]));
         }
@@ -294,6 +300,7 @@ impl Runner {
         self.watch = None;
         self.opening = None;
         self.in_flight.clear();
+        self.latches.clear();
         if let Some(session) = current {
             let mut state = session.state();
             state.mark_changed();
@@ -328,6 +335,10 @@ impl Runner {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::Acknowledge(ticket, generation));
             }
+            Command::Listener(call, outcome, answer) => {
+                self.tickets.insert(ticket, answer);
+                inputs.push(Input::ListenerReport(ticket, call, outcome));
+            }
             Command::Drain(deadline) => inputs.push(Input::Drain { deadline }),
             Command::Replace => {
                 let _ = self.end.set(StreamEnd::Replaced);
@@ -357,6 +368,7 @@ impl Runner {
                     | Purpose::Start
                     | Purpose::Complete
                     | Purpose::FlagMisfire
+                    | Purpose::Guarantee
                     | Purpose::FlagFailover
                     | Purpose::TakeTrigger
                     | Purpose::CheckClock
@@ -404,6 +416,17 @@ impl Runner {
                         }
                     }
                 }));
+            }
+            Effect::HoldLatch { gate, limit } => {
+                let Some((session, _)) = &self.session else { return };
+                let latch = self.identity.paths.guarantee_latch(gate);
+                let (held, news) = HeldLatch::join(Arc::clone(session), latch, gate, limit);
+                self.latches.insert(gate, held);
+                self.in_flight.push(news);
+            }
+            Effect::LeaveLatch { gate, transactions } => {
+                let Some(held) = self.latches.remove(&gate) else { return };
+                self.in_flight.push(held.leave(gate, transactions));
             }
             Effect::Refresh => self.open_watch(),
             Effect::ReadLedger => {
@@ -505,6 +528,7 @@ impl Runner {
             | Event::Cancel { .. }
             | Event::LeadershipChanged(_)
             | Event::JobChanged { .. }
+            | Event::CallListener(_)
             | Event::Draining { .. } => None,
         }
     }

@@ -20,6 +20,7 @@ mod failover;
 mod garbage;
 mod ground;
 mod misfire;
+mod once;
 mod operator;
 mod refusals;
 mod service;

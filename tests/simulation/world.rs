@@ -12,11 +12,12 @@ use std::time::Duration;
 use futures::FutureExt;
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{
-    Answer, AssignmentReason, CancelReason, CommitId, Effect, EndReason, Event, Execute, Purpose, Source,
+    Answer, AssignmentReason, CancelReason, CommitId, Effect, EndReason, Event, Execute, ListenerCall,
+    Purpose, Source,
 };
 use sidekeeper::coordination::input::{ExecutionResult, Input, Now, Outcome, Ticket};
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
-use sidekeeper::elasticjob::path::{JobPaths, Place};
+use sidekeeper::elasticjob::path::{Gate, JobPaths, Place};
 use sidekeeper::job::{InstanceId, Item, JobConfiguration, JobName, Problem};
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::{CommitError, Error, Registry, Session, Watch};
@@ -33,7 +34,41 @@ enum Ask {
     Elect(Transaction),
     TakeOver(Transaction),
     ReadLedger,
+    JoinLatch(Gate, Timestamp),
+    LeaveLatch(Gate, Vec<Transaction>),
     Watch,
+}
+
+/// Somebody at a gate's latch.
+struct Contender {
+    node: usize,
+    /// When it has to have left.
+    until: Timestamp,
+    held: bool,
+}
+
+/// What an application's listener does when it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listener {
+    /// It takes some milliseconds, and succeeds.
+    Succeeds,
+    /// It fails at once before the first item.
+    Fails,
+    /// It never answers.
+    IsSilent,
+}
+
+/// What happened around the executions, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happened {
+    /// The listener of a node was called.
+    Called(Gate, usize),
+    /// It answered.
+    Answered(Gate, usize),
+    /// An execution began.
+    Began(Source, Item, usize),
+    /// It came to its end, or was interrupted.
+    Ended(Item, usize),
 }
 
 pub struct Execution {
@@ -60,6 +95,8 @@ pub struct Node {
     /// The application was killed: it executes nothing any more.
     dead: bool,
     leaving: bool,
+    /// Calls of its listener that are to be answered, and when.
+    calls: Vec<(String, Gate, Timestamp)>,
 }
 
 /// One start of an execution, for the record.
@@ -100,6 +137,13 @@ pub struct World {
     pub lossy: bool,
     /// How long the next executions take; `None`: a random time.
     pub next_duration_ms: Option<u64>,
+    /// Who is at the latches of the gates, the head first.
+    latches: BTreeMap<Gate, VecDeque<Contender>>,
+    /// What the applications' listeners do.
+    pub listener: Listener,
+    pub happened: Vec<Happened>,
+    /// What was reported as a problem.
+    pub problems: Vec<String>,
     /// How long an application takes, at most, in milliseconds.
     pub duration_max_ms: u64,
 }
@@ -128,6 +172,10 @@ impl World {
             lossy: false,
             next_duration_ms: None,
             duration_max_ms: 700,
+            latches: BTreeMap::new(),
+            listener: Listener::Succeeds,
+            happened: Vec::new(),
+            problems: Vec::new(),
         }
     }
 
@@ -171,6 +219,7 @@ impl World {
             suspended: false,
             dead: false,
             leaving: false,
+            calls: Vec::new(),
         });
         name
     }
@@ -188,6 +237,9 @@ impl World {
     pub fn kill(&mut self, node: usize) {
         let open = self.nodes[node].executions.values();
         self.interrupted.extend(open.map(|open| (open.execute.item, self.now)));
+        let open = self.nodes[node].executions.values();
+        self.happened.extend(open.map(|open| Happened::Ended(open.execute.item, node)));
+        self.nodes[node].calls.clear();
         self.nodes[node].executions.clear();
         self.nodes[node].dead = true;
         self.nodes[node].leaving = true;
@@ -205,6 +257,9 @@ impl World {
     /// The node learns that its session is lost, and then the server ends it: in the order that a lease guarantees
     /// (P4). Then the node opens another one.
     pub fn expire(&mut self, node: usize) {
+        for gate in [Gate::Started, Gate::Completed] {
+            self.leave_latch(gate, node);
+        }
         self.nodes[node].line.clear();
         self.nodes[node].results.retain(|input| matches!(input, Input::Detached | Input::Drain { .. }));
         self.nodes[node].watch = None;
@@ -271,6 +326,20 @@ impl World {
                 let read = sidekeeper::runner::ledger::read(Arc::clone(&node.session), folder);
                 node.results.push_back(Input::Ledger(read.now_or_never().unwrap_or(Err("later".into()))));
             }
+            Some(Ask::JoinLatch(gate, until)) => {
+                let contenders = self.latches.entry(gate).or_default();
+                contenders.push_back(Contender { node: index, until, held: false });
+                self.grant(gate);
+            }
+            Some(Ask::LeaveLatch(gate, transactions)) => {
+                let mut result = Ok(());
+                for transaction in transactions {
+                    let committed = node.session.commit(transaction).now_or_never().unwrap();
+                    result = result.and(committed.map(drop).map_err(|error| error.to_string()));
+                }
+                node.results.push_back(Input::LatchLeft(gate, result));
+                self.leave_latch(gate, index);
+            }
             Some(Ask::Watch) => {
                 let root = Path::parse("/ns/job").unwrap();
                 let filter_root = root.clone();
@@ -325,15 +394,27 @@ impl World {
             Effect::Elect(transaction) => node.line.push_back(Ask::Elect(transaction)),
             Effect::TakeOver(transaction) => node.line.push_back(Ask::TakeOver(transaction)),
             Effect::ReadLedger => node.line.push_back(Ask::ReadLedger),
+            Effect::HoldLatch { gate, limit } => {
+                let until = self.now + jiff::SignedDuration::try_from(limit).unwrap();
+                node.line.push_back(Ask::JoinLatch(gate, until));
+            }
+            Effect::LeaveLatch { gate, transactions } => {
+                node.line.push_back(Ask::LeaveLatch(gate, transactions));
+            }
             Effect::Refresh => node.line.push_back(Ask::Watch),
             Effect::Tell(event) => self.told(index, event),
             Effect::Answer(_, answer) => {
-                assert!(matches!(answer, Answer::Recorded(_)), "seed {}: {answer:?}", self.seed);
+                let expected = matches!(answer, Answer::Recorded(_) | Answer::ListenerReported { .. });
+                assert!(expected, "seed {}: {answer:?}", self.seed);
             }
-            Effect::Warn(_) | Effect::Skipped { .. } => {}
+            Effect::Warn(problem) => self.problems.push(problem.message),
+            Effect::Skipped { .. } => {}
             Effect::End(reason) => {
                 assert!(node.executions.is_empty(), "seed {}: ended with open executions", self.seed);
                 node.ended = Some(reason);
+                for gate in [Gate::Started, Gate::Completed] {
+                    self.leave_latch(gate, index);
+                }
                 self.log.push(format!("{} {index} ended", self.now));
                 self.assert_nothing_left(index);
             }
@@ -355,6 +436,48 @@ impl World {
         }
         let left = self.paths().into_iter().any(|path| path.contains("instances/") && path.ends_with(&id));
         assert!(!left, "seed {}: {index} left its instance", self.seed);
+    }
+
+    /// Gives a latch to who is at its head.
+    fn grant(&mut self, gate: Gate) {
+        let head = self.latches.get_mut(&gate).and_then(VecDeque::front_mut);
+        if let Some(head) = head.filter(|head| !head.held) {
+            head.held = true;
+            self.nodes[head.node].results.push_back(Input::LatchHeld(gate));
+        }
+    }
+
+    fn leave_latch(&mut self, gate: Gate, index: usize) {
+        if let Some(contenders) = self.latches.get_mut(&gate) {
+            contenders.retain(|contender| contender.node != index);
+        }
+        self.grant(gate);
+    }
+
+    /// H1: nobody is at a latch longer than it said.
+    fn time_out_latches(&mut self) {
+        for gate in [Gate::Started, Gate::Completed] {
+            let Some(contenders) = self.latches.get_mut(&gate) else { continue };
+            for contender in contenders.iter().filter(|contender| contender.until < self.now) {
+                assert!(
+                    !contender.held,
+                    "seed {}: {} holds {gate:?} for too long",
+                    self.seed, contender.node
+                );
+                let late = Input::LatchLeft(gate, Err("the latch was not free".to_owned()));
+                self.nodes[contender.node].results.push_back(late);
+            }
+            contenders.retain(|contender| contender.held || contender.until >= self.now);
+        }
+    }
+
+    fn call_listener(&mut self, index: usize, call: ListenerCall) {
+        self.happened.push(Happened::Called(call.gate, index));
+        if self.nodes[index].dead || self.listener == Listener::IsSilent {
+            return;
+        }
+        let takes = jiff::SignedDuration::from_millis(self.random.below(120) as i64);
+        self.nodes[index].calls.push((call.call_id, call.gate, self.now + takes));
     }
 
     fn told(&mut self, index: usize, event: Event) {
@@ -380,9 +503,12 @@ impl World {
                 node.items = assignment.items.iter().map(|assigned| assigned.item).collect();
             }
             Event::Execute(execute) => self.execute(index, execute),
+            Event::CallListener(call) => self.call_listener(index, call),
             Event::Cancel { execution_id, reason, .. } => {
                 // An obedient application stops at once, and reports.
                 let stopped = self.nodes[index].executions.remove(&execution_id);
+                let ended = stopped.as_ref().map(|stopped| Happened::Ended(stopped.execute.item, index));
+                self.happened.extend(ended);
                 if let Some(stopped) = stopped.filter(|_| reason == CancelReason::LeaseLost) {
                     self.interrupted.push((stopped.execute.item, self.now));
                 }
@@ -425,6 +551,7 @@ impl World {
         let random = self.random.below(self.duration_max_ms);
         let duration = self.next_duration_ms.unwrap_or(random) as i64;
         let ends = self.now + jiff::SignedDuration::from_millis(duration);
+        self.happened.push(Happened::Began(execute.source, item, index));
         self.nodes[index].executions.insert(execute.execution_id.clone(), Execution { execute, ends });
     }
 
@@ -458,9 +585,27 @@ impl World {
                 .collect();
             for id in done {
                 let done = self.nodes[index].executions.remove(&id).map(|done| done.execute);
+                self.happened.extend(done.iter().map(|execute| Happened::Ended(execute.item, index)));
                 let taken_over = done.filter(|execute| execute.source == Source::Failover);
                 self.made_good.extend(taken_over.map(|execute| (execute.item, execute.fired)));
                 self.report(index, id);
+            }
+        }
+    }
+
+    /// The applications' listeners answer what they have done.
+    fn finish_calls(&mut self) {
+        for index in 0..self.nodes.len() {
+            let (due, later) = self.nodes[index].calls.drain(..).partition(|(_, _, ends)| *ends <= self.now);
+            self.nodes[index].calls = later;
+            let due: Vec<(String, Gate, Timestamp)> = due;
+            for (call, gate, _) in due {
+                self.happened.push(Happened::Answered(gate, index));
+                let fails = self.listener == Listener::Fails && gate == Gate::Started;
+                let outcome = if fails { Err("no books today".to_owned()) } else { Ok(()) };
+                let node = &mut self.nodes[index];
+                node.tickets += 1;
+                node.results.push_back(Input::ListenerReport(Ticket(node.tickets), call, outcome));
             }
         }
     }
@@ -482,6 +627,8 @@ impl World {
             let millis = 1 + self.random.below(8) as i64;
             self.now += jiff::SignedDuration::from_millis(millis);
             self.finish_executions();
+            self.finish_calls();
+            self.time_out_latches();
         }
     }
 

@@ -87,6 +87,8 @@ impl Job {
                 | Event::LeadershipChanged(_)
                 | Event::SessionChanged(_)
                 | Event::JobChanged(_)
+                | Event::BeforeFirst(_)
+                | Event::AfterLast(_)
                 | Event::Draining(_) => {}
             }
         }

@@ -22,6 +22,7 @@ from sidekeeper.events import (
     AssignmentReason,
     JobChange,
     Leadership,
+    Round,
     SessionChange,
     SessionState,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "Leadership",
     "Problem",
     "Reject",
+    "Round",
     "SessionChange",
     "SessionState",
     "SidekeeperError",

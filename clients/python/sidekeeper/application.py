@@ -14,7 +14,7 @@ from typing import Callable, TypeVar
 from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceStub
 from sidekeeper.channel import endpoint_target, open_channel, resolve_endpoint
 from sidekeeper.configuration import JobConfiguration, item_parameters_text
-from sidekeeper.events import Assignment, JobChange, Leadership, SessionChange
+from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionChange
 from sidekeeper.execution import Execution
 from sidekeeper.job import Callbacks, Job
 from sidekeeper.log import logger
@@ -34,6 +34,7 @@ A = TypeVar("A", bound=Callable[[Assignment], object])
 L = TypeVar("L", bound=Callable[[Leadership], object])
 S = TypeVar("S", bound=Callable[[SessionChange], object])
 J = TypeVar("J", bound=Callable[[JobChange], object])
+R = TypeVar("R", bound=Callable[[Round], object])
 
 
 class Application:
@@ -93,6 +94,8 @@ class Application:
         on_leadership: Callable[[Leadership], object] | None = None,
         on_session: Callable[[SessionChange], object] | None = None,
         on_job_changed: Callable[[JobChange], object] | None = None,
+        on_before_first: Callable[[Round], object] | None = None,
+        on_after_last: Callable[[Round], object] | None = None,
     ) -> Callable[[H], H]:
         """Registers a job; the decorated function or coroutine function is its handler.
 
@@ -131,6 +134,8 @@ class Application:
             on_leadership: Called when this instance begins or ceases to lead the job.
             on_session: Called when the sidecar's session with the registry changes.
             on_job_changed: Called when the job's configuration or its problems change.
+            on_before_first: See the method of this name.
+            on_after_last: See the method of this name.
 
         Raises:
             ValueError: The name is taken, the concurrency is not positive, or a parameter cannot be expressed.
@@ -179,6 +184,8 @@ class Application:
             callbacks.leadership.extend([on_leadership] if on_leadership else [])
             callbacks.session.extend([on_session] if on_session else [])
             callbacks.job_changed.extend([on_job_changed] if on_job_changed else [])
+            callbacks.before_first.extend([on_before_first] if on_before_first else [])
+            callbacks.after_last.extend([on_after_last] if on_after_last else [])
             self._jobs[name] = Job(
                 name=name,
                 handler=handler,
@@ -227,6 +234,33 @@ class Application:
 
         def register(callback: J) -> J:
             self._callbacks.setdefault(job_name, Callbacks()).job_changed.append(callback)
+            return callback
+
+        return register
+
+    def on_before_first(self, job_name: str) -> Callable[[R], R]:
+        """Registers a function that acts once for the whole job before the first item of a fire is executed.
+
+        It is called in one instance, and all of them wait for it, if the job's ``props`` have
+        ``sidekeeper.once-listener`` set to ``true``. If it raises, or has not returned by the deadline, this
+        instance executes nothing of that fire; the others do. It may be called again, in another instance, if this
+        one dies meanwhile.
+        """
+
+        def register(callback: R) -> R:
+            self._callbacks.setdefault(job_name, Callbacks()).before_first.append(callback)
+            return callback
+
+        return register
+
+    def on_after_last(self, job_name: str) -> Callable[[R], R]:
+        """Registers a function that acts once for the whole job after the last item of a fire was executed.
+
+        It is called in one instance, not always the one of ``on_before_first``, under the same conditions.
+        """
+
+        def register(callback: R) -> R:
+            self._callbacks.setdefault(job_name, Callbacks()).after_last.append(callback)
             return callback
 
         return register

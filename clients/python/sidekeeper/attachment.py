@@ -7,6 +7,7 @@ executions are told to stop, and what they return is reported to nobody.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Callable
 
 import grpc.aio
@@ -15,10 +16,11 @@ from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.acknowledger import Acknowledger
 from sidekeeper.dispatcher import Dispatcher
 from sidekeeper.errors import SidekeeperError
-from sidekeeper.events import Assignment, JobChange, Leadership, SessionChange
+from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionChange
 from sidekeeper.execution import CancelReason, Execution
 from sidekeeper.executor import Executor, OpenExecution
 from sidekeeper.job import Job
+from sidekeeper.listener import ListenerReporter
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import Outcome
 from sidekeeper.reporter import Reporter
@@ -60,6 +62,7 @@ class Attachment:
         self._answered.set()
         self._reporter: Reporter | None = None
         self._acknowledger: Acknowledger | None = None
+        self._listener: ListenerReporter | None = None
         self._helpers: list[asyncio.Task[None]] = []
         self._assignment: Assignment | None = None
         self._instance_id = ""
@@ -144,7 +147,9 @@ class Attachment:
             self._stub, attached.attachment_id, lambda: {one.execution.item for one in self._open.values()}
         )
         loop = asyncio.get_running_loop()
-        self._helpers = [loop.create_task(self._reporter.run()), loop.create_task(self._acknowledger.run())]
+        self._listener = ListenerReporter(self._stub, self._job.name, attached.attachment_id)
+        helpers = (self._reporter, self._acknowledger, self._listener)
+        self._helpers = [loop.create_task(helper.run()) for helper in helpers]
         for helper in self._helpers:
             helper.add_done_callback(self._helper_ended)
         logger.info(
@@ -182,9 +187,28 @@ class Attachment:
             for problem in change.problems:
                 logger.warning("%s: %s", problem.path or "registry", problem.message, extra=fields(name))
             self._dispatcher.call(callbacks.job_changed, change)
+        elif kind == "before_first":
+            self._on_call(callbacks.before_first, event.before_first)
+        elif kind == "after_last":
+            self._on_call(callbacks.after_last, event.after_last)
         elif kind == "draining":
             logger.info("the sidecar is stopping: finishing what runs", extra=fields(name))
         # Anything else is of a newer sidecar, and does not concern this client.
+
+    def _on_call(
+        self,
+        callbacks: Sequence[Callable[[Round], object]],
+        message: service_pb2.BeforeFirst | service_pb2.AfterLast,
+    ) -> None:
+        """Acts once for the whole job; what has no callback has succeeded."""
+
+        def answer(error: BaseException | None) -> None:
+            if self._listener is not None and not self._ended:
+                self._listener.add(message.call_id, error)
+
+        self._dispatcher.call_and_answer(
+            callbacks, Round.from_proto(self._job.name, self._instance_id, message), answer
+        )
 
     def _on_assignment(self, assignment: Assignment) -> None:
         self._assignment = assignment

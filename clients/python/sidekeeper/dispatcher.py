@@ -44,6 +44,22 @@ class Dispatcher:
 
         self._put(step)
 
+    def call_and_answer(
+        self, callbacks: Sequence[Callable[[E], object]], event: E, answer: Callable[[BaseException | None], None]
+    ) -> None:
+        """Calls the callbacks with an event in its turn, and ``answer`` with what one of them raised."""
+
+        async def step() -> None:
+            try:
+                for callback in callbacks:
+                    await self._call(callback, event)
+            except Exception as error:
+                answer(error)
+                raise
+            answer(None)
+
+        self._put(step)
+
     def begin(self, begin: Callable[[], None]) -> None:
         """Calls ``begin``, which must not block, in its turn."""
 

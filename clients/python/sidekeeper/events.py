@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.configuration import JobConfiguration, Problem
@@ -16,6 +16,7 @@ __all__ = [
     "AssignmentReason",
     "JobChange",
     "Leadership",
+    "Round",
     "SessionChange",
     "SessionState",
 ]
@@ -184,4 +185,30 @@ class JobChange:
                 JobConfiguration.from_proto(message.configuration) if message.HasField("configuration") else None
             ),
             problems=tuple(Problem(path=problem.path, message=problem.message) for problem in message.problems),
+        )
+
+
+@dataclass(frozen=True)
+class Round:
+    """One fire of the whole job, before its first item is executed or after its last."""
+
+    #: The job's name.
+    job_name: str
+    #: The instance in the registry that acts for all of them.
+    instance_id: str
+    #: For which instant of the schedule the fire is; for a trigger, when it was seen.
+    scheduled_time: datetime
+    #: When the sidecar stops waiting; an answer that comes later counts for nothing.
+    deadline: datetime
+
+    @classmethod
+    def from_proto(
+        cls, job_name: str, instance_id: str, message: service_pb2.BeforeFirst | service_pb2.AfterLast
+    ) -> Round:
+        """Returns the round that a message of the sidecar tells."""
+        return cls(
+            job_name=job_name,
+            instance_id=instance_id,
+            scheduled_time=message.scheduled_time.ToDatetime(tzinfo=timezone.utc),
+            deadline=message.deadline.ToDatetime(tzinfo=timezone.utc),
         )

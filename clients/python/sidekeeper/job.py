@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 from sidekeeper.configuration import JobConfiguration
-from sidekeeper.events import Assignment, JobChange, Leadership, SessionChange
+from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionChange
 from sidekeeper.executor import Handler
 
 __all__ = ["Callbacks", "Job"]
@@ -20,6 +20,8 @@ class Callbacks:
     leadership: list[Callable[[Leadership], object]] = field(default_factory=list)
     session: list[Callable[[SessionChange], object]] = field(default_factory=list)
     job_changed: list[Callable[[JobChange], object]] = field(default_factory=list)
+    before_first: list[Callable[[Round], object]] = field(default_factory=list)
+    after_last: list[Callable[[Round], object]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

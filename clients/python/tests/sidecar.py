@@ -130,6 +130,7 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self._streams: asyncio.Queue[Stream] = asyncio.Queue()
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
         self._acknowledgements: asyncio.Queue[service_pb2.AcknowledgeAssignmentRequest] = asyncio.Queue()
+        self._listener_reports: asyncio.Queue[service_pb2.ReportListenerRequest] = asyncio.Queue()
         self._count = 0
         #: Decides how a report is answered; None from it: as usual.
         self.answer: Answer | None = None
@@ -181,6 +182,12 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     async def acknowledgement(self) -> service_pb2.AcknowledgeAssignmentRequest:
         return await soon(self._acknowledgements.get())
 
+    async def listener_report(self) -> service_pb2.ReportListenerRequest:
+        return await soon(self._listener_reports.get())
+
+    def no_listener_report(self) -> bool:
+        return self._listener_reports.empty()
+
     def no_report(self) -> bool:
         return self._reports.empty()
 
@@ -225,6 +232,12 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
             await context.abort(*self.trigger_answer)
         assert not isinstance(self.trigger_answer, tuple)
         return self.trigger_answer
+
+    async def ReportListener(  # noqa: N802
+        self, request: service_pb2.ReportListenerRequest, context: Any
+    ) -> service_pb2.ReportListenerResponse:
+        self._listener_reports.put_nowait(request)
+        return service_pb2.ReportListenerResponse(in_time=True)
 
 
 @contextlib.asynccontextmanager

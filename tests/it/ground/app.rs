@@ -128,6 +128,8 @@ impl App {
             Event::LeadershipChanged(_)
             | Event::SessionChanged(_)
             | Event::JobChanged(_)
+            | Event::BeforeFirst(_)
+            | Event::AfterLast(_)
             | Event::Draining(_) => {}
         }
     }

@@ -52,6 +52,36 @@ SESSION_STATE_LOST: SessionState.ValueType  # 3
 """The session is gone, and the instance's items with it. The sidecar registers anew as soon as it can."""
 Global___SessionState: _TypeAlias = SessionState  # noqa: Y015
 
+class _ListenerOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ListenerOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ListenerOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LISTENER_OUTCOME_UNSPECIFIED: _ListenerOutcome.ValueType  # 0
+    """Not set."""
+    LISTENER_OUTCOME_SUCCESS: _ListenerOutcome.ValueType  # 1
+    """The application has acted."""
+    LISTENER_OUTCOME_FAILURE: _ListenerOutcome.ValueType  # 2
+    """The application has failed. Before the first item: the items of this instance are not executed and not made up
+    for, while the other instances, which do not learn of it, execute theirs. After the last: it is only reported as a
+    problem.
+    """
+
+class ListenerOutcome(_ListenerOutcome, metaclass=_ListenerOutcomeEnumTypeWrapper):
+    """How a call of the listener ended."""
+
+LISTENER_OUTCOME_UNSPECIFIED: ListenerOutcome.ValueType  # 0
+"""Not set."""
+LISTENER_OUTCOME_SUCCESS: ListenerOutcome.ValueType  # 1
+"""The application has acted."""
+LISTENER_OUTCOME_FAILURE: ListenerOutcome.ValueType  # 2
+"""The application has failed. Before the first item: the items of this instance are not executed and not made up
+for, while the other instances, which do not learn of it, execute theirs. After the last: it is only reported as a
+problem.
+"""
+Global___ListenerOutcome: _TypeAlias = ListenerOutcome  # noqa: Y015
+
 @_typing.final
 class AttachRequest(_message.Message):
     """Who wants to be an instance of which job."""
@@ -105,6 +135,8 @@ class AttachResponse(_message.Message):
     SESSION_CHANGED_FIELD_NUMBER: _builtins.int
     JOB_CHANGED_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    BEFORE_FIRST_FIELD_NUMBER: _builtins.int
+    AFTER_LAST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attached(self) -> Global___Attached:
         """The instance is registered. The first event of each stream."""
@@ -137,6 +169,14 @@ class AttachResponse(_message.Message):
     def draining(self) -> Global___Draining:
         """The sidecar is stopping: nothing new will start. Finish, report, and expect the stream to end."""
 
+    @_builtins.property
+    def before_first(self) -> Global___BeforeFirst:
+        """Act once for the whole job before its items are executed, and report. Only if `sidekeeper.once-listener` is set."""
+
+    @_builtins.property
+    def after_last(self) -> Global___AfterLast:
+        """Act once for the whole job after its items were executed, and report. Only if `sidekeeper.once-listener` is set."""
+
     def __init__(
         self,
         *,
@@ -148,12 +188,14 @@ class AttachResponse(_message.Message):
         session_changed: Global___SessionChanged | None = ...,
         job_changed: Global___JobChanged | None = ...,
         draining: Global___Draining | None = ...,
+        before_first: Global___BeforeFirst | None = ...,
+        after_last: Global___AfterLast | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment_changed", b"assignment_changed", "attached", b"attached", "cancel", b"cancel", "draining", b"draining", "event", b"event", "execute", b"execute", "job_changed", b"job_changed", "leadership_changed", b"leadership_changed", "session_changed", b"session_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after_last", b"after_last", "assignment_changed", b"assignment_changed", "attached", b"attached", "before_first", b"before_first", "cancel", b"cancel", "draining", b"draining", "event", b"event", "execute", b"execute", "job_changed", b"job_changed", "leadership_changed", b"leadership_changed", "session_changed", b"session_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_changed", b"assignment_changed", "attached", b"attached", "cancel", b"cancel", "draining", b"draining", "event", b"event", "execute", b"execute", "job_changed", b"job_changed", "leadership_changed", b"leadership_changed", "session_changed", b"session_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_last", b"after_last", "assignment_changed", b"assignment_changed", "attached", b"attached", "before_first", b"before_first", "cancel", b"cancel", "draining", b"draining", "event", b"event", "execute", b"execute", "job_changed", b"job_changed", "leadership_changed", b"leadership_changed", "session_changed", b"session_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["attached", "assignment_changed", "execute", "cancel", "leadership_changed", "session_changed", "job_changed", "draining"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["attached", "assignment_changed", "execute", "cancel", "leadership_changed", "session_changed", "job_changed", "draining", "before_first", "after_last"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -588,3 +630,140 @@ class AcknowledgeAssignmentResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AcknowledgeAssignmentResponse: _TypeAlias = AcknowledgeAssignmentResponse  # noqa: Y015
+
+@_typing.final
+class BeforeFirst(_message.Message):
+    """Act once for the whole job: all instances are about to execute the items of a fire, and wait for the answer. Sent to
+    one instance of a job whose property `sidekeeper.once-listener` is `true`. If that instance crashes before it has
+    answered, another one is told.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    SCHEDULED_TIME_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.str
+    """Names this call; unique, and never used again."""
+    job_name: _builtins.str
+    """The job's name."""
+    @_builtins.property
+    def scheduled_time(self) -> _timestamp_pb2.Timestamp:
+        """For which instant of the schedule the fire is. For a trigger: when it was seen."""
+
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """When the sidecar stops waiting for the answer; that counts as a failure."""
+
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.str = ...,
+        scheduled_time: _timestamp_pb2.Timestamp | None = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+        job_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "scheduled_time", b"scheduled_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "deadline", b"deadline", "job_name", b"job_name", "scheduled_time", b"scheduled_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeforeFirst: _TypeAlias = BeforeFirst  # noqa: Y015
+
+@_typing.final
+class AfterLast(_message.Message):
+    """Act once for the whole job: all items of a fire have been executed. Sent to one instance of a job whose property
+    `sidekeeper.once-listener` is `true`. If that instance crashes before it has answered, another one is told.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    SCHEDULED_TIME_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.str
+    """Names this call; unique, and never used again."""
+    job_name: _builtins.str
+    """The job's name."""
+    @_builtins.property
+    def scheduled_time(self) -> _timestamp_pb2.Timestamp:
+        """For which instant of the schedule the fire was, as far as this instance knows. For a trigger: when it was seen."""
+
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """When the sidecar stops waiting for the answer; that counts as a failure."""
+
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.str = ...,
+        scheduled_time: _timestamp_pb2.Timestamp | None = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+        job_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "scheduled_time", b"scheduled_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "deadline", b"deadline", "job_name", b"job_name", "scheduled_time", b"scheduled_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AfterLast: _TypeAlias = AfterLast  # noqa: Y015
+
+@_typing.final
+class ReportListenerRequest(_message.Message):
+    """How a call of the listener ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_ID_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    FAILURE_MESSAGE_FIELD_NUMBER: _builtins.int
+    attachment_id: _builtins.str
+    """The stream on which it was told, from `Attached`. Required."""
+    call_id: _builtins.str
+    """The call, from `BeforeFirst` or `AfterLast`. Required."""
+    outcome: Global___ListenerOutcome.ValueType
+    """How it ended. Required."""
+    failure_message: _builtins.str
+    """What went wrong, for the problem that is reported. At most 16384 bytes. Empty unless it failed."""
+    def __init__(
+        self,
+        *,
+        attachment_id: _builtins.str = ...,
+        call_id: _builtins.str = ...,
+        outcome: Global___ListenerOutcome.ValueType = ...,
+        failure_message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment_id", b"attachment_id", "call_id", b"call_id", "failure_message", b"failure_message", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportListenerRequest: _TypeAlias = ReportListenerRequest  # noqa: Y015
+
+@_typing.final
+class ReportListenerResponse(_message.Message):
+    """The outcome was taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IN_TIME_FIELD_NUMBER: _builtins.int
+    in_time: _builtins.bool
+    """Whether it was still waited for. False: it came too late, or again."""
+    def __init__(
+        self,
+        *,
+        in_time: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_time", b"in_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportListenerResponse: _TypeAlias = ReportListenerResponse  # noqa: Y015

@@ -51,6 +51,11 @@ class ParticipantServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentResponse.FromString,
                 _registered_method=True)
+        self.ReportListener = channel.unary_unary(
+                '/sidekeeper.v1.ParticipantService/ReportListener',
+                request_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportListenerRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportListenerResponse.FromString,
+                _registered_method=True)
 
 
 class ParticipantServiceServicer(object):
@@ -105,6 +110,17 @@ class ParticipantServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportListener(self, request, context):
+        """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
+        `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
+
+        Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (an attachment or a call that this sidecar does not
+        know).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParticipantServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -122,6 +138,11 @@ def add_ParticipantServiceServicer_to_server(servicer, server):
                     servicer.AcknowledgeAssignment,
                     request_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentResponse.SerializeToString,
+            ),
+            'ReportListener': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportListener,
+                    request_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportListenerRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportListenerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -207,6 +228,33 @@ class ParticipantService(object):
             '/sidekeeper.v1.ParticipantService/AcknowledgeAssignment',
             sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentRequest.SerializeToString,
             sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportListener(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.ParticipantService/ReportListener',
+            sidekeeper_dot_v1_dot_participant__service__pb2.ReportListenerRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_participant__service__pb2.ReportListenerResponse.FromString,
             options,
             channel_credentials,
             insecure,

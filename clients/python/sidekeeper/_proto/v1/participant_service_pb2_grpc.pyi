@@ -70,6 +70,13 @@ class ParticipantServiceStub:
     Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
     never sent).
     """
+    ReportListener: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportListenerRequest, _participant_service_pb2.ReportListenerResponse]
+    """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
+    `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
+
+    Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (an attachment or a call that this sidecar does not
+    know).
+    """
 
 @_typing.type_check_only
 class ParticipantServiceAsyncStub(ParticipantServiceStub):
@@ -112,6 +119,13 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
 
     Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
     never sent).
+    """
+    ReportListener: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportListenerRequest, _participant_service_pb2.ReportListenerResponse]  # type: ignore[assignment]
+    """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
+    `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
+
+    Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (an attachment or a call that this sidecar does not
+    know).
     """
 
 class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -170,6 +184,19 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
         never sent).
+        """
+
+    @_abc_1.abstractmethod
+    def ReportListener(
+        self,
+        request: _participant_service_pb2.ReportListenerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_participant_service_pb2.ReportListenerResponse, _abc.Awaitable[_participant_service_pb2.ReportListenerResponse]]:
+        """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
+        `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
+
+        Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (an attachment or a call that this sidecar does not
+        know).
         """
 
 def add_ParticipantServiceServicer_to_server(servicer: ParticipantServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
