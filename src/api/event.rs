@@ -158,6 +158,8 @@ fn source(source: Source) -> proto::ExecutionSource {
     match source {
         Source::Schedule => proto::ExecutionSource::Schedule,
         Source::Misfire => proto::ExecutionSource::Misfire,
+        Source::Trigger => proto::ExecutionSource::Trigger,
+        Source::Failover => proto::ExecutionSource::Failover,
     }
 }
 

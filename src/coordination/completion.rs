@@ -9,11 +9,13 @@ use std::time::Duration;
 use crate::job::Item;
 use crate::tree::{CommitError, Error, Operation, Transaction};
 
+use super::crash::is_leftover;
 use super::effect::{Answer, CompletionStatus, Effect, Purpose, Refusal};
 use super::execution::{Executions, Report, State};
 use super::input::{ExecutionResult, Now, Ticket};
 use super::participant::{Participant, Phase};
 use super::sharding::TRANSACTION_BYTES_MAX;
+use super::view::Taker;
 
 /// How often the view is read again because of running nodes in the way, at most.
 const INVESTIGATION_PAUSE: Duration = Duration::from_secs(10);
@@ -93,7 +95,7 @@ impl Participant {
 
     /// Deletes the running nodes of what was reported, in one batch while another is in flight.
     pub(super) fn complete(&mut self, now: Now) {
-        let leftovers = self.leftovers();
+        let leftovers = self.leftovers(now);
         if self.executions.reported.is_empty() && leftovers.is_empty() {
             return;
         }
@@ -106,11 +108,13 @@ impl Participant {
         for item in std::mem::take(&mut self.executions.reported) {
             if size >= TRANSACTION_BYTES_MAX {
                 rest.push(item);
-            } else if self.view.running().contains(&item) {
-                let operation = Operation::delete(self.identity.paths.item_running(item));
-                size += operation.wire_size();
-                transaction.push(operation);
-                self.executions.completing.push(item);
+                continue;
+            }
+            let begin = transaction.len();
+            self.end_execution(&mut transaction, item);
+            size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
+            if transaction.len() > begin {
+                self.executions.completing.push((item, begin));
             } else {
                 self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
             }
@@ -130,9 +134,28 @@ impl Participant {
         }
     }
 
+    /// The steps that say that an execution of ours has ended: it runs no more, and if it was taken over it is ours no
+    /// more.
+    pub(super) fn end_execution(&self, transaction: &mut Transaction, item: Item) {
+        let paths = &self.identity.paths;
+        if self.view.running().contains(&item) {
+            transaction.push(Operation::delete(paths.item_running(item)));
+        }
+        let taken_over = self.executions.open.get(&item).is_some_and(|execution| execution.taken_over);
+        let Some(view) = self.view.item(item).filter(|_| taken_over) else { return };
+        let mine = |taker: &&Taker| taker.instance == self.identity.instance;
+        if let Some(taker) = view.failovering.as_ref().filter(mine) {
+            let (path, version) = (paths.item_failovering(item), Some(taker.version));
+            transaction.push(Operation::Delete { path, version });
+        }
+        if view.failover.as_ref().filter(mine).is_some() {
+            transaction.push(Operation::delete(paths.item_failover(item)));
+        }
+    }
+
     /// The running nodes are gone: answer the reports.
     pub(super) fn completed(&mut self) {
-        for item in std::mem::take(&mut self.executions.completing) {
+        for (item, _) in std::mem::take(&mut self.executions.completing) {
             self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
         }
     }
@@ -141,8 +164,9 @@ impl Participant {
     pub(super) fn complete_failed(&mut self, error: &CommitError) {
         let completing = std::mem::take(&mut self.executions.completing);
         let gone = error.index.filter(|_| matches!(error.error, Error::NoNode(_)));
-        for (index, item) in completing.into_iter().enumerate() {
-            if gone == Some(index) {
+        for (item, begin) in completing {
+            let taken_over = self.executions.open.get(&item).is_some_and(|execution| execution.taken_over);
+            if gone == Some(begin) && !taken_over {
                 self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
             } else {
                 self.executions.reported.push(item);
@@ -152,13 +176,18 @@ impl Participant {
 
     /// Running nodes of our items that nobody will delete: with our id, while we execute nothing there (what a lost
     /// session or an unknown outcome left), or with that of an instance that is not online (H4).
-    fn leftovers(&self) -> Vec<Item> {
-        if !self.is_registered() || self.pending.is_in_flight(Purpose::Start) {
+    /// Where items fail over, what was left is flagged instead (see `failover`).
+    fn leftovers(&self, now: Now) -> Vec<Item> {
+        if !self.is_registered() || self.pending.is_in_flight(Purpose::Start) || self.fails_over() {
             return Vec::new();
         }
         let mine = |item: &Item| self.told.executable_item(*item).is_some();
         let ours = self.view.running_of(&self.identity.instance);
-        let orphans = self.view.running_of_nobody().filter(mine);
+        let is_orphan = |item: &Item| {
+            let view = self.view.item(*item);
+            mine(item) && view.is_some_and(|view| is_leftover(&self.crash, view, now))
+        };
+        let orphans = self.view.running_known().filter(is_orphan);
         ours.chain(orphans).filter(|item| !self.executions.is_busy(*item)).collect()
     }
 

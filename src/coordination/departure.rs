@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
+use crate::job::Item;
 use crate::tree::{CommitError, Error, Operation, Transaction};
 
 use super::effect::{AssignmentReason, CancelReason, Effect, EndReason, Event, Purpose};
+use super::execution::State;
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
 use super::sharding::TRANSACTION_BYTES_MAX;
@@ -84,15 +86,28 @@ impl Participant {
         let paths = &self.identity.paths;
         let mut transaction = Transaction::new();
         let mut size = 0;
-        for item in self.executions.running_items() {
-            if self.view.running().contains(&item) {
-                let operation = Operation::delete(paths.item_running(item));
-                size += operation.wire_size();
-                transaction.push(operation);
+        let mut flags = self.failover_folders();
+        for item in self.unfinished_items() {
+            let begin = flags.len();
+            self.hand_over(&mut flags, item, self.executions.open.contains_key(&item));
+            size += flags.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
+            if size >= TRANSACTION_BYTES_MAX {
+                return flags;
             }
+        }
+        if size > 0 {
+            transaction = flags;
+        }
+        for item in self.ended_items() {
+            let begin = transaction.len();
+            self.end_execution(&mut transaction, item);
+            size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
             if size >= TRANSACTION_BYTES_MAX {
                 return transaction;
             }
+        }
+        if self.view.triggers().contains(&self.identity.instance) {
+            transaction.push(Operation::delete(paths.trigger(&self.identity.instance)));
         }
         if let Some(leader) = self.view.leader().filter(|_| self.is_leader()) {
             transaction.push(Operation::Delete { path: paths.leader(), version: Some(leader.version) });
@@ -101,6 +116,33 @@ impl Participant {
             transaction.push(Operation::delete(paths.instance(&self.identity.instance)));
         }
         transaction
+    }
+
+    /// The items that others are to execute in our place: the application has not reported them, or they were taken
+    /// over and not begun. None, unless the job's items fail over.
+    fn unfinished_items(&self) -> Vec<Item> {
+        if !self.fails_over() || !self.is_registered() {
+            return Vec::new();
+        }
+        let open = self.executions.open.iter().filter(|(_, open)| open.state == State::Running);
+        let mine = |item: &Item| {
+            let failover = self.view.item(*item).and_then(|view| view.failover.as_ref());
+            failover.is_some_and(|taker| taker.instance == self.identity.instance)
+        };
+        let not_begun = self.view.taken().iter().copied().filter(mine);
+        let not_begun = not_begun.filter(|item| !self.executions.open.contains_key(item));
+        open.map(|(item, _)| *item).chain(not_begun).collect()
+    }
+
+    /// The items whose running nodes go with us.
+    fn ended_items(&self) -> Vec<Item> {
+        let handed_over = self.fails_over();
+        let ends = |state: &State| match state {
+            State::Reported => true,
+            State::Running => !handed_over,
+            State::Lost => false,
+        };
+        self.executions.open.iter().filter(|(_, open)| ends(&open.state)).map(|(item, _)| *item).collect()
     }
 
     /// A transaction of the departure is done; more follow while our instance is there.

@@ -32,6 +32,10 @@ pub enum Purpose {
     Complete,
     /// Flag fires that met a busy item.
     FlagMisfire,
+    /// Delete a request to fire for which there is nothing to execute.
+    TakeTrigger,
+    /// Flag items of crashed instances, or clear away what a failover left.
+    FlagFailover,
     /// Leave.
     Leave,
 }
@@ -46,6 +50,8 @@ impl fmt::Display for Purpose {
             Self::Start => "start",
             Self::Complete => "complete",
             Self::FlagMisfire => "flag misfire",
+            Self::TakeTrigger => "take trigger",
+            Self::FlagFailover => "flag failover",
             Self::Leave => "leave",
         })
     }
@@ -65,6 +71,8 @@ pub enum Effect {
     },
     /// Join the election latch, commit this inside it, leave it, and come back.
     Elect(Transaction),
+    /// Join the failover latch, commit this inside it, leave it, read which fires have been started, and come back.
+    TakeOver(Transaction),
     /// Read the job's subtree again: the view may have missed something.
     Refresh,
     /// Read which fires of the job's items have been started, and come back.
@@ -267,6 +275,10 @@ pub enum Source {
     Schedule,
     /// A missed fire.
     Misfire,
+    /// Somebody asked for it.
+    Trigger,
+    /// Another instance crashed while it executed the item.
+    Failover,
 }
 
 /// Execute an item.

@@ -35,6 +35,8 @@ pub(super) enum State {
 pub(super) struct Execution {
     pub(super) number: u64,
     pub(super) state: State,
+    /// It was taken over from a crashed instance, so the nodes that say so go with its running node.
+    pub(super) taken_over: bool,
     /// Reports that wait for it: the ticket and the place in its answer.
     pub(super) waiting: Vec<(Ticket, usize)>,
 }
@@ -68,8 +70,8 @@ pub(super) struct Executions {
     unresolved: BTreeMap<Item, Starting>,
     /// Reported, and not being deleted yet.
     pub(super) reported: Vec<Item>,
-    /// What the completion in flight deletes.
-    pub(super) completing: Vec<Item>,
+    /// What the completion in flight deletes: the item, and where its steps begin in the transaction.
+    pub(super) completing: Vec<(Item, usize)>,
     pub(super) suspicious: bool,
     pub(super) investigated: Option<Duration>,
 }
@@ -109,16 +111,18 @@ impl Executions {
         self.open.is_empty() && self.starting.is_empty() && self.unresolved.is_empty()
     }
 
-    /// The items whose running nodes are ours.
-    pub(super) fn running_items(&self) -> impl Iterator<Item = Item> + '_ {
-        self.open.iter().filter(|(_, open)| open.state != State::Lost).map(|(item, _)| *item)
+    /// Whether what is being started includes such an execution.
+    pub(super) fn starts(&self, what: impl Fn(&Planned) -> bool) -> bool {
+        self.starting.values().chain(self.unresolved.values()).any(|starting| what(&starting.planned))
     }
 
     /// Opens an execution, and gives its id.
-    fn open(&mut self, item: Item) -> String {
+    fn open(&mut self, item: Item, planned: Planned) -> String {
         self.last_number += 1;
         let number = self.last_number;
-        self.open.insert(item, Execution { number, state: State::Running, waiting: Vec::new() });
+        let taken_over = planned.source == Source::Failover;
+        let execution = Execution { number, state: State::Running, taken_over, waiting: Vec::new() };
+        self.open.insert(item, execution);
         self.by_number.insert(number, item);
         self.id(number)
     }
@@ -141,8 +145,7 @@ impl Participant {
         if self.fires.planned.is_empty() || self.phase != Phase::Active {
             return;
         }
-        let ready = self.is_registered() && !self.view.is_resharding() && self.is_ledger_read();
-        if !ready || !self.may_commit(now, Purpose::Start) {
+        if !self.is_registered() || !self.may_commit(now, Purpose::Start) {
             return;
         }
         let Some(settings) = &self.settings else { return };
@@ -151,7 +154,9 @@ impl Participant {
             return;
         }
         let configuration = Arc::clone(&settings.configuration);
-        let (batch, transaction) = self.start_batch(&configuration);
+        // What was taken over belongs to no sharding, and waits for none.
+        let assigned_too = !self.view.is_resharding() && self.is_ledger_read();
+        let (batch, transaction) = self.start_batch(&configuration, assigned_too);
         if batch.is_empty() {
             return;
         }
@@ -164,25 +169,27 @@ impl Participant {
         }
     }
 
-    fn start_batch(&mut self, configuration: &JobConfiguration) -> (BTreeMap<Item, Starting>, Transaction) {
+    fn start_batch(
+        &mut self,
+        configuration: &JobConfiguration,
+        assigned_too: bool,
+    ) -> (BTreeMap<Item, Starting>, Transaction) {
         let kind = if configuration.failover { NodeKind::Persistent } else { NodeKind::Ephemeral };
         let instance = self.identity.instance.clone();
         let mut transaction = Transaction::new();
         let mut batch = BTreeMap::new();
         let mut size = 0;
-        if let (true, Some(version)) = (configuration.monitor_execution, self.view.sharding_version()) {
+        let version =
+            self.view.sharding_version().filter(|_| configuration.monitor_execution && assigned_too);
+        if let Some(version) = version {
             // Fails if the items were divided anew, or are about to be, since we looked.
             let path = self.identity.paths.leader_sharding();
             transaction.push(Operation::Check { path, version: Some(version) });
         }
         while size < TRANSACTION_BYTES_MAX
-            && let Some((item, planned)) = self.fires.planned.pop_first()
+            && let Some((item, planned)) = self.next_planned(assigned_too)
         {
-            if self.told.executable_item(item).is_none() {
-                continue;
-            }
-            if self.is_busy(item) {
-                self.missed(item, planned.scheduled);
+            if !self.may_start(item, planned) {
                 continue;
             }
             let before = transaction.len();
@@ -197,11 +204,46 @@ impl Participant {
                     instance.as_str(),
                 ));
             }
-            transaction.extend(self.ledger_operation(item, planned.scheduled));
+            transaction.extend(
+                Some(planned.scheduled)
+                    .filter(|_| planned.is_kept())
+                    .and_then(|scheduled| self.ledger_operation(item, scheduled)),
+            );
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
             batch.insert(item, Starting { planned, index });
         }
+        let triggered = batch.values().any(|starting| starting.planned.source == Source::Trigger);
+        if triggered && self.view.triggers().contains(&instance) {
+            transaction.push(Operation::delete(self.identity.paths.trigger(&instance)));
+        }
         (batch, transaction)
+    }
+
+    /// Takes the next execution that is planned and may begin now.
+    fn next_planned(&mut self, assigned_too: bool) -> Option<(Item, Planned)> {
+        if assigned_too {
+            return self.fires.planned.pop_first();
+        }
+        let mut planned = self.fires.planned.iter();
+        let (item, _) = planned.find(|(_, planned)| planned.source == Source::Failover)?;
+        self.fires.planned.remove_entry(&item.clone())
+    }
+
+    /// Whether an execution that was planned is still to begin.
+    fn may_start(&mut self, item: Item, planned: Planned) -> bool {
+        if planned.source == Source::Failover {
+            let failover = self.view.item(item).and_then(|view| view.failover.as_ref());
+            let taken = failover.is_some_and(|taker| taker.instance == self.identity.instance);
+            return taken && !self.executions.is_busy(item) && !self.view.running().contains(&item);
+        }
+        if self.told.executable_item(item).is_none() {
+            return false;
+        }
+        if self.is_busy(item) {
+            self.missed(item, planned.scheduled);
+            return false;
+        }
+        true
     }
 
     /// The running nodes exist: tell the application.
@@ -229,8 +271,10 @@ impl Participant {
                 true => Arc::clone(&together),
                 false => task_id::build(&job, &[item], &instance).into(),
             };
-            let execution_id = self.executions.open(item);
-            self.ledger.written(item, planned.scheduled);
+            let execution_id = self.executions.open(item, planned);
+            if planned.is_kept() {
+                self.ledger.written(item, planned.scheduled);
+            }
             self.tell_event(Event::Execute(Execute {
                 execution_id,
                 item,
@@ -253,7 +297,9 @@ impl Participant {
             self.executions.unresolved = starting;
             return;
         }
-        for (item, Starting { planned, index }) in starting {
+        // What was taken over is planned anew from the view.
+        let assigned = |(_, starting): &(Item, Starting)| starting.planned.source != Source::Failover;
+        for (item, Starting { planned, index }) in starting.into_iter().filter(assigned) {
             let met_running = error.index == Some(index) && matches!(error.error, Error::NodeExists(_));
             if met_running {
                 self.missed(item, planned.scheduled);
@@ -276,7 +322,7 @@ impl Participant {
                 starting.index = results.len();
                 results.push(token);
                 self.executions.starting.insert(item, starting);
-            } else {
+            } else if starting.planned.source != Source::Failover {
                 self.fires.planned.entry(item).or_insert(starting.planned);
             }
         }

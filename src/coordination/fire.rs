@@ -46,6 +46,13 @@ pub(super) struct Planned {
     pub(super) scheduled: Timestamp,
 }
 
+impl Planned {
+    /// Whether the ledger keeps it: it is a fire of the schedule, and nobody has started it before.
+    pub(super) fn is_kept(self) -> bool {
+        matches!(self.source, Source::Schedule | Source::Misfire)
+    }
+}
+
 /// The schedule's progress.
 #[derive(Debug, Default)]
 pub(super) struct Fires {
@@ -181,7 +188,12 @@ impl Participant {
 
     /// Whether an execution of the item may not begin because one has not ended.
     pub(super) fn is_busy(&self, item: Item) -> bool {
-        self.executions.is_busy(item) || self.view.running().contains(&item)
+        self.executions.is_busy(item) || self.view.running().contains(&item) || self.is_taken_over(item)
+    }
+
+    /// Whether somebody has taken the item over from a crashed instance, and has not finished it.
+    fn is_taken_over(&self, item: Item) -> bool {
+        self.view.taken().contains(&item) && self.view.item(item).is_some_and(|view| view.failover.is_some())
     }
 
     /// A fire of an item could not be executed at its time.

@@ -61,6 +61,8 @@ pub enum Input {
     Committed(CommitId, CommitResult),
     /// An attempt to elect has ended; the view tells who leads.
     Elected(Result<(), String>),
+    /// An attempt to take items over has ended; the view tells what was taken, the ledger for which fires.
+    TookOver(Result<BTreeMap<Item, Option<Timestamp>>, String>),
     /// The ledger was read: the latest fire of each item that has an entry, `None` if the entry is unreadable.
     Ledger(Result<BTreeMap<Item, Option<Timestamp>>, String>),
     /// The application reports results.

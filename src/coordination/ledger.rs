@@ -68,9 +68,9 @@ impl Ledger {
 
     /// Notes that our transaction has written an item's entry.
     pub(super) fn written(&mut self, item: Item, scheduled: Timestamp) {
-        let entry = self.entries.entry(item).or_insert(Entry { latest: None, exists: true });
-        entry.exists = true;
-        entry.latest = Some(scheduled);
+        if let Some(entry) = self.entries.get_mut(&item) {
+            *entry = Entry { latest: Some(scheduled), exists: true };
+        }
     }
 }
 

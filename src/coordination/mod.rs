@@ -6,15 +6,18 @@
 //!
 //! The decisions, in the order in which each step takes them:
 //! [`registration`] (are we an instance?), [`assignment`] (what is the application to know?), [`election`] (who
-//! leads?), [`sharding`] (who owns what?), [`ledger`] (what has been started?), [`fire`] (what is due?), [`execution`]
-//! (what starts?), [`completion`] (what has ended?), [`departure`] (how do we leave?).
+//! leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `failover` (what did they leave unfinished?),
+//! [`ledger`] (what has been started?), [`fire`] (what is due?), `trigger` (what was asked for?), [`execution`] (what
+//! starts?), [`completion`] (what has ended?), [`departure`] (how do we leave?).
 
 pub mod assignment;
 pub mod completion;
+mod crash;
 pub mod departure;
 pub mod effect;
 pub mod election;
 pub mod execution;
+mod failover;
 pub mod fire;
 pub mod input;
 pub mod ledger;
@@ -24,4 +27,5 @@ pub mod registration;
 pub mod settings;
 pub mod sharding;
 pub mod status;
+mod trigger;
 pub mod view;

@@ -14,17 +14,20 @@ use crate::job::{Generation, InstanceId, JobConfiguration, JobName, Problem};
 use crate::tree::{CommitResult, Error, SessionId, Transaction};
 
 use super::assignment::Told;
+use super::crash::Crash;
 use super::effect::{
     Answer, CancelReason, CommitId, Effect, EndReason, Event, Purpose, Refusal, SessionStatus,
 };
 use super::election::Election;
 use super::execution::Executions;
+use super::failover::Failover;
 use super::fire::Fires;
 use super::input::{Input, Now, Ticket};
 use super::ledger::Ledger;
 use super::pending::Pending;
 use super::settings::Settings;
 use super::sharding::Sharding;
+use super::trigger::Trigger;
 use super::view::{ConfigView, JobView};
 
 /// Who the participant is; fixed for its life.
@@ -112,9 +115,12 @@ pub struct Participant {
     pub(super) pending: Pending,
     pub(super) election: Election,
     pub(super) sharding: Sharding,
+    pub(super) crash: Crash,
+    pub(super) failover: Failover,
     pub(super) told: Told,
     pub(super) ledger: Ledger,
     pub(super) fires: Fires,
+    pub(super) trigger: Trigger,
     pub(super) executions: Executions,
     /// What this step has asked for so far.
     pub(super) effects: Vec<Effect>,
@@ -139,9 +145,12 @@ impl Participant {
             pending: Pending::default(),
             election: Election::default(),
             sharding: Sharding::default(),
+            crash: Crash::default(),
+            failover: Failover::default(),
             told: Told::default(),
             ledger: Ledger::default(),
             fires: Fires::default(),
+            trigger: Trigger::default(),
             executions,
             effects: Vec::new(),
         }
@@ -159,9 +168,12 @@ impl Participant {
             self.register(now);
             self.tell();
             self.elect(now);
+            self.look_for_crashes(now);
             self.shard(now);
+            self.fail_over(now);
             self.consult_ledger(now);
             self.fire(now);
+            self.obey_trigger(now);
             self.flag_misfires(now);
             self.start(now);
             self.complete(now);
@@ -183,6 +195,8 @@ impl Participant {
         let retries = [
             self.pending.next_retry(now.mono),
             self.election.next_retry(now.mono),
+            self.crash.next_retry(now.mono),
+            self.failover.next_retry(now.mono),
             self.ledger.next_retry(now.mono),
             drain,
         ];
@@ -225,6 +239,7 @@ impl Participant {
             Input::Watch(event) => self.view.apply(event),
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
+            Input::TookOver(ledger) => self.taken(now, ledger),
             Input::Ledger(read) => self.ledger_read(now, read),
             Input::Report(ticket, results) => self.report(ticket, &results),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
@@ -244,8 +259,11 @@ impl Participant {
         self.pending.clear();
         self.election = Election::default();
         self.sharding = Sharding::default();
+        self.crash = Crash::default();
+        self.failover = Failover::default();
         self.ledger = Ledger::default();
         self.fires.forget();
+        self.trigger = Trigger::default();
         self.cancel_executions(CancelReason::LeaseLost);
         self.tell_session_lost();
         if let Phase::Leaving(reason) = &self.phase {
@@ -267,7 +285,10 @@ impl Participant {
                     Purpose::Complete => self.completed(),
                     Purpose::FlagMisfire => self.flagged(),
                     Purpose::Leave => self.removed(),
-                    Purpose::Abdicate | Purpose::FlagResharding => {}
+                    Purpose::Abdicate
+                    | Purpose::FlagResharding
+                    | Purpose::TakeTrigger
+                    | Purpose::FlagFailover => {}
                 }
             }
             Err(error) => {
@@ -286,7 +307,11 @@ impl Participant {
                     Purpose::FlagMisfire => self.flag_failed(),
                     Purpose::Leave => self.leave_failed(&error),
                     Purpose::Shard => self.sharding.failed(),
-                    Purpose::Register | Purpose::Abdicate | Purpose::FlagResharding => {}
+                    Purpose::Register
+                    | Purpose::Abdicate
+                    | Purpose::FlagResharding
+                    | Purpose::TakeTrigger
+                    | Purpose::FlagFailover => {}
                 }
             }
         }
@@ -360,6 +385,7 @@ impl Participant {
         }
         problems.extend(self.election.problem(&self.identity.paths));
         problems.extend(self.sharding.problem(&self.identity.paths));
+        problems.extend(self.failover.problem(&self.identity.paths));
         problems.sort();
         problems
     }

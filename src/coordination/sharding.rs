@@ -12,6 +12,7 @@ use crate::elasticjob::strategy;
 use crate::job::{InstanceId, Item, Problem, ShardingStrategy};
 use crate::tree::{NodeKind, Operation, Transaction};
 
+use super::crash::is_leftover;
 use super::effect::Purpose;
 use super::input::Now;
 use super::participant::{Participant, Phase};
@@ -125,7 +126,7 @@ impl Participant {
                 Progress { plan, done: 0, done_next: 0, finished_next: false }
             }
         };
-        let waiting_for = self.moving_and_running(&plan.plan);
+        let waiting_for = self.moving_and_running(&plan.plan, now);
         let must_wait = !waiting_for.is_empty();
         self.sharding.wait_for(now.mono, waiting_for);
         self.sharding.progress = Some(plan);
@@ -136,7 +137,7 @@ impl Participant {
             self.sharding.progress = None;
             self.flag_resharding(now);
         } else if self.may_commit(now, Purpose::Shard) {
-            let transaction = self.sharding_transaction();
+            let transaction = self.sharding_transaction(now);
             self.commit(Purpose::Shard, transaction);
         }
     }
@@ -158,13 +159,18 @@ impl Participant {
     }
 
     /// The items that are to change hands or to vanish, and are being executed by somebody who is online.
-    fn moving_and_running(&self, plan: &Plan) -> Vec<Item> {
+    fn moving_and_running(&self, plan: &Plan, now: Now) -> Vec<Item> {
         let moves = |item: &Item| {
             let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
             let next = usize::try_from(item.0).ok().and_then(|index| plan.owners.get(index));
             next.is_none() || owner.map(|owner| &owner.instance) != next
         };
-        let live = |item: &Item| self.view.item(*item).is_some_and(|view| !is_leftover(&self.view, view));
+        // What a crashed instance left is flagged for failover first, or else deleted by the sharding itself.
+        let fails_over = self.fails_over();
+        let live = |item: &Item| {
+            let leftover = |view| is_leftover(&self.crash, view, now);
+            fails_over || !self.view.item(*item).is_some_and(leftover)
+        };
         let ours = self.executions.busy_items().filter(|_| self.monitors());
         let running: BTreeSet<_> = self.view.running().iter().copied().filter(live).chain(ours).collect();
         running.into_iter().filter(moves).collect()
@@ -189,7 +195,7 @@ impl Participant {
     }
 
     /// The next transaction of the division in progress.
-    fn sharding_transaction(&mut self) -> Transaction {
+    fn sharding_transaction(&mut self, now: Now) -> Transaction {
         let paths = &self.identity.paths;
         let mut transaction = Transaction::new();
         if let Some(leader) = self.view.leader() {
@@ -216,7 +222,10 @@ impl Participant {
             let before = transaction.len();
             let view = self.view.item(item);
             match owner {
-                Some(owner) => assign(&mut transaction, paths, &self.view, item, owner, monitors),
+                Some(owner) => {
+                    let leftover = view.is_some_and(|view| is_leftover(&self.crash, view, now));
+                    assign(&mut transaction, paths, view, item, owner, Rules { monitors, leftover });
+                }
                 None => remove_item(&mut transaction, paths, item, view),
             }
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
@@ -238,25 +247,23 @@ impl Participant {
     }
 }
 
-/// Whether a running node was left by an owner that is not online, so that nobody will ever delete it (H4).
-fn is_leftover(view: &JobView, item: &ItemView) -> bool {
-    let online = |id: &InstanceId| view.instances().contains_key(id);
-    let taken_over = item.others.contains("failover") || item.others.contains("failovering");
-    match item.running.as_ref().and_then(|running| running.owner.as_ref()) {
-        Some(executor) => !online(executor),
-        None => !taken_over && !item.owner.as_ref().is_some_and(|owner| online(&owner.instance)),
-    }
+/// What is to be observed when an item is assigned.
+#[derive(Clone, Copy)]
+struct Rules {
+    /// Executions have running nodes.
+    monitors: bool,
+    /// The running node is of somebody who is gone, so that nobody will ever delete it (H4).
+    leftover: bool,
 }
 
 fn assign(
     transaction: &mut Transaction,
     paths: &JobPaths,
-    view: &JobView,
+    known: Option<&ItemView>,
     item: Item,
     owner: &InstanceId,
-    monitors: bool,
+    rules: Rules,
 ) {
-    let known = view.item(item);
     if known.is_none_or(|known| !known.exists) {
         transaction.push(Operation::create(paths.item(item), NodeKind::Persistent, ""));
     }
@@ -264,14 +271,14 @@ fn assign(
         if let Some(before) = &known.owner {
             let (path, version) = (paths.item_instance(item), Some(before.version));
             transaction.push(Operation::Delete { path, version });
-            if monitors && before.instance != *owner && known.running.is_none() {
+            if rules.monitors && before.instance != *owner && known.running.is_none() {
                 // Fails if the item has begun to run meanwhile; leaves nothing.
                 let running = paths.item_running(item);
                 transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));
                 transaction.push(Operation::delete(running));
             }
         }
-        if known.running.is_some() && is_leftover(view, known) {
+        if known.running.is_some() && rules.leftover {
             transaction.push(Operation::delete(paths.item_running(item)));
         }
     }
@@ -285,6 +292,8 @@ fn remove_item(transaction: &mut Transaction, paths: &JobPaths, item: Item, view
         (view.running.is_some(), "running"),
         (view.misfire, "misfire"),
         (view.disabled, "disabled"),
+        (view.failover.is_some(), "failover"),
+        (view.failovering.is_some(), "failovering"),
     ];
     let known = present.into_iter().filter(|(present, _)| *present).map(|(_, name)| name);
     for name in known.chain(view.others.iter().map(String::as_str)) {

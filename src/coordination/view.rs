@@ -58,6 +58,35 @@ pub struct Running {
     pub owner: Option<InstanceId>,
     /// The transaction that created it, if that is known.
     pub token: Option<FencingToken>,
+    /// The version of the node, if that is known.
+    pub version: Option<i32>,
+}
+
+/// Who has taken an item over from a crashed instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taker {
+    /// The instance.
+    pub instance: InstanceId,
+    /// The version of the node.
+    pub version: i32,
+}
+
+impl Taker {
+    fn read(data: &[u8], stat: Stat) -> Self {
+        let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
+        Self { instance, version: stat.version }
+    }
+}
+
+/// Whose turn it is in a job whose single item walks over the servers (protocol 5.5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NextServer {
+    /// The server; `None`: the node holds no address.
+    pub ip: Option<Ipv4Addr>,
+    /// The transaction that gave it the turn.
+    pub token: FencingToken,
+    /// The version of the node.
+    pub version: i32,
 }
 
 /// What is known about an item.
@@ -73,6 +102,10 @@ pub struct ItemView {
     pub misfire: bool,
     /// Whether an operator disabled it.
     pub disabled: bool,
+    /// Who has taken it over, as the ephemeral node says.
+    pub failover: Option<Taker>,
+    /// Who has taken it over, as the persistent node says.
+    pub failovering: Option<Taker>,
     /// Other nodes of the item.
     pub others: BTreeSet<String>,
 }
@@ -108,6 +141,13 @@ pub struct JobView {
     /// Running nodes whose data was read; few, because only snapshots bring it.
     running_read: BTreeSet<Item>,
     misfired: BTreeSet<Item>,
+    /// Items that wait to be taken over.
+    failover_items: BTreeSet<Item>,
+    /// Items with a `failover` or `failovering` node.
+    taken: BTreeSet<Item>,
+    triggers: BTreeSet<InstanceId>,
+    next_server: Option<NextServer>,
+    config_version: Option<i32>,
     problems: BTreeMap<Path, String>,
     revision: u64,
     membership_revision: u64,
@@ -172,6 +212,13 @@ impl JobView {
                 self.item_mut(item).disabled = true;
                 self.membership_revision += 1;
             }
+            (Place::FailoverItem(item), _) => {
+                self.failover_items.insert(item);
+                self.membership_revision += 1;
+            }
+            (Place::Trigger(id), _) => {
+                self.triggers.insert(InstanceId::from_registry(id));
+            }
             (Place::ItemChild(item, name), _) => {
                 self.item_mut(item).others.insert(name.to_owned());
             }
@@ -189,7 +236,10 @@ impl JobView {
     fn put_content(&mut self, path: &Path, place: Place<'_>, data: &[u8], stat: Stat) {
         match place {
             Place::Root => self.class = Some(String::from_utf8_lossy(data).into_owned()),
-            Place::Config => self.put_config(path, data),
+            Place::Config => {
+                self.config_version = Some(stat.version);
+                self.put_config(path, data);
+            }
             Place::Server(ip) => self.put_server(path, ip, data),
             Place::Instance(id) => self.put_instance(path, id, data, stat),
             Place::Leader => {
@@ -203,6 +253,22 @@ impl JobView {
                 self.item_mut(item).owner = Some(Ownership { instance, token, version: stat.version });
                 self.membership_revision += 1;
             }
+            Place::Failover(item) => {
+                self.item_mut(item).failover = Some(Taker::read(data, stat));
+                self.taken.insert(item);
+                self.membership_revision += 1;
+            }
+            Place::Failovering(item) => {
+                self.item_mut(item).failovering = Some(Taker::read(data, stat));
+                self.taken.insert(item);
+                self.membership_revision += 1;
+            }
+            Place::NextJobInstanceIp => {
+                let ip = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
+                let (token, version) = (stat.created.into(), stat.version);
+                self.next_server = Some(NextServer { ip, token, version });
+                self.membership_revision += 1;
+            }
             Place::Folder(_)
             | Place::Necessary
             | Place::Processing
@@ -210,6 +276,8 @@ impl JobView {
             | Place::Running(_)
             | Place::Misfire(_)
             | Place::Disabled(_)
+            | Place::FailoverItem(_)
+            | Place::Trigger(_)
             | Place::ItemChild(..)
             | Place::NotAnItem(_)
             | Place::Other => {}
@@ -272,13 +340,14 @@ impl JobView {
         let running = match content {
             None => {
                 self.running_read.remove(&item);
-                Running { owner: None, token: None }
+                Running { owner: None, token: None, version: None }
             }
             Some((data, stat)) => {
                 self.running_read.insert(item);
                 Running {
                     owner: Some(InstanceId::from_registry(&String::from_utf8_lossy(&data))),
                     token: Some(stat.created.into()),
+                    version: Some(stat.version),
                 }
             }
         };
@@ -293,6 +362,7 @@ impl JobView {
             Place::Root => self.class = None,
             Place::Config => {
                 self.config = ConfigView::Absent;
+                self.config_version = None;
                 self.membership_revision += 1;
             }
             Place::Folder(folder) => {
@@ -317,6 +387,7 @@ impl JobView {
                 self.running.remove(&item);
                 self.running_read.remove(&item);
                 self.misfired.remove(&item);
+                self.taken.remove(&item);
                 self.membership_revision += 1;
             }
             Place::ItemInstance(item) => {
@@ -336,11 +407,38 @@ impl JobView {
                 self.item_mut(item).disabled = false;
                 self.membership_revision += 1;
             }
+            Place::Failover(item) => {
+                self.item_mut(item).failover = None;
+                self.release(item);
+            }
+            Place::Failovering(item) => {
+                self.item_mut(item).failovering = None;
+                self.release(item);
+            }
+            Place::FailoverItem(item) => {
+                self.failover_items.remove(&item);
+                self.membership_revision += 1;
+            }
+            Place::Trigger(id) => {
+                self.triggers.remove(&InstanceId::from_registry(id));
+            }
+            Place::NextJobInstanceIp => {
+                self.next_server = None;
+                self.membership_revision += 1;
+            }
             Place::ItemChild(item, name) => {
                 self.item_mut(item).others.remove(name);
             }
             Place::NotAnItem(_) | Place::Other => {}
         }
+    }
+
+    fn release(&mut self, item: Item) {
+        let view = self.item_mut(item);
+        if view.failover.is_none() && view.failovering.is_none() {
+            self.taken.remove(&item);
+        }
+        self.membership_revision += 1;
     }
 
     fn item_mut(&mut self, item: Item) -> &mut ItemView {
@@ -360,6 +458,11 @@ impl JobView {
     /// The configuration.
     pub fn config(&self) -> &ConfigView {
         &self.config
+    }
+
+    /// The version of the configuration's node; `None`: the node does not exist.
+    pub fn config_version(&self) -> Option<i32> {
+        self.config_version
     }
 
     /// Whether a folder exists.
@@ -440,16 +543,34 @@ impl JobView {
         self.running_read.iter().copied().filter(move |item| owner(item) == Some(instance))
     }
 
-    /// The items with a running node that is known to be of an instance that is not online.
-    pub fn running_of_nobody(&self) -> impl Iterator<Item = Item> + '_ {
-        let owner = |item: &Item| self.item(*item).and_then(|item| item.running.as_ref()?.owner.as_ref());
-        let gone = move |item: &Item| owner(item).is_some_and(|owner| !self.instances.contains_key(owner));
-        self.running_read.iter().copied().filter(gone)
+    /// The items with a running node whose content is known.
+    pub fn running_known(&self) -> impl Iterator<Item = Item> + '_ {
+        self.running_read.iter().copied()
     }
 
     /// The items with a missed fire.
     pub fn misfired(&self) -> &BTreeSet<Item> {
         &self.misfired
+    }
+
+    /// The items that wait to be taken over.
+    pub fn failover_items(&self) -> &BTreeSet<Item> {
+        &self.failover_items
+    }
+
+    /// The items that somebody has taken over, or had.
+    pub fn taken(&self) -> &BTreeSet<Item> {
+        &self.taken
+    }
+
+    /// The instances that are asked to fire now.
+    pub fn triggers(&self) -> &BTreeSet<InstanceId> {
+        &self.triggers
+    }
+
+    /// Whose turn it is, if the job's single item walks over the servers.
+    pub fn next_server(&self) -> Option<&NextServer> {
+        self.next_server.as_ref()
     }
 
     /// The generation of the assignment: the newest transaction that gave an item to an instance.

@@ -85,6 +85,36 @@ impl JobPaths {
         self.root.child(&format!("sharding/{item}/misfire"))
     }
 
+    /// The latch under which items of crashed instances are taken.
+    pub fn failover_latch(&self) -> Path {
+        self.root.child("leader/failover/latch")
+    }
+
+    /// The flag that an item waits for somebody to take it over.
+    pub fn failover_item(&self, item: Item) -> Path {
+        self.root.child(&format!("leader/failover/items/{item}"))
+    }
+
+    /// Who has taken an item over; ephemeral.
+    pub fn item_failover(&self, item: Item) -> Path {
+        self.root.child(&format!("sharding/{item}/failover"))
+    }
+
+    /// Who has taken an item over; persistent, so that the next crash is noticed.
+    pub fn item_failovering(&self, item: Item) -> Path {
+        self.root.child(&format!("sharding/{item}/failovering"))
+    }
+
+    /// The request that an instance fires now.
+    pub fn trigger(&self, id: &InstanceId) -> Path {
+        self.root.child(&format!("trigger/{id}"))
+    }
+
+    /// Whose turn it is in a job whose single item walks over the servers.
+    pub fn next_job_instance_ip(&self) -> Path {
+        self.root.child("next-job-instance-ip")
+    }
+
     /// Where we write down which fires were started: under our own root beside the namespace, where Java peers do
     /// not look (protocol 12).
     pub fn ledger(&self) -> Path {
@@ -108,6 +138,9 @@ impl JobPaths {
             Folder::Instances => self.root.child("instances"),
             Folder::Leader => self.root.child("leader"),
             Folder::Sharding => self.root.child("sharding"),
+            Folder::Failover => self.root.child("leader/failover"),
+            Folder::FailoverItems => self.root.child("leader/failover/items"),
+            Folder::Trigger => self.root.child("trigger"),
         }
     }
 }
@@ -123,6 +156,12 @@ pub enum Folder {
     Leader,
     /// `sharding`
     Sharding,
+    /// `leader/failover`
+    Failover,
+    /// `leader/failover/items`
+    FailoverItems,
+    /// `trigger`
+    Trigger,
 }
 
 /// What a path below a job's root is about.
@@ -156,11 +195,21 @@ pub enum Place<'a> {
     Misfire(Item),
     /// Its operator's mark.
     Disabled(Item),
+    /// Who has taken it over; ephemeral.
+    Failover(Item),
+    /// Who has taken it over; persistent.
+    Failovering(Item),
+    /// The flag that it waits to be taken over.
+    FailoverItem(Item),
     /// Another node of an item, by its name.
     ItemChild(Item, &'a str),
+    /// The request that an instance fires now.
+    Trigger(&'a str),
+    /// Whose turn it is to execute a single item.
+    NextJobInstanceIp,
     /// A child of `sharding` that is not a number.
     NotAnItem(&'a str),
-    /// Anything else: latches, guarantees, triggers, and what is not in the protocol.
+    /// Anything else: latches, guarantees, and what is not in the protocol.
     Other,
 }
 
@@ -183,6 +232,14 @@ impl<'a> Place<'a> {
             ("leader", Some("sharding"), None, _) => Self::LeaderSharding,
             ("leader", Some("sharding"), Some("necessary"), None) => Self::Necessary,
             ("leader", Some("sharding"), Some("processing"), None) => Self::Processing,
+            ("leader", Some("failover"), None, _) => Self::Folder(Folder::Failover),
+            ("leader", Some("failover"), Some("items"), None) => Self::Folder(Folder::FailoverItems),
+            ("leader", Some("failover"), Some("items"), Some(item)) => {
+                number(item).map_or(Self::Other, Self::FailoverItem)
+            }
+            ("trigger", None, ..) => Self::Folder(Folder::Trigger),
+            ("trigger", Some(id), None, _) => Self::Trigger(id),
+            ("next-job-instance-ip", None, ..) => Self::NextJobInstanceIp,
             ("sharding", None, ..) => Self::Folder(Folder::Sharding),
             ("sharding", Some(item), child, None) => Self::of_item(item, child),
             _ => Self::Other,
@@ -190,11 +247,10 @@ impl<'a> Place<'a> {
     }
 
     fn of_item(text: &'a str, child: Option<&'a str>) -> Self {
-        // Java writes items in their shortest form; `00` or `+1` would be another node with the same number.
-        let item = match text.parse::<u32>() {
-            Ok(item) if item.to_string() == text => Item(item),
-            Ok(_) | Err(_) if child.is_none() => return Self::NotAnItem(text),
-            Ok(_) | Err(_) => return Self::Other,
+        let item = match number(text) {
+            Some(item) => item,
+            None if child.is_none() => return Self::NotAnItem(text),
+            None => return Self::Other,
         };
         match child {
             None => Self::Item(item),
@@ -202,6 +258,8 @@ impl<'a> Place<'a> {
             Some("running") => Self::Running(item),
             Some("misfire") => Self::Misfire(item),
             Some("disabled") => Self::Disabled(item),
+            Some("failover") => Self::Failover(item),
+            Some("failovering") => Self::Failovering(item),
             Some(name) => Self::ItemChild(item, name),
         }
     }
@@ -218,8 +276,16 @@ impl<'a> Place<'a> {
                 | Self::Leader
                 | Self::LeaderSharding
                 | Self::ItemInstance(_)
+                | Self::Failover(_)
+                | Self::Failovering(_)
+                | Self::NextJobInstanceIp
         )
     }
+}
+
+/// An item's name. Java writes items in their shortest form; `00` or `+1` would be another node with the same number.
+fn number(text: &str) -> Option<Item> {
+    text.parse().ok().filter(|item: &u32| item.to_string() == text).map(Item)
 }
 
 #[cfg(test)]
@@ -243,7 +309,15 @@ mod tests {
             ("sharding/x", Place::NotAnItem("x")),
             ("sharding/x/running", Place::Other),
             ("sharding/7/running", Place::Running(Item(7))),
-            ("sharding/7/failover", Place::ItemChild(Item(7), "failover")),
+            ("sharding/7/failover", Place::Failover(Item(7))),
+            ("sharding/7/failovering", Place::Failovering(Item(7))),
+            ("sharding/7/other", Place::ItemChild(Item(7), "other")),
+            ("leader/failover/items/7", Place::FailoverItem(Item(7))),
+            ("leader/failover/items/x", Place::Other),
+            ("leader/failover/latch/_c_x-latch-0000000000", Place::Other),
+            ("trigger/a@-@1", Place::Trigger("a@-@1")),
+            ("trigger/a@-@1/deeper", Place::Other),
+            ("next-job-instance-ip", Place::NextJobInstanceIp),
             ("sharding/7/running/deeper", Place::Other),
         ] {
             assert_eq!(Place::of(text), place, "{text}");

@@ -357,6 +357,8 @@ impl Runner {
                     | Purpose::Start
                     | Purpose::Complete
                     | Purpose::FlagMisfire
+                    | Purpose::FlagFailover
+                    | Purpose::TakeTrigger
                     | Purpose::Leave => session.commit(transaction),
                 };
                 self.in_flight.push(Box::pin(async move {
@@ -380,6 +382,25 @@ impl Runner {
                         warn!(%error, "election failed");
                         error.to_string()
                     }))
+                }));
+            }
+            Effect::TakeOver(transaction) => {
+                let Some((session, _)) = &self.session else { return };
+                let inner = Arc::clone(session);
+                let latch = self.identity.paths.failover_latch();
+                let held = latch::hold(Arc::clone(session), latch, LATCH_LIMIT, move || async move {
+                    inner.commit(transaction).await
+                });
+                let read = ledger::read(Arc::clone(session), self.identity.paths.ledger());
+                self.in_flight.push(Box::pin(async move {
+                    match held.await {
+                        // Whether we took anything is for the view to tell; another one's node is no failure.
+                        Ok(_) => Input::TookOver(read.await),
+                        Err(error) => {
+                            warn!(%error, "taking over failed");
+                            Input::TookOver(Err(error.to_string()))
+                        }
+                    }
                 }));
             }
             Effect::Refresh => self.open_watch(),

@@ -30,6 +30,7 @@ const REQUEST_BYTES_MAX: usize = 1024 * 1024;
 enum Ask {
     Commit(CommitId, Transaction),
     Elect(Transaction),
+    TakeOver(Transaction),
     ReadLedger,
     Watch,
 }
@@ -237,6 +238,12 @@ impl World {
                 let _ = node.session.commit(transaction).now_or_never().unwrap();
                 node.results.push_back(Input::Elected(Ok(())));
             }
+            Some(Ask::TakeOver(transaction)) => {
+                let _ = node.session.commit(transaction).now_or_never().unwrap();
+                let folder = Path::parse("/ns-sidekeeper/job/fires").unwrap();
+                let read = sidekeeper::runner::ledger::read(Arc::clone(&node.session), folder);
+                node.results.push_back(Input::TookOver(read.now_or_never().unwrap_or(Err("later".into()))));
+            }
             Some(Ask::ReadLedger) => {
                 let folder = Path::parse("/ns-sidekeeper/job/fires").unwrap();
                 let read = sidekeeper::runner::ledger::read(Arc::clone(&node.session), folder);
@@ -293,6 +300,7 @@ impl World {
                 node.line.push_back(Ask::Commit(id, transaction));
             }
             Effect::Elect(transaction) => node.line.push_back(Ask::Elect(transaction)),
+            Effect::TakeOver(transaction) => node.line.push_back(Ask::TakeOver(transaction)),
             Effect::ReadLedger => node.line.push_back(Ask::ReadLedger),
             Effect::Refresh => node.line.push_back(Ask::Watch),
             Effect::Tell(event) => self.told(index, event),

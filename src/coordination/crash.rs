@@ -1,0 +1,101 @@
+//! Who is gone for good? Whoever is named by a node of the job, but is not among its instances (protocol 7.1; H2, H4).
+//!
+//! An instance of ours that is not there is gone: it is removed by a transaction that means it, or with its session. A
+//! Java instance deletes and creates its node whenever its connection comes back, so it is given [`GRACE`] before
+//! anything is taken from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::job::InstanceId;
+
+use super::effect::Effect;
+use super::failover::HEAD_START;
+use super::input::Now;
+use super::participant::Participant;
+use super::view::{ItemView, JobView};
+
+/// How long a Java instance may be away before it counts as gone: far above the two requests between which it is away
+/// when it reconnects, far below any session timeout, which a real crash takes to be noticed anyway.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Who is missed, and since when.
+#[derive(Debug, Default)]
+pub(super) struct Crash {
+    absent: BTreeMap<InstanceId, Duration>,
+    online: BTreeSet<InstanceId>,
+    looked: Option<u64>,
+}
+
+impl Crash {
+    /// When an instance that is named somewhere, and is away, counts as gone for good: maybe in the future.
+    fn gone_from(&self, id: &InstanceId) -> Option<Duration> {
+        let since = *self.absent.get(id)?;
+        Some(if id.is_java() { since.saturating_add(GRACE) } else { since })
+    }
+
+    /// Since when an instance that is named somewhere has been gone for good; `None`: it is not.
+    pub(super) fn gone_since(&self, id: &InstanceId, now: Now) -> Option<Duration> {
+        self.gone_from(id).filter(|from| now.mono >= *from)
+    }
+
+    /// When the next thing happens to somebody who is away: the end of the grace, or of the leader's head start.
+    pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
+        let gone = self.absent.keys().filter_map(|id| self.gone_from(id));
+        gone.flat_map(|from| [from, from.saturating_add(HEAD_START)]).filter(|at| *at > now).min()
+    }
+
+    /// Compares who is named with who is online.
+    fn look(&mut self, view: &JobView, now: Duration) {
+        let named = view.items().values().flat_map(named_by);
+        let absent: BTreeSet<_> = named.filter(|id| !view.instances().contains_key(*id)).cloned().collect();
+        self.absent.retain(|id, _| absent.contains(id));
+        for id in absent {
+            self.absent.entry(id).or_insert(now);
+        }
+    }
+}
+
+/// The instances that an item's nodes name.
+fn named_by(item: &ItemView) -> impl Iterator<Item = &InstanceId> {
+    let owner = item.owner.as_ref().map(|owner| &owner.instance);
+    let executor = item.running.as_ref().and_then(|running| running.owner.as_ref());
+    let takers = [&item.failover, &item.failovering].into_iter().flatten().map(|taker| &taker.instance);
+    owner.into_iter().chain(executor).chain(takers)
+}
+
+/// Whether a running node was left by somebody who is gone, so that nobody will delete it. If its content is not known
+/// it counts as the owner's, or the taker's.
+pub(super) fn is_leftover(crash: &Crash, item: &ItemView, now: Now) -> bool {
+    let Some(running) = &item.running else { return false };
+    let taker = item.failovering.as_ref().or(item.failover.as_ref()).map(|taker| &taker.instance);
+    let owner = item.owner.as_ref().map(|owner| &owner.instance);
+    match running.owner.as_ref().or(taker).or(owner) {
+        Some(executor) => crash.gone_since(executor, now).is_some(),
+        None => true,
+    }
+}
+
+impl Participant {
+    /// Notes who has gone. What they executed is known only if the content of the running nodes is, so the view is
+    /// read again when somebody has gone and it is not.
+    pub(super) fn look_for_crashes(&mut self, now: Now) {
+        let revision = self.view.membership_revision();
+        if !self.view.is_loaded() || self.crash.looked == Some(revision) {
+            return;
+        }
+        self.crash.looked = Some(revision);
+        self.crash.look(&self.view, now.mono);
+        let online: BTreeSet<_> = self.view.instances().keys().cloned().collect();
+        let somebody_went = self.crash.online.iter().any(|id| !online.contains(id));
+        self.crash.online = online;
+        let unknown = |running: &super::view::Running| running.owner.is_none();
+        let in_doubt = self.view.running().iter().any(|item| {
+            let running = self.view.item(*item).and_then(|view| view.running.as_ref());
+            running.is_some_and(unknown) && !self.executions.is_busy(*item)
+        });
+        if somebody_went && in_doubt && self.fails_over() {
+            self.effects.push(Effect::Refresh);
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! What did crashed instances leave unfinished, and who finishes it? (protocol 7; H4, H11 to H14, H22, H35; P5.)
+//!
+//! An item has crashed if its running node, or the node of who took it over, names an instance that is gone. Such items
+//! are flagged, and flagged items are taken and executed, each in one transaction. Our leader flags; the others do it
+//! if it does not. Flags are shared out among the instances, so that they do not all want the same ones.
+//!
+//! Only jobs with `failover` and `monitorExecution` do so. For others what a failover left is cleared away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::elasticjob::java;
+use crate::elasticjob::path::{Folder, JobPaths};
+use crate::job::{Item, Problem};
+use crate::tree::{NodeKind, Operation, Transaction};
+
+use super::effect::{Effect, Purpose, Source};
+use super::fire::Planned;
+use super::input::Now;
+use super::participant::{Participant, Phase};
+use super::sharding::TRANSACTION_BYTES_MAX;
+use super::view::{ItemView, Taker};
+
+/// How long the leader has to flag what crashed, and each instance to take its share, before everybody may.
+pub(super) const HEAD_START: Duration = Duration::from_secs(1);
+/// The pause after a failed attempt to take items.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long ago a fire may be that the ledger names for a crashed execution; an older entry is of another one.
+const LEDGER_BELIEVED: jiff::SignedDuration = jiff::SignedDuration::from_hours(24);
+
+/// What a participant has to do with crashed items.
+#[derive(Debug, Default)]
+pub(super) struct Failover {
+    /// What the attempt in flight takes; empty: there is none.
+    taking: BTreeSet<Item>,
+    failures: u32,
+    retry_at: Option<Duration>,
+    /// Since when flags are known.
+    flagged_since: BTreeMap<Item, Duration>,
+    /// For which instants the crashed executions of the items were that we have taken, as far as the ledger tells.
+    scheduled: BTreeMap<Item, Timestamp>,
+}
+
+impl Failover {
+    /// When the next pause or head start ends.
+    pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
+        let head_starts = self.flagged_since.values().map(|since| since.saturating_add(HEAD_START));
+        head_starts.chain(self.retry_at).filter(|at| *at > now).min()
+    }
+
+    /// What is wrong, if items cannot be taken.
+    pub(super) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
+        let message = "items of crashed instances cannot be taken over: somebody else holds the latch; look for a \
+                       stuck instance at the head of its children";
+        (self.failures >= 2).then(|| Problem { path: paths.failover_latch(), message: message.to_owned() })
+    }
+}
+
+impl Participant {
+    /// Whether items of crashed instances are executed by others.
+    pub(super) fn fails_over(&self) -> bool {
+        let configuration = self.settings.as_ref().map(|settings| &settings.configuration);
+        configuration.is_some_and(|c| c.failover && c.monitor_execution)
+    }
+
+    /// Flags what crashed, takes what is flagged, executes what was taken.
+    pub(super) fn fail_over(&mut self, now: Now) {
+        if self.phase != Phase::Active || !self.is_registered() || self.settings.is_none() {
+            return;
+        }
+        if !self.fails_over() {
+            self.clear_failover(now);
+            return;
+        }
+        self.flag_crashed(now);
+        self.take_flagged(now);
+        self.plan_taken(now);
+    }
+
+    /// The attempt to take items has ended; the view tells what was taken.
+    pub(super) fn taken(&mut self, now: Now, ledger: Result<BTreeMap<Item, Option<Timestamp>>, String>) {
+        let taking = std::mem::take(&mut self.failover.taking);
+        match ledger {
+            Ok(ledger) => {
+                self.failover.failures = 0;
+                for item in taking {
+                    if let Some(scheduled) = ledger.get(&item).copied().flatten() {
+                        self.failover.scheduled.insert(item, scheduled);
+                    }
+                }
+            }
+            Err(_) => {
+                self.failover.failures = self.failover.failures.saturating_add(1);
+                self.failover.retry_at = Some(now.mono.saturating_add(PAUSE));
+            }
+        }
+    }
+
+    /// Since when (monotonic) an item has to be flagged; `None`: it has not crashed, or is flagged as it should be.
+    fn crashed_since(&mut self, item: Item, now: Now) -> Option<Duration> {
+        let me = &self.identity.instance;
+        let view = self.view.item(item)?;
+        if self.executions.is_busy(item) || self.failover.taking.contains(&item) {
+            return None;
+        }
+        let is_me = |taker: &Option<Taker>| taker.as_ref().is_some_and(|taker| taker.instance == *me);
+        let gone_at = |taker: &Option<Taker>| self.crash.gone_since(&taker.as_ref()?.instance, now);
+        let running = view.running.as_ref();
+        if let Some(executor) = running.and_then(|running| running.owner.as_ref()) {
+            // Ours, though we do not execute it: an earlier session of ours did.
+            return if executor == me { Some(Duration::ZERO) } else { self.crash.gone_since(executor, now) };
+        }
+        let since = if is_me(&view.failovering) && !is_me(&view.failover) {
+            Some(Duration::ZERO)
+        } else {
+            gone_at(&view.failovering).or_else(|| gone_at(&view.failover))
+        };
+        if since.is_some() && running.is_some() {
+            // Whether that still runs has to be known first.
+            self.suspect(item);
+            return None;
+        }
+        since
+    }
+
+    /// Flags crashed items, and clears away what their executors left, together.
+    fn flag_crashed(&mut self, now: Now) {
+        if self.pending.is_in_flight(Purpose::Start) || !self.may_commit(now, Purpose::FlagFailover) {
+            return;
+        }
+        let head_start = if self.is_leader() { Duration::ZERO } else { HEAD_START };
+        let candidates: BTreeSet<_> =
+            self.view.running_known().chain(self.view.taken().iter().copied()).collect();
+        let mut crashed = Vec::new();
+        for item in candidates {
+            let due =
+                |since: Duration| if since.is_zero() { since } else { since.saturating_add(head_start) };
+            if self.crashed_since(item, now).is_some_and(|since| now.mono >= due(since)) {
+                crashed.push(item);
+            }
+        }
+        if crashed.is_empty() {
+            return;
+        }
+        let mut transaction = self.failover_folders();
+        let mut size = 0;
+        for item in crashed {
+            if size >= TRANSACTION_BYTES_MAX {
+                break;
+            }
+            let before = transaction.len();
+            self.flag(&mut transaction, item);
+            size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
+        }
+        self.commit(Purpose::FlagFailover, transaction);
+    }
+
+    /// The parents of the flags, if they do not exist.
+    pub(super) fn failover_folders(&self) -> Transaction {
+        [Folder::Failover, Folder::FailoverItems]
+            .into_iter()
+            .filter(|folder| !self.view.has_folder(*folder))
+            .map(|folder| Operation::create(self.identity.paths.folder(folder), NodeKind::Persistent, ""))
+            .collect()
+    }
+
+    fn flag(&self, transaction: &mut Transaction, item: Item) {
+        let paths = &self.identity.paths;
+        let Some(view) = self.view.item(item) else { return };
+        if !self.view.failover_items().contains(&item) && self.has_item(item) {
+            transaction.push(Operation::create(paths.failover_item(item), NodeKind::Persistent, ""));
+        }
+        let failover = paths.item_failover(item);
+        match &view.failover {
+            Some(taker) => {
+                transaction.push(Operation::Delete { path: failover, version: Some(taker.version) });
+            }
+            None => {
+                // Fails if somebody has taken the item since we looked; leaves nothing (H11).
+                transaction.push(Operation::create(failover.clone(), NodeKind::Ephemeral, ""));
+                transaction.push(Operation::delete(failover));
+            }
+        }
+        if let Some(running) = &view.running {
+            let path = paths.item_running(item);
+            transaction.push(Operation::Delete { path, version: running.version });
+        }
+        if let Some(taker) = &view.failovering {
+            let (path, version) = (paths.item_failovering(item), Some(taker.version));
+            transaction.push(Operation::Delete { path, version });
+        }
+    }
+
+    fn has_item(&self, item: Item) -> bool {
+        self.settings.as_ref().is_some_and(|s| item.0 < s.configuration.sharding_total_count)
+    }
+
+    /// Takes our share of what is flagged, under the latch that Java peers take as well.
+    fn take_flagged(&mut self, now: Now) {
+        let failover = &mut self.failover;
+        failover.flagged_since.retain(|item, _| self.view.failover_items().contains(item));
+        for item in self.view.failover_items() {
+            failover.flagged_since.entry(*item).or_insert(now.mono);
+        }
+        let pausing = failover.retry_at.is_some_and(|at| now.mono < at);
+        if failover.flagged_since.is_empty() || !failover.taking.is_empty() || pausing || !self.is_enabled() {
+            return;
+        }
+        if self.waits_for_sharding(now) {
+            return;
+        }
+        let share = self.share(now);
+        let mut transaction = Transaction::new();
+        let mut taking = BTreeSet::new();
+        let mut size = 0;
+        for item in share {
+            if size >= TRANSACTION_BYTES_MAX {
+                break;
+            }
+            let before = transaction.len();
+            self.take_over_item(&mut transaction, item);
+            size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
+            taking.insert(item);
+        }
+        if !taking.is_empty() {
+            self.failover.taking = taking;
+            self.effects.push(Effect::TakeOver(transaction));
+        }
+    }
+
+    /// Whether a resharding is about to happen, before which nothing should be taken: taken items would hold it up.
+    /// Java leaders reshard at their next fire only, so they are not waited for.
+    fn waits_for_sharding(&self, now: Now) -> bool {
+        let ours = self.view.leader().is_some_and(|leader| !leader.instance.is_java());
+        let fresh = |since: &Duration| now.mono < since.saturating_add(HEAD_START);
+        self.view.is_resharding() && ours && self.failover.flagged_since.values().any(fresh)
+    }
+
+    /// Which of the flagged items are ours to take: an equal share each; whatever is left after a while is anybody's.
+    fn share(&mut self, now: Now) -> Vec<Item> {
+        let free = |item: &Item| {
+            let view = self.view.item(*item);
+            let disabled = view.is_some_and(|view| view.disabled);
+            let held = view.is_some_and(|view| view.failover.is_some());
+            !disabled && !held && !self.executions.is_busy(*item) && self.has_item(*item)
+        };
+        let mut flagged: Vec<_> =
+            self.view.failover_items().iter().copied().filter(free).map(|item| item.to_string()).collect();
+        java::sort_descending(&mut flagged);
+        let flagged: Vec<_> = flagged.iter().filter_map(|item| item.parse().ok().map(Item)).collect();
+        let available = self.view.available();
+        let place = available.iter().position(|id| *id == self.identity.instance).unwrap_or(0);
+        let each = flagged.len().div_ceil(available.len().max(1));
+        let waits = |item: &Item| {
+            let since = self.failover.flagged_since.get(item);
+            since.is_some_and(|since| now.mono < since.saturating_add(HEAD_START))
+        };
+        let ours = |(index, item): &(usize, Item)| !waits(item) || index / each.max(1) == place;
+        let share: Vec<_> = flagged.into_iter().enumerate().filter(ours).map(|(_, item)| item).collect();
+        let (clear, in_doubt): (Vec<_>, Vec<_>) = share.into_iter().partition(|item| {
+            let running = self.view.item(*item).and_then(|view| view.running.as_ref());
+            running.is_none_or(|running| {
+                running.owner.as_ref().is_some_and(|owner| self.crash.gone_since(owner, now).is_some())
+            })
+        });
+        for item in in_doubt {
+            // Whose that is has to be known before it may be deleted.
+            self.suspect(item);
+        }
+        clear
+    }
+
+    fn take_over_item(&self, transaction: &mut Transaction, item: Item) {
+        let paths = &self.identity.paths;
+        let me = self.identity.instance.as_str();
+        let unknown = ItemView::default();
+        let view = self.view.item(item).unwrap_or(&unknown);
+        transaction.push(Operation::delete(paths.failover_item(item)));
+        if !view.exists {
+            transaction.push(Operation::create(paths.item(item), NodeKind::Persistent, ""));
+        }
+        transaction.push(Operation::create(paths.item_failover(item), NodeKind::Ephemeral, me));
+        let failovering = paths.item_failovering(item);
+        transaction.push(match &view.failovering {
+            Some(taker) => {
+                Operation::Set { path: failovering, data: me.as_bytes().into(), version: Some(taker.version) }
+            }
+            None => Operation::create(failovering, NodeKind::Persistent, me),
+        });
+        if let Some(running) = &view.running {
+            let path = paths.item_running(item);
+            transaction.push(Operation::Delete { path, version: running.version });
+        }
+    }
+
+    /// Plans the execution of what we have taken. What somebody else executes all the same is given up (H13).
+    fn plan_taken(&mut self, now: Now) {
+        let me = self.identity.instance.clone();
+        let is_me = |taker: &Option<Taker>| taker.as_ref().is_some_and(|taker| taker.instance == me);
+        let ours: Vec<_> = self
+            .view
+            .taken()
+            .iter()
+            .copied()
+            .filter(|item| self.view.item(*item).is_some_and(|view| is_me(&view.failover)))
+            .filter(|item| !self.executions.is_busy(*item) && !self.failover.taking.contains(item))
+            .collect();
+        let mut given_up = Transaction::new();
+        for item in ours {
+            let Some(view) = self.view.item(item) else { continue };
+            match &view.running {
+                None => {
+                    let scheduled = self.scheduled_of_crashed(item, now);
+                    let planned = Planned { source: Source::Failover, scheduled };
+                    let before = self.fires.planned.insert(item, planned);
+                    if let Some(before) = before.filter(|before| before.source != Source::Failover) {
+                        self.missed(item, before.scheduled);
+                    }
+                }
+                Some(running) if running.owner.is_none() => self.suspect(item),
+                Some(_) => {
+                    let paths = &self.identity.paths;
+                    if is_me(&view.failovering) {
+                        given_up.push(Operation::delete(paths.item_failovering(item)));
+                    }
+                    given_up.push(Operation::delete(paths.item_failover(item)));
+                }
+            }
+        }
+        if !given_up.is_empty() && self.may_commit(now, Purpose::FlagFailover) {
+            self.commit(Purpose::FlagFailover, given_up);
+        }
+    }
+
+    /// For which instant a crashed execution was: the ledger's latest start of the item, or else the latest fire.
+    fn scheduled_of_crashed(&self, item: Item, now: Now) -> Timestamp {
+        let believed = |at: &Timestamp| *at <= now.wall && now.wall.duration_since(*at) <= LEDGER_BELIEVED;
+        let started = self.failover.scheduled.get(&item).copied().filter(believed);
+        started.or(self.fires.latest()).unwrap_or(now.wall)
+    }
+
+    /// Removes what is left of a failover that was switched off (protocol 7.3, H14). Java instances remove a part of it.
+    fn clear_failover(&mut self, now: Now) {
+        self.failover = Failover::default();
+        let ours = self.is_leader() || self.view.leader().is_some_and(|leader| leader.instance.is_java());
+        let nothing = self.view.failover_items().is_empty() && self.view.taken().is_empty();
+        if nothing || !ours || !self.may_commit(now, Purpose::FlagFailover) {
+            return;
+        }
+        let paths = &self.identity.paths;
+        let flags =
+            self.view.failover_items().iter().map(|item| Operation::delete(paths.failover_item(*item)));
+        let taken =
+            self.view.taken().iter().filter(|item| !self.executions.is_busy(**item)).flat_map(|item| {
+                let view = self.view.item(*item);
+                let failover =
+                    view.and_then(|view| view.failover.as_ref()).map(|_| paths.item_failover(*item));
+                let persistent =
+                    view.and_then(|view| view.failovering.as_ref()).map(|_| paths.item_failovering(*item));
+                persistent.into_iter().chain(failover).map(Operation::delete)
+            });
+        let transaction: Transaction = flags.chain(taken).collect();
+        if !transaction.is_empty() {
+            self.commit(Purpose::FlagFailover, transaction);
+        }
+    }
+
+    /// What happens to an item that we leave unfinished: it is flagged, and everybody sees that we do not have it any
+    /// more. The running node stays, as after a crash: Java peers find crashed items by it.
+    pub(super) fn hand_over(&self, transaction: &mut Transaction, item: Item, executing: bool) {
+        let paths = &self.identity.paths;
+        if !self.view.failover_items().contains(&item) && self.has_item(item) {
+            transaction.push(Operation::create(paths.failover_item(item), NodeKind::Persistent, ""));
+        }
+        let Some(view) = self.view.item(item) else { return };
+        let mine = |taker: &&Taker| taker.instance == self.identity.instance;
+        if view.failovering.as_ref().filter(mine).is_some() && !executing {
+            transaction.push(Operation::delete(paths.item_failovering(item)));
+        }
+        if view.failover.as_ref().filter(mine).is_some() {
+            transaction.push(Operation::delete(paths.item_failover(item)));
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Has somebody asked us to fire now? (protocol 6.6; H18)
+//!
+//! The request is a node of ours; it is deleted by the transaction that starts the items, so it is neither lost nor
+//! obeyed twice. Items that are being executed are made up for when they are free, like at a fire, where Java peers
+//! drop the whole request.
+
+use crate::tree::Operation;
+
+use super::effect::{Purpose, Source};
+use super::fire::Planned;
+use super::input::Now;
+use super::participant::{Participant, Phase};
+
+/// The request to fire, as far as it was dealt with.
+#[derive(Debug, Default)]
+pub(super) struct Trigger {
+    /// The items were planned; only the request itself is still to be deleted.
+    planned: bool,
+}
+
+impl Participant {
+    /// Plans what a trigger asks for.
+    pub(super) fn obey_trigger(&mut self, now: Now) {
+        if !self.view.triggers().contains(&self.identity.instance) {
+            self.trigger.planned = false;
+            return;
+        }
+        let ready = self.told.attached && self.is_registered() && self.phase == Phase::Active;
+        if !ready || self.view.is_resharding() || !self.is_ledger_read() {
+            return;
+        }
+        if !std::mem::replace(&mut self.trigger.planned, true) {
+            let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
+            for item in items {
+                if self.is_busy(item) {
+                    self.suspect(item);
+                    self.missed(item, now.wall);
+                } else {
+                    let planned = Planned { source: Source::Trigger, scheduled: now.wall };
+                    self.fires.planned.entry(item).or_insert(planned);
+                }
+            }
+        }
+        let taken_along = |planned: &Planned| planned.source == Source::Trigger;
+        let starts = self.fires.planned.values().any(taken_along) || self.executions.starts(taken_along);
+        if !starts && self.may_commit(now, Purpose::TakeTrigger) {
+            // There is nothing to execute: the request is fulfilled.
+            let trigger = self.identity.paths.trigger(&self.identity.instance);
+            self.commit(Purpose::TakeTrigger, vec![Operation::delete(trigger)]);
+        }
+    }
+}
