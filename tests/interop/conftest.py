@@ -60,8 +60,11 @@ def fleet(
     # The path is short because that of a Unix socket has at most 107 bytes.
     fleet = MixedFleet(Path(tempfile.mkdtemp(prefix="sk-")), zookeeper, client, f"interop-{uuid.uuid4().hex[:8]}")
     yield fleet
+    failed = getattr(request.node, "failed", False)
+    if failed:
+        request.node.add_report_section("teardown", "fleet", fleet.state())
     fleet.end()
-    if getattr(request.node, "failed", False):
+    if failed:
         request.node.add_report_section("teardown", "logs", fleet.logs())
     fleet.remove_files()
     fleet.assert_none_twice()

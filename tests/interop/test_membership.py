@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from peers import MixedFleet
-
-LEADERS = ["java", "ours"]
+from peers import LEADERS, MixedFleet
 
 
 @pytest.mark.parametrize("leader", LEADERS)
 def test_join(fleet: MixedFleet, leader: str) -> None:
     java, ours = fleet.pair(leader)
-    assert len(fleet.items_of(java)) == len(fleet.items_of(ours)) == 2
     third = fleet.ours(2)
     fourth = fleet.java(2)
     fleet.divide(java, ours, third, fourth)
     fleet.fire()
     fleet.assert_once()
+    fleet.assert_clean()
 
 
 @pytest.mark.parametrize("leader", LEADERS)
@@ -28,5 +26,36 @@ def test_leave(fleet: MixedFleet, leader: str, leaving: str) -> None:
     fleet.gone(gone)
     fleet.assert_leads(staying)
     fleet.divide(staying)
+    fleet.fire()
+    fleet.assert_once()
+    fleet.assert_clean()
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+@pytest.mark.parametrize("killed", ["java", "ours"])
+def test_killed_without_failover(fleet: MixedFleet, leader: str, killed: str) -> None:
+    java, ours = fleet.pair(leader)
+    dead, alive = (java, ours) if killed == "java" else (ours, java)
+    interrupted = fleet.items_of(dead)
+    dead.command("hold")
+    fire = fleet.start_fire()
+    fleet.wait_running(dead, interrupted)
+    dead.die()
+    fleet.gone(dead)
+    fleet.assert_leads(alive)
+    fleet.divide(alive)
+    last = fleet.fire()
+    fleet.assert_once(last)
+    # What was interrupted is not executed again.
+    assert set(fleet.counts(fire)) == set(range(4)) - set(interrupted)
+    fleet.assert_clean()
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_a_killed_application_leaves_at_once(fleet: MixedFleet, leader: str) -> None:
+    java, ours = fleet.pair(leader, session=20.0)
+    ours.kill()
+    fleet.gone(ours)
+    fleet.divide(java)
     fleet.fire()
     fleet.assert_once()
