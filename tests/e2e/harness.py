@@ -123,14 +123,17 @@ class ZooKeeperServer(Process):
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         self._arguments = ["java", *java, "-cp", f"{library}/*", main, str(configuration)]
         self._folder = folder
-        super().__init__("zookeeper", self._arguments, folder, dict(os.environ), pipe=False)
+        self._start()
+
+    def _start(self) -> None:
+        super().__init__("zookeeper", self._arguments, self._folder, dict(os.environ), pipe=False)
+        eventually("ZooKeeper serves", lambda: "Mode:" in self.ask("srvr"), timeout=3 * PATIENCE)
 
     def restart(self, away: float = 0.0) -> None:
         """Kills the server and, that many seconds later, starts it on the same data and port; returns when it serves."""
         self.kill()
         time.sleep(away)
-        super().__init__("zookeeper", self._arguments, self._folder, dict(os.environ), pipe=False)
-        eventually("the server serves again", lambda: "Mode:" in self.ask("srvr"))
+        self._start()
 
     def ask(self, word: str) -> str:
         """Asks the server with one of its four-letter words. Empty: it does not answer."""
