@@ -37,8 +37,12 @@ pub fn of_call(error: &CallError) -> Status {
 pub fn of_end(job: &JobName, end: Option<&StreamEnd>) -> Option<Status> {
     Some(match end? {
         StreamEnd::Ended(EndReason::Detached | EndReason::Drained) => return None,
-        StreamEnd::Ended(EndReason::Stopped) => Status::aborted(format!(
-            "an operator stopped this instance of job `{job}` by removing its node; attach again to come back"
+        StreamEnd::Ended(EndReason::Stopped) => Status::failed_precondition(format!(
+            "an operator stopped this instance of job `{job}` by removing its node; it comes back when the \
+             application is started again"
+        )),
+        StreamEnd::Ended(EndReason::JobRemoved) => Status::failed_precondition(format!(
+            "job `{job}` was removed from the registry; to have it back, attach with a configuration"
         )),
         StreamEnd::Ended(EndReason::NotConfigured) => Status::not_found(format!(
             "job `{job}` has no readable configuration, neither in the registry nor in the sidecar's directory; \

@@ -48,7 +48,9 @@ impl Participant {
     /// Takes the next step of leaving.
     pub(super) fn depart(&mut self, now: Now) {
         if let Phase::Draining { deadline, reason, cancelled } = self.phase.clone() {
-            let idle = self.executions.is_idle() && !self.pending.is_in_flight(Purpose::FlagMisfire);
+            let settled = self.removal_settles().is_none_or(|at| now.mono >= at);
+            let idle =
+                settled && self.executions.is_idle() && !self.pending.is_in_flight(Purpose::FlagMisfire);
             match deadline {
                 _ if idle => self.leave(reason),
                 Some(deadline) if now.mono >= deadline && cancelled => self.leave(reason),
@@ -125,11 +127,7 @@ impl Participant {
             return Vec::new();
         }
         let open = self.executions.open.iter().filter(|(_, open)| open.state == State::Running);
-        let mine = |item: &Item| {
-            let failover = self.view.item(*item).and_then(|view| view.failover.as_ref());
-            failover.is_some_and(|taker| taker.instance == self.identity.instance)
-        };
-        let not_begun = self.view.taken().iter().copied().filter(mine);
+        let not_begun = self.view.taken().iter().copied().filter(|item| self.has_taken(*item));
         let not_begun = not_begun.filter(|item| !self.executions.open.contains_key(item));
         open.map(|(item, _)| *item).chain(not_begun).collect()
     }

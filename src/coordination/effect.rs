@@ -144,6 +144,8 @@ pub enum EndReason {
     Drained,
     /// An operator removed the instance's node, which stops it.
     Stopped,
+    /// Somebody removed the whole job from the registry.
+    JobRemoved,
     /// Nobody has configured the job.
     NotConfigured,
     /// The job runs under another class or type.

@@ -156,7 +156,7 @@ impl Participant {
         let configuration = Arc::clone(&settings.configuration);
         // What was taken over belongs to no sharding, and waits for none.
         let assigned_too = !self.view.is_resharding() && self.is_ledger_read();
-        let (batch, transaction) = self.start_batch(&configuration, assigned_too);
+        let (batch, transaction) = self.start_batch(now, &configuration, assigned_too);
         if batch.is_empty() {
             return;
         }
@@ -171,6 +171,7 @@ impl Participant {
 
     fn start_batch(
         &mut self,
+        now: Now,
         configuration: &JobConfiguration,
         assigned_too: bool,
     ) -> (BTreeMap<Item, Starting>, Transaction) {
@@ -189,7 +190,7 @@ impl Participant {
         while size < TRANSACTION_BYTES_MAX
             && let Some((item, planned)) = self.next_planned(assigned_too)
         {
-            if !self.may_start(item, planned) {
+            if !self.may_start(now, item, planned) {
                 continue;
             }
             let before = transaction.len();
@@ -204,11 +205,7 @@ impl Participant {
                     instance.as_str(),
                 ));
             }
-            transaction.extend(
-                Some(planned.scheduled)
-                    .filter(|_| planned.is_kept())
-                    .and_then(|scheduled| self.ledger_operation(item, scheduled)),
-            );
+            transaction.extend(self.ledger_start(item, planned));
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
             batch.insert(item, Starting { planned, index });
         }
@@ -230,16 +227,16 @@ impl Participant {
     }
 
     /// Whether an execution that was planned is still to begin.
-    fn may_start(&mut self, item: Item, planned: Planned) -> bool {
+    fn may_start(&mut self, now: Now, item: Item, planned: Planned) -> bool {
         if planned.source == Source::Failover {
-            let failover = self.view.item(item).and_then(|view| view.failover.as_ref());
-            let taken = failover.is_some_and(|taker| taker.instance == self.identity.instance);
-            return taken && !self.executions.is_busy(item) && !self.view.running().contains(&item);
+            return self.has_taken(item)
+                && !self.executions.is_busy(item)
+                && !self.view.running().contains(&item);
         }
         if self.told.executable_item(item).is_none() {
             return false;
         }
-        if self.is_busy(item) {
+        if self.is_busy(item, now) {
             self.missed(item, planned.scheduled);
             return false;
         }
@@ -272,9 +269,7 @@ impl Participant {
                 false => task_id::build(&job, &[item], &instance).into(),
             };
             let execution_id = self.executions.open(item, planned);
-            if planned.is_kept() {
-                self.ledger.written(item, planned.scheduled);
-            }
+            self.ledger.started(item, planned);
             self.tell_event(Event::Execute(Execute {
                 execution_id,
                 item,

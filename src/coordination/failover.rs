@@ -11,24 +11,24 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::elasticjob::java;
 use crate::elasticjob::path::{Folder, JobPaths};
 use crate::job::{Item, Problem};
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{Effect, Purpose, Source};
-use super::fire::Planned;
+use super::fire::{Planned, latest_before};
 use super::input::Now;
+use super::ledger::LedgerEntry;
 use super::participant::{Participant, Phase};
 use super::sharding::TRANSACTION_BYTES_MAX;
 use super::view::{ItemView, Taker};
 
 /// How long the leader has to flag what crashed, and each instance to take its share, before everybody may.
 pub(super) const HEAD_START: Duration = Duration::from_secs(1);
+/// How long an item's owner leaves it alone because it is flagged. Then nobody seems to be able to take it.
+const FLAG_FIRST: Duration = Duration::from_secs(10);
 /// The pause after a failed attempt to take items.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long ago a fire may be that the ledger names for a crashed execution; an older entry is of another one.
-const LEDGER_BELIEVED: jiff::SignedDuration = jiff::SignedDuration::from_hours(24);
 
 /// What a participant has to do with crashed items.
 #[derive(Debug, Default)]
@@ -40,14 +40,23 @@ pub(super) struct Failover {
     /// Since when flags are known.
     flagged_since: BTreeMap<Item, Duration>,
     /// For which instants the crashed executions of the items were that we have taken, as far as the ledger tells.
-    scheduled: BTreeMap<Item, Timestamp>,
+    started: BTreeMap<Item, Timestamp>,
+    /// Items that a Java instance left; it keeps no ledger.
+    left_by_java: BTreeSet<Item>,
 }
 
 impl Failover {
     /// When the next pause or head start ends.
     pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
-        let head_starts = self.flagged_since.values().map(|since| since.saturating_add(HEAD_START));
-        head_starts.chain(self.retry_at).filter(|at| *at > now).min()
+        let flagged = self.flagged_since.values();
+        let ends = flagged.flat_map(|since| [HEAD_START, FLAG_FIRST].map(|wait| since.saturating_add(wait)));
+        ends.chain(self.retry_at).filter(|at| *at > now).min()
+    }
+
+    /// Whether an item is flagged, so that its owner should not start it before it was taken and executed.
+    pub(super) fn comes_first(&self, item: Item, now: Now) -> bool {
+        let since = self.flagged_since.get(&item);
+        since.is_some_and(|since| now.mono < since.saturating_add(FLAG_FIRST))
     }
 
     /// What is wrong, if items cannot be taken.
@@ -74,20 +83,21 @@ impl Participant {
             self.clear_failover(now);
             return;
         }
+        self.note_java();
         self.flag_crashed(now);
         self.take_flagged(now);
         self.plan_taken(now);
     }
 
     /// The attempt to take items has ended; the view tells what was taken.
-    pub(super) fn taken(&mut self, now: Now, ledger: Result<BTreeMap<Item, Option<Timestamp>>, String>) {
+    pub(super) fn taken(&mut self, now: Now, ledger: Result<BTreeMap<Item, LedgerEntry>, String>) {
         let taking = std::mem::take(&mut self.failover.taking);
         match ledger {
             Ok(ledger) => {
                 self.failover.failures = 0;
                 for item in taking {
-                    if let Some(scheduled) = ledger.get(&item).copied().flatten() {
-                        self.failover.scheduled.insert(item, scheduled);
+                    if let Some(started) = ledger.get(&item).and_then(|entry| entry.started) {
+                        self.failover.started.insert(item, started);
                     }
                 }
             }
@@ -238,27 +248,24 @@ impl Participant {
         self.view.is_resharding() && ours && self.failover.flagged_since.values().any(fresh)
     }
 
-    /// Which of the flagged items are ours to take: an equal share each; whatever is left after a while is anybody's.
+    /// Which of the flagged items are ours to take: each item is one instance's, by its number; whatever is left after a
+    /// while is anybody's.
     fn share(&mut self, now: Now) -> Vec<Item> {
-        let free = |item: &Item| {
+        let available = self.view.available();
+        let place = available.iter().position(|id| *id == self.identity.instance);
+        let is_ours = |item: &Item| {
+            let whose = usize::try_from(item.0).ok().and_then(|number| number.checked_rem(available.len()));
+            let since = self.failover.flagged_since.get(item);
+            place == whose || since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START))
+        };
+        let is_free = |item: &Item| {
             let view = self.view.item(*item);
             let disabled = view.is_some_and(|view| view.disabled);
             let held = view.is_some_and(|view| view.failover.is_some());
             !disabled && !held && !self.executions.is_busy(*item) && self.has_item(*item)
         };
-        let mut flagged: Vec<_> =
-            self.view.failover_items().iter().copied().filter(free).map(|item| item.to_string()).collect();
-        java::sort_descending(&mut flagged);
-        let flagged: Vec<_> = flagged.iter().filter_map(|item| item.parse().ok().map(Item)).collect();
-        let available = self.view.available();
-        let place = available.iter().position(|id| *id == self.identity.instance).unwrap_or(0);
-        let each = flagged.len().div_ceil(available.len().max(1));
-        let waits = |item: &Item| {
-            let since = self.failover.flagged_since.get(item);
-            since.is_some_and(|since| now.mono < since.saturating_add(HEAD_START))
-        };
-        let ours = |(index, item): &(usize, Item)| !waits(item) || index / each.max(1) == place;
-        let share: Vec<_> = flagged.into_iter().enumerate().filter(ours).map(|(_, item)| item).collect();
+        let flagged = self.view.failover_items().iter().copied();
+        let share: Vec<_> = flagged.filter(is_ours).filter(is_free).collect();
         let (clear, in_doubt): (Vec<_>, Vec<_>) = share.into_iter().partition(|item| {
             let running = self.view.item(*item).and_then(|view| view.running.as_ref());
             running.is_none_or(|running| {
@@ -270,6 +277,12 @@ impl Participant {
             self.suspect(item);
         }
         clear
+    }
+
+    /// Whether we have taken the item over.
+    pub(super) fn has_taken(&self, item: Item) -> bool {
+        let failover = self.view.item(item).and_then(|view| view.failover.as_ref());
+        failover.is_some_and(|taker| taker.instance == self.identity.instance)
     }
 
     fn take_over_item(&self, transaction: &mut Transaction, item: Item) {
@@ -289,25 +302,32 @@ impl Participant {
             }
             None => Operation::create(failovering, NodeKind::Persistent, me),
         });
-        if let Some(running) = &view.running {
-            let path = paths.item_running(item);
-            transaction.push(Operation::Delete { path, version: running.version });
+        let running = paths.item_running(item);
+        match &view.running {
+            Some(left) => transaction.push(Operation::Delete { path: running, version: left.version }),
+            None => {
+                // Fails if the item has begun to run since we looked; leaves nothing.
+                transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));
+                transaction.push(Operation::delete(running));
+            }
         }
     }
 
-    /// Plans the execution of what we have taken. What somebody else executes all the same is given up (H13).
+    /// Plans the execution of what we have taken. What somebody else executes all the same is given back, to be taken
+    /// when that has ended (H13).
     fn plan_taken(&mut self, now: Now) {
-        let me = self.identity.instance.clone();
-        let is_me = |taker: &Option<Taker>| taker.as_ref().is_some_and(|taker| taker.instance == me);
         let ours: Vec<_> = self
             .view
             .taken()
             .iter()
             .copied()
-            .filter(|item| self.view.item(*item).is_some_and(|view| is_me(&view.failover)))
-            .filter(|item| !self.executions.is_busy(*item) && !self.failover.taking.contains(item))
+            .filter(|item| {
+                self.has_taken(*item)
+                    && !self.executions.is_busy(*item)
+                    && !self.failover.taking.contains(item)
+            })
             .collect();
-        let mut given_up = Transaction::new();
+        let mut given_back = Transaction::new();
         for item in ours {
             let Some(view) = self.view.item(item) else { continue };
             match &view.running {
@@ -321,24 +341,43 @@ impl Participant {
                 }
                 Some(running) if running.owner.is_none() => self.suspect(item),
                 Some(_) => {
-                    let paths = &self.identity.paths;
-                    if is_me(&view.failovering) {
-                        given_up.push(Operation::delete(paths.item_failovering(item)));
-                    }
-                    given_up.push(Operation::delete(paths.item_failover(item)));
+                    self.hand_over(&mut given_back, item, false);
                 }
             }
         }
-        if !given_up.is_empty() && self.may_commit(now, Purpose::FlagFailover) {
-            self.commit(Purpose::FlagFailover, given_up);
+        if !given_back.is_empty() && self.may_commit(now, Purpose::FlagFailover) {
+            self.commit(Purpose::FlagFailover, given_back);
         }
     }
 
-    /// For which instant a crashed execution was: the ledger's latest start of the item, or else the latest fire.
+    /// For which instant a crashed execution was: what the ledger says; if it says nothing of it, the latest fire before
+    /// its running node appeared.
     fn scheduled_of_crashed(&self, item: Item, now: Now) -> Timestamp {
-        let believed = |at: &Timestamp| *at <= now.wall && now.wall.duration_since(*at) <= LEDGER_BELIEVED;
-        let started = self.failover.scheduled.get(&item).copied().filter(believed);
-        started.or(self.fires.latest()).unwrap_or(now.wall)
+        let believed = !self.failover.left_by_java.contains(&item);
+        let started = self.failover.started.get(&item).copied().filter(|_| believed);
+        let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+        started.unwrap_or_else(|| {
+            let ran_at = self.view.item(item).and_then(|view| view.ran_at).unwrap_or(now.wall);
+            schedule.and_then(|schedule| latest_before(schedule, ran_at)).unwrap_or(ran_at)
+        })
+    }
+
+    /// Notes which items were left by Java instances.
+    fn note_java(&mut self) {
+        let left = |item: &&Item| {
+            let view = self.view.item(**item);
+            let running = view.and_then(|view| view.running.as_ref()?.owner.as_ref());
+            let named = running.or_else(|| Some(&view?.owner.as_ref()?.instance));
+            named.is_some_and(|id| id.is_java() && !self.view.instances().contains_key(id))
+        };
+        let flagged = self.view.failover_items().iter();
+        let left: Vec<_> = flagged.chain(self.view.running()).filter(left).copied().collect();
+        self.failover.left_by_java.extend(left);
+        let concerned = |item: &Item| {
+            self.view.failover_items().contains(item)
+                || self.view.item(*item).is_some_and(|view| view.running.is_some() || view.failover.is_some())
+        };
+        self.failover.left_by_java.retain(concerned);
     }
 
     /// Removes what is left of a failover that was switched off (protocol 7.3, H14). Java instances remove a part of it.

@@ -47,8 +47,8 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// Whether the ledger keeps it: it is a fire of the schedule, and nobody has started it before.
-    pub(super) fn is_kept(self) -> bool {
+    /// Whether it is for a fire of the schedule that nobody has started before.
+    pub(super) fn is_fire(self) -> bool {
         matches!(self.source, Source::Schedule | Source::Misfire)
     }
 }
@@ -140,6 +140,15 @@ impl Fires {
     }
 }
 
+/// The latest fire that is not after an instant. Looks back step by step, at most a year.
+pub(super) fn latest_before(schedule: &Schedule, instant: Timestamp) -> Option<Timestamp> {
+    [SignedDuration::from_mins(10), SignedDuration::from_hours(26), SignedDuration::from_hours(24 * 366)]
+        .into_iter()
+        .filter_map(|back| instant.checked_sub(back).ok())
+        .find_map(|from| schedule.next_after(from).filter(|first| *first <= instant))
+        .map(|first| latest_until(schedule, first, instant).0)
+}
+
 /// The latest fire that is not after `now`, and the one before it if both are in the span from `first`.
 pub(super) fn latest_until(
     schedule: &Schedule,
@@ -187,8 +196,11 @@ impl Participant {
     }
 
     /// Whether an execution of the item may not begin because one has not ended.
-    pub(super) fn is_busy(&self, item: Item) -> bool {
-        self.executions.is_busy(item) || self.view.running().contains(&item) || self.is_taken_over(item)
+    pub(super) fn is_busy(&self, item: Item, now: Now) -> bool {
+        self.executions.is_busy(item)
+            || self.view.running().contains(&item)
+            || self.is_taken_over(item)
+            || self.failover.comes_first(item, now)
     }
 
     /// Whether somebody has taken the item over from a crashed instance, and has not finished it.
@@ -209,7 +221,7 @@ impl Participant {
     pub(super) fn flagged(&mut self) {
         for item in std::mem::take(&mut self.fires.flagging) {
             if let Some(scheduled) = self.fires.to_flag.remove(&item) {
-                self.ledger.written(item, scheduled);
+                self.ledger.flagged(item, scheduled);
                 self.fires.missed_at.insert(item, scheduled);
             }
         }
@@ -231,7 +243,7 @@ impl Participant {
             if planned || self.was_started(item, due.scheduled, now.wall) {
                 continue;
             }
-            let free = active && !self.is_busy(item) && !self.fires.planned.contains_key(&item);
+            let free = active && !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
             if !free || due.late {
                 self.suspect(item);
                 self.missed(item, due.scheduled);
@@ -254,7 +266,7 @@ impl Participant {
         let unflagged = self.fires.to_flag.keys().filter(|item| !self.fires.flagging.contains(item));
         let candidates: Vec<_> = self.view.misfired().iter().chain(unflagged).copied().collect();
         for item in candidates {
-            let free = !self.is_busy(item) && !self.fires.planned.contains_key(&item);
+            let free = !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
             if !free || self.told.executable_item(item).is_none() {
                 continue;
             }
@@ -288,7 +300,7 @@ impl Participant {
                 break;
             }
             let flag = Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");
-            let steps = std::iter::once(flag).chain(self.ledger_operation(*item, *scheduled));
+            let steps = std::iter::once(flag).chain(self.ledger_flag(*item, *scheduled));
             transaction.extend(steps.inspect(|step| size += step.wire_size()));
             flagging.insert(*item);
         }

@@ -10,6 +10,7 @@ use crate::tree::CommitResult;
 use crate::tree::{SessionId, WatchEvent};
 
 use super::effect::CommitId;
+use super::ledger::LedgerEntry;
 
 /// The time, as an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,9 +63,9 @@ pub enum Input {
     /// An attempt to elect has ended; the view tells who leads.
     Elected(Result<(), String>),
     /// An attempt to take items over has ended; the view tells what was taken, the ledger for which fires.
-    TookOver(Result<BTreeMap<Item, Option<Timestamp>>, String>),
-    /// The ledger was read: the latest fire of each item that has an entry, `None` if the entry is unreadable.
-    Ledger(Result<BTreeMap<Item, Option<Timestamp>>, String>),
+    TookOver(Result<BTreeMap<Item, LedgerEntry>, String>),
+    /// The ledger was read: each item that has an entry.
+    Ledger(Result<BTreeMap<Item, LedgerEntry>, String>),
     /// The application reports results.
     Report(Ticket, Vec<ExecutionResult>),
     /// The application has taken note of an assignment.

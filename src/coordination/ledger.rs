@@ -15,7 +15,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::job::{Generation, Item};
-use crate::tree::{NodeKind, Operation};
+use crate::tree::{NodeKind, Operation, Path};
 
 use super::effect::{Effect, Source};
 use super::fire::{MISFIRE_THRESHOLD, Planned, latest_until};
@@ -31,12 +31,55 @@ const HANDOVER_MAX: SignedDuration = SignedDuration::from_mins(11);
 /// An entry that lies this far in the future was written by a clock that was wrong; it must not stop the job.
 const CLOCK_WRONG: SignedDuration = SignedDuration::from_hours(1);
 
+/// What the ledger says about an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LedgerEntry {
+    /// The latest fire that was started or flagged as missed.
+    pub latest: Option<Timestamp>,
+    /// For which instant the latest execution was started, whatever made it start. Whoever takes the item over after a
+    /// crash executes it for that instant.
+    pub started: Option<Timestamp>,
+}
+
+impl LedgerEntry {
+    /// Reads a node: two instants in milliseconds since 1970. Anything else counts as none.
+    pub fn read(data: &[u8]) -> Self {
+        let mut fields = std::str::from_utf8(data).unwrap_or_default().split(' ');
+        let mut instant = || Timestamp::from_millisecond(fields.next()?.parse().ok()?).ok();
+        Self { latest: instant(), started: instant() }
+    }
+
+    fn write(self) -> String {
+        let field = |at: Option<Timestamp>| at.map_or("-".to_owned(), |at| at.as_millisecond().to_string());
+        format!("{} {}", field(self.latest), field(self.started))
+    }
+
+    /// An instant that was made up for late must not hide a later one.
+    fn with_latest(self, scheduled: Timestamp) -> Self {
+        Self { latest: Some(self.latest.map_or(scheduled, |latest| latest.max(scheduled))), ..self }
+    }
+
+    /// The entry after this execution was started.
+    fn after_start(self, planned: Planned) -> Self {
+        let entry = if planned.is_fire() { self.with_latest(planned.scheduled) } else { self };
+        Self { started: Some(planned.scheduled), ..entry }
+    }
+}
+
 /// What is known of an item's node.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// The latest fire that was started or flagged as missed.
-    latest: Option<Timestamp>,
+    says: LedgerEntry,
     exists: bool,
+}
+
+impl Entry {
+    fn operation(&self, path: Path, says: LedgerEntry) -> Operation {
+        match self.exists {
+            true => Operation::set(path, says.write()),
+            false => Operation::create(path, NodeKind::Persistent, says.write()),
+        }
+    }
 }
 
 /// The ledger of one job, as far as it concerns our items.
@@ -62,21 +105,23 @@ impl Ledger {
     }
 
     fn latest(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
-        let latest = self.entries.get(&item).and_then(|entry| entry.latest);
+        let latest = self.entries.get(&item).and_then(|entry| entry.says.latest);
         latest.filter(|latest| latest.duration_since(now) <= CLOCK_WRONG)
     }
 
-    /// Notes that our transaction has written an item's entry.
-    pub(super) fn written(&mut self, item: Item, scheduled: Timestamp) {
+    /// Notes that our transaction has started an execution.
+    pub(super) fn started(&mut self, item: Item, planned: Planned) {
         if let Some(entry) = self.entries.get_mut(&item) {
-            *entry = Entry { latest: Some(scheduled), exists: true };
+            *entry = Entry { says: entry.says.after_start(planned), exists: true };
         }
     }
-}
 
-/// Reads an entry: milliseconds since 1970. Anything else counts as none.
-pub fn read_entry(data: &[u8]) -> Option<Timestamp> {
-    Timestamp::from_millisecond(std::str::from_utf8(data).ok()?.parse().ok()?).ok()
+    /// Notes that our transaction has flagged a fire as missed.
+    pub(super) fn flagged(&mut self, item: Item, scheduled: Timestamp) {
+        if let Some(entry) = self.entries.get_mut(&item) {
+            *entry = Entry { says: entry.says.with_latest(scheduled), exists: true };
+        }
+    }
 }
 
 impl Participant {
@@ -94,17 +139,16 @@ impl Participant {
         self.keeps_ledger() && self.ledger.latest(item, now).is_some_and(|latest| latest >= scheduled)
     }
 
-    /// The step that writes an item's entry, to go with the one that starts it.
-    pub(super) fn ledger_operation(&self, item: Item, scheduled: Timestamp) -> Option<Operation> {
+    /// The step that writes down an execution, to go with the one that starts it.
+    pub(super) fn ledger_start(&self, item: Item, planned: Planned) -> Option<Operation> {
         let entry = self.ledger.entries.get(&item).filter(|_| self.keeps_ledger())?;
-        let path = self.identity.paths.ledger_entry(item);
-        // An instant that was made up for late must not hide a later one.
-        let latest = entry.latest.map_or(scheduled, |latest| latest.max(scheduled));
-        let data = latest.as_millisecond().to_string();
-        Some(match entry.exists {
-            true => Operation::set(path, data),
-            false => Operation::create(path, NodeKind::Persistent, data),
-        })
+        Some(entry.operation(self.identity.paths.ledger_entry(item), entry.says.after_start(planned)))
+    }
+
+    /// The step that writes down a missed fire, to go with the one that flags it.
+    pub(super) fn ledger_flag(&self, item: Item, scheduled: Timestamp) -> Option<Operation> {
+        let entry = self.ledger.entries.get(&item).filter(|_| self.keeps_ledger())?;
+        Some(entry.operation(self.identity.paths.ledger_entry(item), entry.says.with_latest(scheduled)))
     }
 
     /// Has the ledger read after each sharding.
@@ -122,7 +166,7 @@ impl Participant {
     }
 
     /// The ledger was read.
-    pub(super) fn ledger_read(&mut self, now: Now, read: Result<BTreeMap<Item, Option<Timestamp>>, String>) {
+    pub(super) fn ledger_read(&mut self, now: Now, read: Result<BTreeMap<Item, LedgerEntry>, String>) {
         let reading = self.ledger.reading.take();
         let Ok(read) = read else {
             self.ledger.retry_at = Some(now.mono.saturating_add(PAUSE));
@@ -141,7 +185,7 @@ impl Participant {
             .flat_map(|assignment| &assignment.items)
             .map(|assigned| {
                 let found = read.get(&assigned.item);
-                (assigned.item, Entry { latest: found.copied().flatten(), exists: found.is_some() })
+                (assigned.item, Entry { says: found.copied().unwrap_or_default(), exists: found.is_some() })
             })
             .collect();
         self.take_over(now);
@@ -168,7 +212,7 @@ impl Participant {
             match (self.fires.is_due(), fresh) {
                 // The newest is about to be divided; what is missing lies before it.
                 (true, _) if missed < newest && witnessed => self.missed(item, missed),
-                (false, true) if !self.is_busy(item) => {
+                (false, true) if !self.is_busy(item, now) => {
                     let planned = Planned { source: Source::Schedule, scheduled: newest };
                     self.fires.planned.entry(item).or_insert(planned);
                 }

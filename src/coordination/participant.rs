@@ -107,6 +107,8 @@ pub struct Participant {
     pub(super) registered: Option<SessionId>,
     /// Whether the view has shown our instance since it was registered in this session.
     pub(super) seen: bool,
+    /// When our node was removed by somebody; monotonic.
+    pub(super) removed_at: Option<Duration>,
     /// Whether the request's `overwrite` has been carried out; once is enough.
     pub(super) overwritten: bool,
     pub(super) phase: Phase,
@@ -138,6 +140,7 @@ impl Participant {
             session: Session::None,
             registered: None,
             seen: false,
+            removed_at: None,
             overwritten: false,
             phase: Phase::Joining,
             settings: None,
@@ -164,7 +167,7 @@ impl Participant {
         }
         if self.phase != Phase::Ended {
             self.compile_settings();
-            self.notice_removal();
+            self.notice_removal(now);
             self.register(now);
             self.tell();
             self.elect(now);
@@ -198,6 +201,7 @@ impl Participant {
             self.crash.next_retry(now.mono),
             self.failover.next_retry(now.mono),
             self.ledger.next_retry(now.mono),
+            self.removal_settles(),
             drain,
         ];
         let mono = retries.into_iter().flatten().filter(|at| *at > now.mono).min();
@@ -236,7 +240,7 @@ impl Participant {
                 }
             }
             Input::SessionLost => self.lose_session(),
-            Input::Watch(event) => self.view.apply(event),
+            Input::Watch(event) => self.view.apply(event, now.wall),
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
             Input::TookOver(ledger) => self.taken(now, ledger),

@@ -5,6 +5,7 @@
 //! come back after an operator's stop (protocol 2.3).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::elasticjob::path::Folder;
 use crate::elasticjob::{config_yaml, instance_yaml};
@@ -15,6 +16,9 @@ use super::effect::{EndReason, Purpose};
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
 use super::view::ConfigView;
+
+/// How long the removal of a whole job takes, node by node.
+const REMOVAL_TAKES: Duration = Duration::from_millis(500);
 
 impl Participant {
     /// Registers, unless we are registered.
@@ -51,16 +55,31 @@ impl Participant {
     }
 
     /// Somebody removed our instance's node: a command to stop (protocol 2.3).
-    pub(super) fn notice_removal(&mut self) {
+    pub(super) fn notice_removal(&mut self, now: Now) {
         if self.is_registered() {
             self.seen = true;
             return;
         }
         // Only who was seen can have been removed: a snapshot may be older than our registration.
-        if self.seen && self.is_connected() && self.phase == Phase::Active {
-            let reason = EndReason::Stopped;
-            self.phase = Phase::Draining { deadline: None, reason, cancelled: false };
+        if !self.seen || !self.is_connected() {
+            return;
         }
+        let is_gone = self.view.class().is_none() || *self.view.config() == ConfigView::Absent;
+        let reason = if is_gone { EndReason::JobRemoved } else { EndReason::Stopped };
+        match &mut self.phase {
+            Phase::Active => {
+                self.removed_at = Some(now.mono);
+                self.phase = Phase::Draining { deadline: None, reason, cancelled: false };
+            }
+            // The rest of the job may go after our node.
+            Phase::Draining { reason: known @ EndReason::Stopped, .. } => *known = reason,
+            Phase::Joining | Phase::Draining { .. } | Phase::Leaving(_) | Phase::Ended => {}
+        }
+    }
+
+    /// Until when (monotonic) the end waits, so that the removal of the whole job is known from that of our node.
+    pub(super) fn removal_settles(&self) -> Option<Duration> {
+        self.removed_at.map(|at| at.saturating_add(REMOVAL_TAKES))
     }
 
     /// Why we may not become an instance.
@@ -111,7 +130,11 @@ impl Participant {
         let yaml = config_yaml::write(&written);
         transaction.push(match self.view.config() {
             ConfigView::Absent => Operation::create(paths.config(), NodeKind::Persistent, yaml),
-            ConfigView::Valid(_) | ConfigView::Unreadable => Operation::set(paths.config(), yaml),
+            // What somebody else writes meanwhile is not lost: the next attempt sees it (H29).
+            ConfigView::Valid(_) | ConfigView::Unreadable => {
+                let (path, version) = (paths.config(), self.view.config_version());
+                Operation::Set { path, data: yaml.as_bytes().into(), version }
+            }
         });
     }
 

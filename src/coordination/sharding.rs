@@ -207,6 +207,7 @@ impl Participant {
             transaction.push(Operation::create(paths.folder(Folder::Sharding), NodeKind::Persistent, ""));
         }
         let monitors = self.settings.as_ref().is_some_and(|s| s.configuration.monitor_execution);
+        let fails_over = self.fails_over();
         let Some(progress) = &mut self.sharding.progress else { return transaction };
         if !self.view.necessary() {
             // The flag goes up with the first change and down with the last, so that whoever sees the changes one by
@@ -223,7 +224,8 @@ impl Participant {
             let view = self.view.item(item);
             match owner {
                 Some(owner) => {
-                    let leftover = view.is_some_and(|view| is_leftover(&self.crash, view, now));
+                    let leftover =
+                        view.is_some_and(|view| is_leftover(&self.crash, view, now)) && !fails_over;
                     assign(&mut transaction, paths, view, item, owner, Rules { monitors, leftover });
                 }
                 None => remove_item(&mut transaction, paths, item, view),
@@ -252,7 +254,7 @@ impl Participant {
 struct Rules {
     /// Executions have running nodes.
     monitors: bool,
-    /// The running node is of somebody who is gone, so that nobody will ever delete it (H4).
+    /// The running node is of somebody who is gone, and nobody else will delete it (H4).
     leftover: bool,
 }
 

@@ -4,6 +4,8 @@
 //! obeyed twice. Items that are being executed are made up for when they are free, like at a fire, where Java peers
 //! drop the whole request.
 
+use jiff::Unit;
+
 use crate::tree::Operation;
 
 use super::effect::{Purpose, Source};
@@ -26,17 +28,20 @@ impl Participant {
             return;
         }
         let ready = self.told.attached && self.is_registered() && self.phase == Phase::Active;
-        if !ready || self.view.is_resharding() || !self.is_ledger_read() {
+        let has_items = self.told.executable().next().is_some();
+        if !ready || self.view.is_resharding() || (has_items && !self.is_ledger_read()) {
             return;
         }
+        // To the millisecond, which is what the ledger keeps.
+        let scheduled = now.wall.round(Unit::Millisecond).unwrap_or(now.wall);
         if !std::mem::replace(&mut self.trigger.planned, true) {
             let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
             for item in items {
-                if self.is_busy(item) {
+                if self.is_busy(item, now) {
                     self.suspect(item);
-                    self.missed(item, now.wall);
+                    self.missed(item, scheduled);
                 } else {
-                    let planned = Planned { source: Source::Trigger, scheduled: now.wall };
+                    let planned = Planned { source: Source::Trigger, scheduled };
                     self.fires.planned.entry(item).or_insert(planned);
                 }
             }

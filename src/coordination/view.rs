@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::elasticjob::config_yaml;
 use crate::elasticjob::instance_yaml;
 use crate::elasticjob::path::{Folder, Place};
@@ -98,6 +100,8 @@ pub struct ItemView {
     pub owner: Option<Ownership>,
     /// Whether and by whom it is executed.
     pub running: Option<Running>,
+    /// When it was last seen to begin to run.
+    pub ran_at: Option<Timestamp>,
     /// Whether a fire was missed.
     pub misfire: bool,
     /// Whether an operator disabled it.
@@ -126,6 +130,8 @@ pub enum ConfigView {
 #[derive(Debug, Default)]
 pub struct JobView {
     root: Option<Path>,
+    /// When the last event came.
+    now: Option<Timestamp>,
     loaded: bool,
     class: Option<String>,
     config: ConfigView,
@@ -159,16 +165,24 @@ impl JobView {
         Self { root: Some(root), ..Self::default() }
     }
 
-    /// Takes in what the watch told.
-    pub fn apply(&mut self, event: WatchEvent) {
+    /// Takes in what the watch told, at this time of day.
+    pub fn apply(&mut self, event: WatchEvent, now: Timestamp) {
         self.revision += 1;
+        self.now = Some(now);
         match event {
             WatchEvent::Snapshot(nodes) => {
                 let (revision, membership_revision) = (self.revision, self.membership_revision + 1);
-                let root = self.root.take();
-                *self = Self { root, revision, membership_revision, loaded: true, ..Self::default() };
+                let (root, before) = (self.root.take(), std::mem::take(&mut self.items));
+                let now = self.now;
+                *self = Self { root, now, revision, membership_revision, loaded: true, ..Self::default() };
                 for Node { path, data, stat } in nodes {
                     self.put(&path, Some((data, stat)));
+                }
+                // What runs has not begun to run just because it was looked at again.
+                for (item, before) in before.into_iter().filter(|(_, before)| before.running.is_some()) {
+                    if let Some(view) = self.items.get_mut(&item) {
+                        view.ran_at = before.ran_at;
+                    }
                 }
             }
             WatchEvent::Changes(changes) => {
@@ -184,8 +198,8 @@ impl JobView {
 
     /// Forgets everything until the next snapshot.
     pub fn forget(&mut self) {
-        self.apply(WatchEvent::Snapshot(Vec::new()));
-        self.loaded = false;
+        let (revision, membership_revision) = (self.revision + 1, self.membership_revision + 1);
+        *self = Self { root: self.root.take(), revision, membership_revision, ..Self::default() };
     }
 
     fn relative(&self, path: &Path) -> Option<String> {
@@ -351,7 +365,10 @@ impl JobView {
                 }
             }
         };
-        self.item_mut(item).running = Some(running);
+        let now = self.now;
+        let view = self.item_mut(item);
+        view.ran_at = now;
+        view.running = Some(running);
         self.running.insert(item);
     }
 

@@ -3,18 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
-use crate::coordination::ledger::read_entry;
+use crate::coordination::ledger::LedgerEntry;
 use crate::job::Item;
 use crate::registry::Session;
 use crate::tree::{Node, NodeKind, Path, WatchEvent};
 
 /// Reads the folder, and creates it if it does not exist.
-pub async fn read(
-    session: Arc<dyn Session>,
-    folder: Path,
-) -> Result<BTreeMap<Item, Option<Timestamp>>, String> {
+pub async fn read(session: Arc<dyn Session>, folder: Path) -> Result<BTreeMap<Item, LedgerEntry>, String> {
     session.ensure(&folder, NodeKind::Persistent, b"").await.map_err(|error| error.to_string())?;
     // A watch begins with a snapshot; only that is of interest.
     let opened = session.watch(&folder, Arc::new(|_: &Path| false)).await;
@@ -24,7 +19,7 @@ pub async fn read(
     };
     let entry = |node: &Node| {
         let item = node.path.relative_to(&folder)?.parse().ok()?;
-        Some((Item(item), read_entry(&node.data)))
+        Some((Item(item), LedgerEntry::read(&node.data)))
     };
     Ok(nodes.iter().filter_map(entry).collect())
 }

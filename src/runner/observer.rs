@@ -82,13 +82,13 @@ async fn follow_session(
         tokio::select! {
             biased;
             event = changes.recv() => match event {
-                Some(event) => view.apply(event),
+                Some(event) => view.apply(event, shared.clock.now().wall),
                 None => return,
             },
             () = shared.clock.sleep_until(Wakeup { wall: next_fire, mono: None }) => {}
         }
         while let Ok(event) = changes.try_recv() {
-            view.apply(event);
+            view.apply(event, shared.clock.now().wall);
         }
         let status = JobStatus::of(&view, settings, &paths.config(), shared.clock.now().wall);
         latest.send_if_modified(|known| {

@@ -124,7 +124,7 @@ async fn p6_neither_do_running_nodes_stay_that_outlive_sessions() {
 }
 
 #[tokio::test]
-async fn p6_an_application_that_dies_alone_leaves_nothing_either() {
+async fn p6_an_application_that_dies_alone_leaves_its_unfinished_items_to_the_next() {
     let ground = Ground::new().await;
     let host = ground.sidecar().await;
     let configuration = proto::JobConfiguration { failover: Some(true), ..ticking(2) };
@@ -132,13 +132,15 @@ async fn p6_an_application_that_dies_alone_leaves_nothing_either() {
     app.assigned(&[0, 1]).await;
     app.executes(2).await;
     drop(app);
-    // No leader cleans up behind it, and no session ends.
+    // No leader cleans up behind it, and no session ends. What it has not finished waits for the next one, and is left
+    // as Java instances look for it.
     let gone = |tree: &Tree| {
-        tree.running().is_empty()
+        tree.children("leader/failover/items") == ["0", "1"]
+            && tree.running().len() == 2
             && tree.children("instances").is_empty()
             && !tree.has("leader/election/instance")
     };
-    ground.outside.until("nothing to be left", gone).await;
+    ground.outside.until("it to be gone", gone).await;
 }
 
 #[tokio::test]

@@ -76,7 +76,7 @@ async fn a_drained_sidecar_s_items_go_on_elsewhere() {
 }
 
 #[tokio::test]
-async fn executions_that_outlast_the_drain_are_cancelled_and_given_up() {
+async fn executions_that_outlast_the_drain_are_cancelled_and_left_to_others() {
     let ground = Ground::new().await;
     let short = |config: &mut Config| config.drain_timeout = Duration::from_millis(100);
     let host = ground.sidecar_with(1, short).await;
@@ -98,7 +98,10 @@ async fn executions_that_outlast_the_drain_are_cancelled_and_given_up() {
     };
     let ended = drain_while(host, hurry, application).await;
     ended.unwrap();
-    nothing_left(&ground.outside.tree().await);
+    let tree = ground.outside.tree().await;
+    assert_eq!(tree.children("instances"), [""; 0]);
+    let unfinished = executes[1].item.to_string();
+    assert_eq!(tree.children("leader/failover/items"), [unfinished.as_str()]);
 }
 
 #[tokio::test]

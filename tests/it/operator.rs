@@ -108,7 +108,7 @@ async fn an_instance_whose_node_is_deleted_finishes_what_runs_and_stops() {
     app.done(&execute).await;
     let (ended, _) = app.end().await;
     let status = ended.unwrap_err();
-    assert_eq!((status.code(), app.open()), (Code::Aborted, 0));
+    assert_eq!((status.code(), app.open()), (Code::FailedPrecondition, 0));
     assert!(status.message().contains("an operator stopped this instance of job `orders`"), "{status:?}");
     let left = |tree: &crate::ground::Tree| {
         tree.running().is_empty()
@@ -119,4 +119,29 @@ async fn an_instance_whose_node_is_deleted_finishes_what_runs_and_stops() {
     // Attaching again is how it comes back.
     let mut back = host.attach(request(None)).await;
     back.assigned(&[0]).await;
+}
+
+#[tokio::test]
+async fn a_job_that_is_removed_whole_stops_and_says_so() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(request(ticking(2))).await;
+    let executes = app.executes(2).await;
+    ground.outside.quiet().await;
+    // Node by node, as ElasticJob's lifecycle API removes a job; latches and the like come and go.
+    loop {
+        let tree = ground.outside.tree().await;
+        let Some(last) = tree.names().pop() else { break };
+        ground.outside.try_delete(&last).await;
+    }
+    for execute in &executes {
+        app.done(execute).await;
+    }
+    let status = app.end().await.0.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(status.message().contains("job `orders` was removed from the registry"), "{status:?}");
+    // Nothing of it was written again.
+    assert_eq!(ground.outside.tree().await.names(), [""; 0]);
+    let refused = host.refusal(request(None)).await;
+    assert_eq!(refused.code(), Code::NotFound);
 }

@@ -129,6 +129,51 @@ fn p1_p2_p3_hold_while_instances_come_and_go() {
 }
 
 #[test]
+fn p5_with_failover_what_was_interrupted_is_executed_by_somebody() {
+    for seed in seeds(150) {
+        let mut configuration = six_items();
+        configuration.failover = true;
+        let mut world = World::new(seed, configuration);
+        world.duration_max_ms = 1_500;
+        world.lossy = seed % 3 == 2;
+        world.join();
+        for _ in 0..40 {
+            world.run_for(700);
+            let staying = world.staying();
+            if staying.len() < 2 {
+                world.join();
+            }
+            let pick = staying.get(world.random.below(staying.len().max(1) as u64) as usize).copied();
+            match (world.random.below(8), pick) {
+                (0 | 1, _) if staying.len() < 5 => drop(world.join()),
+                (2 | 3, Some(pick)) => world.kill(pick),
+                (4, Some(pick)) => world.drain(pick),
+                (5, Some(pick)) => world.expire(pick),
+                _ => {}
+            }
+        }
+        world.join();
+        world.run_for(15_000);
+        world.settle();
+        world.assert_all_owned();
+        let recent = world.now - jiff::SignedDuration::from_secs(5);
+        for (item, at) in world.interrupted.iter().filter(|(_, at)| *at < recent) {
+            let made_good = world.made_good.iter().any(|(other, started)| other == item && started >= at);
+            let starts: Vec<_> = world.starts.iter().filter(|start| start.item == *item).collect();
+            assert!(
+                made_good,
+                "seed {seed}: item {item}, interrupted at {at}:\n{}\n{:#?}",
+                lines(&starts),
+                world.log
+            );
+        }
+        let left: Vec<_> = world.paths().into_iter().filter(|path| path.contains("fail")).collect();
+        let allowed = ["/ns/job/leader/failover", "/ns/job/leader/failover/items"];
+        assert!(left.iter().all(|path| allowed.contains(&&**path)), "seed {seed}: {left:?}");
+    }
+}
+
+#[test]
 fn p6_nothing_of_ours_is_left_after_a_drain() {
     for seed in seeds(50) {
         let mut world = World::new(seed, six_items());
@@ -157,8 +202,7 @@ fn p6_nothing_of_ours_is_left_after_a_drain() {
 
 fn lines(starts: &[&crate::world::Start]) -> String {
     let line = |start: &&crate::world::Start| {
-        let source = if start.misfire { "misfire" } else { "schedule" };
-        format!("{} -> node {} at {} ({source})\n", start.scheduled, start.node, start.at)
+        format!("{} -> node {} at {} ({:?})\n", start.scheduled, start.node, start.at, start.source)
     };
     starts.iter().map(line).collect()
 }

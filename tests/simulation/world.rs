@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{
-    Answer, AssignmentReason, CommitId, Effect, EndReason, Event, Execute, Source,
+    Answer, AssignmentReason, CancelReason, CommitId, Effect, EndReason, Event, Execute, Source,
 };
 use sidekeeper::coordination::input::{ExecutionResult, Input, Now, Outcome, Ticket};
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
@@ -60,11 +60,12 @@ pub struct Node {
 }
 
 /// One start of an execution, for the record.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
     pub scheduled: Timestamp,
     pub item: Item,
     pub misfire: bool,
+    pub source: Source,
     pub node: usize,
     /// When it was told.
     pub at: Timestamp,
@@ -77,8 +78,10 @@ pub struct World {
     pub now: Timestamp,
     start: Timestamp,
     pub starts: Vec<Start>,
-    /// Executions that ended without a report, because their application died.
-    pub interrupted: usize,
+    /// What was taken over and executed to its end: the item, and when it was started.
+    pub made_good: Vec<(Item, Timestamp)>,
+    /// Executions that did not come to their end: the item, and when it was interrupted.
+    pub interrupted: Vec<(Item, Timestamp)>,
     tokens: BTreeMap<Item, i64>,
     configuration: JobConfiguration,
     pub seed: u64,
@@ -102,7 +105,8 @@ impl World {
             now: start,
             start,
             starts: Vec::new(),
-            interrupted: 0,
+            made_good: Vec::new(),
+            interrupted: Vec::new(),
             tokens: BTreeMap::new(),
             configuration,
             seed,
@@ -167,7 +171,8 @@ impl World {
 
     /// The application is gone: its executions end without a report.
     pub fn kill(&mut self, node: usize) {
-        self.interrupted += self.nodes[node].executions.len();
+        let open = self.nodes[node].executions.values();
+        self.interrupted.extend(open.map(|open| (open.execute.item, self.now)));
         self.nodes[node].executions.clear();
         self.nodes[node].dead = true;
         self.nodes[node].leaving = true;
@@ -325,7 +330,10 @@ impl World {
             let path = Path::parse("/ns/job").unwrap().child(&format!("sharding/{item}/running"));
             let running = session.get(&path).now_or_never().unwrap().unwrap();
             let ours = running.is_some_and(|node| String::from_utf8_lossy(&node.data).ends_with(&id));
-            assert!(!ours, "seed {}: {index} left the running node of {item}", self.seed);
+            // What fails over is left as after a crash, and flagged.
+            let flag = Path::parse("/ns/job").unwrap().child(&format!("leader/failover/items/{item}"));
+            let flagged = session.get(&flag).now_or_never().unwrap().unwrap().is_some();
+            assert!(!ours || flagged, "seed {}: {index} left the running node of {item}", self.seed);
         }
         let left = self.paths().into_iter().any(|path| path.contains("instances/") && path.ends_with(&id));
         assert!(!left, "seed {}: {index} left its instance", self.seed);
@@ -339,7 +347,10 @@ impl World {
         match event {
             Event::AssignmentChanged { assignment, revoked, reason, .. } => {
                 let node = &mut self.nodes[index];
-                let running: Vec<_> = node.executions.values().map(|open| open.execute.item).collect();
+                // What was taken over belongs to no sharding.
+                let assigned = |open: &&Execution| open.execute.source != Source::Failover;
+                let open = node.executions.values().filter(assigned);
+                let running: Vec<_> = open.map(|open| open.execute.item).collect();
                 let moved = reason == AssignmentReason::Resharded
                     && revoked.iter().any(|item| running.contains(item));
                 assert!(
@@ -351,9 +362,12 @@ impl World {
                 node.items = assignment.items.iter().map(|assigned| assigned.item).collect();
             }
             Event::Execute(execute) => self.execute(index, execute),
-            Event::Cancel { execution_id, .. } => {
+            Event::Cancel { execution_id, reason, .. } => {
                 // An obedient application stops at once, and reports.
-                self.nodes[index].executions.remove(&execution_id);
+                let stopped = self.nodes[index].executions.remove(&execution_id);
+                if let Some(stopped) = stopped.filter(|_| reason == CancelReason::LeaseLost) {
+                    self.interrupted.push((stopped.execute.item, self.now));
+                }
                 self.report(index, execution_id);
             }
             Event::Attached { .. }
@@ -369,12 +383,12 @@ impl World {
         let item = execute.item;
         if self.nodes[index].dead {
             // The application is dead; nobody executes this.
-            self.interrupted += 1;
+            self.interrupted.push((item, self.now));
             self.record(index, &execute);
             return;
         }
         assert!(
-            self.nodes[index].items.contains(&item),
+            self.nodes[index].items.contains(&item) || execute.source == Source::Failover,
             "seed {seed}: item {item} is not assigned to {index}"
         );
         for other in &self.nodes {
@@ -401,6 +415,7 @@ impl World {
             scheduled: execute.scheduled,
             item: execute.item,
             misfire: execute.source == Source::Misfire,
+            source: execute.source,
             node: index,
             at: self.now,
         });
@@ -424,7 +439,9 @@ impl World {
                 .map(|(id, _)| id.clone())
                 .collect();
             for id in done {
-                self.nodes[index].executions.remove(&id);
+                let done = self.nodes[index].executions.remove(&id).map(|done| done.execute);
+                let taken_over = done.filter(|execute| execute.source == Source::Failover);
+                self.made_good.extend(taken_over.map(|execute| (execute.item, execute.fired)));
                 self.report(index, id);
             }
         }

@@ -125,6 +125,11 @@ class Worker:
             code, details = error.code(), error.details() or ""
             if code in FATAL and not attachment.attached:
                 raise AttachError(self._job.name, code.name, details)
+            if code is grpc.StatusCode.FAILED_PRECONDITION:
+                # An operator's decision, which attaching again would undo.
+                logger.error("the job is stopped here: %s", details, extra=extra)
+                self.stop()
+                return
             logger.warning("the stream has ended: %s: %s; attaching again", code.name, details, extra=extra)
         else:
             logger.error("the stream has ended; attaching again", exc_info=error, extra=extra)

@@ -112,8 +112,11 @@ impl App {
             Event::Execute(execute) => {
                 let items = &self.told.assignment.as_ref().unwrap().items;
                 let assigned = items.iter().find(|assigned| assigned.item == execute.item);
-                assert!(assigned.is_some_and(|assigned| !assigned.disabled), "{:#?}", self.history);
-                assert!(execute.fencing_token >= self.token(execute.item), "{:#?}", self.history);
+                let owned = assigned.is_some_and(|assigned| !assigned.disabled);
+                let taken_over = execute.source() == proto::ExecutionSource::Failover;
+                assert!(owned || taken_over, "{:#?}", self.history);
+                let token = assigned.map_or(0, |assigned| assigned.fencing_token);
+                assert!(execute.fencing_token >= token, "{:#?}", self.history);
                 assert!(!self.open.values().any(|item| *item == execute.item), "{:#?}", self.history);
                 self.open.insert(execute.execution_id.clone(), execute.item);
             }

@@ -17,6 +17,11 @@ pub struct Tree {
 }
 
 impl Tree {
+    /// All nodes of the job's, parents before their children; the job's own is `""`.
+    pub fn names(&self) -> Vec<String> {
+        self.nodes.keys().filter_map(|path| path.relative_to(&self.root)).map(str::to_owned).collect()
+    }
+
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.get(&self.root.child(name))
     }
@@ -138,6 +143,12 @@ impl Outside {
 
     pub async fn delete(&self, name: &str) {
         self.commit(vec![Operation::delete(self.path(name))]).await;
+    }
+
+    /// Deletes a node unless it has children now, or is gone.
+    pub async fn try_delete(&self, name: &str) {
+        let path = if name.is_empty() { self.root.clone() } else { self.path(name) };
+        let _ = self.session.commit(vec![Operation::delete(path)]).await;
     }
 
     /// Replaces a part of the configuration document.
