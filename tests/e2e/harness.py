@@ -145,7 +145,8 @@ class ZooKeeperServer(Process):
             return ""
 
     def client(self) -> KazooClient:
-        client = KazooClient(self.address, timeout=30)
+        retry = {"max_tries": -1, "delay": 0.1, "max_delay": 0.5}  # after a restart of the server, too
+        client = KazooClient(self.address, timeout=10, connection_retry=retry)
         client.start(timeout=PATIENCE)
         return client
 
@@ -278,13 +279,13 @@ class Tree:
         configuration = yaml.safe_load(self.get("config") or "")
         self.set("config", yaml.safe_dump({**configuration, **settings}))
 
-    def fire_once(self) -> float:
+    def fire_once(self, ahead: float = 2.0) -> float:
         """Has the job fire once, soon: gives it another schedule. Returns the time of the fire.
 
-        It is one to two seconds ahead, so that all instances have seen the change by then. The schedule has a second
-        fire far away, because a Java peer forgets a schedule that has come to its end and then takes no other.
+        It is as many seconds ahead, or up to one less, so that all instances have seen the change by then. The schedule
+        has a second fire far away, because a Java peer forgets a schedule that has come to its end, and takes no other.
         """
-        at = (datetime.now(timezone.utc) + timedelta(seconds=2)).replace(microsecond=0)
+        at = (datetime.now(timezone.utc) + timedelta(seconds=ahead)).replace(microsecond=0)
         self.configure(cron=f"{at.second} {at.minute} {at.hour} {at.day} {at.month} ? {at.year},2099")
         return at.timestamp()
 

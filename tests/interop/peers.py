@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Protocol
 
-from harness import JOB, NEVER, PATIENCE, ROOT, Application, Fleet, Steered, eventually
+from harness import JOB, NEVER, PATIENCE, ROOT, Application, Fleet, Steered, eventually, free_port
 
 #: Name of the Java job's class: what is in the job's root node.
 JOB_CLASS = "sidekeeper.interop.OrderJob"
@@ -91,11 +91,13 @@ class Java(_JavaProcess):
 
     def __init__(self, number: int, name: str, fleet: MixedFleet, session: float, job: dict[str, Any]):
         self.address = f"10.0.1.{number}"
+        self.dump_port = free_port()
         settings = {
             "zookeeper": fleet.server.address,
             "namespace": fleet.namespace,
             "session_timeout": int(session * 1000),
             "ip": self.address,
+            "dump_port": self.dump_port,
             "job": _as_java(job),
         }
         super().__init__(name, "Instance", [json.dumps(settings)], fleet.folder)

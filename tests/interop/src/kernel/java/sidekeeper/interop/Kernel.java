@@ -3,10 +3,11 @@ package sidekeeper.interop;
 import com.google.gson.JsonElement;
 import java.lang.reflect.Field;
 import org.apache.shardingsphere.elasticjob.api.JobConfiguration;
-import org.apache.shardingsphere.elasticjob.kernel.infra.env.IpUtils;
-import org.apache.shardingsphere.elasticjob.kernel.internal.config.JobConfigurationPOJO;
 import org.apache.shardingsphere.elasticjob.bootstrap.type.OneOffJobBootstrap;
 import org.apache.shardingsphere.elasticjob.bootstrap.type.ScheduleJobBootstrap;
+import org.apache.shardingsphere.elasticjob.kernel.infra.env.IpUtils;
+import org.apache.shardingsphere.elasticjob.kernel.internal.config.JobConfigurationPOJO;
+import org.apache.shardingsphere.elasticjob.kernel.internal.snapshot.SnapshotService;
 import org.apache.shardingsphere.elasticjob.reg.base.CoordinatorRegistryCenter;
 
 /** What differs between versions of ElasticJob: where its classes are. */
@@ -45,6 +46,11 @@ final class Kernel {
         return new Kernel(() -> {
             throw new IllegalStateException("only a one-off job can be triggered from here");
         }, bootstrap::shutdown);
+    }
+
+    /** Answers the dump command. */
+    static void answerDumps(CoordinatorRegistryCenter registry, int port) {
+        new SnapshotService(registry, port).listen();
     }
 
     void trigger() {

@@ -7,6 +7,7 @@ import org.apache.shardingsphere.elasticjob.infra.env.IpUtils;
 import org.apache.shardingsphere.elasticjob.infra.pojo.JobConfigurationPOJO;
 import org.apache.shardingsphere.elasticjob.lite.api.bootstrap.impl.OneOffJobBootstrap;
 import org.apache.shardingsphere.elasticjob.lite.api.bootstrap.impl.ScheduleJobBootstrap;
+import org.apache.shardingsphere.elasticjob.lite.internal.snapshot.SnapshotService;
 import org.apache.shardingsphere.elasticjob.reg.base.CoordinatorRegistryCenter;
 
 /** What differs between versions of ElasticJob: where its classes are. */
@@ -45,6 +46,11 @@ final class Kernel {
         return new Kernel(() -> {
             throw new IllegalStateException("only a one-off job can be triggered from here");
         }, bootstrap::shutdown);
+    }
+
+    /** Answers the dump command. */
+    static void answerDumps(CoordinatorRegistryCenter registry, int port) {
+        new SnapshotService(registry, port).listen();
     }
 
     void trigger() {

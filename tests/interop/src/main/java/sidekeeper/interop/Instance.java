@@ -15,8 +15,8 @@ import org.apache.shardingsphere.elasticjob.reg.zookeeper.ZookeeperRegistryCente
 /**
  * One instance of a job, as its argument says, and obeys the lines on standard input.
  *
- * <p>The argument is a JSON object: zookeeper, namespace, session_timeout (milliseconds), ip, job (ElasticJob's
- * configuration under the keys of its YAML); a job without a cron is a one-off job.
+ * <p>The argument is a JSON object: zookeeper, namespace, session_timeout (milliseconds), ip, dump_port (where to answer
+ * the dump command), job (ElasticJob's configuration under the keys of its YAML); a job without a cron is a one-off job.
  */
 public final class Instance {
 
@@ -33,6 +33,7 @@ public final class Instance {
         zookeeper.setMaxSleepTimeMilliseconds(500);
         ZookeeperRegistryCenter registry = new ZookeeperRegistryCenter(zookeeper);
         registry.init();
+        Kernel.answerDumps(registry, settings.get("dump_port").getAsInt());
         JobConfiguration job = Kernel.configuration(settings.get("job"));
         Kernel kernel;
         try {
