@@ -240,12 +240,13 @@ impl Participant {
         }
     }
 
-    /// Whether a resharding is about to happen, before which nothing should be taken: taken items would hold it up.
-    /// Java leaders reshard at their next fire only, so they are not waited for.
+    /// Whether a resharding is about to happen, before which nothing should be taken: taken items would hold it up. One
+    /// that waits for executions is not waited for, nor a Java leader, which reshards at its next fire only.
     fn waits_for_sharding(&self, now: Now) -> bool {
         let ours = self.view.leader().is_some_and(|leader| !leader.instance.is_java());
         let fresh = |since: &Duration| now.mono < since.saturating_add(HEAD_START);
-        self.view.is_resharding() && ours && self.failover.flagged_since.values().any(fresh)
+        let waits = !self.view.running().is_empty();
+        self.view.is_resharding() && ours && !waits && self.failover.flagged_since.values().any(fresh)
     }
 
     /// Which of the flagged items are ours to take: each item is one instance's, by its number; whatever is left after a
