@@ -10,6 +10,7 @@ use crate::job::{Generation, Item, JobConfiguration, Problem};
 
 use super::effect::{AssignedItem, Assignment, AssignmentReason, Effect, Event, SessionStatus};
 use super::participant::{Participant, Phase};
+use super::relay::Turn;
 
 /// What the application was told last.
 #[derive(Debug, Default)]
@@ -95,6 +96,8 @@ impl Participant {
             let told = self.told.assignment.as_ref()?;
             if *told == assignment {
                 None
+            } else if self.turn() != Turn::Assigned {
+                Some(AssignmentReason::Relayed)
             } else if told.generation != assignment.generation {
                 Some(AssignmentReason::Resharded)
             } else if self.told.enabled != enabled {
@@ -129,19 +132,28 @@ impl Participant {
         let settings = self.settings.as_ref();
         let total = settings.map_or(0, |settings| settings.configuration.sharding_total_count);
         // A generation never goes backwards, even if somebody deleted all assignments.
-        let generation = self.view.generation().max(self.told.generation());
+        let turn = self.turn();
+        let relayed = match turn {
+            Turn::Ours(token) | Turn::Others(token) => Generation(token.0),
+            Turn::Assigned => Generation::default(),
+        };
+        let generation = self.view.generation().max(relayed).max(self.told.generation());
         let mut items = Vec::new();
         if self.is_registered() && self.is_enabled() {
             for (item, view) in self.view.items().range(..Item(total)) {
                 let Some(owner) = &view.owner else { continue };
-                if owner.instance == self.identity.instance {
-                    items.push(AssignedItem {
-                        item: *item,
-                        parameter: settings.and_then(|s| s.parameter(*item)).map(str::to_owned),
-                        token: owner.token,
-                        disabled: view.disabled,
-                    });
-                }
+                let token = match turn {
+                    Turn::Assigned if owner.instance == self.identity.instance => owner.token,
+                    // A later sharding gives nothing that the turn does not.
+                    Turn::Ours(token) => token.max(owner.token),
+                    Turn::Assigned | Turn::Others(_) => continue,
+                };
+                items.push(AssignedItem {
+                    item: *item,
+                    parameter: settings.and_then(|s| s.parameter(*item)).map(str::to_owned),
+                    token,
+                    disabled: view.disabled,
+                });
             }
         }
         Assignment { generation, total, items }

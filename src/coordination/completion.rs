@@ -114,7 +114,8 @@ impl Participant {
             self.end_execution(&mut transaction, item);
             size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
             if transaction.len() > begin {
-                self.executions.completing.push((item, begin));
+                let running = self.view.running().contains(&item).then_some(begin);
+                self.executions.completing.push((item, running));
             } else {
                 self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
             }
@@ -142,7 +143,11 @@ impl Participant {
             transaction.push(Operation::delete(paths.item_running(item)));
         }
         let taken_over = self.executions.open.get(&item).is_some_and(|execution| execution.taken_over);
-        let Some(view) = self.view.item(item).filter(|_| taken_over) else { return };
+        if !taken_over {
+            self.pass_on(transaction);
+            return;
+        }
+        let Some(view) = self.view.item(item) else { return };
         let mine = |taker: &&Taker| taker.instance == self.identity.instance;
         if let Some(taker) = view.failovering.as_ref().filter(mine) {
             let (path, version) = (paths.item_failovering(item), Some(taker.version));
@@ -164,9 +169,9 @@ impl Participant {
     pub(super) fn complete_failed(&mut self, error: &CommitError) {
         let completing = std::mem::take(&mut self.executions.completing);
         let gone = error.index.filter(|_| matches!(error.error, Error::NoNode(_)));
-        for (item, begin) in completing {
+        for (item, running) in completing {
             let taken_over = self.executions.open.get(&item).is_some_and(|execution| execution.taken_over);
-            if gone == Some(begin) && !taken_over {
+            if gone.is_some() && gone == running && !taken_over && !self.is_relay() {
                 self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
             } else {
                 self.executions.reported.push(item);

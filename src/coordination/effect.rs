@@ -32,6 +32,8 @@ pub enum Purpose {
     Complete,
     /// Flag fires that met a busy item.
     FlagMisfire,
+    /// Remove a turn of somebody who is not there.
+    RepairRelay,
     /// Delete a request to fire for which there is nothing to execute.
     TakeTrigger,
     /// Flag items of crashed instances, or clear away what a failover left.
@@ -50,6 +52,7 @@ impl fmt::Display for Purpose {
             Self::Start => "start",
             Self::Complete => "complete",
             Self::FlagMisfire => "flag misfire",
+            Self::RepairRelay => "repair relay",
             Self::TakeTrigger => "take trigger",
             Self::FlagFailover => "flag failover",
             Self::Leave => "leave",
@@ -240,6 +243,8 @@ pub enum AssignmentReason {
     Attached,
     /// Divided anew.
     Resharded,
+    /// The single item walked on to the next server.
+    Relayed,
     /// Our server was enabled or disabled.
     ServerStatus,
     /// Items were disabled or enabled, or have other parameters.

@@ -70,8 +70,8 @@ pub(super) struct Executions {
     unresolved: BTreeMap<Item, Starting>,
     /// Reported, and not being deleted yet.
     pub(super) reported: Vec<Item>,
-    /// What the completion in flight deletes: the item, and where its steps begin in the transaction.
-    pub(super) completing: Vec<(Item, usize)>,
+    /// What the completion in flight deletes: the item, and where its running node is in the transaction.
+    pub(super) completing: Vec<(Item, Option<usize>)>,
     pub(super) suspicious: bool,
     pub(super) investigated: Option<Duration>,
 }

@@ -7,8 +7,8 @@
 //! The decisions, in the order in which each step takes them:
 //! [`registration`] (are we an instance?), [`assignment`] (what is the application to know?), [`election`] (who
 //! leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `failover` (what did they leave unfinished?),
-//! [`ledger`] (what has been started?), [`fire`] (what is due?), `trigger` (what was asked for?), [`execution`] (what
-//! starts?), [`completion`] (what has ended?), [`departure`] (how do we leave?).
+//! [`ledger`] (what has been started?), [`fire`] (what is due?), `relay` (whose turn is it?), `trigger` (what was asked
+//! for?), [`execution`] (what starts?), [`completion`] (what has ended?), [`departure`] (how do we leave?).
 
 pub mod assignment;
 pub mod completion;
@@ -24,6 +24,7 @@ pub mod ledger;
 pub mod participant;
 pub mod pending;
 pub mod registration;
+mod relay;
 pub mod settings;
 pub mod sharding;
 pub mod status;

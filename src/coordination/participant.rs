@@ -174,6 +174,7 @@ impl Participant {
             self.look_for_crashes(now);
             self.shard(now);
             self.fail_over(now);
+            self.repair_relay(now);
             self.consult_ledger(now);
             self.fire(now);
             self.obey_trigger(now);
@@ -291,6 +292,7 @@ impl Participant {
                     Purpose::Leave => self.removed(),
                     Purpose::Abdicate
                     | Purpose::FlagResharding
+                    | Purpose::RepairRelay
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }
@@ -314,6 +316,7 @@ impl Participant {
                     Purpose::Register
                     | Purpose::Abdicate
                     | Purpose::FlagResharding
+                    | Purpose::RepairRelay
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }

@@ -159,9 +159,6 @@ fn check_strategy(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
     };
     match ShardingStrategy::from_type(text) {
         None => refuse(&format!("one of {}", ShardingStrategy::type_names())),
-        Some(ShardingStrategy::SingleShardingBalance) if c.sharding_total_count == 1 => refuse(
-            "the relay of SINGLE_SHARDING_BALANCE is not supported; use total count > 1 or another strategy",
-        ),
         Some(_) => {}
     }
 }

@@ -359,6 +359,7 @@ impl Runner {
                     | Purpose::FlagMisfire
                     | Purpose::FlagFailover
                     | Purpose::TakeTrigger
+                    | Purpose::RepairRelay
                     | Purpose::Leave => session.commit(transaction),
                 };
                 self.in_flight.push(Box::pin(async move {

@@ -215,3 +215,72 @@ fn removing_the_instance_stops_it_for_good() {
     assert!(world.nodes[0].ended.is_some());
     assert!(!world.paths().iter().any(|path| path.contains("instances/")));
 }
+
+/// A world with three nodes and one item that walks over them.
+fn relay() -> World {
+    let mut configuration = six_items();
+    configuration.sharding_total_count = 1;
+    configuration.job_sharding_strategy_type = Some("SINGLE_SHARDING_BALANCE".to_owned());
+    let mut world = World::new(13, configuration);
+    world.duration_max_ms = 500;
+    for _ in 0..3 {
+        world.join();
+    }
+    world.run_for(2_000);
+    world.settle();
+    world.starts.clear();
+    world
+}
+
+/// Who executed the item, fire by fire.
+fn executors(world: &World) -> Vec<usize> {
+    world.starts.iter().map(|start| start.node).collect()
+}
+
+#[test]
+fn a_single_item_walks_over_the_servers_one_execution_each() {
+    let mut world = relay();
+    world.run_for(12_000);
+    let executors = executors(&world);
+    assert_eq!(executors.len(), 6, "{:?}", world.starts);
+    // Descending order of the servers' names, round and round.
+    let next = |node: usize| (node + 2) % 3;
+    for pair in executors.windows(2) {
+        assert_eq!(pair[1], next(pair[0]), "{executors:?}");
+    }
+    let fires: std::collections::BTreeSet<_> = world.starts.iter().map(|start| start.scheduled).collect();
+    assert_eq!(fires.len(), 6, "{:?}", world.starts);
+}
+
+#[test]
+fn p7_a_relay_goes_on_when_the_server_whose_turn_it_is_goes() {
+    let mut world = relay();
+    for _ in 0..2 {
+        world.run_for(4_000);
+        world.settle();
+        let turn = (0..world.nodes.len()).find(|node| world.nodes[*node].items == [Item(0)]).unwrap();
+        world.drain(turn);
+        world.starts.clear();
+        world.run_for(4_500);
+        let fires: std::collections::BTreeSet<_> = world.starts.iter().map(|start| start.scheduled).collect();
+        assert!(
+            fires.len() >= 2 && fires.len() == world.starts.len(),
+            "{:?}\n{:#?}",
+            world.starts,
+            world.log
+        );
+        world.join();
+    }
+}
+
+#[test]
+fn p5_a_relay_s_item_that_is_missed_runs_with_whom_it_has_come_to() {
+    let mut world = relay();
+    world.next_duration_ms = Some(2_500);
+    world.run_for(3_000);
+    world.next_duration_ms = Some(100);
+    world.run_for(2_000);
+    let misfires: Vec<_> = world.starts.iter().filter(|start| start.misfire).collect();
+    assert_eq!(misfires.len(), 1, "{:?}", world.starts);
+    assert_ne!(misfires[0].node, world.starts[0].node);
+}

@@ -159,11 +159,6 @@ fn values_that_depend_on_each_other_are_checked_together() {
     message.sharding_item_parameters.clear();
     message.job_sharding_strategy_type = "single_sharding_balance".to_owned();
     assert!(job_from_proto("demoJob", &message, SCHEDULE).is_ok());
-    message.sharding_total_count = 1;
-    expect![[r#"
-        configuration.job_sharding_strategy_type: given `single_sharding_balance`; allowed: the relay of SINGLE_SHARDING_BALANCE is not supported; use total count > 1 or another strategy
-    "#]].assert_eq(&refused("demoJob", &message));
-
     message = self::message();
     message.sharding_total_count = 10_001;
     message.props.insert("large".to_owned(), "x".repeat(512 * 1024));

@@ -39,6 +39,8 @@ class _AssignmentReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Assi
     """The session with the registry was lost, and all items with it."""
     ASSIGNMENT_REASON_DRAINING: _AssignmentReason.ValueType  # 6
     """The instance is leaving: nothing is assigned to it any more."""
+    ASSIGNMENT_REASON_RELAYED: _AssignmentReason.ValueType  # 7
+    """The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it."""
 
 class AssignmentReason(_AssignmentReason, metaclass=_AssignmentReasonEnumTypeWrapper):
     """Why an assignment is what it is."""
@@ -57,6 +59,8 @@ ASSIGNMENT_REASON_SESSION_LOST: AssignmentReason.ValueType  # 5
 """The session with the registry was lost, and all items with it."""
 ASSIGNMENT_REASON_DRAINING: AssignmentReason.ValueType  # 6
 """The instance is leaving: nothing is assigned to it any more."""
+ASSIGNMENT_REASON_RELAYED: AssignmentReason.ValueType  # 7
+"""The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it."""
 Global___AssignmentReason: _TypeAlias = AssignmentReason  # noqa: Y015
 
 @_typing.final

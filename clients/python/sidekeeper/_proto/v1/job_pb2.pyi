@@ -96,8 +96,10 @@ class JobConfiguration(_message.Message):
     misfire: _builtins.bool
     """Whether a fire that could not be executed at its time is made up for, once, as soon as possible. Default: true."""
     job_sharding_strategy_type: _builtins.str
-    """How items are divided among instances: `AVG_ALLOCATION`, `ODEVITY`, `ROUND_ROBIN`, or Sidekeeper's own
-    `CONSISTENT_HASH`, which a Java leader replaces by `AVG_ALLOCATION`. Default: `AVG_ALLOCATION`.
+    """How items are divided among instances: `AVG_ALLOCATION`, `ODEVITY`, `ROUND_ROBIN`, `SINGLE_SHARDING_BALANCE`, or
+    Sidekeeper's own `CONSISTENT_HASH`, which a Java leader replaces by `AVG_ALLOCATION`. With
+    `SINGLE_SHARDING_BALANCE` the item of a job of one item walks over the servers, one execution each. Default:
+    `AVG_ALLOCATION`.
     """
     static_sharding: _builtins.bool
     """Whether the first assignment stays for good, instances joining and leaving notwithstanding. Default: false."""

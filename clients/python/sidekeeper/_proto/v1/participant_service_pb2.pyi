@@ -292,7 +292,9 @@ class Execute(_message.Message):
     """The job's name."""
     @_builtins.property
     def scheduled_time(self) -> _timestamp_pb2.Timestamp:
-        """For which instant of the schedule. For a trigger: when it was seen."""
+        """For which instant of the schedule. For a trigger: when it was seen. For a failover: for which instant the crashed
+        execution was, as far as is known.
+        """
 
     @_builtins.property
     def fire_time(self) -> _timestamp_pb2.Timestamp:

@@ -41,12 +41,15 @@ class ParticipantServiceStub:
     The stream's contract:
      1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails.
      2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
-     3. `Execute` is only sent for an item of the last `AssignmentChanged`, after its running node was created. An
-        item has at most one open execution.
+     3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
+        its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
+        one open execution.
      4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
      5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
         attaches again if it wants to go on.
      6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
+     7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
+        whole job. The application does not attach again by itself.
 
     Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
     configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
@@ -81,12 +84,15 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
     The stream's contract:
      1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails.
      2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
-     3. `Execute` is only sent for an item of the last `AssignmentChanged`, after its running node was created. An
-        item has at most one open execution.
+     3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
+        its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
+        one open execution.
      4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
      5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
         attaches again if it wants to go on.
      6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
+     7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
+        whole job. The application does not attach again by itself.
 
     Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
     configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
@@ -124,12 +130,15 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
         The stream's contract:
          1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails.
          2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
-         3. `Execute` is only sent for an item of the last `AssignmentChanged`, after its running node was created. An
-            item has at most one open execution.
+         3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
+            its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
+            one open execution.
          4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
          5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
             attaches again if it wants to go on.
          6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
+         7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
+            whole job. The application does not attach again by itself.
 
         Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
         configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
