@@ -154,12 +154,14 @@ class ZooKeeperServer(Process):
 class Sidecar(Process):
     """A sidecar with a Unix socket."""
 
-    def __init__(self, number: int, folder: Path, zookeeper: str, namespace: str, session_timeout: str = "6s"):
+    def __init__(
+        self, number: int, folder: Path, zookeeper: str, namespace: str, session_timeout: str = "6s", *settings: str
+    ):
         self.address = f"10.0.0.{number}"
         self.socket = folder / f"{number}.sock"
         arguments = [str(sidekeeper_binary()), "serve"]
         arguments += ["--listen", f"unix:{self.socket}", "--zookeeper", zookeeper, "--namespace", namespace]
-        arguments += ["--instance-ip", self.address, "--session-timeout", session_timeout]
+        arguments += ["--instance-ip", self.address, "--session-timeout", session_timeout, *settings]
         super().__init__(f"sidecar-{number}", arguments, folder, dict(os.environ), pipe=False)
 
 
@@ -322,8 +324,8 @@ class Fleet:
         self.tree = Tree(client, namespace)
         self.processes: list[Process] = []
 
-    def sidecar(self, number: int, session_timeout: str = "6s") -> Sidecar:
-        sidecar = Sidecar(number, self.folder, self.server.address, self.namespace, session_timeout)
+    def sidecar(self, number: int, session_timeout: str = "6s", *settings: str) -> Sidecar:
+        sidecar = Sidecar(number, self.folder, self.server.address, self.namespace, session_timeout, *settings)
         self.processes.append(sidecar)
         return sidecar
 

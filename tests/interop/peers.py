@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Protocol
 
-from harness import JOB, NEVER, PATIENCE, ROOT, Application, Fleet, Steered, eventually, free_port
+from harness import JOB, NEVER, PATIENCE, ROOT, Application, Fleet, Steered, eventually, free_port, sidekeeper_binary
 
 #: Name of the Java job's class: what is in the job's root node.
 JOB_CLASS = "sidekeeper.interop.OrderJob"
@@ -45,6 +46,13 @@ def elasticjob_version() -> tuple[int, ...]:
     raise RuntimeError(f"no ElasticJob in {jars}: run tests/interop/install.sh")
 
 
+@lru_cache(maxsize=1)
+def answers_dumps() -> bool:
+    """Whether the sidecar that is tested has ElasticJob's dump command."""
+    told = subprocess.run([sidekeeper_binary(), "serve", "--help"], capture_output=True, text=True, check=True)
+    return "--dump-listen" in told.stdout
+
+
 class _JavaProcess(Steered):
     """A JVM with one of the programs of this folder."""
 
@@ -65,6 +73,8 @@ class Member(Protocol):
 
     name: str
     address: str
+    #: Where it answers ElasticJob's dump command.
+    dump_port: int
 
     @property
     def instance(self) -> str: ...
@@ -122,7 +132,9 @@ class Ours(Application):
     """An application beside a sidecar, together an instance like a Java one."""
 
     def __init__(self, number: int, name: str, fleet: MixedFleet, session: float, job: dict[str, Any]):
-        sidecar = fleet.sidecar(number, session_timeout=f"{int(session * 1000)}ms")
+        self.dump_port = free_port()
+        settings = ["--dump-listen", f"127.0.0.1:{self.dump_port}"] if answers_dumps() else []
+        sidecar = fleet.sidecar(number, f"{int(session * 1000)}ms", *settings)
         self.address = sidecar.address
         super().__init__(name, sidecar, fleet.folder, {"job_class": JOB_CLASS, **job})
 
