@@ -367,6 +367,14 @@ class Fleet:
         for process in reversed(self.processes):
             process.kill()
 
+    def panics(self) -> list[str]:
+        """What sidecars have said when they panicked: there is no state in which they may."""
+        return [
+            f"{process.name}: {text[text.index('panicked at') :][:4000]}"
+            for process in self.processes
+            if "panicked at" in (text := process.log.read_text(errors="replace"))
+        ]
+
     def logs(self) -> str:
         """Returns the ends of all logs."""
         return "\n".join(

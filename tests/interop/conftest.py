@@ -66,7 +66,9 @@ def fleet(
     fleet.end()
     if failed:
         request.node.add_report_section("teardown", "logs", fleet.logs())
+    panics = fleet.panics()
     fleet.remove_files()
+    assert not panics, "\n".join(panics)
     fleet.assert_none_twice()
 
 
