@@ -68,7 +68,7 @@ def run(fleet: MixedFleet, seconds: float, chance: random.Random) -> list[Kill]:
         victim = alive[slot]
         owned = frozenset(fleet.items_of(victim))
         # So that about half of the kills meet it while it executes.
-        time.sleep(INTERVAL - time.time() % INTERVAL + chance.uniform(0.0, 1.0))
+        time.sleep(INTERVAL - time.time() % INTERVAL + chance.uniform(0.0, 0.5))
         at = time.time()
         victim.die()
         kills.append(Kill(at, victim.name, owned, frozenset(executing(victim.events("start", "end")))))
@@ -84,7 +84,8 @@ def run(fleet: MixedFleet, seconds: float, chance: random.Random) -> list[Kill]:
 def start(fleet: MixedFleet, slot: tuple[str, int]) -> Member:
     kind, number = slot
     member = fleet.member(kind, number, SESSION, **JOB)
-    member.command("duration 500")
+    # Java executes a few items at a time: even half of the fleet has to be done before the next fire.
+    member.command("duration 150")
     return member
 
 
