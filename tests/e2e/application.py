@@ -67,7 +67,7 @@ def handler(execution: sidekeeper.Execution) -> None:
     end = time.monotonic() + Orders.duration
     while Orders.holding_all or execution.item in Orders.held or time.monotonic() < end:
         if execution.cancelled.wait(0.01):
-            tell("cancelled", **told, reason=execution.cancelled.reason.name)
+            tell("cancelled", **told, reason=getattr(execution.cancelled.reason, "name", None))
             execution.raise_if_cancelled()
     if execution.item in Orders.failing:
         tell("failed", **told)

@@ -130,7 +130,7 @@ class ZooKeeperServer(Process):
         eventually("ZooKeeper serves", lambda: "Mode:" in self.ask("srvr"), timeout=3 * PATIENCE)
 
     def restart(self, away: float = 0.0) -> None:
-        """Kills the server and, that many seconds later, starts it on the same data and port; returns when it serves."""
+        """Kills the server, and starts it that many seconds later on the same data and port; returns when it serves."""
         self.kill()
         time.sleep(away)
         self._start()

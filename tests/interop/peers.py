@@ -95,6 +95,8 @@ class Member(Protocol):
 
     def thaw(self) -> None: ...
 
+    def kill(self) -> None: ...
+
 
 class Java(_JavaProcess):
     """An instance of ElasticJob."""
@@ -294,7 +296,7 @@ class MixedFleet(Fleet):
         return [execution for member in self.members() for execution in self._executions_of(member)]
 
     def _executions_of(self, member: Member) -> list[Execution]:
-        found = []
+        found: list[tuple[dict[str, Any], dict[str, Any] | None]] = []
         open_starts: dict[int, dict[str, Any]] = {}
         for event in member.events("start", "end", "failed", "interrupted", "cancelled"):
             if event["event"] == "start":

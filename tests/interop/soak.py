@@ -32,8 +32,8 @@ INTERVAL = 2.0
 KILL_INTERVAL = 15.0
 SESSION = 3.0
 
-#: How long after a kill all fires are whole again: the session, a look at it, and a fire that divides anew; and how long
-#: takeovers may take, in seconds.
+#: How long after a kill all fires are whole again: the session, a look at it, and a fire that divides anew; and how
+#: long takeovers may take, in seconds.
 RECOVERY = SESSION + 1.0 + 3 * INTERVAL
 
 JOB = {

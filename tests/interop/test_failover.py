@@ -25,7 +25,7 @@ def crash(fleet: MixedFleet, leader: str, crashed: str, total: int) -> tuple[Mem
 @pytest.mark.parametrize("leader", LEADERS)
 @pytest.mark.parametrize("crashed", KINDS)
 def test_one_item(fleet: MixedFleet, leader: str, crashed: str) -> None:
-    dead, alive, [item], fire = crash(fleet, leader, crashed, total=2)
+    _, alive, [item], fire = crash(fleet, leader, crashed, total=2)
     eventually("taken over", lambda: item in fleet.executed(fire))
     fleet.assert_once(fire, total=2)
     taken = [one for one in fleet.told(fire) if one.item == item and one.outcome == "end"]
@@ -41,7 +41,7 @@ def test_one_item(fleet: MixedFleet, leader: str, crashed: str) -> None:
 @pytest.mark.parametrize("leader", LEADERS)
 @pytest.mark.parametrize("crashed", KINDS)
 def test_two_items_at_once(fleet: MixedFleet, leader: str, crashed: str) -> None:
-    dead, alive, items, fire = crash(fleet, leader, crashed, total=4)
+    _, alive, items, fire = crash(fleet, leader, crashed, total=4)
     eventually("taken over", lambda: fleet.executed(fire) >= set(items))
     fleet.divide(alive)
     fleet.assert_once(fleet.fire())
@@ -77,8 +77,7 @@ def test_a_busy_survivor_takes_items_when_it_is_done(fleet: MixedFleet, survivor
 @pytest.mark.parametrize("crashed", KINDS)
 def test_survivors_of_both_kinds_share_what_is_left(fleet: MixedFleet, crashed: str) -> None:
     """Java survivors flag, and delete running nodes, each on its own (H11): nothing may be lost by that."""
-    members = [fleet.java(1, failover=True), fleet.ours(1, failover=True)]
-    members += [fleet.java(2, failover=True), fleet.ours(2, failover=True)]
+    members = [fleet.member(kind, number, failover=True) for number in (1, 2) for kind in KINDS]
     fleet.divide(*members, total=4)
     dead = members[0 if crashed == "java" else 1]
     [item] = fleet.items_of(dead)

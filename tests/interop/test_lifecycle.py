@@ -1,4 +1,4 @@
-"""Each call of ElasticJob's lifecycle API has the same effect on, and the same answer about, a fleet of ours as of Java.
+"""Each call of ElasticJob's lifecycle API does the same to, and tells the same about, a fleet of ours and one of Java.
 
 Each test runs once on two Java instances and once on two of ours; what differs is said where it does.
 """

@@ -12,8 +12,8 @@ EVERY_TWO_SECONDS = "0/2 * * * * ?"
 @pytest.mark.parametrize("leader", LEADERS)
 def test_ours_makes_up_at_once(fleet: MixedFleet, leader: str) -> None:
     fleet.interval = 2.0
-    java, ours = fleet.pair(leader, cron=EVERY_TWO_SECONDS)
-    item, other = fleet.items_of(ours)
+    _java, ours = fleet.pair(leader, cron=EVERY_TWO_SECONDS)
+    item, _other = fleet.items_of(ours)
     ours.command(f"hold {item}")
     fleet.wait_running(ours, [item])
     eventually("flagged", lambda: fleet.tree.get(f"sharding/{item}/misfire") is not None)
@@ -30,7 +30,7 @@ def test_ours_makes_up_at_once(fleet: MixedFleet, leader: str) -> None:
 @pytest.mark.parametrize("leader", LEADERS)
 def test_java_flags_and_makes_up_late(fleet: MixedFleet, leader: str) -> None:
     fleet.interval = 2.0
-    java, ours = fleet.pair(leader, cron=EVERY_TWO_SECONDS)
+    java, _ours = fleet.pair(leader, cron=EVERY_TWO_SECONDS)
     items = fleet.items_of(java)
     java.command(f"hold {items[0]}")
     fleet.wait_running(java, items[:1])
@@ -48,7 +48,7 @@ def test_java_flags_and_makes_up_late(fleet: MixedFleet, leader: str) -> None:
 @pytest.mark.parametrize("leader", LEADERS)
 def test_nothing_is_made_up_for_when_the_job_says_so(fleet: MixedFleet, leader: str) -> None:
     fleet.interval = 2.0
-    java, ours = fleet.pair(leader, cron=EVERY_TWO_SECONDS, misfire=False)
+    _java, ours = fleet.pair(leader, cron=EVERY_TWO_SECONDS, misfire=False)
     item, other = fleet.items_of(ours)
     ours.command(f"hold {item}")
     fleet.wait_running(ours, [item])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from harness import JOB, eventually
 from peers import LEADERS, TOTAL, MixedFleet, elasticjob_version, executing
@@ -32,7 +34,7 @@ def test_an_instance_sleeps_for_longer_than_its_session(fleet: MixedFleet, leade
 def test_an_instance_falls_asleep_while_it_executes(fleet: MixedFleet, frozen: str) -> None:
     """With failover the other executes its items; ours is told to stop, Java is not (H31)."""
     java, ours = fleet.pair("java" if frozen == "ours" else "ours", failover=True)
-    asleep, awake = (java, ours) if frozen == "java" else (ours, java)
+    asleep, _awake = (java, ours) if frozen == "java" else (ours, java)
     items = fleet.items_of(asleep)
     asleep.command("hold")
     fire = fleet.start_fire()
@@ -57,7 +59,7 @@ def test_an_instance_falls_asleep_while_it_executes(fleet: MixedFleet, frozen: s
 
 @pytest.mark.parametrize("failover", [False, True])
 def test_zookeeper_restarts_within_a_second(
-    fleet: MixedFleet, failover: bool, record_property: pytest.RecordProperty
+    fleet: MixedFleet, failover: bool, record_property: Callable[[str, object], None]
 ) -> None:
     """Java erases its own running nodes, and its instance for a moment (H2, H3): we neither do nor fall for it."""
     java, ours = fleet.pair("ours", session=8.0, failover=failover)
@@ -74,8 +76,10 @@ def test_zookeeper_restarts_within_a_second(
     eventually("connected", lambda: fleet.tree.client.connected)
     eventually(
         "Java has registered again",
-        lambda: (stat := fleet.tree.client.exists(fleet.tree.path(f"instances/{java.instance}")))
-        and stat.czxid > registered,
+        lambda: (
+            (stat := fleet.tree.client.exists(fleet.tree.path(f"instances/{java.instance}")))
+            and stat.czxid > registered
+        ),
     )
     # Ours has kept its registration and its running nodes.
     assert instance in fleet.tree.children("instances")

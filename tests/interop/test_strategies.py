@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from harness import JOB, eventually
 from peers import LEADERS, MixedFleet, elasticjob_version
@@ -44,7 +46,7 @@ def expected(strategy: str, instances: list[str]) -> dict[int, str]:
 @pytest.mark.parametrize("leader", LEADERS)
 @pytest.mark.parametrize("strategy", ["AVG_ALLOCATION", "ODEVITY", "ROUND_ROBIN"])
 def test_division(fleet: MixedFleet, leader: str, strategy: str) -> None:
-    job = {"job_sharding_strategy_type": strategy, "sharding_total_count": TOTAL}
+    job: dict[str, Any] = {"job_sharding_strategy_type": strategy, "sharding_total_count": TOTAL}
     java, ours = fleet.pair(leader, **job)
     members = [java, ours, fleet.ours(2, **job)]
     fleet.divide(*members, total=TOTAL)
@@ -55,7 +57,7 @@ def test_division(fleet: MixedFleet, leader: str, strategy: str) -> None:
 @NEW_IN_3_0_5
 @pytest.mark.parametrize("leader", LEADERS)
 def test_balance_of_several_items(fleet: MixedFleet, leader: str) -> None:
-    java, ours = fleet.pair(leader, job_sharding_strategy_type="SINGLE_SHARDING_BALANCE", sharding_total_count=3)
+    fleet.pair(leader, job_sharding_strategy_type="SINGLE_SHARDING_BALANCE", sharding_total_count=3)
     fleet.assert_once(fleet.fire(total=3), total=3)
 
 
@@ -63,7 +65,7 @@ def test_balance_of_several_items(fleet: MixedFleet, leader: str) -> None:
 @pytest.mark.parametrize("leader", LEADERS)
 def test_the_relay_of_one_item(fleet: MixedFleet, leader: str) -> None:
     """With one item and this strategy, the servers take turns, one execution each."""
-    job = {"job_sharding_strategy_type": "SINGLE_SHARDING_BALANCE", "sharding_total_count": 1}
+    job: dict[str, Any] = {"job_sharding_strategy_type": "SINGLE_SHARDING_BALANCE", "sharding_total_count": 1}
     first = fleet.member(leader, 1, **job)
     second = fleet.member("ours" if leader == "java" else "java", 1, **job)
     third = fleet.ours(2, **job)
@@ -73,14 +75,23 @@ def test_the_relay_of_one_item(fleet: MixedFleet, leader: str) -> None:
     members = {member.name: member.address for member in (first, second, third)}
     turns: list[str] = []
     for _ in range(7):
-        fire = fleet.fire(total=1)
-        fleet.assert_once(fire, total=1)
-        [executed] = [members[one.member] for one in fleet.told(fire)]
+        executed, following = take_turn(fleet, members)
         assert not turns or executed == turns[-1]
-        # Whoever has executed it names the next one.
-        turn = eventually(
-            "whose turn is next", lambda: (told := fleet.tree.get("next-job-instance-ip")) != executed and told
-        )
-        turns.append(turn)
+        turns.append(following)
     assert set(turns[:3]) == set(members.values())
     assert turns[3:6] == turns[:3]
+
+
+def take_turn(fleet: MixedFleet, members: dict[str, str]) -> tuple[str, str]:
+    """Has the job fire; returns the server that has executed it, and the one that it has named to be next."""
+    fire = fleet.fire(total=1)
+    fleet.assert_once(fire, total=1)
+    [executed] = [members[one.member] for one in fleet.told(fire)]
+
+    def named() -> str | None:
+        told = fleet.tree.get("next-job-instance-ip")
+        return None if told == executed else told
+
+    following = eventually("the next one named", named)
+    assert following is not None
+    return executed, following
