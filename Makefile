@@ -11,8 +11,8 @@ PYTHON := .tools/venv/bin/python
 BUF := .tools/node/node_modules/.bin/buf
 CARGO_DENY_VERSION := 0.20.2
 
-# Which tests `make test` runs: any of rust, client, e2e.
-PARTS ?= rust client e2e
+# Which tests `make test` runs: any of rust, client, e2e, interop.
+PARTS ?= rust client e2e interop
 # Which parts `make bench` measures. Empty: all.
 BENCH ?=
 # A ZooKeeper for the demo, host:port. Empty: the registry embedded in the sidecar.
@@ -31,8 +31,28 @@ demo: binary client ## show it at work; ZOOKEEPER=host:port to use a ZooKeeper
 	$(PYTHON) examples/demo/demo.py --sidekeeper $(BINARY) $(if $(ZOOKEEPER),--zookeeper $(ZOOKEEPER))
 
 .PHONY: test
-test: ## run all tests, or some of them: PARTS="rust client e2e"
+test: ## run all tests, or some of them: PARTS="rust client e2e interop"
 	.ci/test $(PARTS)
+
+.PHONY: interop
+interop: ## run sidecars and ElasticJob in Java as instances of one job
+	.ci/test interop
+
+.PHONY: interop-requests
+interop-requests: interop-tools ## count what a fire costs ZooKeeper, for sidecars and for Java
+	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/interop/requests_per_fire.py
+
+# How long `make soak` takes, in minutes.
+MINUTES ?= 10
+.PHONY: soak
+soak: interop-tools ## kill instances of a fleet with Java at random, for ten minutes; MINUTES=N
+	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/interop/soak.py --minutes $(MINUTES)
+
+.PHONY: interop-tools
+interop-tools: binary client .tools/python-tools
+	.ci/setup java
+	tests/support/zookeeper/install.sh
+	tests/interop/install.sh
 
 .PHONY: vectors
 vectors: ## run the vector tests only; SIDEKEEPER_VECTORS=DIR for vectors of your own
@@ -93,6 +113,7 @@ compose-check: .tools/bin/compose-check ## check docker-compose.yml and the Dock
 .PHONY: tools
 tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check ## install what the other targets need
 	tests/support/zookeeper/install.sh
+	tests/interop/install.sh
 
 .PHONY: clean
 clean: ## remove what was built and installed

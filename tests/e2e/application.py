@@ -1,6 +1,8 @@
 """An application for the end-to-end tests: tells what happens on its standard output, a JSON object a line.
 
-It holds executions open between the lines `hold` and `release` on its standard input.
+The lines on its standard input are commands; items are numbers with spaces between them, and none means all:
+`hold ITEMS` holds executions open until `release ITEMS`, `fail ITEMS` has these items fail from now on and no others,
+`duration MILLISECONDS` says how long executions take.
 """
 
 from __future__ import annotations
@@ -9,20 +11,43 @@ import json
 import os
 import sys
 import threading
+import time
 
 import sidekeeper
 
 JOB = os.environ["E2E_JOB"]
 
 app = sidekeeper.Application()
-released = threading.Event()
-released.set()
 lock = threading.Lock()
+
+
+class Orders:
+    """What the test has asked for."""
+
+    held: frozenset[int] = frozenset()
+    holding_all = False
+    failing: frozenset[int] = frozenset()
+    duration = 0.0
+
+
+def obey(command: str, items: frozenset[int]) -> None:
+    if command == "hold":
+        Orders.held |= items
+        Orders.holding_all |= not items
+    elif command == "release":
+        Orders.held = Orders.held - items if items else frozenset()
+        Orders.holding_all = Orders.holding_all and bool(items)
+    elif command == "fail":
+        Orders.failing = items
+    elif command == "duration":
+        Orders.duration = max(items) / 1000
+    else:
+        raise ValueError(f"no such command: {command}")
 
 
 def tell(event: str, **fields: object) -> None:
     with lock:
-        print(json.dumps({"event": event, **fields}), flush=True)
+        print(json.dumps({"event": event, **fields, "time": time.time()}), flush=True)
 
 
 @app.job(JOB, **json.loads(os.environ["E2E_CONFIGURATION"]))
@@ -39,8 +64,14 @@ def handler(execution: sidekeeper.Execution) -> None:
         "execution_id": execution.execution_id,
     }
     tell("start", **told)
-    while not released.wait(0.01):
-        execution.raise_if_cancelled()
+    end = time.monotonic() + Orders.duration
+    while Orders.holding_all or execution.item in Orders.held or time.monotonic() < end:
+        if execution.cancelled.wait(0.01):
+            tell("cancelled", **told, reason=getattr(execution.cancelled.reason, "name", None))
+            execution.raise_if_cancelled()
+    if execution.item in Orders.failing:
+        tell("failed", **told)
+        raise RuntimeError("told to fail")
     tell("end", **told)
 
 
@@ -60,11 +91,9 @@ def on_assignment(assignment: sidekeeper.Assignment) -> None:
 
 def read_commands() -> None:
     for line in sys.stdin:
-        if line.strip() == "hold":
-            released.clear()
-        else:
-            released.set()
-        tell(line.strip())
+        command, *items = line.split()
+        obey(command, frozenset(map(int, items)))
+        tell(command)
 
 
 threading.Thread(target=read_commands, daemon=True).start()

@@ -50,7 +50,9 @@ def fleet(
     fleet.end()
     if getattr(request.node, "failed", False):
         request.node.add_report_section("teardown", "logs", fleet.logs())
+    panics = fleet.panics()
     fleet.remove_files()
+    assert not panics, "\n".join(panics)
 
 
 @pytest.hookimpl(hookwrapper=True)

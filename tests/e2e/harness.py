@@ -87,6 +87,14 @@ class Process:
         self.popen.send_signal(signal.SIGTERM)
         assert self.popen.wait(PATIENCE) == 0, f"{self.name} ended with status {self.popen.returncode}"
 
+    def freeze(self) -> None:
+        """Stops the process where it is, until it is thawed."""
+        self.popen.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Lets the process go on."""
+        self.popen.send_signal(signal.SIGCONT)
+
 
 class ZooKeeperServer(Process):
     """A ZooKeeper server in a JVM of its own."""
@@ -108,15 +116,37 @@ class ZooKeeperServer(Process):
             "maxClientCnxns": 0,
             "preAllocSize": 64,
             "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
         }
         configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         java = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.extendedTypesEnabled=true"]
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        arguments = ["java", *java, "-cp", f"{library}/*", main, str(configuration)]
-        super().__init__("zookeeper", arguments, folder, dict(os.environ), pipe=False)
+        self._arguments = ["java", *java, "-cp", f"{library}/*", main, str(configuration)]
+        self._folder = folder
+        self._start()
+
+    def _start(self) -> None:
+        super().__init__("zookeeper", self._arguments, self._folder, dict(os.environ), pipe=False)
+        eventually("ZooKeeper serves", lambda: "Mode:" in self.ask("srvr"), timeout=3 * PATIENCE)
+
+    def restart(self, away: float = 0.0) -> None:
+        """Kills the server, and starts it that many seconds later on the same data and port; returns when it serves."""
+        self.kill()
+        time.sleep(away)
+        self._start()
+
+    def ask(self, word: str) -> str:
+        """Asks the server with one of its four-letter words. Empty: it does not answer."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(word.encode())
+                return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        except OSError:
+            return ""
 
     def client(self) -> KazooClient:
-        client = KazooClient(self.address, timeout=30)
+        retry = {"max_tries": -1, "delay": 0.1, "max_delay": 0.5}  # after a restart of the server, too
+        client = KazooClient(self.address, timeout=10, connection_retry=retry)
         client.start(timeout=PATIENCE)
         return client
 
@@ -135,19 +165,11 @@ class Sidecar(Process):
         super().__init__(f"sidecar-{number}", arguments, folder, dict(os.environ), pipe=False)
 
 
-class Application(Process):
-    """An application of ours beside a sidecar, and what it has told."""
+class Steered(Process):
+    """A process that takes commands on its standard input, and what it has told on its standard output."""
 
-    def __init__(self, name: str, sidecar: Sidecar, folder: Path, configuration: dict[str, Any]):
-        environment = {
-            **os.environ,
-            "SIDEKEEPER_ENDPOINT": f"unix://{sidecar.socket}",
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "clients/python"), os.environ.get("PYTHONPATH")])),
-            "E2E_JOB": JOB,
-            "E2E_CONFIGURATION": json.dumps(configuration),
-        }
-        super().__init__(name, [sys.executable, str(HERE / "application.py")], folder, environment, pipe=True)
-        self.sidecar = sidecar
+    def __init__(self, name: str, arguments: Sequence[str], folder: Path, environment: dict[str, str]):
+        super().__init__(name, arguments, folder, environment, pipe=True)
         self._events: list[dict[str, Any]] = []
         self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -156,6 +178,8 @@ class Application(Process):
     def _read(self) -> None:
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
+            if not line.endswith("\n"):
+                return  # killed while it told this
             with self._changed:
                 self._events.append(json.loads(line))
                 self._changed.notify_all()
@@ -168,10 +192,10 @@ class Application(Process):
         super().terminate()
         self._reader.join()
 
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        """What it has told of one kind, so far."""
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        """What it has told of some kinds, so far."""
         with self._changed:
-            return [event for event in self._events if event["event"] == kind]
+            return [event for event in self._events if event["event"] in kinds]
 
     def wait(self, what: str, look: Callable[[list[dict[str, Any]]], T], timeout: float = PATIENCE) -> T:
         """Waits until something true is seen in what it has told, and returns it."""
@@ -180,12 +204,32 @@ class Application(Process):
             assert seen, f"{self.name}, not within {timeout} s: {what}; told: {self._events[-5:]}"
             return seen
 
+    def say(self, line: str) -> None:
+        """Writes a line to its standard input."""
+        assert self.popen.stdin is not None
+        print(line, file=self.popen.stdin, flush=True)
+
     def command(self, command: str) -> None:
         """Gives it a command, and waits until it has taken it."""
-        before = len(self.events(command))
-        assert self.popen.stdin is not None
-        print(command, file=self.popen.stdin, flush=True)
-        self.wait(command, lambda events: sum(event["event"] == command for event in events) > before)
+        name = command.split()[0]
+        before = len(self.events(name))
+        self.say(command)
+        self.wait(command, lambda events: sum(event["event"] == name for event in events) > before)
+
+
+class Application(Steered):
+    """An application of ours beside a sidecar, and what it has told."""
+
+    def __init__(self, name: str, sidecar: Sidecar, folder: Path, configuration: dict[str, Any]):
+        environment = {
+            **os.environ,
+            "SIDEKEEPER_ENDPOINT": f"unix://{sidecar.socket}",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "clients/python"), os.environ.get("PYTHONPATH")])),
+            "E2E_JOB": JOB,
+            "E2E_CONFIGURATION": json.dumps(configuration),
+        }
+        super().__init__(name, [sys.executable, str(HERE / "application.py")], folder, environment)
+        self.sidecar = sidecar
 
     @property
     def instance(self) -> str:
@@ -232,15 +276,20 @@ class Tree:
     def delete(self, path: str) -> None:
         self.client.delete(self.path(path))
 
-    def fire_once(self) -> None:
-        """Has the job fire once, soon: gives it another schedule, as ElasticJob's console would.
-
-        The fire is two to three seconds ahead, so that all sidecars have seen the change by then.
-        """
-        at = datetime.now(timezone.utc) + timedelta(seconds=3)
+    def configure(self, **settings: Any) -> None:
+        """Changes settings of the job's configuration, under their names in YAML, as ElasticJob's console would."""
         configuration = yaml.safe_load(self.get("config") or "")
-        configuration["cron"] = f"{at.second} {at.minute} {at.hour} {at.day} {at.month} ? {at.year}"
-        self.set("config", yaml.safe_dump(configuration))
+        self.set("config", yaml.safe_dump({**configuration, **settings}))
+
+    def fire_once(self, ahead: float = 2.0) -> float:
+        """Has the job fire once, soon: gives it another schedule. Returns the time of the fire.
+
+        It is as many seconds ahead, or up to one less, so that all instances have seen the change by then. The schedule
+        has a second fire far away, because a Java peer forgets a schedule that has come to its end, and takes no other.
+        """
+        at = (datetime.now(timezone.utc) + timedelta(seconds=ahead)).replace(microsecond=0)
+        self.configure(cron=f"{at.second} {at.minute} {at.hour} {at.day} {at.month} ? {at.year},2099")
+        return at.timestamp()
 
     def owners(self) -> dict[int, str]:
         """The instance that each item belongs to."""
@@ -271,19 +320,19 @@ class Fleet:
     def __init__(self, folder: Path, server: ZooKeeperServer, client: KazooClient, namespace: str):
         self.folder = folder
         self.server = server
+        self.namespace = namespace
         self.tree = Tree(client, namespace)
-        self._namespace = namespace
-        self._processes: list[Process] = []
+        self.processes: list[Process] = []
 
     def sidecar(self, number: int, session_timeout: str = "6s", options: Sequence[str] = ()) -> Sidecar:
-        sidecar = Sidecar(number, self.folder, self.server.address, self._namespace, session_timeout, options)
-        self._processes.append(sidecar)
+        sidecar = Sidecar(number, self.folder, self.server.address, self.namespace, session_timeout, options)
+        self.processes.append(sidecar)
         return sidecar
 
     def application(self, sidecar: Sidecar, **configuration: Any) -> Application:
-        name = f"application-{len(self._processes)}"
+        name = f"application-{len(self.processes)}"
         application = Application(name, sidecar, self.folder, {"sharding_total_count": 6, **configuration})
-        self._processes.append(application)
+        self.processes.append(application)
         return application
 
     def three(self, session_timeout: str = "6s", **configuration: Any) -> list[Application]:
@@ -315,14 +364,22 @@ class Fleet:
 
     def end(self) -> None:
         """Kills what still runs: applications, then sidecars."""
-        for process in reversed(self._processes):
+        for process in reversed(self.processes):
             process.kill()
+
+    def panics(self) -> list[str]:
+        """What sidecars have said when they panicked: there is no state in which they may."""
+        return [
+            f"{process.name}: {text[text.index('panicked at') :][:4000]}"
+            for process in self.processes
+            if "panicked at" in (text := process.log.read_text(errors="replace"))
+        ]
 
     def logs(self) -> str:
         """Returns the ends of all logs."""
         return "\n".join(
             "\n".join([f"--- {process.name}", *process.log.read_text(errors="replace").splitlines()[-40:]])
-            for process in self._processes
+            for process in self.processes
         )
 
     def remove_files(self) -> None:

@@ -1,0 +1,156 @@
+"""A mixed fleet under random kills: nothing lost, nothing left, nobody stuck. Run by `make soak`.
+
+Two Java instances and two of ours share twenty items that fire every two seconds, with failover on. Every quarter of a
+minute one of them is killed as by kill -9, and started again a little later. Afterwards:
+
+- each item has been executed for each fire, unless its owner was dead when it fired: ElasticJob makes up for nothing
+  that an instance which was dead, and not yet known to be, would have executed;
+- what a dead instance was executing has been executed by another one;
+- no item has been executed twice for the same fire on instances of ours;
+- every item has an owner that is alive, and no node of an execution or a takeover is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
+
+from harness import ZooKeeperServer, eventually  # noqa: E402
+from peers import Member, MixedFleet, elasticjob_version, executing  # noqa: E402
+
+ITEMS = 20
+INTERVAL = 2.0
+KILL_INTERVAL = 15.0
+SESSION = 3.0
+
+#: How long after a kill all fires are whole again: the session, a look at it, and a fire that divides anew; and how
+#: long takeovers may take, in seconds.
+RECOVERY = SESSION + 1.0 + 3 * INTERVAL
+
+JOB = {
+    "sharding_total_count": ITEMS,
+    "cron": "0/2 * * * * ?",
+    "failover": True,
+    "concurrency": ITEMS,
+}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A member that was killed."""
+
+    at: float
+    member: str
+    owned: frozenset[int]
+    executing: frozenset[int]
+
+
+def run(fleet: MixedFleet, seconds: float, chance: random.Random) -> list[Kill]:
+    """Lets the fleet work, and kills and restarts its members; returns the kills."""
+    fleet.interval = INTERVAL
+    slots = [("java", 1), ("java", 2), ("ours", 1), ("ours", 2)]
+    alive = {slot: start(fleet, slot) for slot in slots}
+    fleet.divide(*alive.values(), total=ITEMS)
+    end = time.monotonic() + seconds
+    kills = []
+    while time.monotonic() < end - RECOVERY:
+        time.sleep(KILL_INTERVAL * chance.uniform(0.5, 1.0))
+        slot = chance.choice(slots)
+        victim = alive[slot]
+        owned = frozenset(fleet.items_of(victim))
+        # So that about half of the kills meet it while it executes.
+        time.sleep(INTERVAL - time.time() % INTERVAL + chance.uniform(0.0, 0.5))
+        at = time.time()
+        victim.die()
+        kills.append(Kill(at, victim.name, owned, frozenset(executing(victim.events("start", "end")))))
+        print(f"{time.strftime('%H:%M:%S')} killed {victim.name} executing {sorted(kills[-1].executing)}", flush=True)
+        time.sleep(chance.uniform(0.0, 2 * SESSION))
+        alive[slot] = start(fleet, slot)
+    time.sleep(RECOVERY)
+    fleet.divide(*alive.values(), total=ITEMS)
+    fleet.wait_fires(2, total=ITEMS)
+    return kills
+
+
+def start(fleet: MixedFleet, slot: tuple[str, int]) -> Member:
+    kind, number = slot
+    member = fleet.member(kind, number, SESSION, **JOB)
+    # Java executes a few items at a time: even half of the fleet has to be done before the next fire.
+    member.command("duration 150")
+    return member
+
+
+def judge(fleet: MixedFleet, kills: list[Kill]) -> list[str]:
+    """Returns what went wrong."""
+    problems = []
+    executions = [one for one in fleet.executions() if one.outcome == "end"]
+    done = {(one.fire, one.item) for one in executions}
+    first = min(one.fire for one in executions) + 3 * INTERVAL
+    last = max(one.fire for one in executions) - 2 * INTERVAL
+    fires = [first + number * INTERVAL for number in range(int((last - first) / INTERVAL) + 1)]
+    excused = 0
+    for fire in fires:
+        for item in range(ITEMS):
+            if (fire, item) in done:
+                continue
+            if any(kill.at - INTERVAL <= fire <= kill.at + RECOVERY and item in kill.owned for kill in kills):
+                excused += 1
+            else:
+                problems.append(f"item {item} was not executed for the fire of {time.ctime(fire)}")
+    for kill in kills:
+        for item in kill.executing:
+            if not any(one.item == item and kill.at < one.started < kill.at + RECOVERY for one in executions):
+                problems.append(f"item {item}, which {kill.member} was executing, was not taken over")
+    try:
+        fleet.assert_none_twice()
+    except AssertionError as error:
+        problems.append(f"executed twice: {error}")
+    sources = sorted({one.source or "by Java" for one in executions})
+    told = {source: sum((one.source or "by Java") == source for one in executions) for source in sources}
+    print(f"{len(fires)} fires, {len(executions)} executions {told}, {len(kills)} kills, {excused} owned by the dead")
+    return problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    arguments = parser.parse_args()
+    version = ".".join(map(str, elasticjob_version()))
+    print(f"{arguments.minutes} minutes, seed {arguments.seed}, ElasticJob {version}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="sk-zk-") as folder:
+        server = ZooKeeperServer(Path(folder))
+        client = server.client()
+        namespace = f"soak-{uuid.uuid4().hex[:8]}"
+        fleet = MixedFleet(Path(tempfile.mkdtemp(prefix="sk-")), server, client, namespace)
+        try:
+            kills = run(fleet, arguments.minutes * 60, random.Random(arguments.seed))
+            fleet.tree.configure(cron="0 0 0 1 1 ? 2099")
+            problems = judge(fleet, kills)
+            eventually("no leftovers", lambda: not fleet.leftovers())
+        except AssertionError as error:
+            problems = [str(error), fleet.state()]
+        if problems:
+            print("\n".join(problems))
+            print(f"logs: {fleet.folder}")
+            fleet.end()
+        else:
+            print("nothing lost, nothing left")
+            fleet.end()
+            fleet.remove_files()
+        client.stop()
+        server.kill()
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

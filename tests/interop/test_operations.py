@@ -1,0 +1,124 @@
+"""What operators do through ElasticJob's lifecycle API, to fleets of both kinds."""
+
+from __future__ import annotations
+
+import pytest
+from harness import JOB, PATIENCE, eventually
+from peers import LEADERS, TOTAL, Lifecycle, MixedFleet
+
+KINDS = ["java", "ours"]
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_a_disabled_item_is_not_executed(fleet: MixedFleet, lifecycle: Lifecycle, leader: str) -> None:
+    java, ours = fleet.pair(leader)
+    disabled = {fleet.items_of(java)[0], fleet.items_of(ours)[0]}
+    for item in disabled:
+        lifecycle.call("ShardingOperate", "disable", JOB, str(item))
+    rest = set(range(TOTAL)) - disabled
+    fires = [fleet.fire(rest), fleet.fire(rest)]
+    assert [set(fleet.counts(fire)) for fire in fires] == [rest, rest]
+    for item in disabled:
+        lifecycle.call("ShardingOperate", "enable", JOB, str(item))
+    fleet.assert_once(fleet.fire())
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+@pytest.mark.parametrize("disabled", KINDS)
+def test_a_disabled_server_owns_nothing(fleet: MixedFleet, lifecycle: Lifecycle, leader: str, disabled: str) -> None:
+    java, ours = fleet.pair(leader)
+    off, on = (java, ours) if disabled == "java" else (ours, java)
+    lifecycle.operate("disable", JOB, off.address)
+    fleet.assert_leads(on)
+    fleet.divide(on)
+    fire = fleet.fire()
+    fleet.assert_once(fire)
+    assert {one.member for one in fleet.told(fire)} == {on.name}
+    lifecycle.operate("enable", JOB, off.address)
+    fleet.divide(java, ours)
+    fleet.assert_once(fleet.fire())
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_trigger(fleet: MixedFleet, lifecycle: Lifecycle, leader: str) -> None:
+    _java, ours = fleet.pair(leader)
+    before = len(fleet.executions())
+    lifecycle.operate("trigger", JOB)
+    eventually("each item once more", lambda: len(fleet.executions()) >= before + TOTAL)
+    fleet.assert_clean()
+    triggered = fleet.executions()
+    assert len(triggered) == before + TOTAL
+    assert sorted(one.item for one in triggered if one.source == "TRIGGER") == fleet.items_of(ours)
+    fleet.assert_once(fleet.fire())
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+@pytest.mark.parametrize("stopped", KINDS)
+def test_remote_stop(fleet: MixedFleet, lifecycle: Lifecycle, leader: str, stopped: str) -> None:
+    java, ours = fleet.pair(leader)
+    off, on = (java, ours) if stopped == "java" else (ours, java)
+    lifecycle.operate("shutdown", JOB, off.address)
+    fleet.gone(off)
+    fleet.assert_leads(on)
+    fleet.divide(on)
+    fire = fleet.fire()
+    fleet.assert_once(fire)
+    assert {one.member for one in fleet.told(fire)} == {on.name}
+    # It does not come back by itself.
+    assert fleet.tree.children("instances") == [on.instance]
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_remote_stop_of_all(fleet: MixedFleet, lifecycle: Lifecycle, leader: str) -> None:
+    _java, _ours = fleet.pair(leader)
+    lifecycle.operate("shutdown", JOB, None)
+    eventually("no instances", lambda: not fleet.tree.children("instances"))
+    eventually("no leader", lambda: fleet.leader() is None)
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_a_stopped_instance_finishes_first(fleet: MixedFleet, lifecycle: Lifecycle, leader: str) -> None:
+    java, ours = fleet.pair(leader)
+    items = fleet.items_of(ours)
+    ours.command("hold")
+    fire = fleet.start_fire()
+    fleet.wait_running(ours, items)
+    lifecycle.operate("shutdown", JOB, ours.address)
+    fleet.gone(ours)
+    ours.command("release")
+    eventually("all executed", lambda: fleet.executed(fire) == set(range(TOTAL)))
+    fleet.divide(java)
+    fleet.assert_once(fleet.fire())
+    fleet.assert_once()
+    fleet.assert_clean()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_off_job(fleet: MixedFleet, lifecycle: Lifecycle, kind: str) -> None:
+    first = fleet.member(kind, 1, cron=None if kind == "java" else "")
+    other = "ours" if kind == "java" else "java"
+    second = fleet.member(other, 1, cron=None if other == "java" else "")
+    java = first if kind == "java" else second
+    for call in (lambda: lifecycle.operate("trigger", JOB), lambda: java.command("trigger")):
+        before = len(fleet.executions())
+        call()
+        eventually("each item once more", lambda: len(fleet.executions()) >= before + TOTAL)
+        fleet.assert_clean()
+        executed = fleet.executions()
+        assert len(executed) == before + TOTAL
+        assert all(one.outcome == "end" for one in executed)
+    assert fleet.evenly([first.instance, second.instance])
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_a_failing_item_stops_nothing(fleet: MixedFleet, leader: str) -> None:
+    java, ours = fleet.pair(leader, failover=True)
+    failing = {fleet.items_of(java)[0], fleet.items_of(ours)[0]}
+    for member in (java, ours):
+        member.command("fail " + " ".join(map(str, failing)))
+    fire = fleet.fire(set(range(TOTAL)) - failing)
+    eventually("failed", lambda: {one.item for one in fleet.told(fire) if one.outcome == "failed"} == failing, PATIENCE)
+    fleet.assert_clean()
+    for member in (java, ours):
+        member.command("fail")
+    fleet.assert_once(fleet.fire())
