@@ -89,6 +89,16 @@ def on_assignment(assignment: sidekeeper.Assignment) -> None:
     )
 
 
+@app.on_before_first(JOB)
+def on_before_first(fire: sidekeeper.Round) -> None:
+    tell("once_before", scheduled=fire.scheduled_time.timestamp())
+
+
+@app.on_after_last(JOB)
+def on_after_last(fire: sidekeeper.Round) -> None:
+    tell("once_after", scheduled=fire.scheduled_time.timestamp())
+
+
 def read_commands() -> None:
     for line in sys.stdin:
         command, *items = line.split()
