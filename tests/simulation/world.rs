@@ -674,6 +674,37 @@ impl World {
         }
     }
 
+    /// Somebody writes a node of the job, whatever it holds.
+    pub fn put_bytes(&mut self, relative: &str, data: &[u8]) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns/job").unwrap().child(relative);
+        // A node that our own instances delete at the same time may be gone again.
+        if let Ok(false) = session.ensure(&path, NodeKind::Persistent, data).now_or_never().unwrap() {
+            let _ = session.commit(vec![Operation::set(path, data)]).now_or_never().unwrap();
+        }
+    }
+
+    /// What a node of the job holds.
+    pub fn get(&self, relative: &str) -> Option<Vec<u8>> {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns/job").unwrap().child(relative);
+        session.get(&path).now_or_never().unwrap().unwrap().map(|node| node.data.to_vec())
+    }
+
+    /// Deletes a node of the job, and what is above it and holds nothing else.
+    pub fn remove_with_parents(&mut self, relative: &str) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let root = Path::parse("/ns/job").unwrap();
+        let mut path = root.child(relative);
+        while path != root && path.parent().is_some_and(|parent| parent != root) {
+            let _ = session.commit(vec![Operation::delete(path.clone())]).now_or_never().unwrap();
+            path = path.parent().unwrap();
+        }
+        if path != root && relative == path.name() {
+            let _ = session.commit(vec![Operation::delete(path)]).now_or_never().unwrap();
+        }
+    }
+
     /// An operator, or a peer, deletes a node of the job.
     pub fn remove(&mut self, relative: &str) {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
