@@ -72,6 +72,9 @@ pub(super) struct Executions {
     pub(super) reported: Vec<Item>,
     /// What the completion in flight deletes: the item, and where its running node is in the transaction.
     pub(super) completing: Vec<(Item, Option<usize>)>,
+    /// The highest token told for each item. Executions that are not monitored have the assignment's, which is older
+    /// than those of executions that were monitored before.
+    tokens: BTreeMap<Item, FencingToken>,
     pub(super) suspicious: bool,
     pub(super) investigated: Option<Duration>,
 }
@@ -89,6 +92,7 @@ impl Executions {
             unresolved: BTreeMap::new(),
             reported: Vec::new(),
             completing: Vec::new(),
+            tokens: BTreeMap::new(),
             suspicious: false,
             investigated: None,
         }
@@ -262,6 +266,9 @@ impl Participant {
         for (item, Starting { planned, index }) in starting {
             let assigned = || self.told.executable_item(item).map(|assigned| assigned.token);
             let Some(token) = tokens.get(index).copied().flatten().or_else(assigned) else { continue };
+            let highest = self.executions.tokens.entry(item).or_insert(token);
+            let token = token.max(*highest);
+            *highest = token;
             // A longer one fits into no trace table, and a fire of thousands of items would carry each of them in each
             // message.
             let task_id = match together.len() <= task_id::BYTES_MAX {
