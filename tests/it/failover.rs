@@ -1,6 +1,7 @@
 //! Items of crashed instances are executed by others (P5, protocol 7), on one sidecar and on several.
 
 use sidekeeper::proto::{Execute, ExecutionSource, JobConfiguration};
+use sidekeeper::tree::{NodeKind, Operation};
 
 use crate::ground::{App, Ground, Tree, job, request};
 
@@ -140,5 +141,35 @@ async fn h14_a_failover_that_is_switched_off_leaves_nothing_behind() {
     ground.outside.put("sharding/1/failovering", "10.9.9.9@-@x").await;
     let configuration = ground.outside.tree().await.text("config").unwrap();
     ground.outside.put("config", configuration.replace("failover: true", "failover: false")).await;
+    ground.outside.until("nothing to be left", nothing_left).await;
+}
+
+#[tokio::test]
+async fn h35_a_disabled_item_is_not_taken_over_until_it_is_enabled() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(request(triggered(2))).await;
+    app.assigned(&[0, 1]).await;
+    ground.outside.quiet().await;
+    ground.outside.put("sharding/0/disabled", "").await;
+    // Both flags in one go, so that whoever takes one has seen the other.
+    let mut flags = vec![];
+    for (node, kind) in [
+        ("leader/failover", NodeKind::Persistent),
+        ("leader/failover/items", NodeKind::Persistent),
+        ("leader/failover/items/0", NodeKind::Persistent),
+        ("leader/failover/items/1", NodeKind::Persistent),
+    ] {
+        flags.push(Operation::create(ground.outside.path(node), kind, ""));
+    }
+    ground.outside.commit(flags).await;
+    let enabled = app.execute().await;
+    assert_eq!((enabled.item, enabled.source()), (1, ExecutionSource::Failover));
+    app.done(&enabled).await;
+    assert!(ground.outside.tree().await.has("leader/failover/items/0"));
+    ground.outside.delete("sharding/0/disabled").await;
+    let disabled = app.execute().await;
+    assert_eq!((disabled.item, disabled.source()), (0, ExecutionSource::Failover));
+    app.done(&disabled).await;
     ground.outside.until("nothing to be left", nothing_left).await;
 }

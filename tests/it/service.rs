@@ -154,3 +154,18 @@ async fn anybody_may_look_at_a_job() {
     assert_eq!((&state.items[0].instance_id, state.items[0].fencing_token), (id, app.token(0)));
     assert!(state.next_fire_time.is_some() && state.problems.is_empty(), "{state:#?}");
 }
+
+#[tokio::test]
+async fn h33_an_owner_that_is_not_online_is_shown_all_the_same() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    for (node, data) in
+        [("config", "{jobName: orders, shardingTotalCount: 1}"), ("sharding/0/instance", "10.9.9.9@-@1")]
+    {
+        ground.outside.put(node, data).await;
+    }
+    let mut watcher = host.watch().await;
+    let state = watcher.until("the item", |state| state.items.len() == 1).await;
+    assert_eq!((state.instances.len(), state.items[0].instance_id.as_str()), (0, "10.9.9.9@-@1"));
+    assert!(state.items[0].fencing_token > 0);
+}

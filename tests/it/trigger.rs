@@ -1,6 +1,6 @@
 //! Somebody asks an instance to fire now (protocol 6.6), as the lifecycle API does.
 
-use sidekeeper::proto::{ExecutionSource, JobConfiguration};
+use sidekeeper::proto::{ExecutionSource, JobConfiguration, SessionState};
 
 use crate::ground::{App, Ground, job, request, ticking};
 
@@ -60,4 +60,24 @@ async fn a_trigger_for_a_disabled_server_is_swallowed() {
     taken(&ground).await;
     ground.outside.put("servers/10.0.0.1", "ENABLED").await;
     assert_eq!(app.execute().await.source(), ExecutionSource::Schedule);
+}
+
+#[tokio::test]
+async fn h27_a_job_without_schedule_survives_an_interruption() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(request(JobConfiguration { cron: String::new(), ..job(1) })).await;
+    app.assigned(&[0]).await;
+    let before = ground.outside.quiet().await;
+    let session = before.session_of(&app.attached.instance_id);
+    ground.registry.suspend(session);
+    app.session(SessionState::Suspended).await;
+    ground.registry.resume(session);
+    app.session(SessionState::Connected).await;
+    trigger(&ground, &app).await;
+    let execute = app.execute().await;
+    assert_eq!(execute.source(), ExecutionSource::Trigger);
+    app.done(&execute).await;
+    let instance = format!("instances/{}", app.attached.instance_id);
+    assert_eq!(ground.outside.tree().await.created(&instance), before.created(&instance));
 }
