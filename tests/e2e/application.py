@@ -89,6 +89,16 @@ def on_assignment(assignment: sidekeeper.Assignment) -> None:
     )
 
 
+@app.on_before_first(JOB)
+def before_first(_: object) -> None:
+    tell("once_before")
+
+
+@app.on_after_last(JOB)
+def after_last(_: object) -> None:
+    tell("once_after")
+
+
 def read_commands() -> None:
     for line in sys.stdin:
         command, *items = line.split()
