@@ -13,7 +13,7 @@ def test_join(fleet: MixedFleet, leader: str) -> None:
     fourth = fleet.java(2)
     fleet.divide(java, ours, third, fourth)
     fleet.assert_once(fleet.fire())
-    # A Java instance may see the old assignment for a moment after a Java leader has divided, and execute an item that is
+    # A Java instance may see the old assignment for a moment after a Java leader has divided, and execute what is
     # another one's by then.
     fleet.assert_nothing_lost()
     fleet.assert_clean()
