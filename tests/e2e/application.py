@@ -90,13 +90,13 @@ def on_assignment(assignment: sidekeeper.Assignment) -> None:
 
 
 @app.on_before_first(JOB)
-def on_before_first(fire: sidekeeper.Round) -> None:
-    tell("once_before", scheduled=fire.scheduled_time.timestamp())
+def before_first(_: object) -> None:
+    tell("once_before")
 
 
 @app.on_after_last(JOB)
-def on_after_last(fire: sidekeeper.Round) -> None:
-    tell("once_after", scheduled=fire.scheduled_time.timestamp())
+def after_last(_: object) -> None:
+    tell("once_after")
 
 
 def read_commands() -> None:

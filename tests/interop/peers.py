@@ -73,6 +73,7 @@ class Member(Protocol):
 
     name: str
     address: str
+    popen: subprocess.Popen[str]
     #: Where it answers ElasticJob's dump command.
     dump_port: int
 

@@ -20,7 +20,7 @@ def test_the_total_goes_up_and_down(fleet: MixedFleet, leader: str) -> None:
         fire = fleet.fire(total=total)
         fleet.divide(java, ours, total=total)
         eventually("no other items", lambda: fleet.tree.children("sharding") == [str(item) for item in range(total)])
-        fleet.assert_once(fire, total=total)
+        fleet.assert_nothing_lost(fire, total=total)
         fleet.assert_once(fleet.fire(total=total), total=total)
     fleet.assert_clean()
 

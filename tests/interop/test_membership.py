@@ -12,8 +12,10 @@ def test_join(fleet: MixedFleet, leader: str) -> None:
     third = fleet.ours(2)
     fourth = fleet.java(2)
     fleet.divide(java, ours, third, fourth)
-    fleet.fire()
-    fleet.assert_once()
+    fleet.assert_once(fleet.fire())
+    # A Java instance may see the old assignment for a moment after a Java leader has divided, and execute what is
+    # another one's by then.
+    fleet.assert_nothing_lost()
     fleet.assert_clean()
 
 

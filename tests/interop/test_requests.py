@@ -1,4 +1,8 @@
-"""What a fire costs ZooKeeper, counted by itself (H21)."""
+"""What a fire costs ZooKeeper, counted by itself (H21).
+
+The goal, four for each instance and ten more, is met on a quiet machine: `make interop-requests` shows it. Beside other
+tests items end less together, and their ends travel in more transactions.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,11 @@ import statistics
 
 import pytest
 from harness import ZooKeeperServer
-from requests_per_fire import measure
+from requests_per_fire import ITEMS, measure
 
 
 @pytest.mark.parametrize("failover", [False, True])
 def test_a_fire_costs_few_requests(zookeeper: ZooKeeperServer, failover: bool) -> None:
-    """A small part of what Java needs (about a thousand): nothing is asked for item by item.
-
-    The goal, four for each instance and ten more, is held by `make interop-requests` on a machine that does nothing else:
-    how many reports travel together depends on how close together they come.
-    """
-    instances = 3
-    costs = measure(zookeeper, "ours", instances, failover, fires=3)
-    assert statistics.median(costs) <= 50, costs
+    """Fewer than one for each item, where Java needs about twenty."""
+    costs = measure(zookeeper, "ours", 3, failover, fires=3)
+    assert statistics.median(costs) < ITEMS, costs
