@@ -33,6 +33,8 @@ pub enum Purpose {
     Complete,
     /// Flag fires that met a busy item.
     FlagMisfire,
+    /// Remind a Java leader of items that belong to nobody.
+    Nudge,
     /// Remove a turn of somebody who is not there.
     RepairRelay,
     /// Delete a request to fire for which there is nothing to execute.
@@ -57,6 +59,7 @@ impl fmt::Display for Purpose {
             Self::Start => "start",
             Self::Complete => "complete",
             Self::FlagMisfire => "flag misfire",
+            Self::Nudge => "nudge",
             Self::RepairRelay => "repair relay",
             Self::TakeTrigger => "take trigger",
             Self::Guarantee => "register at a gate",

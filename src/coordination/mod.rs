@@ -6,9 +6,10 @@
 //!
 //! The decisions, in the order in which each step takes them:
 //! [`registration`] (are we an instance?), [`assignment`] (what is the application to know?), [`election`] (who
-//! leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `failover` (what did they leave unfinished?),
-//! [`ledger`] (what has been started?), [`fire`] (what is due?), `relay` (whose turn is it?), `trigger` (what was asked
-//! for?), `guarantee` (who acts for all?), [`execution`] (what starts?), `clock_check` (is our clock right?),
+//! leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `nudge` (whom has a Java leader forgotten?),
+//! `failover` (what did they leave unfinished?), [`ledger`] (what has been started?), [`fire`] (what is due?), `relay`
+//! (whose turn is it?), `trigger` (what was asked for?), `guarantee` (who acts for all?), [`execution`] (what starts?),
+//! `clock_check` (is our clock right?),
 //! [`completion`] (what has ended?), [`departure`] (how do we leave?).
 
 pub mod assignment;
@@ -27,6 +28,7 @@ mod guarantee;
 pub mod input;
 pub mod ledger;
 mod listener;
+mod nudge;
 pub mod operations;
 pub mod participant;
 pub mod pending;

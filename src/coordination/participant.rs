@@ -27,6 +27,7 @@ use super::fire::Fires;
 use super::guarantee::Guarantee;
 use super::input::{Input, Now, Ticket};
 use super::ledger::Ledger;
+use super::nudge::Nudge;
 use super::pending::Pending;
 use super::settings::Settings;
 use super::sharding::Sharding;
@@ -121,6 +122,7 @@ pub struct Participant {
     pub(super) election: Election,
     pub(super) sharding: Sharding,
     pub(super) crash: Crash,
+    pub(super) nudge: Nudge,
     pub(super) failover: Failover,
     pub(super) told: Told,
     pub(super) ledger: Ledger,
@@ -154,6 +156,7 @@ impl Participant {
             election: Election::default(),
             sharding: Sharding::default(),
             crash: Crash::default(),
+            nudge: Nudge::default(),
             failover: Failover::default(),
             told: Told::default(),
             ledger: Ledger::default(),
@@ -180,6 +183,7 @@ impl Participant {
             self.elect(now);
             self.look_for_crashes(now);
             self.shard(now);
+            self.nudge_leader(now);
             self.fail_over(now);
             self.repair_relay(now);
             self.consult_ledger(now);
@@ -210,6 +214,7 @@ impl Participant {
             self.pending.next_retry(now.mono),
             self.election.next_retry(now.mono),
             self.crash.next_retry(now.mono),
+            self.nudge.next_retry(now.mono),
             self.failover.next_retry(now.mono),
             self.ledger.next_retry(now.mono),
             self.guarantee.next_retry(now.mono),
@@ -279,6 +284,7 @@ impl Participant {
         self.election = Election::default();
         self.sharding = Sharding::default();
         self.crash = Crash::default();
+        self.nudge = Nudge::default();
         self.failover = Failover::default();
         self.ledger = Ledger::default();
         self.fires.forget();
@@ -311,6 +317,7 @@ impl Participant {
                     Purpose::Abdicate
                     | Purpose::FlagResharding
                     | Purpose::RepairRelay
+                    | Purpose::Nudge
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }
@@ -337,6 +344,7 @@ impl Participant {
                     | Purpose::Abdicate
                     | Purpose::FlagResharding
                     | Purpose::RepairRelay
+                    | Purpose::Nudge
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }

@@ -27,7 +27,7 @@ pub struct JobView {
     class: Option<String>,
     config: ConfigView,
     folders: BTreeSet<Folder>,
-    servers: BTreeMap<Ipv4Addr, ServerStatus>,
+    servers: BTreeMap<Ipv4Addr, (ServerStatus, i32)>,
     instances: BTreeMap<InstanceId, InstanceView>,
     leader: Option<LeaderView>,
     sharding_version: Option<i32>,
@@ -153,7 +153,7 @@ impl JobView {
                 self.config_version = Some(stat.version);
                 self.put_config(path, data);
             }
-            Place::Server(ip) => self.put_server(path, ip, data),
+            Place::Server(ip) => self.put_server(path, ip, data, stat.version),
             Place::Instance(id) => self.put_instance(path, id, data, stat),
             Place::Leader => {
                 let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
@@ -218,7 +218,7 @@ impl JobView {
         }
     }
 
-    fn put_server(&mut self, path: &Path, ip: &str, data: &[u8]) {
+    fn put_server(&mut self, path: &Path, ip: &str, data: &[u8], version: i32) {
         let Ok(address) = ip.parse() else {
             let text = format!("`{ip}` is not an IPv4 address; delete the node");
             self.problems.insert(path.clone(), text);
@@ -233,7 +233,7 @@ impl JobView {
                 ServerStatus::Unreadable
             }
         };
-        self.servers.insert(address, status);
+        self.servers.insert(address, (status, version));
         self.membership_revision += 1;
     }
 
@@ -403,7 +403,12 @@ impl JobView {
 
     /// A server's status; `None`: it has no node.
     pub fn server(&self, ip: Ipv4Addr) -> Option<ServerStatus> {
-        self.servers.get(&ip).copied()
+        self.servers.get(&ip).map(|(status, _)| *status)
+    }
+
+    /// The version of a server's node; `None`: it has none.
+    pub fn server_version(&self, ip: Ipv4Addr) -> Option<i32> {
+        self.servers.get(&ip).map(|(_, version)| *version)
     }
 
     /// Whether a server is enabled.

@@ -373,6 +373,7 @@ impl Runner {
                     | Purpose::TakeTrigger
                     | Purpose::CheckClock
                     | Purpose::RepairRelay
+                    | Purpose::Nudge
                     | Purpose::Leave => session.commit(transaction),
                 };
                 self.in_flight.push(Box::pin(async move {

@@ -333,3 +333,26 @@ fn p5_a_relay_s_item_that_is_missed_runs_with_whom_it_has_come_to() {
     assert_eq!(misfires.len(), 1, "{:?}", world.starts);
     assert_ne!(misfires[0].node, world.starts[0].node);
 }
+
+#[test]
+fn h5_a_java_leader_that_has_forgotten_somebody_is_reminded() {
+    let mut world = one_node(|_| {});
+    world.remove("leader/election/instance");
+    world.put("servers/10.9.9.9", "ENABLED");
+    world.put("instances/10.9.9.9@-@1", "jobInstanceId: 10.9.9.9@-@1\nserverIp: 10.9.9.9\n");
+    world.put("leader/election/instance", "10.9.9.9@-@1");
+    world.run_for(8_000);
+    let version = |world: &World| world.version("servers/10.0.0.1");
+    let before = version(&world);
+    // Nothing is wrong: the leader is left alone.
+    world.run_for(8_000);
+    assert_eq!(version(&world), before);
+    // It divides the items among somebody who is gone, and believes that all is well.
+    world.put("sharding/3/instance", "10.8.8.8@-@2");
+    world.run_for(4_000);
+    assert_eq!(version(&world), before);
+    world.run_for(8_000);
+    assert!(version(&world) > before);
+    assert_eq!(world.get("servers/10.0.0.1").unwrap(), b"ENABLED");
+    assert!(!world.paths().iter().any(|path| path.ends_with("/necessary")));
+}

@@ -686,6 +686,13 @@ impl World {
         }
     }
 
+    /// How often a node of the job was set.
+    pub fn version(&self, relative: &str) -> i32 {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns/job").unwrap().child(relative);
+        session.get(&path).now_or_never().unwrap().unwrap().unwrap().stat.version
+    }
+
     /// What a node of the job holds.
     pub fn get(&self, relative: &str) -> Option<Vec<u8>> {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
