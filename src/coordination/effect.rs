@@ -118,6 +118,8 @@ pub enum Effect {
         /// For which instant.
         scheduled: Timestamp,
     },
+    /// Close the application's stream; the participant goes on leaving.
+    CloseStream(EndReason),
     /// The participant has ended; close the application's stream.
     End(EndReason),
 }
@@ -186,6 +188,15 @@ pub enum EndReason {
     JobRemoved,
     /// Nobody has configured the job.
     NotConfigured,
+    /// The application did not report an execution that it was told to stop.
+    Disobedient {
+        /// The execution's item.
+        item: Item,
+        /// The execution.
+        execution_id: String,
+        /// For how long it was waited for.
+        grace: Duration,
+    },
     /// The job runs under another class or type.
     ClassConflict {
         /// What this application wants.
@@ -310,6 +321,8 @@ pub enum AssignmentReason {
 pub enum CancelReason {
     /// The session is lost.
     LeaseLost,
+    /// The execution's deadline has passed.
+    Deadline,
     /// The drain timeout has passed.
     DrainTimeout,
 }
@@ -357,6 +370,8 @@ pub struct Execute {
     pub scheduled: Timestamp,
     /// When it was started.
     pub fired: Timestamp,
+    /// When it has to be over; `None`: no limit.
+    pub deadline: Option<Timestamp>,
     /// The token.
     pub token: FencingToken,
 }

@@ -195,6 +195,7 @@ impl Participant {
             self.start(now);
             self.check_clock(now);
             self.complete(now);
+            self.enforce_deadlines(now);
             self.depart(now);
             self.investigate(now);
         }
@@ -218,6 +219,7 @@ impl Participant {
             self.failover.next_retry(now.mono),
             self.ledger.next_retry(now.mono),
             self.guarantee.next_retry(now.mono),
+            self.executions.deadlines.next_retry(now.mono),
             self.removal_settles(),
             drain,
         ];

@@ -7,6 +7,7 @@
 pub mod clock;
 mod held_latch;
 pub mod hub;
+mod latched;
 pub mod ledger;
 pub mod observer;
 pub mod operator;
