@@ -184,6 +184,7 @@ fn cancel_reason(reason: CancelReason) -> proto::CancelReason {
     match reason {
         CancelReason::LeaseLost => proto::CancelReason::LeaseLost,
         CancelReason::Deadline => proto::CancelReason::Deadline,
+        CancelReason::Operator => proto::CancelReason::Operator,
         CancelReason::DrainTimeout => proto::CancelReason::DrainTimeout,
     }
 }

@@ -12,9 +12,9 @@ use std::time::Duration;
 use crate::elasticjob::execution_policy::ExecutionPolicy;
 use crate::job::{Item, Problem};
 
-use super::effect::{CancelReason, Effect, EndReason, Event};
+use super::effect::{Answer, CancelReason, Cancelled, Effect, EndReason, Event};
 use super::execution::State;
-use super::input::Now;
+use super::input::{Now, Ticket};
 use super::participant::{Participant, Phase};
 
 /// Until when one execution may go on.
@@ -83,6 +83,30 @@ impl Participant {
         executions.deadlines.told.insert(number);
         let execution_id = executions.id(number);
         self.tell_event(Event::Cancel { execution_id, item, reason });
+    }
+
+    /// Stops what an operator wants to be stopped: the executions of these items, or all.
+    pub(super) fn cancel_by_operator(&mut self, ticket: Ticket, items: Option<&BTreeSet<Item>>) {
+        let wanted = |item: &Item| items.is_none_or(|items| items.contains(item));
+        let open = self.executions.open.iter().filter(|(item, _)| wanted(item));
+        let running = open.filter(|(_, open)| open.state == State::Running);
+        let running: Vec<_> =
+            running.map(|(item, open)| (*item, open.number, open.limit.cancelled)).collect();
+        let mut cancelled = Vec::new();
+        for (item, number, told) in running {
+            match told {
+                None => self.stop_execution(item, CancelReason::Operator),
+                // It was told to stop, and is not to be tried again because of that.
+                Some(_) => {
+                    if let Some(execution) = self.executions.open.get_mut(&item) {
+                        execution.limit.cancelled = Some(CancelReason::Operator);
+                    }
+                }
+            }
+            let execution_id = self.executions.id(number);
+            cancelled.push(Cancelled { item, execution_id, was_waiting: false });
+        }
+        self.effects.push(Effect::Answer(ticket, Answer::Cancelled(cancelled)));
     }
 
     /// Stops what has run for too long, and leaves if the application does not obey.

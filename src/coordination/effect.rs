@@ -131,6 +131,8 @@ pub enum Answer {
     Recorded(Vec<(String, CompletionStatus)>),
     /// The acknowledgement was taken.
     Acknowledged,
+    /// These executions were told to stop, or are not tried again.
+    Cancelled(Vec<Cancelled>),
     /// The listener's outcome was taken.
     ListenerReported {
         /// Whether the call was still waited for.
@@ -138,6 +140,17 @@ pub enum Answer {
     },
     /// The call was refused, and changed nothing.
     Refused(Refusal),
+}
+
+/// An execution that an operator has cancelled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cancelled {
+    /// Its item.
+    pub item: Item,
+    /// The execution; of one that waits to be tried again, the attempt that failed.
+    pub execution_id: String,
+    /// Whether it waited to be tried again.
+    pub was_waiting: bool,
 }
 
 /// Why a call was refused.
@@ -323,6 +336,8 @@ pub enum CancelReason {
     LeaseLost,
     /// The execution's deadline has passed.
     Deadline,
+    /// An operator asked for it.
+    Operator,
     /// The drain timeout has passed.
     DrainTimeout,
 }

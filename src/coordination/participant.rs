@@ -268,6 +268,7 @@ impl Participant {
             Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
             Input::Ledger(read) => self.ledger_read(now, read),
             Input::Report(ticket, results) => self.report(ticket, &results),
+            Input::Cancel(ticket, items) => self.cancel_by_operator(ticket, items.as_ref()),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
             Input::Detached => self.leave(EndReason::Detached),
             Input::Drain { deadline } => self.drain(now, deadline),

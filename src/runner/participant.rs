@@ -4,7 +4,7 @@
 //! else; then the watch before the results of commits, so that a result never overtakes its changes; the application
 //! last. Everything that is ready is taken in one step.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
 use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
 use crate::elasticjob::path::{Gate, Place};
-use crate::job::Generation;
+use crate::job::{Generation, Item};
 use crate::registry::{Session, SessionState, Watch};
 use crate::telemetry;
 use crate::tree::{NodeKind, Path, WatchEvent};
@@ -70,6 +70,8 @@ pub enum Command {
     Acknowledge(Generation, oneshot::Sender<Answer>),
     /// Take the outcome of a call of the listener; the error is what failed.
     Listener(String, Result<(), String>, oneshot::Sender<Answer>),
+    /// Tell executions to stop: those of these items, or all.
+    Cancel(Option<BTreeSet<Item>>, oneshot::Sender<Answer>),
     /// Leave in peace until the deadline, monotonic.
     Drain(Duration),
     /// Leave at once: another stream takes this one's place.
@@ -337,6 +339,10 @@ impl Runner {
             Command::Listener(call, outcome, answer) => {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::ListenerReport(ticket, call, outcome));
+            }
+            Command::Cancel(items, answer) => {
+                self.tickets.insert(ticket, answer);
+                inputs.push(Input::Cancel(ticket, items));
             }
             Command::Drain(deadline) => inputs.push(Input::Drain { deadline }),
             Command::Replace => {
