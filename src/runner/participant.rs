@@ -27,6 +27,7 @@ use crate::tree::{NodeKind, Path, WatchEvent};
 
 use super::clock::Clock;
 use super::held_latch::HeldLatch;
+use super::lease::Lease;
 use super::ledger;
 use super::session::Current;
 
@@ -103,6 +104,9 @@ pub struct Runner {
     namespace: Path,
     slow_after: Duration,
     current: Current,
+    lease: Lease,
+    /// The end of the lease as the core knows it.
+    leased: Option<Duration>,
     session: Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>,
     opening: Option<BoxFuture<'static, Option<Watch>>>,
     watch: Option<Watch>,
@@ -138,7 +142,7 @@ impl Runner {
         identity: Identity,
         namespace: Path,
         clock: Clock,
-        current: Current,
+        (current, lease): (Current, Lease),
         slow_after: Duration,
     ) -> (Self, Handle, Outlet) {
         let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE);
@@ -152,6 +156,8 @@ impl Runner {
             namespace,
             slow_after,
             current,
+            lease,
+            leased: None,
             session: None,
             opening: None,
             watch: None,
@@ -174,8 +180,10 @@ impl Runner {
     pub async fn run(mut self) {
         self.current.mark_changed();
         while !self.core.has_ended() {
-            let inputs = self.select().await;
+            let mut inputs = self.select().await;
+            // Read before the lease: a proof that comes in between must not be missed.
             let now = self.clock.now();
+            self.take_lease(&mut inputs);
             for effect in self.core.step(now, inputs) {
                 self.perform(now, effect);
             }
@@ -274,6 +282,19 @@ impl Runner {
             }
             Ready::Command(command) => self.take_command(command, inputs),
             Ready::Alarm => {}
+        }
+    }
+
+    /// Puts the news of the lease before everything else that concerns the session.
+    fn take_lease(&mut self, inputs: &mut Vec<Input>) {
+        let Some((session, _)) = &self.session else { return };
+        let proof = *self.lease.proof.borrow();
+        let Some(proof) = proof.filter(|proof| proof.session == session.id()) else { return };
+        let opened = inputs.iter().rposition(|input| matches!(input, Input::SessionOpened(_)));
+        if opened.is_some() || self.leased != Some(proof.until) {
+            self.leased = Some(proof.until);
+            let place = opened.map_or(0, |opened| opened + 1);
+            inputs.insert(place, Input::Leased { until: proof.until });
         }
     }
 
@@ -429,6 +450,11 @@ impl Runner {
                 let Some(held) = self.latches.remove(&gate) else { return };
                 self.in_flight.push(held.leave(gate, transactions));
             }
+            Effect::GiveUpSession => {
+                if let Some((session, _)) = &self.session {
+                    self.lease.give_up(session.id());
+                }
+            }
             Effect::Refresh => self.open_watch(),
             Effect::ReadLedger => {
                 let Some((session, _)) = &self.session else { return };
@@ -520,8 +546,8 @@ impl Runner {
                 info!(generation, count, ?items, leader, ?reason, "assignment");
                 None
             }
-            Event::SessionChanged(status) => {
-                info!(?status, "session");
+            Event::SessionChanged { status, remaining_lease } => {
+                info!(?status, ?remaining_lease, "session");
                 None
             }
             Event::Execute(_)
