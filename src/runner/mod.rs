@@ -2,7 +2,8 @@
 //!
 //! [`session`] keeps one session with the registry for the whole sidecar, [`lease`] proves it alive; [`participant`]
 //! runs one participant for each attached application stream; [`observer`] follows a job for those who only look;
-//! [`operator`] carries out what they command; [`hub`] knows who is attached; [`clock`] is the only reader of clocks and entropy.
+//! [`operator`] carries out what they command; [`hub`] knows who is attached; `watching` opens their watches;
+//! [`clock`] is the only reader of clocks and entropy.
 
 pub mod clock;
 mod held_latch;
@@ -14,3 +15,4 @@ pub mod operator;
 pub mod participant;
 pub mod session;
 pub mod snapshot;
+mod watching;

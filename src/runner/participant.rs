@@ -19,7 +19,7 @@ use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
 use crate::coordination::election::LATCH_LIMIT;
 use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
-use crate::elasticjob::path::{Gate, Place};
+use crate::elasticjob::path::Gate;
 use crate::job::Generation;
 use crate::registry::{Session, SessionState, Watch, latch};
 use crate::telemetry;
@@ -30,6 +30,7 @@ use super::held_latch::HeldLatch;
 use super::lease::Lease;
 use super::ledger;
 use super::session::Current;
+use super::watching::{open_watch, opened, receive};
 
 /// Calls of the application that wait to be taken; the callers beyond wait in their own tasks.
 const COMMAND_QUEUE: usize = 256;
@@ -561,31 +562,6 @@ impl Runner {
     }
 }
 
-/// Watches the job. Tries until the session is lost.
-async fn open_watch(session: Arc<dyn Session>, root: Path, clock: Clock) -> Option<Watch> {
-    let filter_root = root.clone();
-    let wants: Arc<dyn Fn(&Path) -> bool + Send + Sync> = Arc::new(move |path: &Path| {
-        path.relative_to(&filter_root).is_some_and(|relative| Place::of(relative).wants_data())
-    });
-    loop {
-        match session.watch(&root, Arc::clone(&wants)).await {
-            Ok(watch) => return Some(watch),
-            Err(error) => {
-                debug!(%root, %error, "cannot watch the job yet");
-                let mut state = session.state();
-                if *state.borrow_and_update() == SessionState::Lost {
-                    return None;
-                }
-                let pause = clock.now().mono.saturating_add(WATCH_PAUSE);
-                clock.sleep_until(Wakeup { wall: None, mono: Some(pause) }).await;
-            }
-        }
-    }
-}
-
-/// The pause between attempts to watch.
-const WATCH_PAUSE: Duration = Duration::from_millis(100);
-
 async fn session_changed(session: &mut Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>) {
     if let Some((_, state)) = session
         && state.changed().await.is_ok()
@@ -594,20 +570,6 @@ async fn session_changed(session: &mut Option<(Arc<dyn Session>, watch::Receiver
     }
     // Without a session, or when its state is final, only another session is news.
     std::future::pending().await
-}
-
-async fn receive(watch: &mut Option<Watch>) -> Option<WatchEvent> {
-    match watch {
-        Some(watch) => watch.recv().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn opened(opening: &mut Option<BoxFuture<'static, Option<Watch>>>) -> Option<Watch> {
-    match opening {
-        Some(opening) => opening.await,
-        None => std::future::pending().await,
-    }
 }
 
 async fn closed(outbox: Option<mpsc::Sender<Told>>) {
