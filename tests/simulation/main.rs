@@ -12,6 +12,7 @@
 
 mod cases;
 mod deadlines;
+mod lease;
 mod once;
 mod random;
 mod scenarios;
