@@ -54,6 +54,7 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp
                 traceparent,
                 tracestate,
                 job_name: job.to_string(),
+                attempt: execute.attempt,
             })
         }
         Event::Cancel { execution_id, item, reason } => Message::Cancel(proto::Cancel {

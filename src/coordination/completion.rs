@@ -15,6 +15,7 @@ use super::execution::{Executions, Report, State};
 use super::facts::Taker;
 use super::input::{ExecutionResult, Now, Ticket};
 use super::participant::{Participant, Phase};
+use super::retry::{Ended, Ending};
 use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// How often the view is read again because of running nodes in the way, at most.
@@ -26,6 +27,11 @@ impl Executions {
         let Some(execution) = self.open.remove(&item) else { return };
         self.by_number.remove(&execution.number);
         self.deadlines.forget(execution.number, execution.limit);
+        if let Some(ending) = execution.ending.filter(|_| status == CompletionStatus::Recorded) {
+            let (number, planned, cancelled) =
+                (execution.number, execution.planned, execution.limit.cancelled);
+            self.ended.push((item, Ended { number, planned, ending, cancelled }));
+        }
         for (ticket, place) in execution.waiting {
             let Some(report) = self.reports.get_mut(&ticket) else { continue };
             if let Some((_, record)) = report.records.get_mut(place) {
@@ -73,6 +79,7 @@ impl Participant {
                 (Some(item), Some(execution)) => {
                     if execution.state == State::Running {
                         execution.state = State::Reported;
+                        execution.ending = Some(Ending::from(&result.outcome));
                         executions.reported.push(item);
                     }
                     execution.waiting.push((ticket, place));

@@ -106,6 +106,9 @@ impl Participant {
             let execution_id = self.executions.id(number);
             cancelled.push(Cancelled { item, execution_id, was_waiting: false });
         }
+        let waiting: Vec<_> = self.items_to_retry().filter(wanted).collect();
+        cancelled.extend(waiting.into_iter().filter_map(|item| self.cancel_retry(item)));
+        cancelled.sort_by_key(|cancelled| cancelled.item);
         self.effects.push(Effect::Answer(ticket, Answer::Cancelled(cancelled)));
     }
 

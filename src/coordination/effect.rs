@@ -111,6 +111,8 @@ pub enum Effect {
     Tell(Event),
     /// Answer a call of the application.
     Answer(Ticket, Answer),
+    /// What becomes of an execution of this item that has failed; for the log.
+    Retry(Item, RetryNews),
     /// A problem was found; say so once.
     Warn(Problem),
     /// A fire was not executed and will not be made up for, because the job does not want misfires.
@@ -124,6 +126,32 @@ pub enum Effect {
     CloseStream(EndReason),
     /// The participant has ended; close the application's stream.
     End(EndReason),
+}
+
+/// What becomes of an execution that has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetryNews {
+    /// It will be tried again.
+    Waits {
+        /// Which attempt that will be, of which the first was 1.
+        attempt: u32,
+        /// How many there are at most.
+        of: u32,
+        /// When, from now.
+        pause: Duration,
+    },
+    /// It is not tried again, though it should have been.
+    Dropped {
+        /// Which attempt that would have been.
+        attempt: u32,
+        /// Why.
+        why: &'static str,
+    },
+    /// All attempts have failed.
+    GivenUp {
+        /// How many there were.
+        attempts: u32,
+    },
 }
 
 /// The answer to a call.
@@ -388,6 +416,8 @@ pub struct Execute {
     pub task_id: Arc<str>,
     /// What made it start.
     pub source: Source,
+    /// Which attempt it is; 1 is the first.
+    pub attempt: u32,
     /// For which instant.
     pub scheduled: Timestamp,
     /// When it was started.

@@ -342,7 +342,7 @@ impl Participant {
             match &view.running {
                 None => {
                     let scheduled = self.scheduled_of_crashed(item, now);
-                    let planned = Planned { source: Source::Failover, scheduled };
+                    let planned = Planned::new(Source::Failover, scheduled);
                     let before = self.fires.planned.insert(item, planned);
                     if let Some(before) = before.filter(|before| before.source != Source::Failover) {
                         self.missed(item, before.scheduled);

@@ -213,7 +213,7 @@ impl Participant {
                 // The newest is about to be divided; what is missing lies before it.
                 (true, _) if missed < newest && witnessed => self.missed(item, missed),
                 (false, true) if !self.is_busy(item, now) => {
-                    let planned = Planned { source: Source::Schedule, scheduled: newest };
+                    let planned = Planned::new(Source::Schedule, newest);
                     self.fires.planned.entry(item).or_insert(planned);
                 }
                 (false, false) if witnessed => self.missed(item, newest),

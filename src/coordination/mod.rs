@@ -8,7 +8,7 @@
 //! `lease` (is our session alive?), [`registration`] (are we an instance?), [`assignment`] (what is the application to
 //! know?), [`election`] (who leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `nudge` (whom has a Java
 //! leader forgotten?), `failover` (what did they leave unfinished?), [`ledger`] (what has been started?), [`fire`] (what
-//! is due?), `relay` (whose turn is it?), `trigger` (what was asked for?), `guarantee` (who acts for all?),
+//! is due?), `relay` (whose turn is it?), `trigger` (what was asked for?), `retry` (what is tried again?), `guarantee` (who acts for all?),
 //! [`execution`] (what starts?), `clock_check` (is our clock right?),
 //! [`completion`] (what has ended?), `deadline` (what has run for too long?), [`departure`] (how do we leave?).
 
@@ -37,6 +37,7 @@ pub mod participant;
 pub mod pending;
 pub mod registration;
 mod relay;
+mod retry;
 pub mod settings;
 pub mod sharding;
 pub mod status;

@@ -30,6 +30,7 @@ use super::lease::Lease;
 use super::ledger::Ledger;
 use super::nudge::Nudge;
 use super::pending::Pending;
+use super::retry::Retries;
 use super::settings::Settings;
 use super::sharding::Sharding;
 use super::trigger::Trigger;
@@ -132,6 +133,7 @@ pub struct Participant {
     pub(super) trigger: Trigger,
     pub(super) guarantee: Guarantee,
     pub(super) executions: Executions,
+    pub(super) retries: Retries,
     pub(super) clock_check: ClockCheck,
     /// What this step has asked for so far.
     pub(super) effects: Vec<Effect>,
@@ -167,6 +169,7 @@ impl Participant {
             trigger: Trigger::default(),
             guarantee: Guarantee::default(),
             executions,
+            retries: Retries::default(),
             clock_check: ClockCheck::default(),
             effects: Vec::new(),
         }
@@ -191,18 +194,21 @@ impl Participant {
             self.look_for_crashes(now);
             self.shard(now);
             self.nudge_leader(now);
+            self.take_back_retries(now);
             self.fail_over(now);
             self.repair_relay(now);
             self.consult_ledger(now);
             self.pass_gate(now);
             self.fire(now);
             self.obey_trigger(now);
+            self.retry(now);
             self.flag_misfires(now);
             self.guard(now);
             self.start(now);
             self.check_clock(now);
             self.complete(now);
             self.enforce_deadlines(now);
+            self.note_failures(now);
             self.depart(now);
             self.investigate(now);
         }
@@ -227,6 +233,7 @@ impl Participant {
             self.ledger.next_retry(now.mono),
             self.guarantee.next_retry(now.mono),
             self.executions.deadlines.next_retry(now.mono),
+            self.retries.next_retry(now.mono),
             self.removal_settles(),
             self.lease.end(),
             drain,
@@ -301,6 +308,7 @@ impl Participant {
         self.failover = Failover::default();
         self.ledger = Ledger::default();
         self.fires.forget();
+        self.drop_retries("the session is lost");
         self.trigger = Trigger::default();
         self.clock_check.forget();
         self.guarantee.forget();

@@ -11,6 +11,7 @@ pub mod hub;
 mod latched;
 pub mod lease;
 pub mod ledger;
+mod news;
 pub mod observer;
 pub mod operator;
 pub mod participant;

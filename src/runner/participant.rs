@@ -29,7 +29,7 @@ use super::held_latch::HeldLatch;
 use super::lease::Lease;
 use super::session::Current;
 use super::watching::{open_watch, opened, receive};
-use super::{latched, ledger};
+use super::{latched, ledger, news};
 
 /// Calls of the application that wait to be taken; the callers beyond wait in their own tasks.
 const COMMAND_QUEUE: usize = 256;
@@ -452,6 +452,7 @@ impl Runner {
             Effect::Skipped { item, scheduled } => {
                 warn!(%item, %scheduled, "fire skipped: the item was busy or the fire too late, and misfire is off");
             }
+            Effect::Retry(item, news) => news::retry(item, news),
             Effect::CloseStream(reason) => self.hang_up(StreamEnd::Ended(reason)),
             Effect::End(reason) => {
                 info!(?reason, "ended");

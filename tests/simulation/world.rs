@@ -13,7 +13,7 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{
     Answer, AssignmentReason, CancelReason, CommitId, Effect, EndReason, Event, Execute, ListenerCall,
-    Purpose, Source,
+    Purpose, RetryNews, Source,
 };
 use sidekeeper::coordination::input::{ExecutionResult, Input, Now, Outcome, Ticket};
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
@@ -109,6 +109,8 @@ pub struct Start {
     pub node: usize,
     /// When it has to be over.
     pub deadline: Option<Timestamp>,
+    pub attempt: u32,
+    pub execution_id: String,
     /// When it was told.
     pub at: Timestamp,
 }
@@ -154,6 +156,10 @@ pub struct World {
     pub cancels: Vec<(Item, CancelReason, Timestamp)>,
     /// How the next executions of an item end; then, and otherwise, well.
     pub outcomes: BTreeMap<Item, VecDeque<Outcome>>,
+    /// What callers were answered.
+    pub answers: Vec<Answer>,
+    /// What was said of executions that failed.
+    pub retries: Vec<(Item, RetryNews)>,
 }
 
 impl World {
@@ -187,6 +193,8 @@ impl World {
             obedient: true,
             cancels: Vec::new(),
             outcomes: BTreeMap::new(),
+            answers: Vec::new(),
+            retries: Vec::new(),
         }
     }
 
@@ -255,6 +263,14 @@ impl World {
         self.nodes[node].dead = true;
         self.nodes[node].leaving = true;
         self.nodes[node].results.push_back(Input::Detached);
+    }
+
+    /// An operator cancels the executions of these items of a node.
+    pub fn cancel(&mut self, node: usize, items: &[u32]) {
+        let items = items.iter().copied().map(Item).collect();
+        self.nodes[node].tickets += 1;
+        let ticket = Ticket(self.nodes[node].tickets);
+        self.nodes[node].results.push_back(Input::Cancel(ticket, Some(items)));
     }
 
     /// The sidecar is told to stop.
@@ -440,10 +456,15 @@ impl World {
             Effect::Refresh => node.line.push_back(Ask::Watch),
             Effect::Tell(event) => self.told(index, event),
             Effect::Answer(_, answer) => {
-                let expected = matches!(answer, Answer::Recorded(_) | Answer::ListenerReported { .. });
+                let expected = matches!(
+                    answer,
+                    Answer::Recorded(_) | Answer::ListenerReported { .. } | Answer::Cancelled(_)
+                );
                 assert!(expected, "seed {}: {answer:?}", self.seed);
+                self.answers.push(answer);
             }
             Effect::Warn(problem) => self.problems.push(problem.message),
+            Effect::Retry(item, news) => self.retries.push((item, news)),
             Effect::Skipped { .. } => {}
             Effect::CloseStream(_) => {
                 // Its executions end with the stream, as those of an application that was killed.
@@ -613,6 +634,8 @@ impl World {
             source: execute.source,
             node: index,
             deadline: execute.deadline,
+            attempt: execute.attempt,
+            execution_id: execute.execution_id.clone(),
             at: self.now,
         });
     }
