@@ -150,8 +150,13 @@ impl Participant {
         if self.view.running().contains(&item) {
             transaction.push(Operation::delete(paths.item_running(item)));
         }
-        let taken_over = self.executions.open.get(&item).is_some_and(|execution| execution.taken_over);
-        if !taken_over {
+        let execution = self.executions.open.get(&item);
+        if self.checkpoints.exists(item)
+            && execution.is_some_and(|execution| execution.ending == Some(Ending::Success))
+        {
+            transaction.push(Operation::delete(paths.checkpoint(item)));
+        }
+        if !execution.is_some_and(|execution| execution.taken_over) {
             self.pass_on(transaction);
             return;
         }
@@ -177,6 +182,10 @@ impl Participant {
     pub(super) fn complete_failed(&mut self, error: &CommitError) {
         let completing = std::mem::take(&mut self.executions.completing);
         let gone = error.index.filter(|_| matches!(error.error, Error::NoNode(_)));
+        if gone.is_some() && !completing.iter().any(|(_, running)| *running == gone) {
+            // Maybe it was a checkpoint.
+            self.checkpoints.doubt();
+        }
         for (item, running) in completing {
             let taken_over = self.executions.open.get(&item).is_some_and(|execution| execution.taken_over);
             if gone.is_some() && gone == running && !taken_over && !self.is_relay() {

@@ -27,6 +27,11 @@ pub(super) struct Limit {
 }
 
 impl Limit {
+    /// How long it may go on, or has to be reported.
+    pub(super) fn remaining(self, now: Duration) -> Option<Duration> {
+        self.at.map(|at| at.saturating_sub(now))
+    }
+
     /// It may go on until then.
     pub(super) fn until(at: Option<Duration>) -> Self {
         Self { at, cancelled: None }

@@ -1,5 +1,6 @@
 //! All that a participant can ask for, as a closed list. Effects are values; only the runner performs them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub enum Purpose {
     Start,
     /// Delete running nodes.
     Complete,
+    /// Write down how far executions are.
+    Checkpoint,
     /// Flag fires that met a busy item.
     FlagMisfire,
     /// Remind a Java leader of items that belong to nobody.
@@ -58,6 +61,7 @@ impl fmt::Display for Purpose {
             Self::Shard => "shard",
             Self::Start => "start",
             Self::Complete => "complete",
+            Self::Checkpoint => "write checkpoints",
             Self::FlagMisfire => "flag misfire",
             Self::Nudge => "nudge",
             Self::RepairRelay => "repair relay",
@@ -84,8 +88,14 @@ pub enum Effect {
     },
     /// Join the election latch, commit this inside it, leave it, and come back.
     Elect(Transaction),
-    /// Join the failover latch, commit this inside it, leave it, read which fires have been started, and come back.
-    TakeOver(Transaction),
+    /// Join the failover latch, commit this inside it, leave it, read what is written down about these items, and come
+    /// back.
+    TakeOver {
+        /// What takes them.
+        transaction: Transaction,
+        /// Which they are.
+        items: BTreeSet<Item>,
+    },
     /// Join a gate's latch, and come back when it is held. It is left when that is asked for, or when the limit, which
     /// counts from now, is over, or when the participant has ended.
     HoldLatch {
@@ -107,6 +117,8 @@ pub enum Effect {
     Refresh,
     /// Read which fires of the job's items have been started, and come back.
     ReadLedger,
+    /// Look which of the job's items have checkpoints, and come back.
+    ListCheckpoints,
     /// Tell the application.
     Tell(Event),
     /// Answer a call of the application.
@@ -163,6 +175,15 @@ pub enum Answer {
     Acknowledged,
     /// These executions were told to stop, or are not tried again.
     Cancelled(Vec<Cancelled>),
+    /// The progress was taken; a checkpoint is recorded.
+    Progressed {
+        /// Until when the execution may go on; `None`: no limit, or it is to stop.
+        deadline: Option<Timestamp>,
+        /// Whether it is to stop.
+        cancelled: bool,
+        /// Whether the checkpoint was not recorded, because a newer one or the result came before.
+        superseded: bool,
+    },
     /// The listener's outcome was taken.
     ListenerReported {
         /// Whether the call was still waited for.
@@ -190,6 +211,16 @@ pub enum Refusal {
     UnknownExecution {
         /// Index in the request.
         index: usize,
+        /// What was given.
+        execution_id: String,
+    },
+    /// An execution that this attachment never had.
+    UnknownProgress {
+        /// What was given.
+        execution_id: String,
+    },
+    /// An execution whose result was reported, or whose lease was lost.
+    ExecutionOver {
         /// What was given.
         execution_id: String,
     },
@@ -418,6 +449,8 @@ pub struct Execute {
     pub source: Source,
     /// Which attempt it is; 1 is the first.
     pub attempt: u32,
+    /// From where it can go on; `None`: from the beginning.
+    pub checkpoint: Option<Arc<[u8]>>,
     /// For which instant.
     pub scheduled: Timestamp,
     /// When it was started.

@@ -292,6 +292,7 @@ impl Participant {
                 false => task_id::build(&job, &[item], &instance).into(),
             };
             let execution_id = self.executions.open(item, planned, limit);
+            let checkpoint = self.checkpoints.take_along(item, planned);
             self.ledger.started(item, planned);
             self.tell_event(Event::Execute(Execute {
                 execution_id,
@@ -301,6 +302,7 @@ impl Participant {
                 task_id,
                 source: planned.source,
                 attempt: planned.attempt,
+                checkpoint,
                 scheduled: planned.scheduled,
                 fired: now.wall,
                 deadline: timeout.and_then(|timeout| now.wall.checked_add(timeout).ok()),

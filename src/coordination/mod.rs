@@ -9,7 +9,7 @@
 //! know?), [`election`] (who leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `nudge` (whom has a Java
 //! leader forgotten?), `failover` (what did they leave unfinished?), [`ledger`] (what has been started?), [`fire`] (what
 //! is due?), `relay` (whose turn is it?), `trigger` (what was asked for?), `retry` (what is tried again?), `guarantee` (who acts for all?),
-//! [`execution`] (what starts?), `clock_check` (is our clock right?),
+//! [`execution`] (what starts?), `clock_check` (is our clock right?), [`progress`] (how far is it?),
 //! [`completion`] (what has ended?), `deadline` (what has run for too long?), [`departure`] (how do we leave?).
 
 pub mod assignment;
@@ -35,6 +35,7 @@ mod nudge;
 pub mod operations;
 pub mod participant;
 pub mod pending;
+pub mod progress;
 pub mod registration;
 mod relay;
 mod retry;

@@ -30,6 +30,7 @@ use super::lease::Lease;
 use super::ledger::Ledger;
 use super::nudge::Nudge;
 use super::pending::Pending;
+use super::progress::Checkpoints;
 use super::retry::Retries;
 use super::settings::Settings;
 use super::sharding::Sharding;
@@ -134,6 +135,7 @@ pub struct Participant {
     pub(super) guarantee: Guarantee,
     pub(super) executions: Executions,
     pub(super) retries: Retries,
+    pub(super) checkpoints: Checkpoints,
     pub(super) clock_check: ClockCheck,
     /// What this step has asked for so far.
     pub(super) effects: Vec<Effect>,
@@ -170,6 +172,7 @@ impl Participant {
             guarantee: Guarantee::default(),
             executions,
             retries: Retries::default(),
+            checkpoints: Checkpoints::default(),
             clock_check: ClockCheck::default(),
             effects: Vec::new(),
         }
@@ -206,6 +209,7 @@ impl Participant {
             self.guard(now);
             self.start(now);
             self.check_clock(now);
+            self.write_checkpoints(now);
             self.complete(now);
             self.enforce_deadlines(now);
             self.note_failures(now);
@@ -234,6 +238,7 @@ impl Participant {
             self.guarantee.next_retry(now.mono),
             self.executions.deadlines.next_retry(now.mono),
             self.retries.next_retry(now.mono),
+            self.checkpoints.next_retry(now.mono),
             self.removal_settles(),
             self.lease.end(),
             drain,
@@ -278,10 +283,12 @@ impl Participant {
             Input::Watch(event) => self.view.apply(event, now.wall),
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
-            Input::TookOver(ledger) => self.taken(now, ledger),
+            Input::TookOver(read) => self.taken(now, read),
             Input::LatchHeld(gate) => self.latch_held(now, gate),
             Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
             Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
+            Input::Checkpoints(listed) => self.checkpoints_listed(now, listed),
+            Input::Progress(ticket, report) => self.progress(now, ticket, report),
             Input::Ledger(read) => self.ledger_read(now, read),
             Input::Report(ticket, results) => self.report(ticket, &results),
             Input::Cancel(ticket, items) => self.cancel_by_operator(ticket, items.as_ref()),
@@ -309,6 +316,7 @@ impl Participant {
         self.ledger = Ledger::default();
         self.fires.forget();
         self.drop_retries("the session is lost");
+        self.forget_checkpoints();
         self.trigger = Trigger::default();
         self.clock_check.forget();
         self.guarantee.forget();
@@ -331,6 +339,7 @@ impl Participant {
                     Purpose::Shard => self.sharding.committed(),
                     Purpose::Start => self.started(now, &results),
                     Purpose::Complete => self.completed(),
+                    Purpose::Checkpoint => self.checkpoints_written(),
                     Purpose::FlagMisfire => self.flagged(),
                     Purpose::CheckClock => self.clock_checked(now, &results),
                     Purpose::Guarantee => self.guarantee.committed(),
@@ -356,6 +365,7 @@ impl Participant {
                 match purpose {
                     Purpose::Start => self.start_failed(&error, unknown),
                     Purpose::Complete => self.complete_failed(&error),
+                    Purpose::Checkpoint => self.checkpoints_failed(&error),
                     Purpose::FlagMisfire => self.flag_failed(),
                     Purpose::CheckClock => self.clock_check_failed(now, &error),
                     Purpose::Guarantee => self.guarantee.failed(),

@@ -182,16 +182,21 @@ impl Participant {
     pub(super) fn note_failures(&mut self, now: Now) {
         let policy = self.policy().retry;
         for (item, ended) in std::mem::take(&mut self.executions.ended) {
+            if ended.ending == Ending::Success {
+                self.checkpoints.deleted(item);
+            }
             let wanted = match (ended.ending, ended.cancelled) {
                 (Ending::Failure, None) => policy.on.failure,
                 (Ending::Failure, Some(CancelReason::Deadline)) => policy.on.deadline,
                 (Ending::Success | Ending::Failure | Ending::Rejection, _) => false,
             };
             if !wanted || policy.attempts <= 1 {
+                self.checkpoints.discard(item);
                 continue;
             }
             let attempt = ended.planned.attempt;
             if attempt >= policy.attempts {
+                self.checkpoints.discard(item);
                 self.effects.push(Effect::Retry(item, RetryNews::GivenUp { attempts: attempt }));
                 continue;
             }
@@ -226,6 +231,7 @@ impl Participant {
     fn drop_retry(&mut self, item: Item, why: &'static str) -> Option<u64> {
         let waiting = self.retries.remove(item)?;
         let attempt = waiting.planned.attempt;
+        self.checkpoints.discard(item);
         self.effects.push(Effect::Retry(item, RetryNews::Dropped { attempt, why }));
         Some(waiting.failed)
     }

@@ -16,7 +16,7 @@ use tokio_stream::StreamExt;
 use tracing::{Span, debug, info, warn};
 
 use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
-use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
+use crate::coordination::input::{ExecutionResult, Input, Now, ProgressReport, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
 use crate::elasticjob::path::Gate;
 use crate::job::{Generation, Item};
@@ -72,6 +72,8 @@ pub enum Command {
     Acknowledge(Generation, oneshot::Sender<Answer>),
     /// Take the outcome of a call of the listener; the error is what failed.
     Listener(String, Result<(), String>, oneshot::Sender<Answer>),
+    /// Take note of how far an execution is.
+    Progress(ProgressReport, oneshot::Sender<Answer>),
     /// Tell executions to stop: those of these items, or all.
     Cancel(Option<BTreeSet<Item>>, oneshot::Sender<Answer>),
     /// Leave in peace until the deadline, monotonic.
@@ -362,6 +364,10 @@ impl Runner {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::ListenerReport(ticket, call, outcome));
             }
+            Command::Progress(report, answer) => {
+                self.tickets.insert(ticket, answer);
+                inputs.push(Input::Progress(ticket, report));
+            }
             Command::Cancel(items, answer) => {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::Cancel(ticket, items));
@@ -394,6 +400,7 @@ impl Runner {
                     | Purpose::Shard
                     | Purpose::Start
                     | Purpose::Complete
+                    | Purpose::Checkpoint
                     | Purpose::FlagMisfire
                     | Purpose::Guarantee
                     | Purpose::FlagFailover
@@ -415,9 +422,9 @@ impl Runner {
                 let Some((session, _)) = &self.session else { return };
                 self.in_flight.push(latched::elect(session, &self.identity.paths, transaction));
             }
-            Effect::TakeOver(transaction) => {
+            Effect::TakeOver { transaction, items } => {
                 let Some((session, _)) = &self.session else { return };
-                self.in_flight.push(latched::take_over(session, &self.identity.paths, transaction));
+                self.in_flight.push(latched::take_over(session, &self.identity.paths, transaction, &items));
             }
             Effect::HoldLatch { gate, limit } => {
                 let Some((session, _)) = &self.session else { return };
@@ -440,6 +447,11 @@ impl Runner {
                 let Some((session, _)) = &self.session else { return };
                 let read = ledger::read(Arc::clone(session), self.identity.paths.ledger());
                 self.in_flight.push(Box::pin(async move { Input::Ledger(read.await) }));
+            }
+            Effect::ListCheckpoints => {
+                let Some((session, _)) = &self.session else { return };
+                let list = ledger::list_checkpoints(Arc::clone(session), self.identity.paths.checkpoints());
+                self.in_flight.push(Box::pin(async move { Input::Checkpoints(list.await) }));
             }
             Effect::Tell(event) => self.tell(now, event),
             Effect::Answer(ticket, answer) => {
