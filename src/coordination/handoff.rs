@@ -14,6 +14,7 @@ use crate::job::{Generation, InstanceId, Item, ShardingStrategy};
 use crate::tree::{NodeKind, Operation, SessionId, Transaction};
 
 use super::effect::{EndReason, Purpose};
+use super::facts::ItemView;
 use super::fleet::{FleetView, HandoffPlan, Profile};
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
@@ -306,8 +307,7 @@ impl Participant {
             return false;
         }
         let me = &self.identity.instance;
-        let owns =
-            |view: &super::facts::ItemView| view.owner.as_ref().is_some_and(|owner| owner.instance == *me);
+        let owns = |view: &ItemView| view.owner.as_ref().is_some_and(|owner| owner.instance == *me);
         let stays = |id: &InstanceId| self.fleet.member(id).is_some_and(|member| !member.profile.leaving);
         self.view.items().values().any(owns)
             && self.view.available().iter().any(|id| id != me && stays(id))
