@@ -6,6 +6,7 @@
 //! [`clock`] is the only reader of clocks and entropy.
 
 pub mod clock;
+mod commits;
 mod held_latch;
 pub mod hub;
 mod latched;
