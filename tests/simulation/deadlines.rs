@@ -8,6 +8,7 @@ use sidekeeper::coordination::input::Outcome;
 use sidekeeper::elasticjob::path::Gate;
 use sidekeeper::job::Item;
 
+use crate::scenarios::seeds;
 use crate::world::{Happened, Start, World, six_items};
 
 const SEEDS: u64 = 20;
@@ -425,7 +426,7 @@ fn a_pause_that_is_longer_than_others_would_wait_does_not_end_our_own_round() {
 
 #[test]
 fn p1_p2_p3_hold_whatever_fails_takes_too_long_or_does_not_stop() {
-    for seed in 0..30 {
+    for seed in seeds(30) {
         let props = [
             ("execution-timeout", "800ms"),
             ("cancel-grace", "300ms"),
