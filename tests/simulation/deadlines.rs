@@ -241,6 +241,41 @@ fn a_fire_takes_the_place_of_a_retry() {
 }
 
 #[test]
+fn a_trigger_and_a_fire_that_was_missed_meanwhile_take_the_place_of_a_retry() {
+    for seed in 0..SEEDS {
+        let props = [("retry-max-attempts", "4"), ("retry-backoff", "2s")];
+        let mut world = world(seed, 1, seed % 2 == 0, &props);
+        fails(&mut world, 3, 1);
+        world.next_duration_ms = Some(100);
+        world.run_for(1_500);
+        world.put("trigger/10.0.0.1@-@n0", "");
+        world.run_for(6_000);
+        let sources: Vec<_> =
+            starts_of(&world, 3).iter().map(|start| (start.source, start.attempt)).collect();
+        assert_eq!(sources, [(Source::Schedule, 1), (Source::Trigger, 1)], "seed {seed}");
+        assert_eq!(world.get("trigger/10.0.0.1@-@n0"), None, "seed {seed}");
+        assert_eq!(dropped(&world, 3).len(), 1, "seed {seed}");
+
+        // The execution of 20 lasts until 31, so that the fire of 30 meets it.
+        world.starts.clear();
+        fails(&mut world, 3, 1);
+        world.next_duration_ms = Some(11_000);
+        world.run_until(at(22));
+        world.next_duration_ms = Some(100);
+        world.run_until(at(38));
+        let sources: Vec<_> =
+            starts_of(&world, 3).iter().map(|start| (start.source, start.attempt)).collect();
+        assert_eq!(
+            sources,
+            [(Source::Schedule, 1), (Source::Misfire, 1)],
+            "seed {seed}: {:?}",
+            world.retries
+        );
+        assert_eq!(starts_of(&world, 3)[1].scheduled, at(30), "seed {seed}");
+    }
+}
+
+#[test]
 fn p2_a_retry_does_not_survive_a_change_of_owner_a_lost_session_or_a_drain() {
     for seed in 0..SEEDS {
         for case in 0..4 {
