@@ -88,7 +88,7 @@ async fn p2_an_application_that_does_not_stop_is_detached_and_another_one_execut
     let status = ended.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded);
     let said = status.message();
-    let named = said.contains(&execute.execution_id) && said.contains("item 1") && said.contains("200ms");
+    let named = said.contains(&execute.execution_id) && said.contains("item 0") && said.contains("200ms");
     assert!(named && said.contains(JOB), "{said}");
     let logged = warnings_about(&execute.execution_id);
     assert!(logged.iter().any(|line| line.contains("has not reported execution")), "{logged:?}");
