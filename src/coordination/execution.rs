@@ -297,7 +297,7 @@ impl Participant {
                 false => task_id::build(&job, &[item], &instance).into(),
             };
             let execution_id = self.executions.open(item, planned, limit);
-            let checkpoint = self.checkpoints.take_along(item, planned);
+            let checkpoint = self.checkpoints.take_along(item, planned.scheduled);
             self.ledger.started(item, planned);
             self.tell_event(Event::Execute(Execute {
                 execution_id,
