@@ -1,0 +1,277 @@
+"""What must have been true, judged from the applications' journals, the store's log and ZooKeeper; nothing of the project
+is asked.
+
+**At any time** (`Judge.always`):
+
+- *At once.* No item is being executed by two applications at once, if both obey (P2). An execution lasts from the
+  handler's begin until it has ended, or has received the Cancel and obeyed, or its process has died. A process that is
+  stopped does nothing meanwhile; when it wakes it may go on for `WAKE` before it has read what it was told, and the
+  store must refuse what it writes then. That a *sidecar* was stopped excuses nothing.
+- *Fenced.* The tokens that the store accepted for an item strictly grow, and no commit was accepted after a claim with a
+  higher token (P3). This holds for applications that ignore what they are told, too.
+- *Growing tokens.* Of two executions of an item the later one has the higher token (P3), unless the process that began
+  the older one had been stopped between being told and beginning.
+- *Once.* A fire of an item has been executed to its end at most once by the schedule or as a misfire.
+
+**When faults have stopped** (`Judge.missing`): each fire of each item since the first assignment was made good. It has
+been, if an execution for that instant was committed; or if one that makes up for missed fires (source MISFIRE) began
+after it and was committed, because one execution makes up for all fires that were missed until then; but not if fires
+between it and the one made up for were executed in their time.
+ElasticJob promises nothing, and a miss is excused, only in this case: the item's owner was not able to execute when it
+fired (dead, stopped, or without a session), and whoever executed the item next had attached after the fire. What was
+missed before an instance came is not its to judge: maybe nobody was there on purpose. An execution that was interrupted
+by its application's death or by a Cancel is no excuse: with failover it has to be executed by somebody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fleet import Application
+from store import Write
+
+#: How long an application that was stopped may take to read what it was told meanwhile, in seconds.
+WAKE = 1.0
+
+ENDS = ("end", "cancelled", "refused")
+
+
+@dataclass
+class Execution:
+    """One execution, as its application journalled it. Times are monotonic, fires are wall clock."""
+
+    application: Application
+    item: int
+    token: int
+    source: str
+    scheduled: float
+    fired: float
+    start: float
+    start_wall: float
+    #: When it ended, whatever way. None: the journal says nothing.
+    end: Optional[float] = None
+    #: end, cancelled, refused, or empty.
+    outcome: str = ""
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.application.name
+
+    @property
+    def over(self) -> float:
+        """When it was over at the latest."""
+        died = self.application.died
+        return min(one for one in (self.end, died, float("inf")) if one is not None)
+
+    def spans(self) -> list[tuple[float, float]]:
+        """When it was really being executed: without the times at which its process was stopped."""
+        spans = []
+        begin = self.start
+        for stopped, woken in self.application.stops:
+            if woken <= begin or stopped >= self.over:
+                continue
+            if stopped > begin:
+                spans.append((begin, stopped))
+            begin = woken + WAKE
+            if begin >= self.over:
+                return spans
+        return [*spans, (begin, self.over)]
+
+    def __str__(self) -> str:
+        end = f"{self.end:.3f}" if self.end is not None else "-"
+        return (
+            f"{self.name} item {self.item} token {self.token:#x} {self.source} for {self.scheduled:.0f}: "
+            f"{self.start:.3f}..{end} {self.outcome} {self.reason}".rstrip()
+        )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that must not be."""
+
+    kind: str
+    text: str
+    executions: Sequence[Execution] = field(default=())
+
+    def __str__(self) -> str:
+        return "\n    ".join([f"{self.kind}: {self.text}", *map(str, self.executions)])
+
+
+class Judge:
+    """Looks at everything when it is over."""
+
+    def __init__(self, applications: Iterable[Application], writes: Sequence[Write] = ()):
+        self.applications = list(applications)
+        self.writes = writes
+        self.entries = {application.name: application.entries() for application in self.applications}
+        self.executions = sorted(
+            (one for application in self.applications for one in self._executions(application)),
+            key=lambda one: one.start,
+        )
+        self.excused = 0
+
+    def _executions(self, application: Application) -> list[Execution]:
+        found: dict[str, Execution] = {}
+        for entry in self.entries[application.name]:
+            if entry["event"] == "start":
+                found[entry["execution"]] = Execution(
+                    application=application,
+                    item=entry["item"],
+                    token=entry["token"],
+                    source=entry["source"],
+                    scheduled=entry["scheduled"],
+                    fired=entry["fired"],
+                    start=entry["time"],
+                    start_wall=entry["wall"],
+                )
+            elif entry["event"] in ENDS:
+                execution = found[entry["execution"]]
+                execution.end = entry["time"]
+                execution.outcome = entry["event"]
+                execution.reason = entry.get("reason") or entry.get("write") or ""
+        return list(found.values())
+
+    def of(self, item: int) -> list[Execution]:
+        return [one for one in self.executions if one.item == item]
+
+    def items(self) -> list[int]:
+        return sorted({one.item for one in self.executions})
+
+    def always(self) -> list[Problem]:
+        """What was wrong at some time."""
+        return [*self.at_once(), *self.fenced(), *self.tokens(), *self.once()]
+
+    def at_once(self) -> list[Problem]:
+        problems = []
+        for item in self.items():
+            spans = sorted(
+                ((begin, end, index, one) for index, one in enumerate(self.of(item)) for begin, end in one.spans()),
+                key=lambda span: span[:3],
+            )
+            latest: Optional[tuple[float, float, int, Execution]] = None
+            for span in spans:
+                begin, end, _, one = span
+                if not one.application.obeys:
+                    continue
+                if latest is not None and begin < latest[1] and one is not latest[3]:
+                    over = min(end, latest[1]) - begin
+                    text = f"item {item} was executed twice at once, for {over * 1000:.0f} ms"
+                    problems.append(Problem("at once", text, (latest[3], one)))
+                if latest is None or end > latest[1]:
+                    latest = span
+        return problems
+
+    def fenced(self) -> list[Problem]:
+        problems = []
+        highest: dict[int, int] = {}
+        for write in self.writes:
+            if not write.accepted:
+                continue
+            before = highest.get(write.item, 0)
+            late = write.token <= before if write.kind == "claim" else write.token != before
+            if late:
+                problems.append(Problem("fence", f"{write} was accepted after token {before:#x}"))
+            highest[write.item] = max(before, write.token)
+        return problems
+
+    def tokens(self) -> list[Problem]:
+        problems = []
+        for item in self.items():
+            highest: Optional[Execution] = None
+            for one in self.of(item):
+                if highest is not None and one.token <= highest.token:
+                    if not self._was_stopped_before(one):
+                        text = f"item {item}: the token does not grow"
+                        problems.append(Problem("token", text, (highest, one)))
+                    continue
+                highest = one
+        return problems
+
+    def _was_stopped_before(self, one: Execution) -> bool:
+        """Whether its process was stopped between being told and beginning."""
+        told = one.start - (one.start_wall - one.fired)
+        return any(stopped <= one.start and woken >= told for stopped, woken in one.application.stops)
+
+    def once(self) -> list[Problem]:
+        counted = [one for one in self.executions if one.source in ("SCHEDULE", "MISFIRE") and one.outcome == "end"]
+        counts = Counter((one.item, one.scheduled) for one in counted)
+        return [
+            Problem(
+                "once",
+                f"item {item} was executed {count} times for {scheduled:.0f}",
+                [one for one in counted if (one.item, one.scheduled) == (item, scheduled)],
+            )
+            for (item, scheduled), count in counts.items()
+            if count > 1
+        ]
+
+    def missing(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
+        """The fires (wall clock) of these items that nobody has made good."""
+        problems = []
+        self.excused = 0
+        fires = list(fires)
+        for item in items:
+            executions = self.of(item)
+            for fire in fires:
+                if any(_makes_good(one, fire, executions) for one in executions):
+                    continue
+                if self._is_excused(executions, fire):
+                    self.excused += 1
+                    continue
+                near = [one for one in executions if abs(one.start_wall - fire) < 8]
+                problems.append(Problem("lost", f"item {item} was not executed for {fire:.0f}", near))
+        return problems
+
+    def _is_excused(self, executions: Sequence[Execution], fire: float) -> bool:
+        if any(one.scheduled == fire for one in executions):
+            return False  # it was begun
+        following = next((one for one in executions if one.start_wall > fire and one.scheduled > fire), None)
+        before = next((one for one in reversed(executions) if one.start_wall <= fire), None)
+        if following is None:
+            return False
+        if before is not None and before.application is following.application and not self._lost(before, following):
+            return False
+        attached = self._attached(following)
+        return attached is not None and attached > fire
+
+    def _attached(self, execution: Execution) -> Optional[float]:
+        """When the application of an execution attached last before it, wall clock."""
+        entries = self.entries[execution.name]
+        told = [
+            entry["wall"]
+            for entry in entries
+            if entry["event"] == "assignment" and entry["reason"] == "ATTACHED" and entry["time"] <= execution.start
+        ]
+        return told[-1] if told else None
+
+    def _lost(self, before: Execution, after: Execution) -> bool:
+        """Whether an application was detached between two of its executions."""
+        return any(
+            entry["event"] == "assignment" and entry["reason"] == "DETACHED" and before.start < entry["time"] < after.start
+            for entry in self.entries[before.name]
+        )
+
+    def cancels(self) -> Counter[str]:
+        """How many executions were told to stop, by the reason."""
+        told = [entry for entries in self.entries.values() for entry in entries]
+        return Counter(entry["reason"] for entry in told if entry["event"] in ("cancelled", "ignored"))
+
+    def sources(self) -> Counter[str]:
+        return Counter(one.source for one in self.executions)
+
+    def outcomes(self) -> Counter[str]:
+        return Counter(one.outcome or "died" for one in self.executions)
+
+
+def _makes_good(one: Execution, fire: float, all_of_item: Sequence[Execution]) -> bool:
+    if one.outcome != "end":
+        return False
+    if one.scheduled == fire:
+        return True
+    if one.source != "MISFIRE" or one.start_wall < fire:
+        return False
+    return not any(other.source == "SCHEDULE" and fire < other.scheduled < one.scheduled for other in all_of_item)
