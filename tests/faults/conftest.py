@@ -17,7 +17,6 @@ sys.path[:0] = [str(HERE), str(TESTS / "e2e"), str(TESTS / "interop"), str(TESTS
 from ensemble import Ensemble  # noqa: E402
 from fleet import FaultFleet  # noqa: E402
 from harness import sidekeeper_binary  # noqa: E402
-from judge import Judge  # noqa: E402
 from proxy import Network  # noqa: E402
 
 
@@ -68,12 +67,12 @@ def fleet(
     fleet = FaultFleet(folder, ensemble, network, client, f"faults-{uuid.uuid4().hex[:8]}")
     yield fleet
     alone = fleet.ended_by_themselves()
-    writes = fleet.store.log()
     fleet.end()
     if getattr(request.node, "failed", False):
         request.node.add_report_section("teardown", "logs", fleet.logs())
     problems = fleet.panics() + alone
-    problems += [str(problem) for problem in Judge(fleet.applications, writes).always()]
+    problems += [str(problem) for problem in fleet.judge().always()]
+    fleet.store.end()
     fleet.remove_files()
     assert not problems, "\n".join(problems)
 

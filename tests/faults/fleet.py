@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional, TypeVar
 from ensemble import Ensemble, now
 from harness import JOB, NEVER, PATIENCE, ROOT, Fleet, Process, Sidecar, Steered, eventually
 from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
+from judge import Judge, Record
 from proxy import Link, Network
 from store import Store
 
@@ -88,6 +89,9 @@ class Application(Steered):
         if not self.journal.exists():
             return []
         return [json.loads(line) for line in self.journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def record(self) -> Record:
+        return Record(self.name, self.obeys, self.died, self.stops, self.entries())
 
     def freeze(self) -> None:
         super().freeze()
@@ -264,6 +268,10 @@ class FaultFleet(Fleet):
         """Has the job fire once, soon. Returns the time of the fire, wall clock."""
         return self.tree.fire_once(ahead)
 
+    def judge(self) -> Judge:
+        """A judge over all that has happened so far."""
+        return Judge([application.record() for application in self.applications], self.store.log())
+
     def ended_by_themselves(self) -> list[str]:
         """Processes that have ended although nobody ended them."""
         return [
@@ -273,13 +281,13 @@ class FaultFleet(Fleet):
         ]
 
     def end(self) -> None:
+        """Kills everything; what was journalled and stored can still be judged."""
         for slot in self.slots:
             slot.link.heal()
         for process in self.processes:
             if process.popen.poll() is None:
                 process.thaw()
         super().end()
-        self.store.end()
 
 
 def sleep_until(moment: float) -> None:

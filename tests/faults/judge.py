@@ -11,12 +11,13 @@ is asked.
   higher token (P3). This holds for applications that ignore what they are told, too.
 - *Growing tokens.* Of two executions of an item the later one has the higher token (P3), unless the process that began
   the older one had been stopped between being told and beginning.
-- *Once.* A fire of an item has been executed to its end at most once by the schedule or as a misfire.
+- *Once.* A fire of an item has been executed to its end at most once by the schedule; and an execution that makes up for
+  missed fires (source MISFIRE) comes only if one was missed since the last such execution (`Judge.surplus`).
 
 **When faults have stopped** (`Judge.missing`): each fire of each item since the first assignment was made good. It has
-been, if an execution for that instant was committed; or if one that makes up for missed fires (source MISFIRE) began
-after it and was committed, because one execution makes up for all fires that were missed until then; but not if fires
-between it and the one made up for were executed in their time.
+been, if an execution for that instant was committed; or if one that makes up for missed fires was committed that began
+after it, because one execution makes up for all fires that were missed until then, whatever instant it names. It has to
+come as soon as the item is free: when no more than `BEFORE_MAKING_UP` executions by the schedule began in between.
 ElasticJob promises nothing, and a miss is excused, only in this case: the item's owner was not able to execute when it
 fired (dead, stopped, or without a session), and whoever executed the item next had attached after the fire. What was
 missed before an instance came is not its to judge: maybe nobody was there on purpose. An execution that was interrupted
@@ -30,20 +31,37 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from fleet import Application
 from store import Write
 
 #: How long an application that was stopped may take to read what it was told meanwhile, in seconds.
 WAKE = 1.0
 
+#: How many executions by the schedule may come before one that makes up for a fire that was missed before them: one that
+#: was due together with it, and one of a new owner.
+BEFORE_MAKING_UP = 2
+
 ENDS = ("end", "cancelled", "refused")
+
+
+@dataclass
+class Record:
+    """One process of an application, and what was done to it. Times are monotonic."""
+
+    name: str
+    obeys: bool
+    #: When it was killed, or ended in peace.
+    died: Optional[float]
+    #: When it was stopped, and when it was let go on.
+    stops: list[tuple[float, float]]
+    #: Its journal.
+    entries: list[dict[str, Any]]
 
 
 @dataclass
 class Execution:
     """One execution, as its application journalled it. Times are monotonic, fires are wall clock."""
 
-    application: Application
+    application: Record
     item: int
     token: int
     source: str
@@ -104,19 +122,18 @@ class Problem:
 class Judge:
     """Looks at everything when it is over."""
 
-    def __init__(self, applications: Iterable[Application], writes: Sequence[Write] = ()):
+    def __init__(self, applications: Iterable[Record], writes: Sequence[Write] = ()):
         self.applications = list(applications)
         self.writes = writes
-        self.entries = {application.name: application.entries() for application in self.applications}
         self.executions = sorted(
             (one for application in self.applications for one in self._executions(application)),
             key=lambda one: one.start,
         )
         self.excused = 0
 
-    def _executions(self, application: Application) -> list[Execution]:
+    def _executions(self, application: Record) -> list[Execution]:
         found: dict[str, Execution] = {}
-        for entry in self.entries[application.name]:
+        for entry in application.entries:
             if entry["event"] == "start":
                 found[entry["execution"]] = Execution(
                     application=application,
@@ -197,7 +214,7 @@ class Judge:
         return any(stopped <= one.start and woken >= told for stopped, woken in one.application.stops)
 
     def once(self) -> list[Problem]:
-        counted = [one for one in self.executions if one.source in ("SCHEDULE", "MISFIRE") and one.outcome == "end"]
+        counted = [one for one in self.executions if one.source == "SCHEDULE" and one.outcome == "end"]
         counts = Counter((one.item, one.scheduled) for one in counted)
         return [
             Problem(
@@ -208,6 +225,23 @@ class Judge:
             for (item, scheduled), count in counts.items()
             if count > 1
         ]
+
+    def surplus(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
+        """Executions that make up for missed fires although none was missed. Fires are all that there were."""
+        problems = []
+        fires = list(fires)
+        for item in items:
+            executions = self.of(item)
+            begun = {one.scheduled for one in executions if one.source != "MISFIRE"}
+            since = fires[0] if fires else 0.0
+            for one in executions:
+                if one.source != "MISFIRE" or one.start_wall <= since:
+                    continue
+                if one.outcome == "end" and begun.issuperset(fire for fire in fires if since < fire <= one.start_wall):
+                    near = [other for other in executions if -8 < other.start - one.start < 1]
+                    problems.append(Problem("surplus", f"item {item} was made up for, but not missed: {one}", near))
+                since = one.start_wall
+        return problems
 
     def missing(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
         """The fires (wall clock) of these items that nobody has made good."""
@@ -240,10 +274,9 @@ class Judge:
 
     def _attached(self, execution: Execution) -> Optional[float]:
         """When the application of an execution attached last before it, wall clock."""
-        entries = self.entries[execution.name]
         told = [
             entry["wall"]
-            for entry in entries
+            for entry in execution.application.entries
             if entry["event"] == "assignment" and entry["reason"] == "ATTACHED" and entry["time"] <= execution.start
         ]
         return told[-1] if told else None
@@ -252,12 +285,12 @@ class Judge:
         """Whether an application was detached between two of its executions."""
         return any(
             entry["event"] == "assignment" and entry["reason"] == "DETACHED" and before.start < entry["time"] < after.start
-            for entry in self.entries[before.name]
+            for entry in before.application.entries
         )
 
     def cancels(self) -> Counter[str]:
         """How many executions were told to stop, by the reason."""
-        told = [entry for entries in self.entries.values() for entry in entries]
+        told = [entry for application in self.applications for entry in application.entries]
         return Counter(entry["reason"] for entry in told if entry["event"] in ("cancelled", "ignored"))
 
     def sources(self) -> Counter[str]:
@@ -274,4 +307,9 @@ def _makes_good(one: Execution, fire: float, all_of_item: Sequence[Execution]) -
         return True
     if one.source != "MISFIRE" or one.start_wall < fire:
         return False
-    return not any(other.source == "SCHEDULE" and fire < other.scheduled < one.scheduled for other in all_of_item)
+    between = [
+        other
+        for other in all_of_item
+        if other.source == "SCHEDULE" and other.scheduled > fire and other.start < one.start
+    ]
+    return len(between) <= BEFORE_MAKING_UP

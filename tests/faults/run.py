@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import json
 import random
 import sys
 import tempfile
 import time
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Callable
 
@@ -27,9 +28,10 @@ sys.path[:0] = [str(HERE), str(TESTS / "e2e"), str(TESTS.parent / "clients" / "p
 from ensemble import Ensemble, now  # noqa: E402
 from fleet import SESSION, FaultFleet, Slot, sleep_until  # noqa: E402
 from harness import NEVER, sidekeeper_binary  # noqa: E402
-from judge import Judge  # noqa: E402
+from judge import Judge, Problem, Record  # noqa: E402
 from plan import Fault, draw  # noqa: E402
 from proxy import Network  # noqa: E402
+from store import Write  # noqa: E402
 
 SLOTS = 4
 ITEMS = 12
@@ -197,21 +199,15 @@ class Run:
         fleet.look("no leftovers", lambda: not fleet.leftovers())
 
     def _judge(self, began: float, ended: float) -> Result:
-        fleet = self.fleet
-        writes = fleet.store.log()
-        judge = Judge(fleet.applications, writes)
-        first = (began // INTERVAL + 2) * INTERVAL
-        # The last fires may still be under way: they are there so that missed ones before are made up for.
-        count = int((ended - max(DURATIONS.values()) - INTERVAL - first) // INTERVAL)
-        fires = [first + number * INTERVAL for number in range(count)]
-        found = [*judge.always(), *judge.missing(range(ITEMS), fires)]
+        judge = self.fleet.judge()
+        fires, found = pass_judgement(judge, began, ended)
         kinds = Counter(fault.kind for fault in self.faults)
-        refused = sum(not write.accepted for write in writes)
+        refused = sum(not write.accepted for write in judge.writes)
         lines = [
             f"{len(self.faults)} faults: " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())),
             f"{len(fires)} fires of {ITEMS} items, {len(judge.executions)} executions: {_told(judge.sources())}; "
             f"{_told(judge.outcomes())}",
-            f"told to stop: {_told(judge.cancels())}; writes refused by the store: {refused} of {len(writes)}",
+            f"told to stop: {_told(judge.cancels())}; writes refused by the store: {refused} of {len(judge.writes)}",
             f"fires excused, because who came next was not there when they came: {judge.excused}",
             f"everybody back {self.recovered:.1f} s after the last fault; longest time from a fire to its execution "
             f"by the schedule {_lateness(judge):.1f} s",
@@ -219,7 +215,34 @@ class Run:
         problems = self.problems + [str(problem) for problem in found]
         counts = Counter(problem.kind for problem in found)
         lines.append(f"problems: {_told(counts)}" if problems else "no problems")
+        self._keep(began, ended)
         return Result(problems, "\n".join(lines))
+
+    def _keep(self, began: float, ended: float) -> None:
+        """Keeps what is needed to judge again, beside the journals."""
+        records = [asdict(application.record()) for application in self.fleet.applications]
+        writes = [asdict(write) for write in self.fleet.store.log()]
+        kept = {"began": began, "ended": ended, "records": records, "writes": writes}
+        (self.fleet.folder / "run.json").write_text(json.dumps(kept))
+
+
+def pass_judgement(judge: Judge, began: float, ended: float) -> tuple[list[float], list[Problem]]:
+    """Returns the fires that were judged, and what was wrong with them and at any time."""
+    first = (began // INTERVAL + 2) * INTERVAL
+    # The last fires may still be under way: they are there so that missed ones before are made up for.
+    count = int((ended - max(DURATIONS.values()) - INTERVAL - first) // INTERVAL)
+    fires = [first + number * INTERVAL for number in range(count)]
+    items = range(ITEMS)
+    return fires, [*judge.always(), *judge.surplus(items, fires), *judge.missing(items, fires)]
+
+
+def judge_again(folder: Path) -> int:
+    """Judges a run that was kept."""
+    kept = json.loads((folder / "run.json").read_text())
+    judge = Judge([Record(**record) for record in kept["records"]], [Write(**write) for write in kept["writes"]])
+    _, found = pass_judgement(judge, kept["began"], kept["ended"])
+    print("\n".join(map(str, found)))
+    return 1 if found else 0
 
 
 def _told(counts: Counter[str]) -> str:
@@ -243,6 +266,7 @@ def run(faults: int, seed: int, tell: Callable[[str], None] = print) -> Result:
             result = Run(fleet, draw(seed, faults, SLOTS, SESSION), tell).go()
         finally:
             fleet.end()
+            fleet.store.end()
             client.stop()
             client.close()
             ensemble.kill()
@@ -258,7 +282,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="judge a run that was kept once more")
     arguments = parser.parse_args()
+    if arguments.judge:
+        return judge_again(arguments.judge)
     print(f"{arguments.faults} faults, seed {arguments.seed}, {sidekeeper_binary()}", flush=True)
     result = run(arguments.faults, arguments.seed, lambda line: print(line, flush=True))
     print("\n".join([*result.problems, result.summary]), flush=True)
