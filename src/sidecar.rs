@@ -30,6 +30,7 @@ use crate::registry::embedded::{self, Embedded};
 use crate::registry::zookeeper::{Settings, SettingsError, ZooKeeper};
 use crate::runner::clock::Clock;
 use crate::runner::hub::{Hub, Shared};
+use crate::runner::lease::Lease;
 use crate::runner::session::{self, Current};
 use crate::tree::{Path, PathError};
 
@@ -99,12 +100,16 @@ impl Sidecar {
         let (stop, stopped) = watch::channel(false);
         let (draining, drained) = watch::channel(false);
         let describe = registry.describe();
-        let session_task = spawn(session::keep(registry, clock.clone(), current_sender, stopped.clone()));
+        let (lease, keeper) = Lease::new();
+        let keeper = (keeper, config.lease_margin);
+        let session_task =
+            spawn(session::keep(registry, clock.clone(), current_sender, keeper, stopped.clone()));
         let shared = Shared {
             namespace,
             server_ip: config.instance_ip,
             clock: clock.clone(),
             current: current.clone(),
+            lease,
             slow_application_timeout: config.slow_application_timeout,
         };
         let hub = Hub::new(shared.clone());

@@ -62,9 +62,9 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp
             reason: cancel_reason(reason).into(),
         }),
         Event::LeadershipChanged(leader) => Message::LeadershipChanged(proto::LeadershipChanged { leader }),
-        Event::SessionChanged(status) => Message::SessionChanged(proto::SessionChanged {
+        Event::SessionChanged { status, remaining_lease } => Message::SessionChanged(proto::SessionChanged {
             state: session_state(status).into(),
-            remaining_lease: None,
+            remaining_lease: remaining_lease.and_then(|lease| lease.try_into().ok()),
         }),
         Event::JobChanged { configuration, problems } => Message::JobChanged(proto::JobChanged {
             configuration: Some(configuration_message(&configuration)),

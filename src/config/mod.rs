@@ -42,6 +42,8 @@ pub struct Config {
     /// The session timeout to ask the registry for. Default: 30 s, which survives a leader election of ZooKeeper and
     /// still moves items of a dead machine within a minute.
     pub session_timeout: Duration,
+    /// The safety margin at the end of the session's lease. `None`: the default, which depends on the timeout.
+    pub lease_margin: Option<Duration>,
     /// How long to try one server. Default: 5 s, so that several are tried within a session.
     pub connection_timeout: Duration,
     /// How long to wait for the registry's answer. Default: 10 s, a third of the session timeout.
@@ -217,6 +219,8 @@ impl Reader<'_> {
         let jobs_dir = self.optional(&settings::JOBS_DIR, value::directory);
         let instance_ip = self.required(&settings::INSTANCE_IP, value::instance_ip);
         let session_timeout = self.duration(&settings::SESSION_TIMEOUT, &value::SESSION);
+        let lease_margin =
+            self.optional(&settings::LEASE_MARGIN, |text| value::duration(text, &value::MARGIN));
         let connection_timeout = self.duration(&settings::CONNECTION_TIMEOUT, &value::CONNECTION);
         let request_timeout = self.duration(&settings::REQUEST_TIMEOUT, &value::ANSWER);
         let drain_timeout = self.duration(&settings::DRAIN_TIMEOUT, &value::DRAIN);
@@ -239,6 +243,7 @@ impl Reader<'_> {
             jobs_dir: jobs_dir?,
             instance_ip: instance_ip?,
             session_timeout: session_timeout?,
+            lease_margin: lease_margin?,
             connection_timeout: connection_timeout?,
             request_timeout: request_timeout?,
             drain_timeout: drain_timeout?,

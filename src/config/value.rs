@@ -23,6 +23,8 @@ pub(super) struct Range {
 /// A session is renewed several times within its timeout, so it cannot be arbitrarily short; and what a crashed
 /// sidecar held is nobody's for as long as it lasts, so it should not be arbitrarily long.
 pub(super) const SESSION: Range = range(Duration::from_secs(1), Duration::from_secs(600), "1s to 10m");
+/// Time for the news to reach the application, and for its work to stop.
+pub(super) const MARGIN: Range = range(Duration::from_millis(100), Duration::from_secs(300), "100ms to 5m");
 /// One try must leave time for others within a session.
 pub(super) const CONNECTION: Range =
     range(Duration::from_millis(100), Duration::from_secs(60), "100ms to 1m");

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::job::{Generation, Item, JobConfiguration, Problem};
 
 use super::effect::{AssignedItem, Assignment, AssignmentReason, Effect, Event, SessionStatus};
+use super::input::Now;
 use super::participant::{Participant, Phase};
 use super::relay::Turn;
 
@@ -171,16 +172,19 @@ impl Participant {
     }
 
     /// Tells the session's state, once the application is attached.
-    pub(super) fn tell_session(&mut self, status: SessionStatus) {
+    pub(super) fn tell_session(&mut self, now: Now, status: SessionStatus) {
         if self.told.session.replace(status) != Some(status) && self.told.attached {
-            self.tell_event(Event::SessionChanged(status));
+            let remaining_lease = self.lease.remaining(now.mono);
+            self.tell_event(Event::SessionChanged { status, remaining_lease });
         }
     }
 
     /// Tells that the session is lost, and everything with it.
     pub(super) fn tell_session_lost(&mut self) {
         self.told.revision = None;
-        self.tell_session(SessionStatus::Lost);
+        if self.told.session.replace(SessionStatus::Lost) != Some(SessionStatus::Lost) && self.told.attached {
+            self.tell_event(Event::SessionChanged { status: SessionStatus::Lost, remaining_lease: None });
+        }
         self.tell_nothing_assigned(AssignmentReason::SessionLost);
     }
 }

@@ -101,6 +101,8 @@ pub enum Effect {
         /// What to do first.
         transactions: Vec<Transaction>,
     },
+    /// The session could not be proven alive in time: end it, and open another one.
+    GiveUpSession,
     /// Read the job's subtree again: the view may have missed something.
     Refresh,
     /// Read which fires of the job's items have been started, and come back.
@@ -232,7 +234,12 @@ pub enum Event {
     /// Whether it leads now.
     LeadershipChanged(bool),
     /// The session with the registry.
-    SessionChanged(SessionStatus),
+    SessionChanged {
+        /// Its state.
+        status: SessionStatus,
+        /// How long it may be acted on without word from the registry; `None`: not known.
+        remaining_lease: Option<Duration>,
+    },
     /// Configuration or problems.
     JobChanged {
         /// The configuration in force.

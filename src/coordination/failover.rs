@@ -15,6 +15,7 @@ use crate::elasticjob::path::{Folder, JobPaths};
 use crate::job::{Item, Problem};
 use crate::tree::{NodeKind, Operation, Transaction};
 
+use super::echo::Echoes;
 use super::effect::{Effect, Purpose, Source};
 use super::facts::{ItemView, Taker};
 use super::fire::{Planned, latest_before};
@@ -43,6 +44,7 @@ pub(super) struct Failover {
     started: BTreeMap<Item, Timestamp>,
     /// Items that a Java instance left; it keeps no ledger.
     left_by_java: BTreeSet<Item>,
+    echoes: Echoes,
 }
 
 impl Failover {
@@ -84,6 +86,7 @@ impl Participant {
             return;
         }
         self.note_java();
+        self.failover.echoes.look(&self.view, now.mono);
         self.flag_crashed(now);
         self.take_flagged(now);
         self.plan_taken(now);
@@ -221,7 +224,12 @@ impl Participant {
         if self.waits_for_sharding(now) {
             return;
         }
-        let share = self.share(now);
+        let (echoes, share): (Vec<_>, Vec<_>) =
+            self.share(now).into_iter().partition(|item| self.failover.echoes.is_echo(&self.view, *item));
+        if !echoes.is_empty() && self.may_commit(now, Purpose::FlagFailover) {
+            let flags = echoes.into_iter().map(|item| self.identity.paths.failover_item(item));
+            self.commit(Purpose::FlagFailover, flags.map(Operation::delete).collect());
+        }
         let mut transaction = Transaction::new();
         let mut taking = BTreeSet::new();
         let mut size = 0;

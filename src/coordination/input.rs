@@ -57,6 +57,12 @@ pub enum Input {
     SessionResumed,
     /// The session is gone.
     SessionLost,
+    /// The registry has answered: the session may be acted on until then (monotonic), a safety margin before the
+    /// registry can end it. Comes before everything else that has happened.
+    Leased {
+        /// Until when.
+        until: Duration,
+    },
     /// The watch told something.
     Watch(WatchEvent),
     /// A commit has ended.

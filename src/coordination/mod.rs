@@ -5,11 +5,11 @@
 //! in flight is state too, so a second look asks for nothing twice.
 //!
 //! The decisions, in the order in which each step takes them:
-//! [`registration`] (are we an instance?), [`assignment`] (what is the application to know?), [`election`] (who
-//! leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `nudge` (whom has a Java leader forgotten?),
-//! `failover` (what did they leave unfinished?), [`ledger`] (what has been started?), [`fire`] (what is due?), `relay`
-//! (whose turn is it?), `trigger` (what was asked for?), `guarantee` (who acts for all?), [`execution`] (what starts?),
-//! `clock_check` (is our clock right?),
+//! `lease` (is our session alive?), [`registration`] (are we an instance?), [`assignment`] (what is the application to
+//! know?), [`election`] (who leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `nudge` (whom has a Java
+//! leader forgotten?), `failover` (what did they leave unfinished?), [`ledger`] (what has been started?), [`fire`] (what
+//! is due?), `relay` (whose turn is it?), `trigger` (what was asked for?), `guarantee` (who acts for all?),
+//! [`execution`] (what starts?), `clock_check` (is our clock right?),
 //! [`completion`] (what has ended?), [`departure`] (how do we leave?).
 
 pub mod assignment;
@@ -17,6 +17,7 @@ mod clock_check;
 pub mod completion;
 mod crash;
 pub mod departure;
+mod echo;
 pub mod effect;
 pub mod election;
 pub mod execution;
@@ -26,6 +27,7 @@ pub mod fire;
 mod gate;
 mod guarantee;
 pub mod input;
+mod lease;
 pub mod ledger;
 mod listener;
 mod nudge;

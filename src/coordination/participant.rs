@@ -26,6 +26,7 @@ use super::failover::Failover;
 use super::fire::Fires;
 use super::guarantee::Guarantee;
 use super::input::{Input, Now, Ticket};
+use super::lease::Lease;
 use super::ledger::Ledger;
 use super::nudge::Nudge;
 use super::pending::Pending;
@@ -107,6 +108,7 @@ pub struct Participant {
     pub(super) request: Request,
     pub(super) view: JobView,
     pub(super) session: Session,
+    pub(super) lease: Lease,
     /// The session in which our nodes were registered.
     pub(super) registered: Option<SessionId>,
     /// Whether the view has shown our instance since it was registered in this session.
@@ -145,6 +147,7 @@ impl Participant {
             request,
             view,
             session: Session::None,
+            lease: Lease::default(),
             registered: None,
             seen: false,
             removed_at: None,
@@ -173,8 +176,12 @@ impl Participant {
     pub fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
         self.fires.begin(now.wall);
         for input in inputs {
+            if !matches!(input, Input::Leased { .. }) {
+                self.mind_lease(now);
+            }
             self.take(now, input);
         }
+        self.mind_lease(now);
         if self.phase != Phase::Ended {
             self.compile_settings();
             self.notice_removal(now);
@@ -219,6 +226,7 @@ impl Participant {
             self.ledger.next_retry(now.mono),
             self.guarantee.next_retry(now.mono),
             self.removal_settles(),
+            self.lease.end(),
             drain,
         ];
         let mono = retries.into_iter().flatten().filter(|at| *at > now.mono).min();
@@ -242,20 +250,21 @@ impl Participant {
             Input::SessionOpened(id) => {
                 self.session = Session::Connected(id);
                 self.view.forget();
-                self.tell_session(SessionStatus::Connected);
+                self.tell_session(now, SessionStatus::Connected);
             }
             Input::SessionSuspended => {
                 if let Session::Connected(id) = self.session {
                     self.session = Session::Suspended(id);
-                    self.tell_session(SessionStatus::Suspended);
+                    self.tell_session(now, SessionStatus::Suspended);
                 }
             }
             Input::SessionResumed => {
                 if let Session::Suspended(id) = self.session {
                     self.session = Session::Connected(id);
-                    self.tell_session(SessionStatus::Connected);
+                    self.tell_session(now, SessionStatus::Connected);
                 }
             }
+            Input::Leased { until } => self.lease.renew(until),
             Input::SessionLost => self.lose_session(),
             Input::Watch(event) => self.view.apply(event, now.wall),
             Input::Committed(id, result) => self.committed(now, id, result),
@@ -272,11 +281,12 @@ impl Participant {
         }
     }
 
-    fn lose_session(&mut self) {
+    pub(super) fn lose_session(&mut self) {
         if self.session == Session::None {
             return;
         }
         self.session = Session::None;
+        self.lease = Lease::default();
         self.registered = None;
         self.seen = false;
         self.view.forget();

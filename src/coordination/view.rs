@@ -29,6 +29,7 @@ pub struct JobView {
     folders: BTreeSet<Folder>,
     servers: BTreeMap<Ipv4Addr, (ServerStatus, i32)>,
     instances: BTreeMap<InstanceId, InstanceView>,
+    departures: u64,
     leader: Option<LeaderView>,
     sharding_version: Option<i32>,
     necessary: bool,
@@ -68,14 +69,17 @@ impl JobView {
             WatchEvent::Snapshot(nodes) => {
                 let (revision, membership_revision) = (self.revision, self.membership_revision + 1);
                 let (root, before) = (self.root.take(), std::mem::take(&mut self.items));
-                let now = self.now;
-                *self = Self { root, now, revision, membership_revision, loaded: true, ..Self::default() };
+                // Somebody may have left unseen.
+                let (now, departures) = (self.now, self.departures + 1);
+                let fresh = Self { departures, loaded: true, ..Self::default() };
+                *self = Self { root, now, revision, membership_revision, ..fresh };
                 for Node { path, data, stat } in nodes {
                     self.put(&path, Some((data, stat)));
                 }
-                // What runs has not begun to run just because it was looked at again.
-                for (item, before) in before.into_iter().filter(|(_, before)| before.running.is_some()) {
-                    if let Some(view) = self.items.get_mut(&item) {
+                for (item, before) in before {
+                    let Some(view) = self.items.get_mut(&item) else { continue };
+                    // What runs has not begun to run just because it was looked at again.
+                    if before.running.is_some() || view.running.is_none() {
                         view.ran_at = before.ran_at;
                     }
                 }
@@ -94,7 +98,8 @@ impl JobView {
     /// Forgets everything until the next snapshot.
     pub fn forget(&mut self) {
         let (revision, membership_revision) = (self.revision + 1, self.membership_revision + 1);
-        *self = Self { root: self.root.take(), revision, membership_revision, ..Self::default() };
+        let departures = self.departures + 1;
+        *self = Self { root: self.root.take(), revision, membership_revision, departures, ..Self::default() };
     }
 
     fn relative(&self, path: &Path) -> Option<String> {
@@ -296,6 +301,7 @@ impl JobView {
             }
             Place::Instance(id) => {
                 self.instances.remove(&InstanceId::from_registry(id));
+                self.departures += 1;
                 self.membership_revision += 1;
             }
             Place::Leader => self.leader = None,
@@ -399,6 +405,11 @@ impl JobView {
     /// Whether a folder exists.
     pub fn has_folder(&self, folder: Folder) -> bool {
         self.folders.contains(&folder)
+    }
+
+    /// Counts how often an instance has left, as far as was seen or cannot be ruled out.
+    pub fn departures(&self) -> u64 {
+        self.departures
     }
 
     /// A server's status; `None`: it has no node.

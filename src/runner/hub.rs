@@ -20,6 +20,7 @@ use crate::job::{Generation, InstanceId, JobConfiguration, JobName};
 use crate::tree::Path;
 
 use super::clock::Clock;
+use super::lease::Lease;
 use super::participant::{Command, Handle, Outlet, Runner};
 use super::session::Current;
 
@@ -127,6 +128,8 @@ pub struct Shared {
     pub clock: Clock,
     /// The session.
     pub current: Current,
+    /// Until when it is proven alive.
+    pub lease: Lease,
     /// How long an application may leave its stream unread.
     pub slow_application_timeout: Duration,
 }
@@ -197,7 +200,7 @@ impl Hub {
             identity,
             self.shared.namespace.clone(),
             self.shared.clock.clone(),
-            self.shared.current.clone(),
+            (self.shared.current.clone(), self.shared.lease.clone()),
             self.shared.slow_application_timeout,
         );
         let attachment = Attachment {

@@ -1,15 +1,18 @@
 //! The only place where effects happen: it waits, steps the core, and does what the core asks for. Shell.
 //!
-//! [`session`] keeps one session with the registry for the whole sidecar; [`participant`] runs one participant for
-//! each attached application stream; [`observer`] follows a job for those who only look; [`operator`] carries out what they command; [`hub`] knows who is
-//! attached; [`clock`] is the only reader of clocks and entropy.
+//! [`session`] keeps one session with the registry for the whole sidecar, [`lease`] proves it alive; [`participant`]
+//! runs one participant for each attached application stream; [`observer`] follows a job for those who only look;
+//! [`operator`] carries out what they command; [`hub`] knows who is attached; `watching` opens their watches;
+//! [`clock`] is the only reader of clocks and entropy.
 
 pub mod clock;
 mod held_latch;
 pub mod hub;
+pub mod lease;
 pub mod ledger;
 pub mod observer;
 pub mod operator;
 pub mod participant;
 pub mod session;
 pub mod snapshot;
+mod watching;

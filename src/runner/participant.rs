@@ -19,7 +19,7 @@ use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
 use crate::coordination::election::LATCH_LIMIT;
 use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
-use crate::elasticjob::path::{Gate, Place};
+use crate::elasticjob::path::Gate;
 use crate::job::Generation;
 use crate::registry::{Session, SessionState, Watch, latch};
 use crate::telemetry;
@@ -27,8 +27,10 @@ use crate::tree::{NodeKind, Path, WatchEvent};
 
 use super::clock::Clock;
 use super::held_latch::HeldLatch;
+use super::lease::Lease;
 use super::ledger;
 use super::session::Current;
+use super::watching::{open_watch, opened, receive};
 
 /// Calls of the application that wait to be taken; the callers beyond wait in their own tasks.
 const COMMAND_QUEUE: usize = 256;
@@ -103,6 +105,9 @@ pub struct Runner {
     namespace: Path,
     slow_after: Duration,
     current: Current,
+    lease: Lease,
+    /// The end of the lease as the core knows it.
+    leased: Option<Duration>,
     session: Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>,
     opening: Option<BoxFuture<'static, Option<Watch>>>,
     watch: Option<Watch>,
@@ -138,7 +143,7 @@ impl Runner {
         identity: Identity,
         namespace: Path,
         clock: Clock,
-        current: Current,
+        (current, lease): (Current, Lease),
         slow_after: Duration,
     ) -> (Self, Handle, Outlet) {
         let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE);
@@ -152,6 +157,8 @@ impl Runner {
             namespace,
             slow_after,
             current,
+            lease,
+            leased: None,
             session: None,
             opening: None,
             watch: None,
@@ -174,8 +181,10 @@ impl Runner {
     pub async fn run(mut self) {
         self.current.mark_changed();
         while !self.core.has_ended() {
-            let inputs = self.select().await;
+            let mut inputs = self.select().await;
+            // Read before the lease: a proof that comes in between must not be missed.
             let now = self.clock.now();
+            self.take_lease(&mut inputs);
             for effect in self.core.step(now, inputs) {
                 self.perform(now, effect);
             }
@@ -274,6 +283,19 @@ impl Runner {
             }
             Ready::Command(command) => self.take_command(command, inputs),
             Ready::Alarm => {}
+        }
+    }
+
+    /// Puts the news of the lease before everything else that concerns the session.
+    fn take_lease(&mut self, inputs: &mut Vec<Input>) {
+        let Some((session, _)) = &self.session else { return };
+        let proof = *self.lease.proof.borrow();
+        let Some(proof) = proof.filter(|proof| proof.session == session.id()) else { return };
+        let opened = inputs.iter().rposition(|input| matches!(input, Input::SessionOpened(_)));
+        if opened.is_some() || self.leased != Some(proof.until) {
+            self.leased = Some(proof.until);
+            let place = opened.map_or(0, |opened| opened + 1);
+            inputs.insert(place, Input::Leased { until: proof.until });
         }
     }
 
@@ -429,6 +451,11 @@ impl Runner {
                 let Some(held) = self.latches.remove(&gate) else { return };
                 self.in_flight.push(held.leave(gate, transactions));
             }
+            Effect::GiveUpSession => {
+                if let Some((session, _)) = &self.session {
+                    self.lease.give_up(session.id());
+                }
+            }
             Effect::Refresh => self.open_watch(),
             Effect::ReadLedger => {
                 let Some((session, _)) = &self.session else { return };
@@ -520,8 +547,8 @@ impl Runner {
                 info!(generation, count, ?items, leader, ?reason, "assignment");
                 None
             }
-            Event::SessionChanged(status) => {
-                info!(?status, "session");
+            Event::SessionChanged { status, remaining_lease } => {
+                info!(?status, ?remaining_lease, "session");
                 None
             }
             Event::Execute(_)
@@ -535,31 +562,6 @@ impl Runner {
     }
 }
 
-/// Watches the job. Tries until the session is lost.
-async fn open_watch(session: Arc<dyn Session>, root: Path, clock: Clock) -> Option<Watch> {
-    let filter_root = root.clone();
-    let wants: Arc<dyn Fn(&Path) -> bool + Send + Sync> = Arc::new(move |path: &Path| {
-        path.relative_to(&filter_root).is_some_and(|relative| Place::of(relative).wants_data())
-    });
-    loop {
-        match session.watch(&root, Arc::clone(&wants)).await {
-            Ok(watch) => return Some(watch),
-            Err(error) => {
-                debug!(%root, %error, "cannot watch the job yet");
-                let mut state = session.state();
-                if *state.borrow_and_update() == SessionState::Lost {
-                    return None;
-                }
-                let pause = clock.now().mono.saturating_add(WATCH_PAUSE);
-                clock.sleep_until(Wakeup { wall: None, mono: Some(pause) }).await;
-            }
-        }
-    }
-}
-
-/// The pause between attempts to watch.
-const WATCH_PAUSE: Duration = Duration::from_millis(100);
-
 async fn session_changed(session: &mut Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>) {
     if let Some((_, state)) = session
         && state.changed().await.is_ok()
@@ -568,20 +570,6 @@ async fn session_changed(session: &mut Option<(Arc<dyn Session>, watch::Receiver
     }
     // Without a session, or when its state is final, only another session is news.
     std::future::pending().await
-}
-
-async fn receive(watch: &mut Option<Watch>) -> Option<WatchEvent> {
-    match watch {
-        Some(watch) => watch.recv().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn opened(opening: &mut Option<BoxFuture<'static, Option<Watch>>>) -> Option<Watch> {
-    match opening {
-        Some(opening) => opening.await,
-        None => std::future::pending().await,
-    }
 }
 
 async fn closed(outbox: Option<mpsc::Sender<Told>>) {

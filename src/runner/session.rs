@@ -1,5 +1,5 @@
-//! One session with the registry for the whole sidecar. Opens it, and opens another one when it is lost; there is no
-//! limit to the attempts, because a registry that is away for a day must not need a person.
+//! One session with the registry for the whole sidecar. Opens it, proves it alive, and opens another one when it is
+//! lost or cannot be proven alive any more ([`super::lease`]); there is no limit to the attempts, because a registry that is away for a day must not need a person.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,14 @@ use crate::coordination::participant::Wakeup;
 use crate::registry::{Registry, Session, SessionState};
 
 use super::clock::Clock;
+use super::lease::Keeper;
 
 /// The first pause after a failed attempt.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause: how long a registry that came back may go unnoticed.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long ending a session that was given up may hold up the next one. If it cannot be ended, it expires.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The present session, if there is one.
 pub type Current = watch::Receiver<Option<Arc<dyn Session>>>;
@@ -25,11 +28,12 @@ pub async fn becomes<T: PartialEq>(receiver: &mut watch::Receiver<T>, value: T) 
     let _ = receiver.wait_for(|now| *now == value).await;
 }
 
-/// Keeps a session until `stop` is true, then closes it.
+/// Keeps a session until `stop` is true, then closes it. `lease`: what proves it alive, and the safety margin.
 pub async fn keep(
     registry: Arc<dyn Registry>,
     clock: Clock,
     current: watch::Sender<Option<Arc<dyn Session>>>,
+    mut lease: (Keeper, Option<Duration>),
     mut stop: watch::Receiver<bool>,
 ) {
     let mut pause = PAUSE_MIN;
@@ -45,10 +49,12 @@ pub async fn keep(
                 info!(session = %session.id(), timeout = ?session.timeout(), registry = registry.describe(), "session opened");
                 let mut state = session.state();
                 current.send_replace(Some(Arc::clone(&session)));
+                let (keeper, margin) = &mut lease;
                 let stopping = tokio::select! {
                     biased;
                     () = becomes(&mut stop, true) => true,
                     () = becomes(&mut state, SessionState::Lost) => false,
+                    () = keeper.keep(&*session, &clock, *margin) => false,
                 };
                 current.send_replace(None);
                 if stopping {
@@ -56,6 +62,12 @@ pub async fn keep(
                     return;
                 }
                 warn!(session = %session.id(), "session lost");
+                // The server may still have it: then others wait less for what it held.
+                let farewell = Wakeup { wall: None, mono: Some(clock.now().mono.saturating_add(FAREWELL)) };
+                tokio::select! {
+                    () = session.close() => {}
+                    () = clock.sleep_until(farewell) => {}
+                }
             }
             Err(error) => {
                 warn!(%error, "no session; trying again in {pause:?}");

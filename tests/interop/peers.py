@@ -358,12 +358,12 @@ class MixedFleet(Fleet):
 
     def assert_none_twice(self) -> None:
         """No item has been executed twice for one fire on instances of ours."""
-        counts = Counter(
-            (one.fire, one.item, one.source)
-            for one in self.executions()
-            if not one.java and one.outcome == "end" and one.source != "TRIGGER"
-        )
-        assert not [key for key, count in counts.items() if count > 1], counts
+        ours = [
+            one for one in self.executions() if not one.java and one.outcome == "end" and one.source != "TRIGGER"
+        ]
+        counts = Counter((one.fire, one.item, one.source) for one in ours)
+        twice = [one for one in ours if counts[one.fire, one.item, one.source] > 1]
+        assert not twice, "\n".join(map(str, twice))
 
     def wait_running(self, member: Member, items: Iterable[int]) -> None:
         """Waits until an instance executes these items, and ZooKeeper shows it."""

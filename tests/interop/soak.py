@@ -4,7 +4,10 @@ Two Java instances and two of ours share twenty items that fire every two second
 minute one of them is killed as by kill -9, and started again a little later. Afterwards:
 
 - each item has been executed for each fire, unless its owner was dead when it fired: ElasticJob makes up for nothing
-  that an instance which was dead, and not yet known to be, would have executed;
+  that an instance which was dead, and not yet known to be, would have executed; or its owner was a Java instance, and the
+  fire came while the items were divided after a kill or a start. Java loses such fires by itself: it reads the items from
+  a cache that is behind, or has items before its scheduler runs. They are counted, beside what a fleet of Java instances
+  only loses in the same run (`--java-only`);
 - what a dead instance was executing has been executed by another one;
 - no item has been executed twice for the same fire on instances of ours;
 - every item has an owner that is alive, and no node of an execution or a takeover is left.
@@ -19,6 +22,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +60,8 @@ class Kill:
     member: str
     instance: str
     executing: frozenset[int]
+    #: When another one took its place.
+    replaced: float
 
 
 class Owners:
@@ -86,10 +92,10 @@ class Owners:
         }
 
 
-def run(fleet: MixedFleet, seconds: float, chance: random.Random) -> list[Kill]:
+def run(fleet: MixedFleet, seconds: float, chance: random.Random, kinds: Sequence[str]) -> list[Kill]:
     """Lets the fleet work, and kills and restarts its members; returns the kills."""
     fleet.interval = INTERVAL
-    slots = [("java", 1), ("java", 2), ("ours", 1), ("ours", 2)]
+    slots = [(kind, number + 1) for number, kind in enumerate(kinds)]
     alive = {slot: start(fleet, slot) for slot in slots}
     fleet.divide(*alive.values(), total=ITEMS)
     end = time.monotonic() + seconds
@@ -102,9 +108,10 @@ def run(fleet: MixedFleet, seconds: float, chance: random.Random) -> list[Kill]:
         time.sleep(INTERVAL - time.time() % INTERVAL + chance.uniform(0.0, 0.5))
         at = time.time()
         victim.die()
-        kills.append(Kill(at, victim.name, victim.instance, frozenset(executing(victim.events("start", "end")))))
-        print(f"{time.strftime('%H:%M:%S')} killed {victim.name} executing {sorted(kills[-1].executing)}", flush=True)
+        interrupted = frozenset(executing(victim.events("start", "end")))
+        print(f"{time.strftime('%H:%M:%S')} killed {victim.name} executing {sorted(interrupted)}", flush=True)
         time.sleep(chance.uniform(0.0, 2 * SESSION))
+        kills.append(Kill(at, victim.name, victim.instance, interrupted, replaced=time.time()))
         alive[slot] = start(fleet, slot)
     time.sleep(RECOVERY)
     fleet.divide(*alive.values(), total=ITEMS)
@@ -120,6 +127,10 @@ def start(fleet: MixedFleet, slot: tuple[str, int]) -> Member:
     return member
 
 
+def is_java(instance: str) -> bool:
+    return instance.rpartition("@-@")[2].isdigit()
+
+
 def judge(fleet: MixedFleet, kills: list[Kill], owners: Owners) -> list[str]:
     """Returns what went wrong."""
     problems = []
@@ -128,7 +139,8 @@ def judge(fleet: MixedFleet, kills: list[Kill], owners: Owners) -> list[str]:
     first = min(one.fire for one in executions) + 3 * INTERVAL
     last = max(one.fire for one in executions) - 2 * INTERVAL
     fires = [first + number * INTERVAL for number in range(int((last - first) / INTERVAL) + 1)]
-    excused = 0
+    excused = lost_by_java = 0
+    changes = [at for kill in kills for at in (kill.at, kill.replaced)]
     for fire in fires:
         for item in range(ITEMS):
             if (fire, item) in done:
@@ -136,6 +148,8 @@ def judge(fleet: MixedFleet, kills: list[Kill], owners: Owners) -> list[str]:
             had = owners.of(item, fire)
             if any(kill.instance in had and kill.at - INTERVAL <= fire for kill in kills):
                 excused += 1
+            elif had and all(map(is_java, had)) and any(at <= fire <= at + RECOVERY for at in changes):
+                lost_by_java += 1
             else:
                 problems.append(f"item {item} was not executed for the fire of {time.ctime(fire)}: {had}")
     for kill in kills:
@@ -148,13 +162,15 @@ def judge(fleet: MixedFleet, kills: list[Kill], owners: Owners) -> list[str]:
         problems.append(f"executed twice: {error}")
     sources = sorted({one.source or "by Java" for one in executions})
     told = {source: sum((one.source or "by Java") == source for one in executions) for source in sources}
-    print(f"{len(fires)} fires, {len(executions)} executions {told}, {len(kills)} kills, {excused} owned by the dead")
+    print(f"{len(fires)} fires, {len(executions)} executions {told}, {len(kills)} kills")
+    print(f"{excused} owned by the dead, {lost_by_java} lost by Java")
     return problems
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--java-only", action="store_true", help="four Java instances, for comparison")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     arguments = parser.parse_args()
     version = ".".join(map(str, elasticjob_version()))
@@ -166,7 +182,8 @@ def main() -> int:
         fleet = MixedFleet(Path(tempfile.mkdtemp(prefix="sk-")), server, client, namespace)
         owners = Owners(fleet)
         try:
-            kills = run(fleet, arguments.minutes * 60, random.Random(arguments.seed))
+            kinds = ["java"] * 4 if arguments.java_only else ["java", "java", "ours", "ours"]
+            kills = run(fleet, arguments.minutes * 60, random.Random(arguments.seed), kinds)
             fleet.tree.configure(cron="0 0 0 1 1 ? 2099")
             problems = judge(fleet, kills, owners)
             eventually("no leftovers", lambda: not fleet.leftovers())

@@ -1,6 +1,9 @@
 //! The session with the registry is interrupted or lost (P2, P4, P5).
 
+use std::time::Duration;
+
 use sidekeeper::proto::{AssignmentReason, CancelReason, CompletionStatus, JobConfiguration, SessionState};
+use sidekeeper::registry::embedded::Embedded;
 
 use crate::ground::{App, Event, Ground, Host, request, request_for, success, ticking};
 
@@ -110,4 +113,38 @@ async fn p1_the_items_of_a_lost_session_go_to_others_and_are_shared_again() {
     first.assigned(&[1]).await;
     second.assigned(&[0]).await;
     assert!(first.token(1) >= token);
+}
+
+#[tokio::test]
+async fn p4_a_session_that_is_not_proven_alive_in_time_is_given_up_before_the_registry_ends_it() {
+    // This registry ends nothing by itself: whatever the application is told, it is the lease's end.
+    let ground = Ground::on(Embedded::in_memory().with_session_timeout(Duration::from_secs(2))).await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(request(ticking(1))).await;
+    app.assigned(&[0]).await;
+    let execute = app.execute().await;
+    let session = ground.outside.tree().await.session_of(&app.attached.instance_id);
+    ground.registry.suspend(session);
+    let Event::SessionChanged(changed) = app.next().await else { panic!("no SessionChanged") };
+    assert_eq!(changed.state(), SessionState::Suspended);
+    let remaining: Duration = changed.remaining_lease.unwrap().try_into().unwrap();
+    assert!(remaining <= Duration::from_secs(1), "{remaining:?} of a lease of 2 s less the margin of 1 s");
+
+    let Event::Cancel(cancel) = app.next().await else { panic!("no Cancel") };
+    assert_eq!(
+        (cancel.execution_id.clone(), cancel.reason()),
+        (execute.execution_id.clone(), CancelReason::LeaseLost)
+    );
+    app.session(SessionState::Lost).await;
+    app.assigned(&[]).await;
+    // It goes on in another session, and what the old one held is gone.
+    app.session(SessionState::Connected).await;
+    app.assigned(&[0]).await;
+    assert_ne!(ground.outside.tree().await.session_of(&app.attached.instance_id), session);
+    assert_eq!(
+        app.report(vec![success(&execute.execution_id)]).await.unwrap(),
+        [CompletionStatus::LeaseLost]
+    );
+    let next = app.execute().await;
+    app.done(&next).await;
 }

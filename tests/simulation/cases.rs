@@ -7,7 +7,7 @@ use sidekeeper::job::Item;
 use crate::world::{World, six_items};
 
 /// A world with one node that owns everything, some fires old, between two fires.
-fn one_node(configure: impl FnOnce(&mut sidekeeper::job::JobConfiguration)) -> World {
+pub fn one_node(configure: impl FnOnce(&mut sidekeeper::job::JobConfiguration)) -> World {
     let mut configuration = six_items();
     configure(&mut configuration);
     let mut world = World::new(7, configuration);
@@ -355,4 +355,34 @@ fn h5_a_java_leader_that_has_forgotten_somebody_is_reminded() {
     assert!(version(&world) > before);
     assert_eq!(world.get("servers/10.0.0.1").unwrap(), b"ENABLED");
     assert!(!world.paths().iter().any(|path| path.ends_with("/necessary")));
+}
+
+/// A world whose item 3 was being executed by a Java instance that is gone, and has been made good.
+fn made_good() -> World {
+    let mut world = one_node(|configuration| configuration.failover = true);
+    world.put("sharding/3/running", "10.9.9.9@-@4711");
+    world.run_for(4_000);
+    assert_eq!(world.made_good.len(), 1, "{:?}", world.starts);
+    world.settle();
+    world
+}
+
+#[test]
+fn h11_what_a_java_peer_flags_late_has_been_made_good_already() {
+    let mut world = made_good();
+    world.put("leader/failover/items/3", "");
+    world.run_for(500);
+    assert_eq!(world.get("leader/failover/items/3"), None);
+    world.run_for(5_000);
+    assert_eq!(world.made_good.len(), 1, "{:?}", world.made_good);
+}
+
+#[test]
+fn h11_a_crash_after_that_is_none_of_the_old_one_s_echo() {
+    let mut world = made_good();
+    world.put("instances/10.9.9.9@-@4712", "jobInstanceId: 10.9.9.9@-@4712\nserverIp: 10.9.9.9\n");
+    world.remove("instances/10.9.9.9@-@4712");
+    world.put("leader/failover/items/3", "");
+    world.run_for(5_000);
+    assert_eq!(world.made_good.len(), 2, "{:?}", world.made_good);
 }

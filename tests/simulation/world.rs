@@ -276,6 +276,23 @@ impl World {
         node.suspended = false;
     }
 
+    /// The registry has answered what a node sent now: its session may be acted on for so long.
+    pub fn prove(&mut self, node: usize, usable: Duration) {
+        let until = self.time().mono + usable;
+        self.nodes[node].results.push_front(Input::Leased { until });
+    }
+
+    /// The node wakes, and looks.
+    pub fn look(&mut self, node: usize) {
+        self.step(node);
+    }
+
+    /// After how long the node wakes by itself, if nothing happens.
+    pub fn wakes_in(&self, node: usize) -> Option<Duration> {
+        let now = self.time();
+        self.nodes[node].core.next_wakeup(now).mono.map(|at| at - now.mono)
+    }
+
     /// The connection breaks, or comes back; the session lives.
     pub fn toggle_suspended(&mut self, node: usize) {
         let node = &mut self.nodes[node];
@@ -360,7 +377,8 @@ impl World {
         let session_news = |input: &Input| {
             matches!(
                 input,
-                Input::SessionOpened(_)
+                Input::Leased { .. }
+                    | Input::SessionOpened(_)
                     | Input::SessionLost
                     | Input::SessionSuspended
                     | Input::SessionResumed
@@ -390,6 +408,13 @@ impl World {
                 assert!(size < REQUEST_BYTES_MAX, "seed {}: {purpose} in {size} bytes", self.seed);
                 node.line.push_back(Ask::Commit(id, transaction));
                 *self.commits.entry(purpose).or_default() += 1;
+            }
+            Effect::GiveUpSession => {
+                self.registry.expire(node.session.id());
+                node.session = self.registry.open().now_or_never().unwrap().unwrap();
+                node.line = VecDeque::from([Ask::Watch]);
+                node.watch = None;
+                node.results.push_back(Input::SessionOpened(node.session.id()));
             }
             Effect::Elect(transaction) => node.line.push_back(Ask::Elect(transaction)),
             Effect::TakeOver(transaction) => node.line.push_back(Ask::TakeOver(transaction)),
@@ -517,7 +542,7 @@ impl World {
             Event::JobChanged { problems, .. } => self.nodes[index].problems.push(problems),
             Event::Attached { .. }
             | Event::LeadershipChanged(_)
-            | Event::SessionChanged(_)
+            | Event::SessionChanged { .. }
             | Event::Draining { .. } => {}
         }
     }

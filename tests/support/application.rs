@@ -25,6 +25,7 @@ pub(crate) fn config(socket: &Path) -> Config {
         jobs_dir: None,
         instance_ip: Ipv4Addr::LOCALHOST,
         session_timeout: Duration::from_secs(30),
+        lease_margin: None,
         connection_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(10),
         drain_timeout: Duration::from_secs(25),

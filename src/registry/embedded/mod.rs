@@ -31,9 +31,8 @@ use crate::tree::{NodeChange, Operation, OperationResult, Path, SessionId, Zxid}
 /// Tells the wall-clock time in milliseconds since 1970, for `Stat::modified_ms`.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
 
-/// The timeout that sessions are told they have. Nothing in here expires by itself; whoever keeps a lease has to
-/// ask for something now and then all the same, and this is how long it may wait.
-const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
+/// The timeout that sessions are told they have: nothing in here expires by itself.
+const SESSION_TIMEOUT: Duration = Duration::MAX;
 
 /// A registry inside this process. Clones share it.
 #[derive(Clone)]

@@ -115,6 +115,7 @@ pub fn config(namespace: &str, number: u8) -> Config {
         jobs_dir: None,
         instance_ip: Ipv4Addr::new(10, 0, 0, number),
         session_timeout: Duration::from_secs(30),
+        lease_margin: None,
         connection_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(10),
         drain_timeout: LIMIT,

@@ -1,0 +1,72 @@
+//! The session as a lease (P4): what cannot be proven alive is given up before the registry can end it.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+use crate::cases::one_node;
+use crate::world::{Happened, World};
+
+/// A world with one node whose items run for long, and whose session has just been proven alive for two seconds.
+fn executing() -> World {
+    let mut world = one_node(|_| {});
+    world.next_duration_ms = Some(60_000);
+    world.run_for(2_000);
+    assert_eq!(world.nodes[0].executions.len(), 6);
+    world.prove(0, Duration::from_secs(2));
+    world
+}
+
+#[test]
+fn p4_whoever_slept_through_the_lease_learns_it_before_anything_else() {
+    let mut world = executing();
+    world.happened.clear();
+    // The process sleeps, over fires too; when it wakes, the registry's word that all is well waits already.
+    world.now += SignedDuration::from_secs(9);
+    world.toggle_suspended(0);
+    world.toggle_suspended(0);
+    world.look(0);
+    assert_eq!(world.nodes[0].executions.len(), 0);
+    assert_eq!(world.nodes[0].items, []);
+    assert!(
+        world.happened.iter().all(|happened| matches!(happened, Happened::Ended(..))),
+        "{:?}",
+        world.happened
+    );
+    assert_eq!(world.interrupted.len(), 6);
+    // In another session the job goes on.
+    world.next_duration_ms = None;
+    world.run_for(6_000);
+    world.assert_all_owned();
+    assert!(world.starts.len() > 6);
+}
+
+#[test]
+fn p4_a_proof_that_comes_in_time_keeps_everything() {
+    let mut world = executing();
+    for _ in 0..8 {
+        world.now += SignedDuration::from_millis(1_900);
+        world.prove(0, Duration::from_secs(2));
+        world.look(0);
+    }
+    assert_eq!(world.nodes[0].executions.len(), 6);
+    assert_eq!(world.interrupted, []);
+}
+
+#[test]
+fn p4_the_end_of_the_lease_wakes_by_itself() {
+    let mut world = executing();
+    world.look(0);
+    assert_eq!(world.wakes_in(0), Some(Duration::from_secs(2)));
+}
+
+#[test]
+fn p4_a_proof_that_is_too_late_does_not_bring_the_session_back() {
+    let mut world = executing();
+    world.now += SignedDuration::from_millis(2_000);
+    world.look(0);
+    assert_eq!(world.nodes[0].executions.len(), 0);
+    world.prove(0, Duration::from_secs(2));
+    world.look(0);
+    assert_eq!(world.nodes[0].items, []);
+}
