@@ -11,6 +11,7 @@ says how long executions take. With `FAULTS_IGNORE` it does not obey: an executi
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import sys
@@ -31,6 +32,7 @@ DURATIONS: dict[int, float] = {int(item): took for item, took in json.loads(os.e
 LOOK_INTERVAL = 0.02
 
 journal = os.open(os.environ["FAULTS_JOURNAL"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
 app = sidekeeper.Application()
 lock = threading.Lock()
 

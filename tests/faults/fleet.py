@@ -116,7 +116,16 @@ class Application(Steered):
 class Slot:
     """A place for one sidecar and its application: what a machine or a pod is."""
 
-    def __init__(self, fleet: FaultFleet, number: int, session: float, obeys: bool, job: dict[str, Any]):
+    def __init__(
+        self,
+        fleet: FaultFleet,
+        number: int,
+        session: float,
+        obeys: bool,
+        job: dict[str, Any],
+        options: Sequence[str] = (),
+    ):
+        self.options = options
         self.fleet = fleet
         self.number = number
         self.obeys = obeys
@@ -131,6 +140,7 @@ class Slot:
 
     def start_sidecar(self) -> None:
         options = ["--connection-timeout", "1s", "--request-timeout", "5s", "--log-format", "text"]
+        options += self.options
         self.sidecar = Sidecar(
             self.number,
             self.fleet.folder,
@@ -186,11 +196,12 @@ class FaultFleet(Fleet):
         obeys: bool = True,
         duration: float = 0.2,
         durations: Optional[dict[int, float]] = None,
+        options: Sequence[str] = (),
         **job: Any,
     ) -> Slot:
         """Starts a sidecar and its application, and waits until the application is an instance."""
         job = {"sharding_total_count": 6, "cron": NEVER, "failover": True, "concurrency": 100, **job}
-        slot = Slot(self, len(self.slots) + 1, session, obeys, job)
+        slot = Slot(self, len(self.slots) + 1, session, obeys, job, options)
         slot.duration = duration
         slot.durations = durations or {}
         slot.start_application()

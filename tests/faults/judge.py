@@ -232,10 +232,11 @@ class Judge:
         fires = list(fires)
         for item in items:
             executions = self.of(item)
-            begun = {one.scheduled for one in executions if one.source != "MISFIRE"}
-            since = fires[0] if fires else 0.0
+            begun: set[float] = set()
+            since = 0.0
             for one in executions:
-                if one.source != "MISFIRE" or one.start_wall <= since:
+                if one.source != "MISFIRE":
+                    begun.add(one.scheduled)
                     continue
                 if one.outcome == "end" and begun.issuperset(fire for fire in fires if since < fire <= one.start_wall):
                     near = [other for other in executions if -8 < other.start - one.start < 1]

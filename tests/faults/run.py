@@ -232,8 +232,10 @@ def pass_judgement(judge: Judge, began: float, ended: float) -> tuple[list[float
     # The last fires may still be under way: they are there so that missed ones before are made up for.
     count = int((ended - max(DURATIONS.values()) - INTERVAL - first) // INTERVAL)
     fires = [first + number * INTERVAL for number in range(count)]
+    latest = max((one.start_wall for one in judge.executions), default=ended)
+    all_fires = [number * INTERVAL for number in range(int(began // INTERVAL) - 5, int(latest // INTERVAL) + 1)]
     items = range(ITEMS)
-    return fires, [*judge.always(), *judge.surplus(items, fires), *judge.missing(items, fires)]
+    return fires, [*judge.always(), *judge.surplus(items, all_fires), *judge.missing(items, fires)]
 
 
 def judge_again(folder: Path) -> int:

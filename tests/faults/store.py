@@ -67,7 +67,7 @@ class Store:
                 """The writer was killed."""
 
         self._server = Server(str(self.socket), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="store", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="store", daemon=True)
         self._thread.start()
 
     def write(self, kind: str, item: int, token: int, writer: str) -> bool:
