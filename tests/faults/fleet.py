@@ -164,11 +164,13 @@ class Slot:
         self.sidecar.kill()
         self.fleet.ended.append(self.sidecar)
 
-    def restart_in_peace(self) -> None:
-        """Restarts both, as a deployment does: the application leaves, then its sidecar."""
+    def stop_in_peace(self) -> None:
+        """Ends both, as a deployment does: the application leaves, then its sidecar."""
         self.application.terminate()
         self.sidecar.terminate()
         self.fleet.ended += [self.sidecar, self.application]
+
+    def start_again(self) -> None:
         self.start_sidecar()
         self.start_application()
 

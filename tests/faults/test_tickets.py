@@ -367,7 +367,8 @@ def test_2161_a_restart_does_not_execute_again_what_was_completed(fleet: FaultFl
     slots = fleet.start(2, session=SESSION)
     fire_and_wait(fleet)
     for slot in slots:
-        slot.restart_in_peace()
+        slot.stop_in_peace()
+        slot.start_again()
         fleet.divide()
     fire_and_wait(fleet)
     assert counts(fleet) == {("SCHEDULE", "end"): 12}
