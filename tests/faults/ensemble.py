@@ -107,9 +107,7 @@ class Ensemble:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        peers = {
-            number: f"127.0.0.1:{free_port()}:{free_port()}" for number in range(1, SERVERS + 1)
-        }
+        peers = {number: f"127.0.0.1:{free_port()}:{free_port()}" for number in range(1, SERVERS + 1)}
         self.servers = [Server(number, folder, peers) for number in peers]
         self.wait_serving()
 

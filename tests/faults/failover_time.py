@@ -1,9 +1,9 @@
-"""How long after an application has died its items are executed elsewhere: with sidecars, and with ElasticJob in Java in
-the same run. Run by `make failover-time`; prints a table.
+"""How long after an application has died its items are executed elsewhere: with sidecars, and with ElasticJob in Java
+in the same run. Run by `make failover-time`; prints a table.
 
 Three instances share nine items, with failover on; while all items are being executed, one instance is killed as by
-kill -9. Measured is the time until another one has begun to execute the first of its items, and the last of them, by the
-clock of the machine on which all of them run. A Java instance that was killed is noticed when its session ends; an
+kill -9. Measured is the time until another one has begun to execute the first of its items, and the last of them, by
+the clock of the machine on which all of them run. A Java instance that was killed is noticed when its session ends; an
 application beside a sidecar when its stream breaks. Both have the same session timeout.
 """
 
@@ -73,8 +73,7 @@ def measure_sidecars(fleet: FaultFleet, kills: int) -> Times:
             slot.application.command("hold")
         sidekeeper.trigger(JOB, endpoint=f"unix://{others[0].sidecar.socket}")
         lost = set(victim.application.owned())
-        for slot in slots:
-            fleet.look("executing", lambda: slot.application.executing() == set(slot.application.owned()))
+        fleet.look_executing(slots)
         killed = now()
         victim.kill_application()
         taken = wait_taken(others, begun, lost)
@@ -106,26 +105,31 @@ def measure_java(fleet: MixedFleet, kills: int) -> Times:
     fleet.divide(*members, total=ITEMS)
     for number in range(kills):
         victim = members[number % INSTANCES]
-        others = [member for member in members if member is not victim]
-        lost = set(fleet.items_of(victim))
-        victim.command("hold")
-        fire = fleet.start_fire()
-        fleet.wait_running(victim, lost)
-        # A Java instance takes items over when it is idle.
-        eventually("the others are done", lambda: len(fleet.executed(fire)) == ITEMS - len(lost))
-        killed = time.time()
-        victim.die()
-
-        def taken() -> dict[int, float]:
-            events = [event for member in others for event in member.events("start")]
-            return {event["item"]: event["time"] for event in events if event["item"] in lost and event["time"] > killed}
-
-        eventually("taken over", lambda: set(taken()) == lost, timeout=10 * SESSION)
-        times.first.append(min(taken().values()) - killed)
-        times.last.append(max(taken().values()) - killed)
+        first, last = kill_java(fleet, victim, [member for member in members if member is not victim])
+        times.first.append(first)
+        times.last.append(last)
         members[members.index(victim)] = fleet.java(number % INSTANCES + 1, SESSION, **job)
         fleet.divide(*members, total=ITEMS)
     return times
+
+
+def kill_java(fleet: MixedFleet, victim: Java, others: list[Java]) -> tuple[float, float]:
+    """Kills an instance that executes all of its items; returns after how long the first and the last were taken."""
+    lost = set(fleet.items_of(victim))
+    victim.command("hold")
+    fire = fleet.start_fire()
+    fleet.wait_running(victim, lost)
+    # A Java instance takes items over when it is idle.
+    eventually("the others are done", lambda: len(fleet.executed(fire)) == ITEMS - len(lost))
+    killed = time.time()
+    victim.die()
+
+    def taken() -> dict[int, float]:
+        events = [event for member in others for event in member.events("start")]
+        return {one["item"]: one["time"] for one in events if one["item"] in lost and one["time"] > killed}
+
+    eventually("taken over", lambda: set(taken()) == lost, timeout=10 * SESSION)
+    return min(taken().values()) - killed, max(taken().values()) - killed
 
 
 def main() -> int:

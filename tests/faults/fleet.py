@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Callable, TypeVar
 
 from ensemble import Ensemble, now
 from harness import JOB, NEVER, PATIENCE, ROOT, Fleet, Process, Sidecar, Steered, eventually
-from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
 from judge import Judge, Record
+from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
 from proxy import Link, Network
 from store import Store
 
@@ -44,10 +45,10 @@ class Application(Steered):
         self.obeys = obeys
         self.journal = fleet.folder / f"{name}.jsonl"
         #: When it was killed, or ended in peace.
-        self.died: Optional[float] = None
+        self.died: float | None = None
         #: When it was stopped, and when it was let go on.
         self.stops: list[tuple[float, float]] = []
-        self._stopped_at: Optional[float] = None
+        self._stopped_at: float | None = None
         environment = {
             **os.environ,
             "SIDEKEEPER_ENDPOINT": f"unix://{sidecar_socket}",
@@ -197,7 +198,7 @@ class FaultFleet(Fleet):
         session: float = SESSION,
         obeys: bool = True,
         duration: float = 0.2,
-        durations: Optional[dict[int, float]] = None,
+        durations: dict[int, float] | None = None,
         options: Sequence[str] = (),
         **job: Any,
     ) -> Slot:
@@ -229,7 +230,7 @@ class FaultFleet(Fleet):
 
         return eventually(what, bearing, timeout)
 
-    def divide(self, slots: Optional[Sequence[Slot]] = None, timeout: float = PATIENCE) -> None:
+    def divide(self, slots: Sequence[Slot] | None = None, timeout: float = PATIENCE) -> None:
         """Waits until the items are evenly divided among the applications of these slots, and they know it."""
         slots = self.slots if slots is None else slots
         total = slots[0].job["sharding_total_count"]
@@ -259,6 +260,11 @@ class FaultFleet(Fleet):
                 f"flag: {self.tree.get('leader/sharding/necessary')}, running: {self.running()}"
             ) from None
 
+    def look_executing(self, slots: Sequence[Slot]) -> None:
+        """Waits until the applications of these slots execute what they own."""
+        applications = [slot.application for slot in slots]
+        self.look("all execute what they own", lambda: all(one.executing() == set(one.owned()) for one in applications))
+
     def running(self) -> dict[int, str]:
         """The running nodes: item to instance."""
         nodes = {item: self.tree.get(f"sharding/{item}/running") for item in map(int, self.tree.children("sharding"))}
@@ -266,16 +272,11 @@ class FaultFleet(Fleet):
 
     def leftovers(self) -> list[str]:
         """Nodes that are there only while something happens."""
-        found = []
-        for path in self.tree.nodes():
-            parts = path.split("/")
-            if parts[0] == "sharding" and parts[-1] in ("running", "misfire", "failover", "failovering"):
-                found.append(path)
-            elif path.startswith(("leader/failover/items/", "leader/election/latch/", "leader/failover/latch/")):
-                found.append(path)
-            elif path in ("leader/sharding/necessary", "leader/sharding/processing"):
-                found.append(path)
-        return found
+        passing = re.compile(
+            r"sharding/\d+/(running|misfire|failover|failovering)|leader/(failover/items|[a-z]+/latch)/.+|"
+            r"leader/sharding/(necessary|processing)"
+        )
+        return [path for path in self.tree.nodes() if passing.fullmatch(path)]
 
     def fire(self, ahead: float = 1.5) -> float:
         """Has the job fire once, soon. Returns the time of the fire, wall clock."""

@@ -1,27 +1,31 @@
-"""What must have been true, judged from the applications' journals, the store's log and ZooKeeper; nothing of the project
-is asked.
+"""What must have been true, judged from the applications' journals, the store's log and ZooKeeper; nothing of the
+project is asked.
 
 **At any time** (`Judge.always`):
 
 - *At once.* No item is being executed by two applications at once, if both obey (P2). An execution lasts from the
-  handler's begin until it has ended, or has received the Cancel and obeyed, or its process has died. A process that is
-  stopped does nothing meanwhile; when it wakes it may go on for `WAKE` before it has read what it was told, and the
-  store must refuse what it writes then. That a *sidecar* was stopped excuses nothing.
-- *Fenced.* The tokens that the store accepted for an item strictly grow, and no commit was accepted after a claim with a
-  higher token (P3). This holds for applications that ignore what they are told, too.
-- *Growing tokens.* Of two executions of an item the later one has the higher token (P3), unless the process that began
-  the older one had been stopped between being told and beginning.
-- *Once.* A fire of an item has been executed to its end at most once by the schedule; and an execution that makes up for
-  missed fires (source MISFIRE) comes only if one was missed since the last such execution (`Judge.surplus`).
+  handler's begin until it has ended, or has received the Cancel and obeyed, or its process has died. A process that
+  is stopped does nothing meanwhile; when it wakes it may go on for `WAKE` before it has read what it was told, and
+  the store must refuse what it writes then. That a *sidecar* was stopped excuses nothing.
+- *Fenced.* The tokens that the store accepted for an item strictly grow, and no commit was accepted after a claim
+  with a higher token (P3). This holds for applications that ignore what they are told, too.
+- *Growing tokens.* Of two executions of an item the later one has the higher token (P3), unless the process that
+  began the older one had been stopped between being told and beginning.
+- *Once.* A fire of an item has been executed to its end at most once by the schedule.
 
-**When faults have stopped** (`Judge.missing`): each fire of each item since the first assignment was made good. It has
-been, if an execution for that instant was committed; or if one that makes up for missed fires was committed that began
-after it, because one execution makes up for all fires that were missed until then, whatever instant it names. It has to
-come as soon as the item is free: when no more than `BEFORE_MAKING_UP` executions by the schedule began in between.
-ElasticJob promises nothing, and a miss is excused, only in this case: the item's owner was not able to execute when it
-fired (dead, stopped, or without a session), and whoever executed the item next had attached after the fire. What was
-missed before an instance came is not its to judge: maybe nobody was there on purpose. An execution that was interrupted
-by its application's death or by a Cancel is no excuse: with failover it has to be executed by somebody.
+**When faults have stopped:**
+
+- *Surplus.* An execution that makes up for missed fires (source MISFIRE) comes only if one was missed since the last
+  such execution.
+- *Lost.* Each fire of each item since the first assignment was made good (`Judge.missing`). It has been, if an
+  execution for that instant was committed; or if one that makes up for missed fires was committed that began after
+  it, because one execution makes up for all fires that were missed until then, whatever instant it names. It has to
+  come as soon as the item is free: when no more than `BEFORE_MAKING_UP` executions by the schedule began in between.
+
+ElasticJob promises nothing, and a lost fire is excused, only in this case: the item's owner was not able to execute
+when it fired (dead, stopped, or without a session), and whoever executed the item next had attached after the fire.
+What was missed before an instance came is not its to judge: maybe nobody was there on purpose. An execution that was
+interrupted by its application's death or by a Cancel is no excuse: with failover it has to be executed by somebody.
 """
 
 from __future__ import annotations
@@ -29,15 +33,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from store import Write
 
 #: How long an application that was stopped may take to read what it was told meanwhile, in seconds.
 WAKE = 1.0
 
-#: How many executions by the schedule may come before one that makes up for a fire that was missed before them: one that
-#: was due together with it, and one of a new owner.
+#: How many executions by the schedule may come before one that makes up for a fire that was missed before them: one
+#: that was due together with it, and one of a new owner.
 BEFORE_MAKING_UP = 2
 
 ENDS = ("end", "cancelled", "refused")
@@ -50,7 +54,7 @@ class Record:
     name: str
     obeys: bool
     #: When it was killed, or ended in peace.
-    died: Optional[float]
+    died: float | None
     #: When it was stopped, and when it was let go on.
     stops: list[tuple[float, float]]
     #: Its journal.
@@ -70,7 +74,7 @@ class Execution:
     start: float
     start_wall: float
     #: When it ended, whatever way. None: the journal says nothing.
-    end: Optional[float] = None
+    end: float | None = None
     #: end, cancelled, refused, or empty.
     outcome: str = ""
     reason: str = ""
@@ -169,7 +173,7 @@ class Judge:
                 ((begin, end, index, one) for index, one in enumerate(self.of(item)) for begin, end in one.spans()),
                 key=lambda span: span[:3],
             )
-            latest: Optional[tuple[float, float, int, Execution]] = None
+            latest: tuple[float, float, int, Execution] | None = None
             for span in spans:
                 begin, end, _, one = span
                 if not one.application.obeys:
@@ -198,7 +202,7 @@ class Judge:
     def tokens(self) -> list[Problem]:
         problems = []
         for item in self.items():
-            highest: Optional[Execution] = None
+            highest: Execution | None = None
             for one in self.of(item):
                 if highest is not None and one.token <= highest.token:
                     if not self._was_stopped_before(one):
@@ -273,7 +277,7 @@ class Judge:
         attached = self._attached(following)
         return attached is not None and attached > fire
 
-    def _attached(self, execution: Execution) -> Optional[float]:
+    def _attached(self, execution: Execution) -> float | None:
         """When the application of an execution attached last before it, wall clock."""
         told = [
             entry["wall"]
@@ -285,7 +289,9 @@ class Judge:
     def _lost(self, before: Execution, after: Execution) -> bool:
         """Whether an application was detached between two of its executions."""
         return any(
-            entry["event"] == "assignment" and entry["reason"] == "DETACHED" and before.start < entry["time"] < after.start
+            entry["event"] == "assignment"
+            and entry["reason"] == "DETACHED"
+            and before.start < entry["time"] < after.start
             for entry in before.application.entries
         )
 

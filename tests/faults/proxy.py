@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Optional, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class Link:
 
     def hole(self, *directions: str) -> None:
         """Lets nothing through any more in these directions, `up` to the servers and `down` to the sidecar."""
-        assert directions and set(directions) <= set(DIRECTIONS), directions
+        assert set(directions) <= set(DIRECTIONS), directions
         self._network.run(self._hold(frozenset(directions)))
 
     def delay(self, seconds: float) -> None:
@@ -143,7 +143,7 @@ class _Door:
     def __init__(self, link: Link, target: int):
         self._link = link
         self._target = target
-        self._server: Optional[asyncio.AbstractServer] = None
+        self._server: asyncio.AbstractServer | None = None
         self.port = 0
 
     async def open(self) -> None:

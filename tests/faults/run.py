@@ -1,9 +1,9 @@
 """Random faults on a fleet beside an ensemble of three ZooKeeper servers. Run by `make faults`.
 
 Four sidecars with an application each share twelve items that fire every two seconds, with failover on. Two items take
-longer than a session; one of the applications ignores it when it is told to stop. Faults of all kinds, drawn from a seed
-(`plan.py`), befall them. When the last is over, everybody has to be back within a bound; then everything is judged
-(`judge.py`), also what ZooKeeper holds at rest and while items are held open.
+longer than a session; one of the applications ignores it when it is told to stop. Faults of all kinds, drawn from a
+seed (`plan.py`), befall them. When the last is over, everybody has to be back within a bound; then everything is
+judged (`judge.py`), also what ZooKeeper holds at rest and while items are held open.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 | 543 | after an interruption some jobs stay shut down | `it/session.rs` p4_... |
 | 671 | a failover executes items that had been executed, and more often than needed | `it/failover.rs` p5_... |
 | 687 | a change of ZooKeeper's leader sets off failovers | `test_planned_changes.py` |
-| 1471 | items of followers are not executed when somebody joins just after the leader has divided | `simulation/scenarios.rs` p1_p2_p3_... |
+| 1471 | followers do not execute when somebody joins just after the leader has divided | `simulation/scenarios.rs` |
 | 1549 | an instance that cannot reach ZooKeeper, but is alive, executes what others have got | `it/session.rs` |
 | 1777 | a failover has to wait for the session timeout | `make failover-time` measures |
 | 1857 | the ensemble was away, and jobs have shut themselves down | `it/trigger.rs` h27_... |
@@ -40,8 +40,8 @@ SESSION = 3.0
 BEYOND = SESSION + 1.5
 
 
-#: How many requests of one instance it may take until it is back and has begun to execute, what goes on at rest and what
-#: the test itself asks included: less than one for each item and a half.
+#: How many requests of one instance it may take until it is back and has begun to execute, what goes on at rest and
+#: what the test itself asks included: one and a half for each item.
 REQUESTS_TO_COME_BACK = 75
 
 
@@ -50,14 +50,8 @@ def hold_all(fleet: FaultFleet) -> float:
     for slot in fleet.slots:
         slot.application.command("hold")
     fire = fleet.fire()
-    wait_executing(fleet)
+    fleet.look_executing(fleet.slots)
     return fire
-
-
-def wait_executing(fleet: FaultFleet) -> None:
-    for slot in fleet.slots:
-        application = slot.application
-        fleet.look(f"{application.name} executes", lambda: application.executing() == set(application.owned()))
 
 
 def release_all(fleet: FaultFleet) -> None:
@@ -236,7 +230,8 @@ def test_1471_somebody_who_joins_at_a_fire_keeps_nobody_from_executing(fleet: Fa
     fleet.divide()
     ended = time.time()
     eventually(
-        "later fires", lambda: all(max(s["scheduled"] for s in slot.application.events("start")) > ended + 1 for slot in slots)
+        "later fires",
+        lambda: all(max(s["scheduled"] for s in slot.application.events("start")) > ended + 1 for slot in slots),
     )
     fires = range(int(began) + 2, int(ended))
     judge = fleet.judge()
@@ -377,7 +372,7 @@ def test_2161_a_restart_does_not_execute_again_what_was_completed(fleet: FaultFl
 
 @pytest.mark.parametrize("what", ["a server restarts", "the process stands still"])
 def test_2383_an_instance_whose_session_expired_comes_back(fleet: FaultFleet, what: str) -> None:
-    first, second = fleet.start(2, session=SESSION)
+    first, _ = fleet.start(2, session=SESSION)
     instance = first.application.instance
     if what == "a server restarts":
         leader = fleet.ensemble.leader()
