@@ -70,6 +70,7 @@ class Execution:
     token: int
     source: str
     scheduled: float
+    #: When its sidecar has begun it: the application may have been stopped then, and have begun later.
     fired: float
     start: float
     start_wall: float
@@ -242,10 +243,10 @@ class Judge:
                 if one.source != "MISFIRE":
                     begun.add(one.scheduled)
                     continue
-                if one.outcome == "end" and begun.issuperset(fire for fire in fires if since < fire <= one.start_wall):
+                if one.outcome == "end" and begun.issuperset(fire for fire in fires if since < fire <= one.fired):
                     near = [other for other in executions if -8 < other.start - one.start < 1]
                     problems.append(Problem("surplus", f"item {item} was made up for, but not missed: {one}", near))
-                since = one.start_wall
+                since = one.fired
         return problems
 
     def missing(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
@@ -312,7 +313,7 @@ def _makes_good(one: Execution, fire: float, all_of_item: Sequence[Execution]) -
         return False
     if one.scheduled == fire:
         return True
-    if one.source != "MISFIRE" or one.start_wall < fire:
+    if one.source != "MISFIRE" or one.fired < fire:
         return False
     between = [
         other

@@ -304,7 +304,8 @@ def test_1979_a_deployment_interrupts_nothing(fleet: FaultFleet) -> None:
     assert slots[0].application.popen.wait(PATIENCE) == 0
     assert slots[1].sidecar.popen.wait(PATIENCE) == 0
     fleet.look("nobody left", lambda: not fleet.tree.children("instances"))
-    assert not fleet.leftovers()
+    # Who led has asked for a resharding, which the next instance will do.
+    assert set(fleet.leftovers()) <= {"leader/sharding/necessary"}
     assert counts(fleet) == {("SCHEDULE", "end"): 6}
     slots[0].start_application()
     slots[1].start_sidecar()
