@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import time
+from datetime import datetime
 from pathlib import Path
 
 from harness import PATIENCE, ROOT, Process, eventually, free_port
@@ -19,6 +21,12 @@ logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 #: The servers' tick, in milliseconds: sessions are looked at in ticks.
 TICK = 500
 
+#: How a server logs that it ends a session.
+EXPIRY = re.compile(r"^(\S+) .* - Expiring session (0x[0-9a-f]+),", re.MULTILINE)
+
+#: How long a server that has slept may believe that it still leads, in seconds: its `syncLimit`.
+TO_COME_TO = 2.0
+
 
 class Server(Process):
     """One server of the ensemble, in a JVM of its own."""
@@ -30,6 +38,8 @@ class Server(Process):
         self.number = number
         self.port = free_port()
         self.stopped = False
+        #: When it was let go on, wall clock.
+        self.woken: list[float] = []
         data = folder / f"data-{number}"
         data.mkdir()
         (data / "myid").write_text(str(number))
@@ -56,6 +66,8 @@ class Server(Process):
             *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
             # Processes are killed here, not machines: what was written is read again.
             *("-Dzookeeper.forceSync=no", "-Dzookeeper.extendedTypesEnabled=true"),
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSZ",
         ]
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         self._arguments = ["java", *java, "-cp", f"{library}/*", main, str(configuration)]
@@ -74,6 +86,7 @@ class Server(Process):
 
     def go_on(self) -> None:
         self.stopped = False
+        self.woken.append(time.time())
         self.thaw()
 
     def ask(self, word: str) -> str:
@@ -121,17 +134,17 @@ class Ensemble:
 
     def leader(self) -> Server:
         """The server that leads; waits until there is one."""
-        return eventually(
-            "a server leads", lambda: next((one for one in self.servers if one.mode == "leader"), None), 3 * PATIENCE
-        )
+        return self._in_mode("leader")
 
     def follower(self) -> Server:
         """A server that follows."""
-        return eventually(
-            "a server follows",
-            lambda: next((one for one in self.servers if one.mode == "follower"), None),
-            3 * PATIENCE,
+        return self._in_mode("follower")
+
+    def _in_mode(self, mode: str) -> Server:
+        found = eventually(
+            f"a {mode}", lambda: [server for server in self.servers if server.mode == mode], timeout=3 * PATIENCE
         )
+        return found[0]
 
     def wait_serving(self) -> None:
         """Waits until all servers serve."""
@@ -148,6 +161,19 @@ class Ensemble:
 
     def packets_received(self) -> int:
         return sum(server.packets_received() for server in self.servers)
+
+    def expiries(self) -> list[tuple[float, str]]:
+        """When sessions came to their end because nobody had heard from them, wall clock, by the servers' own logs.
+
+        A server that has slept believes many to be over when it wakes; it may lead no more, so that does not count.
+        """
+        found = []
+        for server in self.servers:
+            for at, session in EXPIRY.findall(server.log.read_text(errors="replace")):
+                seconds = datetime.strptime(at, "%Y-%m-%dT%H:%M:%S.%f%z").timestamp()
+                if not any(0 <= seconds - woken < TO_COME_TO for woken in server.woken):
+                    found.append((seconds, session))
+        return sorted(found)
 
     def kill(self) -> None:
         for server in self.servers:

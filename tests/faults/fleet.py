@@ -8,12 +8,13 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, TypeVar
 
 from ensemble import Ensemble, now
 from harness import JOB, NEVER, PATIENCE, ROOT, Fleet, Process, Sidecar, Steered, eventually
-from judge import Judge, Record
+from judge import Judge, Record, Session
 from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
 from proxy import Link, Network
 from store import Store
@@ -26,6 +27,9 @@ SESSION = 4.0
 #: What a client of ZooKeeper says while servers come and go.
 AWAY = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
 
+#: How a sidecar logs that it has a new session.
+OPENED = re.compile(r"^(\S+)Z  ?INFO .*: session opened session=(0x[0-9a-f]+) ", re.MULTILINE)
+
 T = TypeVar("T")
 
 
@@ -35,6 +39,7 @@ class Application(Steered):
     def __init__(
         self,
         name: str,
+        slot: int,
         sidecar_socket: Path,
         fleet: FaultFleet,
         configuration: dict[str, Any],
@@ -42,6 +47,7 @@ class Application(Steered):
         duration: float,
         durations: dict[int, float],
     ):
+        self.slot = slot
         self.obeys = obeys
         self.journal = fleet.folder / f"{name}.jsonl"
         #: When it was killed, or ended in peace.
@@ -92,7 +98,7 @@ class Application(Steered):
         return [json.loads(line) for line in self.journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def record(self) -> Record:
-        return Record(self.name, self.obeys, self.died, self.stops, self.entries())
+        return Record(self.name, self.slot, self.obeys, self.died, self.stops, self.entries())
 
     def freeze(self) -> None:
         super().freeze()
@@ -112,6 +118,26 @@ class Application(Steered):
     def terminate(self) -> None:
         super().terminate()
         self.died = now()
+
+
+class StoppableSidecar(Sidecar):
+    """A sidecar, and when it was stopped."""
+
+    def __init__(self, *arguments: Any):
+        #: When it was stopped, and when it was let go on, wall clock.
+        self.stops: list[tuple[float, float]] = []
+        self._stopped_at: float | None = None
+        super().__init__(*arguments)
+
+    def freeze(self) -> None:
+        self._stopped_at = time.time()
+        super().freeze()
+
+    def thaw(self) -> None:
+        super().thaw()
+        if self._stopped_at is not None:
+            self.stops.append((self._stopped_at, time.time()))
+            self._stopped_at = None
 
 
 class Slot:
@@ -135,14 +161,16 @@ class Slot:
         self.durations: dict[int, float] = {}
         self.session = session
         self.link: Link = fleet.network.link(fleet.ensemble.ports)
-        self.sidecar: Sidecar
+        self.sidecar: StoppableSidecar
         self.application: Application
+        #: The sidecars that were here, one after the other; they share a log.
+        self.sidecars: list[StoppableSidecar] = []
         self.start_sidecar()
 
     def start_sidecar(self) -> None:
         options = ["--connection-timeout", "1s", "--request-timeout", "5s", "--log-format", "text"]
         options += self.options
-        self.sidecar = Sidecar(
+        self.sidecar = StoppableSidecar(
             self.number,
             self.fleet.folder,
             self.link.address,
@@ -150,12 +178,23 @@ class Slot:
             f"{int(self.session * 1000)}ms",
             options,
         )
+        self.sidecars.append(self.sidecar)
         self.fleet.processes.append(self.sidecar)
+
+    def sessions(self) -> list[Session]:
+        """The sessions with ZooKeeper that were opened here, by the sidecars' log; and when ZooKeeper ended them."""
+        log = self.sidecar.log.read_text(errors="replace")
+        expiries = {session: at for at, session in self.fleet.ensemble.expiries()}
+        stops = [stop for sidecar in self.sidecars for stop in sidecar.stops]
+        return [
+            Session(self.number, session, _wall(opened), expiries.get(session), stops)
+            for opened, session in OPENED.findall(log)
+        ]
 
     def start_application(self) -> None:
         name = f"application-{self.number}-{len(self.fleet.applications)}"
         application = Application(
-            name, self.sidecar.socket, self.fleet, self.job, self.obeys, self.duration, self.durations
+            name, self.number, self.sidecar.socket, self.fleet, self.job, self.obeys, self.duration, self.durations
         )
         self.application = application
         self.fleet.applications.append(application)
@@ -260,6 +299,10 @@ class FaultFleet(Fleet):
                 f"flag: {self.tree.get('leader/sharding/necessary')}, running: {self.running()}"
             ) from None
 
+    def executing(self) -> set[int]:
+        """What is being executed, as far as the applications have told."""
+        return {item for slot in self.slots for item in slot.application.executing()}
+
     def look_executing(self, slots: Sequence[Slot]) -> None:
         """Waits until the applications of these slots execute what they own."""
         applications = [slot.application for slot in slots]
@@ -282,9 +325,13 @@ class FaultFleet(Fleet):
         """Has the job fire once, soon. Returns the time of the fire, wall clock."""
         return self.tree.fire_once(ahead)
 
+    def sessions(self) -> list[Session]:
+        return [session for slot in self.slots for session in slot.sessions()]
+
     def judge(self) -> Judge:
         """A judge over all that has happened so far."""
-        return Judge([application.record() for application in self.applications], self.store.log())
+        records = [application.record() for application in self.applications]
+        return Judge(records, self.store.log(), self.sessions())
 
     def ended_by_themselves(self) -> list[str]:
         """Processes that have ended although nobody ended them."""
@@ -302,6 +349,10 @@ class FaultFleet(Fleet):
             if process.popen.poll() is None:
                 process.thaw()
         super().end()
+
+
+def _wall(timestamp: str) -> float:
+    return datetime.fromisoformat(timestamp[:26]).replace(tzinfo=timezone.utc).timestamp()
 
 
 def sleep_until(moment: float) -> None:

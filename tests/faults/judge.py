@@ -11,6 +11,8 @@ project is asked.
   with a higher token (P3). This holds for applications that ignore what they are told, too.
 - *Growing tokens.* Of two executions of an item the later one has the higher token (P3), unless the process that
   began the older one had been stopped between being told and beginning.
+- *Told in time.* When ZooKeeper ends a session, nothing is being executed any more that was begun in it (P4), unless
+  the application does not obey or is stopped, or the sidecar has just been stopped, which then can tell nobody.
 - *Once.* A fire of an item has been executed to its end at most once by the schedule.
 
 **When faults have stopped:**
@@ -52,6 +54,8 @@ class Record:
     """One process of an application, and what was done to it. Times are monotonic."""
 
     name: str
+    #: Which slot it was in.
+    slot: int
     obeys: bool
     #: When it was killed, or ended in peace.
     died: float | None
@@ -59,6 +63,24 @@ class Record:
     stops: list[tuple[float, float]]
     #: Its journal.
     entries: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session of a sidecar with ZooKeeper. Times are wall clock."""
+
+    slot: int
+    session: str
+    opened: float
+    #: When ZooKeeper ended it, because it had not heard from it. None: it did not.
+    expired: float | None
+    #: When the slot's sidecars were stopped, and when they were let go on.
+    stops: list[tuple[float, float]]
+
+    def was_asleep(self) -> bool:
+        """Whether the sidecar was stopped when the session ended, or had only just woken."""
+        assert self.expired is not None
+        return any(stopped <= self.expired <= woken + WAKE for stopped, woken in self.stops)
 
 
 @dataclass
@@ -127,9 +149,12 @@ class Problem:
 class Judge:
     """Looks at everything when it is over."""
 
-    def __init__(self, applications: Iterable[Record], writes: Sequence[Write] = ()):
+    def __init__(self, applications: Iterable[Record], writes: Sequence[Write] = (), sessions: Sequence[Session] = ()):
         self.applications = list(applications)
         self.writes = writes
+        self.sessions = sessions
+        #: How long before a session's end applications had been told to stop what they executed in it, in seconds.
+        self.margins: list[float] = []
         self.executions = sorted(
             (one for application in self.applications for one in self._executions(application)),
             key=lambda one: one.start,
@@ -165,7 +190,36 @@ class Judge:
 
     def always(self) -> list[Problem]:
         """What was wrong at some time."""
-        return [*self.at_once(), *self.fenced(), *self.tokens(), *self.once()]
+        return [*self.at_once(), *self.fenced(), *self.tokens(), *self.late(), *self.once()]
+
+    def late(self) -> list[Problem]:
+        """Executions that were not told to stop before their session ended."""
+        problems = []
+        self.margins = []
+        for session in self.sessions:
+            if session.expired is None or session.was_asleep():
+                continue
+            for one in self.executions:
+                if (
+                    not one.application.obeys
+                    or one.application.slot != session.slot
+                    or not self._begun_in(one, session)
+                ):
+                    continue
+                ahead = session.expired - (one.over + one.start_wall - one.start)
+                at = session.expired - (one.start_wall - one.start)
+                if ahead >= 0:
+                    self.margins += [ahead] if one.reason == "LEASE_LOST" else []
+                elif not any(stopped <= at <= woken + WAKE for stopped, woken in one.application.stops):
+                    text = f"item {one.item} was being executed {-ahead:.3f} s after the end of {session}"
+                    problems.append(Problem("late", text, (one,)))
+        return problems
+
+    def _begun_in(self, one: Execution, session: Session) -> bool:
+        """Whether a session was its slot's latest when an execution began."""
+        opened = [other for other in self.sessions if other.slot == session.slot and other.opened <= one.fired]
+        latest = max(opened, key=lambda other: other.opened, default=None)
+        return latest is session and (session.expired is None or one.fired <= session.expired)
 
     def at_once(self) -> list[Problem]:
         problems = []

@@ -27,8 +27,8 @@ sys.path[:0] = [str(HERE), str(TESTS / "e2e"), str(TESTS.parent / "clients" / "p
 
 from ensemble import Ensemble, now  # noqa: E402
 from fleet import SESSION, FaultFleet, Slot, sleep_until  # noqa: E402
-from harness import NEVER, sidekeeper_binary  # noqa: E402
-from judge import Judge, Problem, Record  # noqa: E402
+from harness import NEVER, Process, sidekeeper_binary  # noqa: E402
+from judge import Judge, Problem, Record, Session  # noqa: E402
 from plan import Fault, draw  # noqa: E402
 from proxy import Network  # noqa: E402
 from store import Write  # noqa: E402
@@ -127,7 +127,7 @@ class Run:
         if fault.kind == "application killed":
             slot.kill_application()
             return slot.start_application
-        victims = {"sidecar": [slot.sidecar], "application": [slot.application]}
+        victims: dict[str, list[Process]] = {"sidecar": [slot.sidecar], "application": [slot.application]}
         stopped = victims.get(what, [slot.sidecar, slot.application])
         for process in stopped:
             process.freeze()
@@ -150,6 +150,7 @@ class Run:
 
     def _inflict_on_servers(self, fault: Fault) -> Callable[[], None]:
         ensemble = self.fleet.ensemble
+        ensemble.wait_serving()
         if fault.kind == "ensemble away short":
             for server in ensemble.servers:
                 server.stop()
@@ -181,21 +182,18 @@ class Run:
     def _rest(self) -> None:
         """At rest nothing is left; while items are held open, and only then, there are their running nodes."""
         fleet = self.fleet
-        fleet.look("the schedule is off", lambda: fleet.tree.configure(cron=NEVER) or True)
-        fleet.look("nothing is executed", lambda: not any(slot.application.executing() for slot in fleet.slots), 30)
+        fleet.tree.configure(cron=NEVER)
+        fleet.look("nothing is executed", lambda: not fleet.executing(), 30)
         fleet.look("no leftovers", lambda: not fleet.leftovers())
         for slot in fleet.slots:
             slot.application.command("hold")
         fleet.fire()
-        everything = set(range(ITEMS))
-        fleet.look(
-            "all executed", lambda: set().union(*(slot.application.executing() for slot in fleet.slots)) == everything
-        )
+        fleet.look("all executed", lambda: fleet.executing() == set(range(ITEMS)))
         expected = {item: slot.application.instance for slot in fleet.slots for item in slot.application.executing()}
         fleet.look("running nodes", lambda: fleet.running() == expected)
         for slot in fleet.slots:
             slot.application.command("release")
-        fleet.look("nothing is executed", lambda: not any(slot.application.executing() for slot in fleet.slots), 30)
+        fleet.look("nothing is executed", lambda: not fleet.executing(), 30)
         fleet.look("no leftovers", lambda: not fleet.leftovers())
 
     def _judge(self, began: float, ended: float) -> Result:
@@ -208,6 +206,7 @@ class Run:
             f"{len(fires)} fires of {ITEMS} items, {len(judge.executions)} executions: {_told(judge.sources())}; "
             f"{_told(judge.outcomes())}",
             f"told to stop: {_told(judge.cancels())}; writes refused by the store: {refused} of {len(judge.writes)}",
+            _told_in_time(judge),
             f"fires excused, because who came next was not there when they came: {judge.excused}",
             f"everybody back {self.recovered:.1f} s after the last fault; longest time from a fire to its execution "
             f"by the schedule {_lateness(judge):.1f} s",
@@ -222,7 +221,8 @@ class Run:
         """Keeps what is needed to judge again, beside the journals."""
         records = [asdict(application.record()) for application in self.fleet.applications]
         writes = [asdict(write) for write in self.fleet.store.log()]
-        kept = {"began": began, "ended": ended, "records": records, "writes": writes}
+        sessions = [asdict(session) for session in self.fleet.sessions()]
+        kept = {"began": began, "ended": ended, "records": records, "writes": writes, "sessions": sessions}
         (self.fleet.folder / "run.json").write_text(json.dumps(kept))
 
 
@@ -241,7 +241,11 @@ def pass_judgement(judge: Judge, began: float, ended: float) -> tuple[list[float
 def judge_again(folder: Path) -> int:
     """Judges a run that was kept."""
     kept = json.loads((folder / "run.json").read_text())
-    judge = Judge([Record(**record) for record in kept["records"]], [Write(**write) for write in kept["writes"]])
+    judge = Judge(
+        [Record(**record) for record in kept["records"]],
+        [Write(**write) for write in kept["writes"]],
+        [Session(**session) for session in kept["sessions"]],
+    )
     _, found = pass_judgement(judge, kept["began"], kept["ended"])
     print("\n".join(map(str, found)))
     return 1 if found else 0
@@ -249,6 +253,14 @@ def judge_again(folder: Path) -> int:
 
 def _told(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
+
+
+def _told_in_time(judge: Judge) -> str:
+    ended = sum(session.expired is not None for session in judge.sessions)
+    least = f"{min(judge.margins):.2f} s" if judge.margins else "never necessary"
+    return (
+        f"{ended} of {len(judge.sessions)} sessions were ended by ZooKeeper; told to stop before that: {least} at least"
+    )
 
 
 def _lateness(judge: Judge) -> float:

@@ -93,7 +93,7 @@ class Store:
         """All writes, in the order in which they were decided."""
         with self._lock:
             rows = self._database.execute("SELECT * FROM log ORDER BY number").fetchall()
-        return [Write(*row[:-1], accepted=bool(row[-1])) for row in rows]
+        return [Write(*fields, accepted=bool(accepted)) for *fields, accepted in rows]
 
     def end(self) -> None:
         self._server.shutdown()

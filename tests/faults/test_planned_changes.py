@@ -23,7 +23,7 @@ def test_the_ensemble_changes_its_leader(fleet: FaultFleet) -> None:
     owners = created(fleet, items)
     fire = fleet.fire()
     everything = set(range(items))
-    fleet.look("all executed", lambda: set().union(*(slot.application.executing() for slot in slots)) == everything)
+    fleet.look("all executed", lambda: fleet.executing() == everything)
     leader = fleet.ensemble.leader()
     leader.kill()
     fleet.ensemble.leader()
@@ -68,7 +68,7 @@ def test_five_sidecars_are_restarted_one_after_the_other(fleet: FaultFleet) -> N
     ended = time.time()
     wait_fire(fleet, ended + 1.0)
     fleet.tree.configure(cron=NEVER)
-    fleet.look("all recorded", lambda: not any(slot.application.executing() for slot in slots) and not fleet.running())
+    fleet.look("all recorded", lambda: not fleet.executing() and not fleet.running())
     judge = fleet.judge()
     fires = [float(second) for second in range(int(began) + 1, int(ended))]
     problems = [

@@ -57,7 +57,7 @@ def hold_all(fleet: FaultFleet) -> float:
 def release_all(fleet: FaultFleet) -> None:
     for slot in fleet.slots:
         slot.application.command("release")
-    fleet.look("over", lambda: not any(slot.application.executing() for slot in fleet.slots) and not fleet.running())
+    fleet.look("over", lambda: not fleet.executing() and not fleet.running())
 
 
 def fire_and_wait(fleet: FaultFleet) -> float:
