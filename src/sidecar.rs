@@ -116,7 +116,7 @@ impl Sidecar {
         let services = Services {
             participants: Participants::new(hub.clone(), files),
             assignments: Assignments::new(shared.clone()),
-            jobs: Jobs::new(shared.clone(), drained.clone()),
+            jobs: Jobs::new(hub.clone(), drained.clone()),
         };
         let mut endpoints = Vec::new();
         let mut server_tasks = Vec::new();

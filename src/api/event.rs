@@ -49,7 +49,7 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp
                 source: source(execute.source).into(),
                 scheduled_time: Some(timestamp(execute.scheduled)),
                 fire_time: Some(timestamp(execute.fired)),
-                deadline: None,
+                deadline: execute.deadline.map(timestamp),
                 fencing_token: execute.token.0,
                 traceparent,
                 tracestate,
@@ -183,6 +183,8 @@ fn source(source: Source) -> proto::ExecutionSource {
 fn cancel_reason(reason: CancelReason) -> proto::CancelReason {
     match reason {
         CancelReason::LeaseLost => proto::CancelReason::LeaseLost,
+        CancelReason::Deadline => proto::CancelReason::Deadline,
+        CancelReason::Operator => proto::CancelReason::Operator,
         CancelReason::DrainTimeout => proto::CancelReason::DrainTimeout,
     }
 }

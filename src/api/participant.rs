@@ -108,7 +108,10 @@ impl ParticipantService for Participants {
         let answer = self.hub.report(&request.attachment_id, results).await;
         let records = match answer.map_err(|error| status::of_call(&error))? {
             Answer::Recorded(records) => records,
-            Answer::Acknowledged | Answer::ListenerReported { .. } | Answer::Refused(_) => Vec::new(),
+            Answer::Acknowledged
+            | Answer::Cancelled(_)
+            | Answer::ListenerReported { .. }
+            | Answer::Refused(_) => Vec::new(),
         };
         let record = |(execution_id, status)| proto::CompletionRecord {
             execution_id,

@@ -79,6 +79,12 @@ pub fn of_end(job: &JobName, end: Option<&StreamEnd>) -> Option<Status> {
             shorten(given),
             shorten(found)
         )),
+        StreamEnd::Ended(EndReason::Disobedient { item, execution_id, grace }) => {
+            Status::deadline_exceeded(format!(
+                "execution `{execution_id}` of item {item} of job `{job}` was not reported within {grace:?} after it \
+                 was told to stop; stop it, and attach again"
+            ))
+        }
         StreamEnd::SlowApplication(limit) => Status::resource_exhausted(format!(
             "the application has not read its stream for {limit:?}; it is detached from job `{job}`"
         )),

@@ -3,6 +3,7 @@
 //! The flags of the settings are made from the table in [`crate::config::settings`], so that help texts, completions
 //! and configuration cannot disagree.
 
+mod cancel;
 mod endpoint;
 mod run;
 mod serve;
@@ -55,6 +56,11 @@ enum Command {
     /// Prints who was triggered, and does not wait for the executions. Exit status: 0 if the job was triggered, 1 if
     /// the sidecar refused or could not be reached.
     Trigger(trigger::TriggerArgs),
+    /// Tells the executions of a job to stop that run in applications of one sidecar.
+    ///
+    /// Prints what was told to stop, and does not wait for it. The next fire executes the items as usual. Exit status: 0
+    /// if the sidecar has answered, 1 if it refused or could not be reached.
+    Cancel(cancel::CancelArgs),
     /// Prints a completion script for a shell to standard output.
     Completions {
         /// For which shell.
@@ -179,6 +185,7 @@ impl Cli {
             }
             Command::Watch(args) => with_runtime(|runtime| runtime.block_on(watch::watch(args))),
             Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),
+            Command::Cancel(args) => with_runtime(|runtime| runtime.block_on(cancel::cancel(args))),
             Command::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "sidekeeper", &mut script);

@@ -25,6 +25,7 @@ impl Executions {
     pub(super) fn settle(&mut self, item: Item, status: CompletionStatus, effects: &mut Vec<Effect>) {
         let Some(execution) = self.open.remove(&item) else { return };
         self.by_number.remove(&execution.number);
+        self.deadlines.forget(execution.number, execution.limit);
         for (ticket, place) in execution.waiting {
             let Some(report) = self.reports.get_mut(&ticket) else { continue };
             if let Some((_, record)) = report.records.get_mut(place) {

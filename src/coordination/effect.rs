@@ -120,6 +120,8 @@ pub enum Effect {
         /// For which instant.
         scheduled: Timestamp,
     },
+    /// Close the application's stream; the participant goes on leaving.
+    CloseStream(EndReason),
     /// The participant has ended; close the application's stream.
     End(EndReason),
 }
@@ -131,6 +133,8 @@ pub enum Answer {
     Recorded(Vec<(String, CompletionStatus)>),
     /// The acknowledgement was taken.
     Acknowledged,
+    /// These executions were told to stop, or are not tried again.
+    Cancelled(Vec<Cancelled>),
     /// The listener's outcome was taken.
     ListenerReported {
         /// Whether the call was still waited for.
@@ -138,6 +142,17 @@ pub enum Answer {
     },
     /// The call was refused, and changed nothing.
     Refused(Refusal),
+}
+
+/// An execution that an operator has cancelled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cancelled {
+    /// Its item.
+    pub item: Item,
+    /// The execution; of one that waits to be tried again, the attempt that failed.
+    pub execution_id: String,
+    /// Whether it waited to be tried again.
+    pub was_waiting: bool,
 }
 
 /// Why a call was refused.
@@ -188,6 +203,15 @@ pub enum EndReason {
     JobRemoved,
     /// Nobody has configured the job.
     NotConfigured,
+    /// The application did not report an execution that it was told to stop.
+    Disobedient {
+        /// The execution's item.
+        item: Item,
+        /// The execution.
+        execution_id: String,
+        /// For how long it was waited for.
+        grace: Duration,
+    },
     /// The job runs under another class or type.
     ClassConflict {
         /// What this application wants.
@@ -317,6 +341,10 @@ pub enum AssignmentReason {
 pub enum CancelReason {
     /// The session is lost.
     LeaseLost,
+    /// The execution's deadline has passed.
+    Deadline,
+    /// An operator asked for it.
+    Operator,
     /// The drain timeout has passed.
     DrainTimeout,
 }
@@ -364,6 +392,8 @@ pub struct Execute {
     pub scheduled: Timestamp,
     /// When it was started.
     pub fired: Timestamp,
+    /// When it has to be over; `None`: no limit.
+    pub deadline: Option<Timestamp>,
     /// The token.
     pub token: FencingToken,
 }

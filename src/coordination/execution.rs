@@ -12,6 +12,7 @@ use crate::elasticjob::task_id;
 use crate::job::{FencingToken, Item, JobConfiguration};
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
 
+use super::deadline::{Deadlines, Limit};
 use super::effect::{CancelReason, CompletionStatus, Event, Execute, Purpose, Source};
 use super::fire::Planned;
 use super::input::{Now, Ticket};
@@ -37,6 +38,8 @@ pub(super) struct Execution {
     pub(super) state: State,
     /// It was taken over from a crashed instance, so the nodes that say so go with its running node.
     pub(super) taken_over: bool,
+    /// Until when it may go on.
+    pub(super) limit: Limit,
     /// Reports that wait for it: the ticket and the place in its answer.
     pub(super) waiting: Vec<(Ticket, usize)>,
 }
@@ -62,6 +65,7 @@ pub(super) struct Executions {
     pub(super) last_number: u64,
     pub(super) open: BTreeMap<Item, Execution>,
     pub(super) by_number: BTreeMap<u64, Item>,
+    pub(super) deadlines: Deadlines,
     pub(super) lost: BTreeSet<u64>,
     pub(super) reports: BTreeMap<Ticket, Report>,
     /// What the start in flight creates.
@@ -86,6 +90,7 @@ impl Executions {
             last_number: 0,
             open: BTreeMap::new(),
             by_number: BTreeMap::new(),
+            deadlines: Deadlines::default(),
             lost: BTreeSet::new(),
             reports: BTreeMap::new(),
             starting: BTreeMap::new(),
@@ -121,17 +126,18 @@ impl Executions {
     }
 
     /// Opens an execution, and gives its id.
-    fn open(&mut self, item: Item, planned: Planned) -> String {
+    fn open(&mut self, item: Item, planned: Planned, limit: Limit) -> String {
         self.last_number += 1;
         let number = self.last_number;
         let taken_over = planned.source == Source::Failover;
-        let execution = Execution { number, state: State::Running, taken_over, waiting: Vec::new() };
+        let execution = Execution { number, state: State::Running, taken_over, limit, waiting: Vec::new() };
         self.open.insert(item, execution);
+        self.deadlines.watch(number, limit);
         self.by_number.insert(number, item);
         self.id(number)
     }
 
-    fn id(&self, number: u64) -> String {
+    pub(super) fn id(&self, number: u64) -> String {
         format!("{}-{number}", self.prefix)
     }
 
@@ -262,6 +268,8 @@ impl Participant {
         let Some(settings) = self.settings.clone() else { return };
         let items: Vec<_> = starting.keys().copied().collect();
         let (job, instance) = (self.identity.job.clone(), self.identity.instance.clone());
+        let timeout = settings.policy.timeout;
+        let limit = Limit::until(timeout.map(|timeout| now.mono.saturating_add(timeout)));
         let together: Arc<str> = task_id::build(&job, &items, &instance).into();
         for (item, Starting { planned, index }) in starting {
             let assigned = || self.told.executable_item(item).map(|assigned| assigned.token);
@@ -275,7 +283,7 @@ impl Participant {
                 true => Arc::clone(&together),
                 false => task_id::build(&job, &[item], &instance).into(),
             };
-            let execution_id = self.executions.open(item, planned);
+            let execution_id = self.executions.open(item, planned, limit);
             self.ledger.started(item, planned);
             self.tell_event(Event::Execute(Execute {
                 execution_id,
@@ -286,6 +294,7 @@ impl Participant {
                 source: planned.source,
                 scheduled: planned.scheduled,
                 fired: now.wall,
+                deadline: timeout.and_then(|timeout| now.wall.checked_add(timeout).ok()),
                 token,
             }));
         }
@@ -357,8 +366,7 @@ impl Participant {
                             self.executions.lost.pop_first();
                         }
                     }
-                    let execution_id = self.executions.id(number);
-                    self.tell_event(Event::Cancel { execution_id, item, reason });
+                    self.stop_execution(item, reason);
                 }
                 State::Reported | State::Lost => {}
             }

@@ -1,6 +1,6 @@
 //! All that can happen to a participant, as a closed list.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -81,6 +81,8 @@ pub enum Input {
     LatchLeft(Gate, Result<(), String>),
     /// The application reports how a call of its listener ended: the call, and what failed.
     ListenerReport(Ticket, String, Result<(), String>),
+    /// An operator wants executions to stop: those of these items, or of all.
+    Cancel(Ticket, Option<BTreeSet<Item>>),
     /// The application has taken note of an assignment.
     Acknowledge(Ticket, Generation),
     /// The application is gone: its stream ended.

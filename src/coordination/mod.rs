@@ -10,12 +10,13 @@
 //! leader forgotten?), `failover` (what did they leave unfinished?), [`ledger`] (what has been started?), [`fire`] (what
 //! is due?), `relay` (whose turn is it?), `trigger` (what was asked for?), `guarantee` (who acts for all?),
 //! [`execution`] (what starts?), `clock_check` (is our clock right?),
-//! [`completion`] (what has ended?), [`departure`] (how do we leave?).
+//! [`completion`] (what has ended?), `deadline` (what has run for too long?), [`departure`] (how do we leave?).
 
 pub mod assignment;
 mod clock_check;
 pub mod completion;
 mod crash;
+mod deadline;
 pub mod departure;
 mod echo;
 pub mod effect;

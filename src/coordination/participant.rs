@@ -202,6 +202,7 @@ impl Participant {
             self.start(now);
             self.check_clock(now);
             self.complete(now);
+            self.enforce_deadlines(now);
             self.depart(now);
             self.investigate(now);
         }
@@ -225,6 +226,7 @@ impl Participant {
             self.failover.next_retry(now.mono),
             self.ledger.next_retry(now.mono),
             self.guarantee.next_retry(now.mono),
+            self.executions.deadlines.next_retry(now.mono),
             self.removal_settles(),
             self.lease.end(),
             drain,
@@ -275,6 +277,7 @@ impl Participant {
             Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
             Input::Ledger(read) => self.ledger_read(now, read),
             Input::Report(ticket, results) => self.report(ticket, &results),
+            Input::Cancel(ticket, items) => self.cancel_by_operator(ticket, items.as_ref()),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
             Input::Detached => self.leave(EndReason::Detached),
             Input::Drain { deadline } => self.drain(now, deadline),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::elasticjob::execution_policy::{self, ExecutionPolicy};
 use crate::elasticjob::once_listener::{self, OnceListener};
 use crate::elasticjob::validate::ScheduleCheck;
 use crate::elasticjob::{item_parameters, strategy};
@@ -58,6 +59,8 @@ pub struct Settings {
     pub strategy: ShardingStrategy,
     /// Whether all instances wait for each other around each fire, so that one of them acts once for all.
     pub once_listener: Option<OnceListener>,
+    /// How long an execution may take, and what follows if it fails.
+    pub policy: ExecutionPolicy,
     /// What is wrong, each with the setting's name.
     pub problems: Vec<String>,
 }
@@ -80,7 +83,9 @@ impl Settings {
         problems.extend(problem);
         let (once_listener, wrong) = once_listener::of(&configuration);
         problems.extend(wrong);
-        Self { configuration, schedule, parameters, strategy, once_listener, problems }
+        let (policy, wrong) = execution_policy::of(&configuration);
+        problems.extend(wrong);
+        Self { configuration, schedule, parameters, strategy, once_listener, policy, problems }
     }
 
     /// An item's parameter.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::job::JobConfiguration;
 
+use super::duration_text;
+
 /// The key in `props` that switches it on.
 pub const ENABLED_PROPERTY: &str = "sidekeeper.once-listener";
 /// The key in `props` of the time for which instances wait for all others before a fire.
@@ -60,17 +62,7 @@ pub fn check(key: &str, text: &str) -> Result<(), &'static str> {
 }
 
 fn timeout(text: &str) -> Option<Duration> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at_checked(digits)?;
-    let milliseconds_each = match unit {
-        "" | "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
-    };
-    let milliseconds = number.parse::<u64>().ok()?.checked_mul(milliseconds_each)?;
-    Some(Duration::from_millis(milliseconds)).filter(|time| (TIMEOUT_MIN..=TIMEOUT_MAX).contains(time))
+    duration_text::parse(text, TIMEOUT_MIN..=TIMEOUT_MAX)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use crate::elasticjob::item_parameters::ItemParametersError;
 use crate::elasticjob::strategy::STRATEGY_PROPERTY;
-use crate::elasticjob::{config_yaml, item_parameters, once_listener};
+use crate::elasticjob::{config_yaml, execution_policy, item_parameters, once_listener};
 use crate::job::{JobConfiguration, NameError, SHARDING_TOTAL_COUNT_MAX, ShardingStrategy};
 
 /// Bytes in the longest job parameter: it is handed to each execution.
@@ -25,11 +25,17 @@ const GIVEN_CHARS_MAX: usize = 80;
 const OWN_PREFIX: &str = "sidekeeper.";
 
 /// Those of them that exist.
-const OWN_PROPERTIES: [&str; 4] = [
+const OWN_PROPERTIES: [&str; 10] = [
     STRATEGY_PROPERTY,
     once_listener::ENABLED_PROPERTY,
     once_listener::STARTED_PROPERTY,
     once_listener::COMPLETED_PROPERTY,
+    execution_policy::TIMEOUT_PROPERTY,
+    execution_policy::CANCEL_GRACE_PROPERTY,
+    execution_policy::RETRY_ATTEMPTS_PROPERTY,
+    execution_policy::RETRY_BACKOFF_PROPERTY,
+    execution_policy::RETRY_BACKOFF_MAX_PROPERTY,
+    execution_policy::RETRY_ON_PROPERTY,
 ];
 
 /// A field that was refused.
@@ -188,7 +194,8 @@ fn check_props(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
             );
             errors.push(FieldError::new("props", key, &allowed));
         } else if key != STRATEGY_PROPERTY {
-            if let Err(allowed) = once_listener::check(key, value) {
+            let checked = once_listener::check(key, value).and_then(|()| execution_policy::check(key, value));
+            if let Err(allowed) = checked {
                 errors.push(FieldError::new(&field, value, allowed));
             }
         } else if ShardingStrategy::from_type(value) != Some(ShardingStrategy::ConsistentHash) {

@@ -3,7 +3,7 @@
 //! Decides only what concerns more than one participant of this sidecar: whether configurations conflict, and which
 //! stream is the successor of which.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
-use crate::coordination::effect::{Answer, Refusal};
+use crate::coordination::effect::{Answer, Cancelled, Refusal};
 use crate::coordination::input::ExecutionResult;
 use crate::coordination::participant::{Identity, Participant, Request, Wakeup};
 use crate::elasticjob::path::JobPaths;
 use crate::elasticjob::validate::shorten;
-use crate::job::{Generation, InstanceId, JobConfiguration, JobName};
+use crate::job::{Generation, InstanceId, Item, JobConfiguration, JobName};
 use crate::tree::Path;
 
 use super::clock::Clock;
@@ -136,6 +136,7 @@ pub struct Shared {
 
 struct Attachment {
     job: JobName,
+    instance: InstanceId,
     application_id: String,
     configuration: Option<Arc<JobConfiguration>>,
     execution_prefix: String,
@@ -195,6 +196,7 @@ impl Hub {
         let request = Request { configuration: attach.configuration.clone(), class: attach.class };
         let span = tracing::info_span!("job", job.name = %attach.job, instance.id = %identity.instance);
         span.in_scope(|| tracing::info!(client = attach.client, "attached"));
+        let instance = identity.instance.clone();
         let (runner, handle, outlet) = Runner::new(
             Participant::new(identity.clone(), request),
             identity,
@@ -205,6 +207,7 @@ impl Hub {
         );
         let attachment = Attachment {
             job: attach.job,
+            instance,
             application_id: attach.application_id,
             configuration: attach.configuration,
             execution_prefix,
@@ -303,6 +306,34 @@ impl Hub {
         Ok(matches!(answer, Answer::ListenerReported { in_time: true }))
     }
 
+    /// Tells the executions of a job to stop that run here: those of these items, or all. Comes back with them, by
+    /// instance. `None`: nobody is attached for the job.
+    pub async fn cancel(
+        &self,
+        job: &JobName,
+        items: Option<BTreeSet<Item>>,
+    ) -> Option<BTreeMap<InstanceId, Vec<Cancelled>>> {
+        let attached: Vec<_> = {
+            let inner = self.lock();
+            let ours = inner.attachments.iter().filter(|(_, attachment)| attachment.job == *job);
+            ours.map(|(id, attachment)| (id.clone(), attachment.instance.clone())).collect()
+        };
+        if attached.is_empty() {
+            return None;
+        }
+        let mut cancelled = BTreeMap::new();
+        for (attachment_id, instance) in attached {
+            // One that has ended meanwhile executes nothing.
+            let answer = self.call(&attachment_id, |reply| Command::Cancel(items.clone(), reply)).await;
+            if let Ok(Answer::Cancelled(executions)) = answer {
+                cancelled.insert(instance, executions);
+            }
+        }
+        let count: usize = cancelled.values().map(Vec::len).sum();
+        tracing::info!(job.name = %job, count, "executions cancelled by an operator");
+        Some(cancelled)
+    }
+
     async fn call(
         &self,
         attachment_id: &str,
@@ -320,7 +351,10 @@ impl Hub {
         };
         match answer {
             Answer::Refused(refusal) => Err(CallError::Refused(refusal)),
-            Answer::Recorded(_) | Answer::Acknowledged | Answer::ListenerReported { .. } => Ok(answer),
+            Answer::Recorded(_)
+            | Answer::Acknowledged
+            | Answer::Cancelled(_)
+            | Answer::ListenerReported { .. } => Ok(answer),
         }
     }
 

@@ -8,6 +8,7 @@
 pub mod clock;
 mod held_latch;
 pub mod hub;
+mod latched;
 pub mod lease;
 pub mod ledger;
 pub mod observer;

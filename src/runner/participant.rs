@@ -4,7 +4,7 @@
 //! else; then the watch before the results of commits, so that a result never overtakes its changes; the application
 //! last. Everything that is ready is taken in one step.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,21 +16,20 @@ use tokio_stream::StreamExt;
 use tracing::{Span, debug, info, warn};
 
 use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
-use crate::coordination::election::LATCH_LIMIT;
 use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
 use crate::elasticjob::path::Gate;
-use crate::job::Generation;
-use crate::registry::{Session, SessionState, Watch, latch};
+use crate::job::{Generation, Item};
+use crate::registry::{Session, SessionState, Watch};
 use crate::telemetry;
 use crate::tree::{NodeKind, Path, WatchEvent};
 
 use super::clock::Clock;
 use super::held_latch::HeldLatch;
 use super::lease::Lease;
-use super::ledger;
 use super::session::Current;
 use super::watching::{open_watch, opened, receive};
+use super::{latched, ledger};
 
 /// Calls of the application that wait to be taken; the callers beyond wait in their own tasks.
 const COMMAND_QUEUE: usize = 256;
@@ -73,6 +72,8 @@ pub enum Command {
     Acknowledge(Generation, oneshot::Sender<Answer>),
     /// Take the outcome of a call of the listener; the error is what failed.
     Listener(String, Result<(), String>, oneshot::Sender<Answer>),
+    /// Tell executions to stop: those of these items, or all.
+    Cancel(Option<BTreeSet<Item>>, oneshot::Sender<Answer>),
     /// Leave in peace until the deadline, monotonic.
     Drain(Duration),
     /// Leave at once: another stream takes this one's place.
@@ -361,6 +362,10 @@ impl Runner {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::ListenerReport(ticket, call, outcome));
             }
+            Command::Cancel(items, answer) => {
+                self.tickets.insert(ticket, answer);
+                inputs.push(Input::Cancel(ticket, items));
+            }
             Command::Drain(deadline) => inputs.push(Input::Drain { deadline }),
             Command::Replace => {
                 let _ = self.end.set(StreamEnd::Replaced);
@@ -408,37 +413,11 @@ impl Runner {
             }
             Effect::Elect(transaction) => {
                 let Some((session, _)) = &self.session else { return };
-                let inner = Arc::clone(session);
-                let latch = self.identity.paths.election_latch();
-                let held = latch::hold(Arc::clone(session), latch, LATCH_LIMIT, move || async move {
-                    inner.commit(transaction).await
-                });
-                self.in_flight.push(Box::pin(async move {
-                    // Whether we won is for the view to tell; another one's node is no failure.
-                    Input::Elected(held.await.map(drop).map_err(|error| {
-                        warn!(%error, "election failed");
-                        error.to_string()
-                    }))
-                }));
+                self.in_flight.push(latched::elect(session, &self.identity.paths, transaction));
             }
             Effect::TakeOver(transaction) => {
                 let Some((session, _)) = &self.session else { return };
-                let inner = Arc::clone(session);
-                let latch = self.identity.paths.failover_latch();
-                let held = latch::hold(Arc::clone(session), latch, LATCH_LIMIT, move || async move {
-                    inner.commit(transaction).await
-                });
-                let read = ledger::read(Arc::clone(session), self.identity.paths.ledger());
-                self.in_flight.push(Box::pin(async move {
-                    match held.await {
-                        // Whether we took anything is for the view to tell; another one's node is no failure.
-                        Ok(_) => Input::TookOver(read.await),
-                        Err(error) => {
-                            warn!(%error, "taking over failed");
-                            Input::TookOver(Err(error.to_string()))
-                        }
-                    }
-                }));
+                self.in_flight.push(latched::take_over(session, &self.identity.paths, transaction));
             }
             Effect::HoldLatch { gate, limit } => {
                 let Some((session, _)) = &self.session else { return };
@@ -473,6 +452,7 @@ impl Runner {
             Effect::Skipped { item, scheduled } => {
                 warn!(%item, %scheduled, "fire skipped: the item was busy or the fire too late, and misfire is off");
             }
+            Effect::CloseStream(reason) => self.hang_up(StreamEnd::Ended(reason)),
             Effect::End(reason) => {
                 info!(?reason, "ended");
                 let _ = self.end.set(StreamEnd::Ended(reason));
@@ -516,13 +496,19 @@ impl Runner {
             return;
         }
         warn!(waiting = self.backlog.len(), "the application does not read its events; it is detached");
-        let _ = self.end.set(StreamEnd::SlowApplication(self.slow_after));
-        self.outbox = None;
-        self.backlog.clear();
-        self.blocked_since = None;
+        self.hang_up(StreamEnd::SlowApplication(self.slow_after));
         for effect in self.core.step(now, [Input::Detached]) {
             self.perform(now, effect);
         }
+    }
+
+    /// Ends the application's stream.
+    fn hang_up(&mut self, end: StreamEnd) {
+        // What was said first is the reason.
+        let _ = self.end.set(end);
+        self.outbox = None;
+        self.backlog.clear();
+        self.blocked_since = None;
     }
 
     fn trace(&mut self, event: &Event) -> Option<(String, String)> {

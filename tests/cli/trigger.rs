@@ -1,7 +1,10 @@
-//! `trigger`, against a sidecar of its own, and one that says what the test wants.
+//! `trigger` and `cancel`, against a sidecar of its own, and one that says what the test wants.
 
 use sidekeeper::proto::job_service_server::{JobService, JobServiceServer};
-use sidekeeper::proto::{TriggerJobRequest, TriggerJobResponse};
+use sidekeeper::proto::{
+    CancelExecutionsRequest, CancelExecutionsResponse, CancelledExecution, TriggerJobRequest,
+    TriggerJobResponse,
+};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
@@ -24,6 +27,25 @@ impl JobService for Scripted {
             })),
             _ => Err(Status::not_found("job `nobody` has no\u{7} configuration")),
         }
+    }
+
+    async fn cancel_executions(
+        &self,
+        request: Request<CancelExecutionsRequest>,
+    ) -> Result<Response<CancelExecutionsResponse>, Status> {
+        let request = request.into_inner();
+        if request.job_name != "orders" {
+            return Err(Status::not_found(
+                "no application is attached to this sidecar for job `nobody\u{7}`",
+            ));
+        }
+        let cancelled = request.items.into_iter().map(|item| CancelledExecution {
+            instance_id: "10.0.0.1@-@\u{1b}[2J".to_owned(),
+            item,
+            execution_id: format!("abc-{item}"),
+            was_waiting: item == 7,
+        });
+        Ok(Response::new(CancelExecutionsResponse { cancelled: cancelled.collect() }))
     }
 }
 
@@ -77,4 +99,32 @@ async fn an_endpoint_that_is_none_is_a_mistake_and_one_that_is_away_a_failure() 
     assert_eq!(away.code, Some(1));
     assert!(away.stderr.contains("cannot connect to the sidecar"), "{}", away.stderr);
     assert_eq!(output(sidekeeper(&["trigger"])).await.code, Some(64));
+}
+
+#[tokio::test]
+async fn what_was_cancelled_is_told_in_words_and_in_json() {
+    let endpoint = sidecar().await;
+    let told =
+        output(sidekeeper(&["cancel", "orders", "--item", "3", "--item", "7", "--endpoint", &endpoint]))
+            .await;
+    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
+    let lines: Vec<_> = told.stdout.lines().collect();
+    assert!(lines[0].starts_with("cancelled  item 3  abc-3  of 10.0.0.1@-@"), "{lines:?}");
+    assert!(lines[1].ends_with("(was waiting to be tried again)"), "{lines:?}");
+    assert!(!told.stdout.contains('\u{1b}'), "{:?}", told.stdout);
+
+    let json =
+        output(sidekeeper(&["cancel", "orders", "--item", "7", "--json", "--endpoint", &endpoint])).await;
+    let value: serde_json::Value = serde_json::from_str(json.stdout.trim_end()).unwrap();
+    assert_eq!(
+        (&value["cancelled"][0]["item"], &value["cancelled"][0]["was_waiting"]),
+        (&7.into(), &true.into())
+    );
+
+    let none = output(sidekeeper(&["cancel", "orders", "--endpoint", &endpoint])).await;
+    assert_eq!((none.code, none.stdout.as_str()), (Some(0), "nothing is being executed here\n"));
+    let refused = output(sidekeeper(&["cancel", "nobody", "--endpoint", &endpoint])).await;
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("the sidecar answered NotFound"), "{}", refused.stderr);
+    assert!(!refused.stderr.contains('\u{7}'));
 }

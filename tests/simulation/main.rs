@@ -11,6 +11,7 @@
 #![allow(clippy::print_stdout, unreachable_pub)]
 
 mod cases;
+mod deadlines;
 mod lease;
 mod once;
 mod random;

@@ -107,6 +107,8 @@ pub struct Start {
     pub misfire: bool,
     pub source: Source,
     pub node: usize,
+    /// When it has to be over.
+    pub deadline: Option<Timestamp>,
     /// When it was told.
     pub at: Timestamp,
 }
@@ -146,6 +148,12 @@ pub struct World {
     pub problems: Vec<String>,
     /// How long an application takes, at most, in milliseconds.
     pub duration_max_ms: u64,
+    /// Whether applications stop when they are told to.
+    pub obedient: bool,
+    /// What was told to stop: the item, why, and when.
+    pub cancels: Vec<(Item, CancelReason, Timestamp)>,
+    /// How the next executions of an item end; then, and otherwise, well.
+    pub outcomes: BTreeMap<Item, VecDeque<Outcome>>,
 }
 
 impl World {
@@ -176,6 +184,9 @@ impl World {
             listener: Listener::Succeeds,
             happened: Vec::new(),
             problems: Vec::new(),
+            obedient: true,
+            cancels: Vec::new(),
+            outcomes: BTreeMap::new(),
         }
     }
 
@@ -434,6 +445,14 @@ impl World {
             }
             Effect::Warn(problem) => self.problems.push(problem.message),
             Effect::Skipped { .. } => {}
+            Effect::CloseStream(_) => {
+                // Its executions end with the stream, as those of an application that was killed.
+                let open = std::mem::take(&mut node.executions);
+                (node.dead, node.leaving) = (true, true);
+                let items: Vec<_> = open.values().map(|open| open.execute.item).collect();
+                self.happened.extend(items.iter().map(|item| Happened::Ended(*item, index)));
+                self.interrupted.extend(items.into_iter().map(|item| (item, self.now)));
+            }
             Effect::End(reason) => {
                 assert!(node.executions.is_empty(), "seed {}: ended with open executions", self.seed);
                 node.ended = Some(reason);
@@ -529,7 +548,11 @@ impl World {
             }
             Event::Execute(execute) => self.execute(index, execute),
             Event::CallListener(call) => self.call_listener(index, call),
-            Event::Cancel { execution_id, reason, .. } => {
+            Event::Cancel { execution_id, reason, item } => {
+                self.cancels.push((item, reason, self.now));
+                if !self.obedient {
+                    return;
+                }
                 // An obedient application stops at once, and reports.
                 let stopped = self.nodes[index].executions.remove(&execution_id);
                 let ended = stopped.as_ref().map(|stopped| Happened::Ended(stopped.execute.item, index));
@@ -537,7 +560,7 @@ impl World {
                 if let Some(stopped) = stopped.filter(|_| reason == CancelReason::LeaseLost) {
                     self.interrupted.push((stopped.execute.item, self.now));
                 }
-                self.report(index, execution_id);
+                self.report(index, Some(item), execution_id);
             }
             Event::JobChanged { problems, .. } => self.nodes[index].problems.push(problems),
             Event::Attached { .. }
@@ -589,14 +612,17 @@ impl World {
             misfire: execute.source == Source::Misfire,
             source: execute.source,
             node: index,
+            deadline: execute.deadline,
             at: self.now,
         });
     }
 
-    fn report(&mut self, index: usize, execution_id: String) {
+    fn report(&mut self, index: usize, item: Option<Item>, execution_id: String) {
+        let outcome = item.and_then(|item| self.outcomes.get_mut(&item)?.pop_front());
+        let outcome = outcome.unwrap_or(Outcome::Success);
         let node = &mut self.nodes[index];
         node.tickets += 1;
-        let result = ExecutionResult { execution_id, outcome: Outcome::Success };
+        let result = ExecutionResult { execution_id, outcome };
         node.results.push_back(Input::Report(Ticket(node.tickets), vec![result]));
     }
 
@@ -613,9 +639,10 @@ impl World {
             for id in done {
                 let done = self.nodes[index].executions.remove(&id).map(|done| done.execute);
                 self.happened.extend(done.iter().map(|execute| Happened::Ended(execute.item, index)));
+                let item = done.as_ref().map(|done| done.item);
                 let taken_over = done.filter(|execute| execute.source == Source::Failover);
                 self.made_good.extend(taken_over.map(|execute| (execute.item, execute.fired)));
-                self.report(index, id);
+                self.report(index, item, id);
             }
         }
     }

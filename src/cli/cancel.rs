@@ -1,0 +1,73 @@
+//! `cancel`: tells a job's executions to stop.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use serde_json::json;
+use tonic::Request;
+
+use super::endpoint::endpoint;
+use super::watch::printable;
+use super::{Failure, print};
+use crate::proto::job_service_client::JobServiceClient;
+use crate::proto::{CancelExecutionsRequest, CancelExecutionsResponse, CancelledExecution};
+
+/// How long to wait for the answer; the sidecar asks nobody else.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The largest answer that is accepted, in bytes: far more executions than a sidecar has.
+const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
+
+#[derive(Args)]
+pub(super) struct CancelArgs {
+    /// The job's name.
+    job: String,
+    /// Only the execution of this item; may be given several times.
+    #[arg(long = "item", value_name = "ITEM")]
+    items: Vec<u32>,
+    /// The sidecar's address, `http://127.0.0.1:7070` or `unix:///path`.
+    #[arg(long, env = "SIDEKEEPER_ENDPOINT", default_value = "http://127.0.0.1:7070")]
+    endpoint: String,
+    /// Print one JSON object, with the field names of the proto.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn cancel(args: CancelArgs) -> Result<ExitCode, Failure> {
+    let endpoint = endpoint(&args.endpoint).map_err(Failure::with(super::USAGE))?;
+    let channel = endpoint.connect().await.context("cannot connect to the sidecar")?;
+    let mut client = JobServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+    let mut request = Request::new(CancelExecutionsRequest { job_name: args.job, items: args.items });
+    request.set_timeout(ANSWER_TIMEOUT);
+    let answer = client.cancel_executions(request).await.map_err(|status| {
+        anyhow!("the sidecar answered {:?}: {}", status.code(), printable(status.message()))
+    })?;
+    print(if args.json { in_json(answer.get_ref()) } else { in_words(answer.get_ref()) }.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn in_words(answer: &CancelExecutionsResponse) -> String {
+    if answer.cancelled.is_empty() {
+        return "nothing is being executed here\n".to_owned();
+    }
+    let line = |one: &CancelledExecution| {
+        let then = if one.was_waiting { "  (was waiting to be tried again)" } else { "" };
+        let (id, instance) = (printable(&one.execution_id), printable(&one.instance_id));
+        format!("cancelled  item {}  {id}  of {instance}{then}\n", one.item)
+    };
+    answer.cancelled.iter().map(line).collect()
+}
+
+fn in_json(answer: &CancelExecutionsResponse) -> String {
+    let one = |one: &CancelledExecution| {
+        json!({
+            "instance_id": one.instance_id,
+            "item": one.item,
+            "execution_id": one.execution_id,
+            "was_waiting": one.was_waiting,
+        })
+    };
+    let value = json!({ "cancelled": answer.cancelled.iter().map(one).collect::<Vec<_>>() });
+    format!("{value}\n")
+}

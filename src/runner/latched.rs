@@ -1,0 +1,64 @@
+//! What is committed under a latch: an election, and the taking over of crashed items. Decides nothing.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tracing::warn;
+
+use crate::coordination::election::LATCH_LIMIT;
+use crate::coordination::input::Input;
+use crate::elasticjob::path::JobPaths;
+use crate::registry::{Session, latch};
+use crate::tree::{CommitResult, Path, Transaction};
+
+use super::ledger;
+
+/// Tries to become the leader.
+pub(super) fn elect(
+    session: &Arc<dyn Session>,
+    paths: &JobPaths,
+    transaction: Transaction,
+) -> BoxFuture<'static, Input> {
+    let held = commit(session, paths.election_latch(), transaction);
+    Box::pin(async move {
+        // Whether we won is for the view to tell; another one's node is no failure.
+        Input::Elected(held.await.map(drop).map_err(|error| {
+            warn!(%error, "election failed");
+            error.to_string()
+        }))
+    })
+}
+
+/// Tries to take items over, and reads what is written down about them.
+pub(super) fn take_over(
+    session: &Arc<dyn Session>,
+    paths: &JobPaths,
+    transaction: Transaction,
+) -> BoxFuture<'static, Input> {
+    let held = commit(session, paths.failover_latch(), transaction);
+    let read = ledger::read(Arc::clone(session), paths.ledger());
+    Box::pin(async move {
+        match held.await {
+            // Whether we took anything is for the view to tell; another one's node is no failure.
+            Ok(_) => Input::TookOver(read.await),
+            Err(error) => {
+                warn!(%error, "taking over failed");
+                Input::TookOver(Err(error.to_string()))
+            }
+        }
+    })
+}
+
+fn commit(
+    session: &Arc<dyn Session>,
+    latch: Path,
+    transaction: Transaction,
+) -> impl Future<Output = Result<CommitResult, latch::LatchError>> + Send + use<> {
+    let inner = Arc::clone(session);
+    latch::hold(
+        Arc::clone(session),
+        latch,
+        LATCH_LIMIT,
+        move || async move { inner.commit(transaction).await },
+    )
+}
