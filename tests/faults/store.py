@@ -93,7 +93,7 @@ class Store:
         """All writes, in the order in which they were decided."""
         with self._lock:
             rows = self._database.execute("SELECT * FROM log ORDER BY number").fetchall()
-        return [Write(*fields, accepted=bool(accepted)) for *fields, accepted in rows]
+        return [Write(n, at, kind, item, token, who, bool(ok)) for n, at, kind, item, token, who, ok in rows]
 
     def end(self) -> None:
         self._server.shutdown()
