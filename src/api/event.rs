@@ -163,6 +163,7 @@ fn assignment_reason(reason: AssignmentReason) -> proto::AssignmentReason {
     match reason {
         AssignmentReason::Attached => proto::AssignmentReason::Attached,
         AssignmentReason::Resharded => proto::AssignmentReason::Resharded,
+        AssignmentReason::HandedOff => proto::AssignmentReason::HandedOff,
         AssignmentReason::Relayed => proto::AssignmentReason::Relayed,
         AssignmentReason::ServerStatus => proto::AssignmentReason::ServerStatus,
         AssignmentReason::ItemChanged => proto::AssignmentReason::ItemChanged,

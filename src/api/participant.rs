@@ -9,8 +9,10 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use crate::coordination::effect::Answer;
+use crate::coordination::fleet::{self, Profile};
 use crate::coordination::input::{ExecutionResult, Outcome};
 use crate::coordination::settings::schedule_check;
+use crate::elasticjob::handoff_policy::is_label;
 use crate::elasticjob::validate::FieldError;
 use crate::job::{Generation, JobConfiguration, JobName};
 use crate::proto;
@@ -50,6 +52,7 @@ impl Participants {
         if request.client.len() > CLIENT_MAX {
             errors.push(FieldError::new("client", &request.client, "at most 128 bytes"));
         }
+        let profile = read_profile(&request, &mut errors);
         let checked = match &request.configuration {
             Some(message) => convert::job_from_proto(&request.job_name, message, schedule_check())
                 .map(|checked| (Some(Arc::new(checked.configuration)), checked.job_class)),
@@ -70,10 +73,27 @@ impl Participants {
             job,
             configuration,
             class,
+            profile,
             application_id: request.application_id,
             client: request.client,
         })
     }
+}
+
+/// What the other sidecars are to know of the instance.
+fn read_profile(request: &proto::AttachRequest, errors: &mut Vec<FieldError>) -> Profile {
+    let weight = if request.weight == 0 { fleet::WEIGHT_DEFAULT } else { request.weight };
+    if weight > fleet::WEIGHT_MAX {
+        errors.push(FieldError::new("weight", &weight.to_string(), "1 to 1000"));
+    }
+    if request.labels.len() > fleet::LABELS_MAX {
+        errors.push(FieldError::new("labels", &request.labels.len().to_string(), "at most 32"));
+    }
+    for (index, label) in request.labels.iter().enumerate().filter(|(_, label)| !is_label(label)) {
+        let field = format!("labels[{index}]");
+        errors.push(FieldError::new(&field, label, "1 to 64 characters of [A-Za-z0-9_.:/-]"));
+    }
+    Profile { weight, labels: request.labels.iter().cloned().collect(), leaving: false }
 }
 
 fn check_application_id(given: &str, errors: &mut Vec<FieldError>) {

@@ -52,7 +52,8 @@ impl Participant {
             let idle = settled
                 && self.executions.is_idle()
                 && self.is_round_over()
-                && !self.pending.is_in_flight(Purpose::FlagMisfire);
+                && !self.pending.is_in_flight(Purpose::FlagMisfire)
+                && !self.hands_over(now);
             match deadline {
                 _ if idle => self.leave(reason),
                 Some(deadline) if now.mono >= deadline && cancelled => self.leave(reason),
@@ -117,6 +118,7 @@ impl Participant {
         if self.is_leader() {
             self.give_up_leadership(&mut transaction);
         }
+        transaction.extend(self.fall_silent());
         if self.is_registered() {
             transaction.push(Operation::delete(paths.instance(&self.identity.instance)));
         }

@@ -33,6 +33,12 @@ pub enum Purpose {
     Complete,
     /// Flag fires that met a busy item.
     FlagMisfire,
+    /// Say what we can, to the other sidecars.
+    Announce,
+    /// Write down which items are to change hands.
+    PlanHandoff,
+    /// Give items to their next owners.
+    HandOff,
     /// Remind a Java leader of items that belong to nobody.
     Nudge,
     /// Remove a turn of somebody who is not there.
@@ -59,6 +65,9 @@ impl fmt::Display for Purpose {
             Self::Start => "start",
             Self::Complete => "complete",
             Self::FlagMisfire => "flag misfire",
+            Self::Announce => "announce",
+            Self::PlanHandoff => "plan handoff",
+            Self::HandOff => "hand off",
             Self::Nudge => "nudge",
             Self::RepairRelay => "repair relay",
             Self::TakeTrigger => "take trigger",
@@ -324,6 +333,8 @@ pub enum AssignmentReason {
     Attached,
     /// Divided anew.
     Resharded,
+    /// Items are to be, or have become, somebody else's, one by one.
+    HandedOff,
     /// The single item walked on to the next server.
     Relayed,
     /// Our server was enabled or disabled.

@@ -110,6 +110,11 @@ impl Executions {
             || self.unresolved.contains_key(&item)
     }
 
+    /// Whether an execution of the item is starting, so that the application has not been told of it.
+    pub(super) fn is_starting(&self, item: Item) -> bool {
+        self.starting.contains_key(&item) || self.unresolved.contains_key(&item)
+    }
+
     /// The items with executions that are starting or open.
     pub(super) fn busy_items(&self) -> impl Iterator<Item = Item> + '_ {
         self.open.keys().chain(self.starting.keys()).chain(self.unresolved.keys()).copied()

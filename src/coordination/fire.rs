@@ -254,7 +254,8 @@ impl Participant {
             }
             let planned = Planned { source: Source::Schedule, scheduled: due.scheduled };
             self.fires.planned.insert(item, planned);
-            if let Some(missed) = due.missed {
+            // Somebody else may have executed that one before the item was ours.
+            if let Some(missed) = due.missed.filter(|missed| !self.was_started(item, *missed, now.wall)) {
                 self.missed(item, missed);
             }
         }
@@ -273,7 +274,9 @@ impl Participant {
             if !free || self.told.executable_item(item).is_none() || !self.may_make_up(item) {
                 continue;
             }
-            let missed = self.fires.to_flag.remove(&item).or_else(|| self.fires.missed_at.remove(&item));
+            let unflagged = self.fires.to_flag.remove(&item);
+            let missed =
+                unflagged.max(self.fires.missed_at.remove(&item)).or_else(|| self.ledger.flagged_for(item));
             let scheduled = missed.or(self.fires.latest).unwrap_or(now.wall);
             self.fires.planned.insert(item, Planned { source: Source::Misfire, scheduled });
         }
@@ -289,10 +292,16 @@ impl Participant {
             return;
         }
         let (told, view) = (&self.told, &self.view);
-        // What is flagged already needs no second flag; what is not ours any more is its owner's concern.
-        self.fires
-            .to_flag
-            .retain(|item, _| told.executable_item(*item).is_some() && !view.misfired().contains(item));
+        let missed_at = &mut self.fires.missed_at;
+        // What is flagged already needs no second flag, and is made up for by one execution; what is not ours any more
+        // is its owner's concern.
+        self.fires.to_flag.retain(|item, scheduled| {
+            let flagged = view.misfired().contains(item);
+            if flagged {
+                missed_at.insert(*item, *scheduled);
+            }
+            told.executable_item(*item).is_some() && !flagged
+        });
         let paths = &self.identity.paths;
         let mut transaction = Transaction::new();
         let mut flagging = BTreeSet::new();

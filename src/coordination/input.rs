@@ -65,6 +65,8 @@ pub enum Input {
     },
     /// The watch told something.
     Watch(WatchEvent),
+    /// The watch of what the sidecars tell each other told something.
+    Fleet(WatchEvent),
     /// A commit has ended.
     Committed(CommitId, CommitResult),
     /// An attempt to elect has ended; the view tells who leads.

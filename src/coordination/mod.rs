@@ -6,8 +6,8 @@
 //!
 //! The decisions, in the order in which each step takes them:
 //! `lease` (is our session alive?), [`registration`] (are we an instance?), [`assignment`] (what is the application to
-//! know?), [`election`] (who leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `nudge` (whom has a Java
-//! leader forgotten?), `failover` (what did they leave unfinished?), [`ledger`] (what has been started?), [`fire`] (what
+//! know?), [`election`] (who leads?), `crash` (who is gone?), [`sharding`] (who owns what?), [`handoff`] (which items are to
+//! change hands, and when?), `nudge` (whom has a Java leader forgotten?), `failover` (what did they leave unfinished?), [`ledger`] (what has been started?), [`fire`] (what
 //! is due?), `relay` (whose turn is it?), `trigger` (what was asked for?), `guarantee` (who acts for all?),
 //! [`execution`] (what starts?), `clock_check` (is our clock right?),
 //! [`completion`] (what has ended?), `deadline` (what has run for too long?), [`departure`] (how do we leave?).
@@ -25,8 +25,10 @@ pub mod execution;
 pub mod facts;
 mod failover;
 pub mod fire;
+pub mod fleet;
 mod gate;
 mod guarantee;
+pub mod handoff;
 pub mod input;
 mod lease;
 pub mod ledger;
@@ -40,5 +42,6 @@ mod relay;
 pub mod settings;
 pub mod sharding;
 pub mod status;
+mod sticky;
 mod trigger;
 pub mod view;

@@ -24,7 +24,9 @@ use super::execution::Executions;
 use super::facts::ConfigView;
 use super::failover::Failover;
 use super::fire::Fires;
+use super::fleet::{FleetView, Profile};
 use super::guarantee::Guarantee;
+use super::handoff::Handoff;
 use super::input::{Input, Now, Ticket};
 use super::lease::Lease;
 use super::ledger::Ledger;
@@ -57,6 +59,8 @@ pub struct Request {
     pub configuration: Option<Arc<JobConfiguration>>,
     /// The Java class or type of the job; `None`: the registry's.
     pub class: Option<String>,
+    /// What the other sidecars are to know of it.
+    pub profile: Profile,
 }
 
 /// The session with the registry.
@@ -107,6 +111,7 @@ pub struct Participant {
     pub(super) identity: Identity,
     pub(super) request: Request,
     pub(super) view: JobView,
+    pub(super) fleet: FleetView,
     pub(super) session: Session,
     pub(super) lease: Lease,
     /// The session in which our nodes were registered.
@@ -124,6 +129,7 @@ pub struct Participant {
     pub(super) election: Election,
     pub(super) sharding: Sharding,
     pub(super) crash: Crash,
+    pub(super) handoff: Handoff,
     pub(super) nudge: Nudge,
     pub(super) failover: Failover,
     pub(super) told: Told,
@@ -141,11 +147,13 @@ impl Participant {
     /// A participant that has not joined yet.
     pub fn new(identity: Identity, request: Request) -> Self {
         let view = JobView::new(identity.paths.root().clone());
+        let fleet = FleetView::new(identity.paths.fleet());
         let executions = Executions::new(identity.execution_prefix.clone());
         Self {
             identity,
             request,
             view,
+            fleet,
             session: Session::None,
             lease: Lease::default(),
             registered: None,
@@ -159,6 +167,7 @@ impl Participant {
             election: Election::default(),
             sharding: Sharding::default(),
             crash: Crash::default(),
+            handoff: Handoff::default(),
             nudge: Nudge::default(),
             failover: Failover::default(),
             told: Told::default(),
@@ -186,10 +195,12 @@ impl Participant {
             self.compile_settings();
             self.notice_removal(now);
             self.register(now);
-            self.tell();
+            self.announce(now);
+            self.tell(now);
             self.elect(now);
             self.look_for_crashes(now);
             self.shard(now);
+            self.plan_handoff(now);
             self.nudge_leader(now);
             self.fail_over(now);
             self.repair_relay(now);
@@ -202,6 +213,7 @@ impl Participant {
             self.start(now);
             self.check_clock(now);
             self.complete(now);
+            self.release(now);
             self.enforce_deadlines(now);
             self.depart(now);
             self.investigate(now);
@@ -222,6 +234,7 @@ impl Participant {
             self.pending.next_retry(now.mono),
             self.election.next_retry(now.mono),
             self.crash.next_retry(now.mono),
+            self.handoff.next_retry(now.mono),
             self.nudge.next_retry(now.mono),
             self.failover.next_retry(now.mono),
             self.ledger.next_retry(now.mono),
@@ -252,6 +265,7 @@ impl Participant {
             Input::SessionOpened(id) => {
                 self.session = Session::Connected(id);
                 self.view.forget();
+                self.fleet.forget();
                 self.tell_session(now, SessionStatus::Connected);
             }
             Input::SessionSuspended => {
@@ -269,6 +283,7 @@ impl Participant {
             Input::Leased { until } => self.lease.renew(until),
             Input::SessionLost => self.lose_session(),
             Input::Watch(event) => self.view.apply(event, now.wall),
+            Input::Fleet(event) => self.fleet.apply(event),
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
             Input::TookOver(ledger) => self.taken(now, ledger),
@@ -293,10 +308,12 @@ impl Participant {
         self.registered = None;
         self.seen = false;
         self.view.forget();
+        self.fleet.forget();
         self.pending.clear();
         self.election = Election::default();
         self.sharding = Sharding::default();
         self.crash = Crash::default();
+        self.handoff = Handoff::default();
         self.nudge = Nudge::default();
         self.failover = Failover::default();
         self.ledger = Ledger::default();
@@ -331,6 +348,9 @@ impl Participant {
                     | Purpose::FlagResharding
                     | Purpose::RepairRelay
                     | Purpose::Nudge
+                    | Purpose::Announce
+                    | Purpose::PlanHandoff
+                    | Purpose::HandOff
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }
@@ -358,6 +378,9 @@ impl Participant {
                     | Purpose::FlagResharding
                     | Purpose::RepairRelay
                     | Purpose::Nudge
+                    | Purpose::Announce
+                    | Purpose::PlanHandoff
+                    | Purpose::HandOff
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }

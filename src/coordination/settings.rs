@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::elasticjob::execution_policy::{self, ExecutionPolicy};
+use crate::elasticjob::handoff_policy::{self, HandoffPolicy};
 use crate::elasticjob::once_listener::{self, OnceListener};
 use crate::elasticjob::validate::ScheduleCheck;
 use crate::elasticjob::{item_parameters, strategy};
@@ -61,6 +62,8 @@ pub struct Settings {
     pub once_listener: Option<OnceListener>,
     /// How long an execution may take, and what follows if it fails.
     pub policy: ExecutionPolicy,
+    /// How items change hands among sidecars.
+    pub handoff: HandoffPolicy,
     /// What is wrong, each with the setting's name.
     pub problems: Vec<String>,
 }
@@ -85,7 +88,10 @@ impl Settings {
         problems.extend(wrong);
         let (policy, wrong) = execution_policy::of(&configuration);
         problems.extend(wrong);
-        Self { configuration, schedule, parameters, strategy, once_listener, policy, problems }
+        let (handoff, wrong) = handoff_policy::of(&configuration);
+        problems.extend(wrong);
+        let schedule = schedule.filter(|_| !handoff.continuous);
+        Self { configuration, schedule, parameters, strategy, once_listener, policy, handoff, problems }
     }
 
     /// An item's parameter.

@@ -35,7 +35,10 @@ impl Participant {
         // To the millisecond, which is what the ledger keeps.
         let scheduled = now.wall.round(Unit::Millisecond).unwrap_or(now.wall);
         if !std::mem::replace(&mut self.trigger.planned, true) {
-            let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
+            let items: Vec<_> = match self.is_continuous() {
+                true => Vec::new(),
+                false => self.told.executable().map(|assigned| assigned.item).collect(),
+            };
             for item in items {
                 if self.is_busy(item, now) || self.is_round_open() {
                     self.suspect(item);

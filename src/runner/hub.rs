@@ -12,6 +12,7 @@ use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
 use crate::coordination::effect::{Answer, Cancelled, Refusal};
+use crate::coordination::fleet::Profile;
 use crate::coordination::input::ExecutionResult;
 use crate::coordination::participant::{Identity, Participant, Request, Wakeup};
 use crate::elasticjob::path::JobPaths;
@@ -43,6 +44,8 @@ pub struct Attach {
     pub configuration: Option<Arc<JobConfiguration>>,
     /// The Java class or type of the job.
     pub class: Option<String>,
+    /// What the other sidecars are to know of the instance.
+    pub profile: Profile,
     /// The application's process; empty: this stream is an instance of its own.
     pub application_id: String,
     /// The client library, for the log.
@@ -193,7 +196,11 @@ impl Hub {
             paths: JobPaths::new(&self.shared.namespace, &attach.job),
             execution_prefix: execution_prefix.clone(),
         };
-        let request = Request { configuration: attach.configuration.clone(), class: attach.class };
+        let request = Request {
+            configuration: attach.configuration.clone(),
+            class: attach.class,
+            profile: attach.profile,
+        };
         let span = tracing::info_span!("job", job.name = %attach.job, instance.id = %identity.instance);
         span.in_scope(|| tracing::info!(client = attach.client, "attached"));
         let instance = identity.instance.clone();

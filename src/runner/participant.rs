@@ -20,15 +20,15 @@ use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
 use crate::elasticjob::path::Gate;
 use crate::job::{Generation, Item};
-use crate::registry::{Session, SessionState, Watch};
+use crate::registry::{Session, SessionState};
 use crate::telemetry;
-use crate::tree::{NodeKind, Path, WatchEvent};
+use crate::tree::{CommitResult, NodeKind, Path, Transaction, WatchEvent};
 
 use super::clock::Clock;
 use super::held_latch::HeldLatch;
 use super::lease::Lease;
 use super::session::Current;
-use super::watching::{open_watch, opened, receive};
+use super::watching::Watched;
 use super::{latched, ledger};
 
 /// Calls of the application that wait to be taken; the callers beyond wait in their own tasks.
@@ -110,8 +110,8 @@ pub struct Runner {
     /// The end of the lease as the core knows it.
     leased: Option<Duration>,
     session: Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>,
-    opening: Option<BoxFuture<'static, Option<Watch>>>,
-    watch: Option<Watch>,
+    nodes: Watched,
+    fleet: Watched,
     in_flight: FuturesUnordered<BoxFuture<'static, Input>>,
     commands: mpsc::Receiver<Command>,
     tickets: BTreeMap<Ticket, oneshot::Sender<Answer>>,
@@ -130,7 +130,7 @@ enum Ready {
     Inputs(Vec<Input>),
     Session,
     Watch(Option<WatchEvent>),
-    Opened(Option<Watch>),
+    Fleet(Option<WatchEvent>),
     Room(mpsc::OwnedPermit<Told>),
     Gone,
     Command(Command),
@@ -151,6 +151,8 @@ impl Runner {
         let (outbox, events) = mpsc::channel(OUTBOX);
         let (over, over_receiver) = watch::channel(false);
         let end = Arc::new(OnceLock::new());
+        let nodes = Watched::job(identity.paths.root().clone(), clock.clone());
+        let fleet = Watched::fleet(identity.paths.fleet().root().clone(), clock.clone());
         let runner = Self {
             core,
             identity,
@@ -161,8 +163,8 @@ impl Runner {
             lease,
             leased: None,
             session: None,
-            opening: None,
-            watch: None,
+            nodes,
+            fleet,
             in_flight: FuturesUnordered::new(),
             commands,
             tickets: BTreeMap::new(),
@@ -235,8 +237,8 @@ impl Runner {
             biased;
             _ = self.current.changed() => Ready::Session,
             () = session_changed(&mut self.session) => Ready::Session,
-            event = receive(&mut self.watch) => Ready::Watch(event),
-            watch = opened(&mut self.opening) => Ready::Opened(watch),
+            event = self.nodes.next() => Ready::Watch(event),
+            event = self.fleet.next() => Ready::Fleet(event),
             Some(input) = self.in_flight.next() => Ready::Inputs(vec![input]),
             () = closed(outbox) => Ready::Gone,
             Some(permit) = room(blocked) => Ready::Room(permit),
@@ -247,10 +249,11 @@ impl Runner {
 
     /// What is ready without waiting, in the same order. The session is left to the next turn: it comes first there.
     fn next_now(&mut self) -> Option<Ready> {
-        if let Some(watch) = &mut self.watch
-            && let Ok(event) = watch.try_recv()
-        {
+        if let Some(event) = self.nodes.next_now() {
             return Some(Ready::Watch(Some(event)));
+        }
+        if let Some(event) = self.fleet.next_now() {
+            return Some(Ready::Fleet(Some(event)));
         }
         let in_flight = self.in_flight.next().now_or_never();
         if let Some(Some(input)) = in_flight {
@@ -265,11 +268,9 @@ impl Runner {
             Ready::Session => self.take_session(inputs),
             Ready::Watch(Some(event)) => inputs.push(Input::Watch(event)),
             // The registry gave up on the watch, or the session is about to be lost: start over.
-            Ready::Watch(None) => self.open_watch(),
-            Ready::Opened(watch) => {
-                self.opening = None;
-                self.watch = watch;
-            }
+            Ready::Watch(None) => self.watch_nodes(),
+            Ready::Fleet(Some(event)) => inputs.push(Input::Fleet(event)),
+            Ready::Fleet(None) => self.watch_fleet(),
             Ready::Room(permit) => {
                 self.blocked_since = None;
                 if let Some(told) = self.backlog.pop_front() {
@@ -320,8 +321,8 @@ impl Runner {
         if self.session.take().is_some() {
             inputs.push(Input::SessionLost);
         }
-        self.watch = None;
-        self.opening = None;
+        self.nodes.close();
+        self.fleet.close();
         self.in_flight.clear();
         self.latches.clear();
         if let Some(session) = current {
@@ -329,18 +330,28 @@ impl Runner {
             state.mark_changed();
             inputs.push(Input::SessionOpened(session.id()));
             self.session = Some((session, state));
-            self.open_watch();
+            self.watch_nodes();
+            self.watch_fleet();
         }
     }
 
-    fn open_watch(&mut self) {
-        self.watch = None;
-        let Some((session, state)) = &self.session else { return };
-        if *state.borrow() == SessionState::Lost {
-            return;
+    fn watch_nodes(&mut self) {
+        match self.living_session() {
+            Some(session) => self.nodes.open(&session),
+            None => self.nodes.close(),
         }
-        let root = self.identity.paths.root().clone();
-        self.opening = Some(Box::pin(open_watch(Arc::clone(session), root, self.clock.clone())));
+    }
+
+    fn watch_fleet(&mut self) {
+        match self.living_session() {
+            Some(session) => self.fleet.open(&session),
+            None => self.fleet.close(),
+        }
+    }
+
+    fn living_session(&self) -> Option<Arc<dyn Session>> {
+        let (session, state) = self.session.as_ref()?;
+        (*state.borrow() != SessionState::Lost).then(|| Arc::clone(session))
     }
 
     fn take_command(&mut self, command: Command, inputs: &mut Vec<Input>) {
@@ -380,14 +391,10 @@ impl Runner {
                 let Some((session, _)) = &self.session else { return };
                 debug!(%purpose, steps = transaction.len(), "commit");
                 let commit = match purpose {
-                    // The one commit that may come before everything else: the namespace has to exist, but nothing is
-                    // written for an application that is refused.
-                    Purpose::Register => {
-                        let (session, namespace) = (Arc::clone(session), self.namespace.clone());
-                        Box::pin(async move {
-                            session.ensure(&namespace, NodeKind::Persistent, b"").await?;
-                            session.commit(transaction).await
-                        })
+                    // What has to exist before, but is not written for an application that is refused.
+                    Purpose::Register => commit_in(session, self.namespace.clone(), transaction),
+                    Purpose::Announce => {
+                        commit_in(session, self.identity.paths.fleet().members(), transaction)
                     }
                     Purpose::Abdicate
                     | Purpose::FlagResharding
@@ -401,6 +408,8 @@ impl Runner {
                     | Purpose::CheckClock
                     | Purpose::RepairRelay
                     | Purpose::Nudge
+                    | Purpose::PlanHandoff
+                    | Purpose::HandOff
                     | Purpose::Leave => session.commit(transaction),
                 };
                 self.in_flight.push(Box::pin(async move {
@@ -435,7 +444,10 @@ impl Runner {
                     self.lease.give_up(session.id());
                 }
             }
-            Effect::Refresh => self.open_watch(),
+            Effect::Refresh => {
+                self.watch_nodes();
+                self.watch_fleet();
+            }
             Effect::ReadLedger => {
                 let Some((session, _)) = &self.session else { return };
                 let read = ledger::read(Arc::clone(session), self.identity.paths.ledger());
@@ -546,6 +558,19 @@ impl Runner {
             | Event::Draining { .. } => None,
         }
     }
+}
+
+/// Commits a transaction once a folder exists.
+fn commit_in(
+    session: &Arc<dyn Session>,
+    folder: Path,
+    transaction: Transaction,
+) -> BoxFuture<'static, CommitResult> {
+    let session = Arc::clone(session);
+    Box::pin(async move {
+        session.ensure(&folder, NodeKind::Persistent, b"").await?;
+        session.commit(transaction).await
+    })
 }
 
 async fn session_changed(session: &mut Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>) {

@@ -15,6 +15,7 @@ use sidekeeper::coordination::effect::{
     Answer, AssignmentReason, CancelReason, CommitId, Effect, EndReason, Event, Execute, ListenerCall,
     Purpose, Source,
 };
+use sidekeeper::coordination::fleet::Profile;
 use sidekeeper::coordination::input::{ExecutionResult, Input, Now, Outcome, Ticket};
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
 use sidekeeper::elasticjob::path::{Gate, JobPaths, Place};
@@ -79,9 +80,11 @@ pub struct Execution {
 
 pub struct Node {
     pub name: usize,
+    instance: InstanceId,
     core: Participant,
     session: Arc<dyn Session>,
     watch: Option<Watch>,
+    fleet: Option<Watch>,
     line: VecDeque<Ask>,
     results: VecDeque<Input>,
     pub executions: BTreeMap<String, Execution>,
@@ -209,16 +212,24 @@ impl World {
             paths: JobPaths::new(&namespace, &job),
             execution_prefix: format!("node{name}"),
         };
-        let request = Request { configuration: Some(Arc::new(self.configuration.clone())), class: None };
+        let request = Request {
+            configuration: Some(Arc::new(self.configuration.clone())),
+            class: None,
+            profile: Profile::default(),
+        };
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         session.ensure(&namespace, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
+        let members = identity.paths.fleet().members();
+        session.ensure(&members, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
         let mut results = VecDeque::new();
         results.push_back(Input::SessionOpened(session.id()));
         self.nodes.push(Node {
             name,
+            instance: identity.instance.clone(),
             core: Participant::new(identity, request),
             session,
             watch: None,
+            fleet: None,
             line: VecDeque::from([Ask::Watch]),
             results,
             executions: BTreeMap::new(),
@@ -274,6 +285,7 @@ impl World {
         self.nodes[node].line.clear();
         self.nodes[node].results.retain(|input| matches!(input, Input::Detached | Input::Drain { .. }));
         self.nodes[node].watch = None;
+        self.nodes[node].fleet = None;
         self.nodes[node].results.push_front(Input::SessionLost);
         self.step(node);
         let id = self.nodes[node].session.id();
@@ -375,6 +387,9 @@ impl World {
                     path.relative_to(&filter_root).is_some_and(|relative| Place::of(relative).wants_data())
                 });
                 node.watch = node.session.watch(&root, wants).now_or_never().unwrap().ok();
+                let fleet = Path::parse("/ns-sidekeeper/job/fleet").unwrap();
+                let all = Arc::new(|_: &Path| true);
+                node.fleet = node.session.watch(&fleet, all).now_or_never().unwrap().ok();
             }
             None => {}
         }
@@ -404,6 +419,9 @@ impl World {
             }
         }
         inputs.extend(events.into_iter().map(Input::Watch));
+        while let Some(Ok(event)) = node.fleet.as_mut().map(Watch::try_recv) {
+            inputs.push(Input::Fleet(event));
+        }
         inputs.extend(rest);
         let effects = node.core.step(now, inputs);
         for effect in effects {
@@ -425,6 +443,7 @@ impl World {
                 node.session = self.registry.open().now_or_never().unwrap().unwrap();
                 node.line = VecDeque::from([Ask::Watch]);
                 node.watch = None;
+                node.fleet = None;
                 node.results.push_back(Input::SessionOpened(node.session.id()));
             }
             Effect::Elect(transaction) => node.line.push_back(Ask::Elect(transaction)),
@@ -702,10 +721,26 @@ impl World {
         }
     }
 
-    /// P1: every item has exactly one owner among the living.
+    /// P1: every item has exactly one owner among the living. Who has been told to let go of one is its owner until
+    /// the next one is.
     pub fn assert_all_owned(&self) {
         let mut owned: Vec<_> =
             self.alive().iter().flat_map(|node| self.nodes[*node].items.clone()).collect();
+        let mut told = owned.clone();
+        told.sort();
+        told.dedup();
+        assert_eq!(told.len(), owned.len(), "seed {}: P1: an item is owned twice", self.seed);
+        let plan = self.read("/ns-sidekeeper/job/fleet/handoff").unwrap_or_default();
+        let plan = String::from_utf8(plan).unwrap();
+        let items =
+            plan.lines().flat_map(|line| line.split(' ').skip(1)).map(|item| Item(item.parse().unwrap()));
+        let alive: Vec<_> = self.alive().iter().map(|node| self.nodes[*node].instance.to_string()).collect();
+        let is_owned = |item: &Item| {
+            let owner =
+                self.get(&format!("sharding/{item}/instance")).map(|id| String::from_utf8(id).unwrap());
+            owner.is_some_and(|owner| alive.contains(&owner))
+        };
+        owned.extend(items.filter(|item| !told.contains(item)).filter(is_owned));
         owned.sort();
         let all: Vec<_> = (0..self.configuration.sharding_total_count).map(Item).collect();
         assert_eq!(owned, all, "seed {}: P1\n{}\n{:?}", self.seed, self.describe(), self.paths());
@@ -747,8 +782,13 @@ impl World {
 
     /// What a node of the job holds.
     pub fn get(&self, relative: &str) -> Option<Vec<u8>> {
+        self.read(&format!("/ns/job/{relative}"))
+    }
+
+    /// What any node holds.
+    pub fn read(&self, path: &str) -> Option<Vec<u8>> {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let path = Path::parse("/ns/job").unwrap().child(relative);
+        let path = Path::parse(path).unwrap();
         session.get(&path).now_or_never().unwrap().unwrap().map(|node| node.data.to_vec())
     }
 
