@@ -54,6 +54,8 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp
                 traceparent,
                 tracestate,
                 job_name: job.to_string(),
+                attempt: execute.attempt,
+                checkpoint: execute.checkpoint.map(|data| data.to_vec()),
             })
         }
         Event::Cancel { execution_id, item, reason } => Message::Cancel(proto::Cancel {
@@ -210,6 +212,6 @@ fn after(now: Timestamp, remaining: Duration) -> Timestamp {
     now.checked_add(remaining).unwrap_or(Timestamp::MAX)
 }
 
-fn timestamp(instant: Timestamp) -> prost_types::Timestamp {
+pub(super) fn timestamp(instant: Timestamp) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: instant.as_second(), nanos: instant.subsec_nanosecond() }
 }

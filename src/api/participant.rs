@@ -10,7 +10,8 @@ use tonic::{Request, Response, Status};
 
 use crate::coordination::effect::Answer;
 use crate::coordination::fleet::{self, Profile};
-use crate::coordination::input::{ExecutionResult, Outcome};
+use crate::coordination::input::{ExecutionResult, Outcome, ProgressReport};
+use crate::coordination::progress::CHECKPOINT_BYTES_MAX;
 use crate::coordination::settings::schedule_check;
 use crate::elasticjob::handoff_policy::is_label;
 use crate::elasticjob::validate::FieldError;
@@ -130,6 +131,7 @@ impl ParticipantService for Participants {
             Answer::Recorded(records) => records,
             Answer::Acknowledged
             | Answer::Cancelled(_)
+            | Answer::Progressed { .. }
             | Answer::ListenerReported { .. }
             | Answer::Refused(_) => Vec::new(),
         };
@@ -153,6 +155,28 @@ impl ParticipantService for Participants {
         Ok(Response::new(proto::AcknowledgeAssignmentResponse {}))
     }
 
+    async fn report_progress(
+        &self,
+        request: Request<proto::ReportProgressRequest>,
+    ) -> Result<Response<proto::ReportProgressResponse>, Status> {
+        let mut request = request.into_inner();
+        let attachment_id = std::mem::take(&mut request.attachment_id);
+        let report = read_progress(request).map_err(|invalid| invalid.to_status())?;
+        let answer = self.hub.progress(&attachment_id, report).await;
+        let response = match answer.map_err(|error| status::of_call(&error))? {
+            Answer::Progressed { deadline, cancelled, superseded } => {
+                let deadline = deadline.map(event::timestamp);
+                proto::ReportProgressResponse { deadline, cancelled, superseded }
+            }
+            Answer::Recorded(_)
+            | Answer::Acknowledged
+            | Answer::Cancelled(_)
+            | Answer::ListenerReported { .. }
+            | Answer::Refused(_) => proto::ReportProgressResponse::default(),
+        };
+        Ok(Response::new(response))
+    }
+
     async fn report_listener(
         &self,
         request: Request<proto::ReportListenerRequest>,
@@ -163,6 +187,21 @@ impl ParticipantService for Participants {
         let in_time = in_time.map_err(|error| status::of_call(&error))?;
         Ok(Response::new(proto::ReportListenerResponse { in_time }))
     }
+}
+
+fn read_progress(request: proto::ReportProgressRequest) -> Result<ProgressReport, InvalidRequest> {
+    let mut errors = Vec::new();
+    if request.execution_id.is_empty() {
+        errors.push(FieldError::new("execution_id", "", "the id from Execute"));
+    }
+    let checkpoint = request.checkpoint;
+    if let Some(checkpoint) = checkpoint.as_ref().filter(|data| data.len() > CHECKPOINT_BYTES_MAX) {
+        let given = format!("{} bytes", checkpoint.len());
+        errors.push(FieldError::new("checkpoint", &given, "at most 65536 bytes"));
+    }
+    let (execution_id, extend_deadline) = (request.execution_id, request.extend_deadline);
+    let report = ProgressReport { execution_id, extend_deadline, checkpoint: checkpoint.map(Into::into) };
+    if errors.is_empty() { Ok(report) } else { Err(InvalidRequest(errors)) }
 }
 
 fn read_results(results: Vec<proto::ExecutionResult>) -> Result<Vec<ExecutionResult>, InvalidRequest> {

@@ -165,6 +165,7 @@ impl Participant {
     /// Leaving failed because something was gone; the view tells what, and the next attempt leaves it out.
     pub(super) fn leave_failed(&mut self, error: &CommitError) {
         if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_)) {
+            self.checkpoints.doubt();
             self.effects.push(Effect::Refresh);
         }
     }

@@ -44,9 +44,26 @@ struct Due {
 pub(super) struct Planned {
     pub(super) source: Source,
     pub(super) scheduled: Timestamp,
+    /// Which attempt it is, from 1.
+    pub(super) attempt: u32,
 }
 
 impl Planned {
+    /// A first attempt.
+    pub(super) fn new(source: Source, scheduled: Timestamp) -> Self {
+        Self { source, scheduled, attempt: 1 }
+    }
+
+    /// Whether it was begun before, and failed.
+    pub(super) fn is_retry(self) -> bool {
+        self.attempt > 1
+    }
+
+    /// Whether this is what a source asks for, and no further attempt at it.
+    pub(super) fn is_first_of(self, source: Source) -> bool {
+        self.source == source && !self.is_retry()
+    }
+
     /// Whether it is for a fire of the schedule that nobody has started before.
     pub(super) fn is_fire(self) -> bool {
         matches!(self.source, Source::Schedule | Source::Misfire)
@@ -252,7 +269,7 @@ impl Participant {
                 self.missed(item, due.scheduled);
                 continue;
             }
-            let planned = Planned { source: Source::Schedule, scheduled: due.scheduled };
+            let planned = Planned::new(Source::Schedule, due.scheduled);
             self.fires.planned.insert(item, planned);
             // Somebody else may have executed that one before the item was ours.
             if let Some(missed) = due.missed.filter(|missed| !self.was_started(item, *missed, now.wall)) {
@@ -278,7 +295,7 @@ impl Participant {
             let missed =
                 unflagged.max(self.fires.missed_at.remove(&item)).or_else(|| self.ledger.flagged_for(item));
             let scheduled = missed.or(self.fires.latest).unwrap_or(now.wall);
-            self.fires.planned.insert(item, Planned { source: Source::Misfire, scheduled });
+            self.fires.planned.insert(item, Planned::new(Source::Misfire, scheduled));
         }
     }
 

@@ -245,7 +245,7 @@ impl Participant {
             // The newest is about to be divided, or is executed now; what is missing then lies before it.
             let executes = !self.fires.is_due() && fresh && !self.is_busy(item, now);
             if executes {
-                let planned = Planned { source: Source::Schedule, scheduled: newest };
+                let planned = Planned::new(Source::Schedule, newest);
                 self.fires.planned.entry(item).or_insert(planned);
             }
             if executes || self.fires.is_due() {

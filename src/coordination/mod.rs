@@ -6,10 +6,11 @@
 //!
 //! The decisions, in the order in which each step takes them:
 //! `lease` (is our session alive?), [`registration`] (are we an instance?), [`assignment`] (what is the application to
-//! know?), [`election`] (who leads?), `crash` (who is gone?), [`sharding`] (who owns what?), [`handoff`] (which items are to
-//! change hands, and when?), `nudge` (whom has a Java leader forgotten?), `failover` (what did they leave unfinished?), [`ledger`] (what has been started?), [`fire`] (what
-//! is due?), `relay` (whose turn is it?), `trigger` (what was asked for?), `guarantee` (who acts for all?),
-//! [`execution`] (what starts?), `clock_check` (is our clock right?),
+//! know?), [`election`] (who leads?), `crash` (who is gone?), [`sharding`] (who owns what?), [`handoff`] (which items are
+//! to change hands, and when?), `nudge` (whom has a Java leader forgotten?), `failover` (what did they leave unfinished?),
+//! [`ledger`] (what has been started?), [`fire`] (what is due?), `relay` (whose turn is it?), `trigger` (what was asked
+//! for?), `retry` (what is tried again?), `guarantee` (who acts for all?), [`execution`] (what starts?), `clock_check` (is
+//! our clock right?), [`progress`] (how far is it?),
 //! [`completion`] (what has ended?), `deadline` (what has run for too long?), [`departure`] (how do we leave?).
 
 pub mod assignment;
@@ -37,8 +38,10 @@ mod nudge;
 pub mod operations;
 pub mod participant;
 pub mod pending;
+pub mod progress;
 pub mod registration;
 mod relay;
+mod retry;
 pub mod settings;
 pub mod sharding;
 pub mod status;

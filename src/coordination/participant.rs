@@ -32,6 +32,8 @@ use super::lease::Lease;
 use super::ledger::Ledger;
 use super::nudge::Nudge;
 use super::pending::Pending;
+use super::progress::Checkpoints;
+use super::retry::Retries;
 use super::settings::Settings;
 use super::sharding::Sharding;
 use super::trigger::Trigger;
@@ -138,6 +140,8 @@ pub struct Participant {
     pub(super) trigger: Trigger,
     pub(super) guarantee: Guarantee,
     pub(super) executions: Executions,
+    pub(super) retries: Retries,
+    pub(super) checkpoints: Checkpoints,
     pub(super) clock_check: ClockCheck,
     /// What this step has asked for so far.
     pub(super) effects: Vec<Effect>,
@@ -176,6 +180,8 @@ impl Participant {
             trigger: Trigger::default(),
             guarantee: Guarantee::default(),
             executions,
+            retries: Retries::default(),
+            checkpoints: Checkpoints::default(),
             clock_check: ClockCheck::default(),
             effects: Vec::new(),
         }
@@ -202,19 +208,23 @@ impl Participant {
             self.shard(now);
             self.plan_handoff(now);
             self.nudge_leader(now);
+            self.take_back_retries(now);
             self.fail_over(now);
             self.repair_relay(now);
             self.consult_ledger(now);
             self.pass_gate(now);
             self.fire(now);
             self.obey_trigger(now);
+            self.retry(now);
             self.flag_misfires(now);
             self.guard(now);
             self.start(now);
             self.check_clock(now);
+            self.write_checkpoints(now);
             self.complete(now);
             self.release(now);
             self.enforce_deadlines(now);
+            self.note_failures(now);
             self.depart(now);
             self.investigate(now);
         }
@@ -240,6 +250,8 @@ impl Participant {
             self.ledger.next_retry(now.mono),
             self.guarantee.next_retry(now.mono),
             self.executions.deadlines.next_retry(now.mono),
+            self.retries.next_retry(now.mono),
+            self.checkpoints.next_retry(now.mono),
             self.removal_settles(),
             self.lease.end(),
             drain,
@@ -286,10 +298,12 @@ impl Participant {
             Input::Fleet(event) => self.fleet.apply(event),
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
-            Input::TookOver(ledger) => self.taken(now, ledger),
+            Input::TookOver(read) => self.taken(now, read),
             Input::LatchHeld(gate) => self.latch_held(now, gate),
             Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
             Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
+            Input::Checkpoints(listed) => self.checkpoints_listed(now, listed),
+            Input::Progress(ticket, report) => self.progress(now, ticket, report),
             Input::Ledger(read) => self.ledger_read(now, read),
             Input::Report(ticket, results) => self.report(ticket, &results),
             Input::Cancel(ticket, items) => self.cancel_by_operator(ticket, items.as_ref()),
@@ -318,6 +332,8 @@ impl Participant {
         self.failover = Failover::default();
         self.ledger = Ledger::default();
         self.fires.forget();
+        self.drop_retries("the session is lost");
+        self.forget_checkpoints();
         self.trigger = Trigger::default();
         self.clock_check.forget();
         self.guarantee.forget();
@@ -340,6 +356,7 @@ impl Participant {
                     Purpose::Shard => self.sharding.committed(),
                     Purpose::Start => self.started(now, &results),
                     Purpose::Complete => self.completed(),
+                    Purpose::Checkpoint => self.checkpoints_written(),
                     Purpose::FlagMisfire => self.flagged(),
                     Purpose::CheckClock => self.clock_checked(now, &results),
                     Purpose::Guarantee => self.guarantee.committed(),
@@ -368,6 +385,7 @@ impl Participant {
                 match purpose {
                     Purpose::Start => self.start_failed(&error, unknown),
                     Purpose::Complete => self.complete_failed(&error),
+                    Purpose::Checkpoint => self.checkpoints_failed(&error),
                     Purpose::FlagMisfire => self.flag_failed(),
                     Purpose::CheckClock => self.clock_check_failed(now, &error),
                     Purpose::Guarantee => self.guarantee.failed(),

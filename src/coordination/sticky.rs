@@ -182,8 +182,8 @@ mod tests {
             // Whatever has moved first.
             for mask in 0..1_u32 << moving.len().min(8) {
                 let mut half = begin.clone();
-                for (bit, item) in moving.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1) {
-                    half[*item] = Held { owner: Some(goal[*item]), since: 10 + bit as i64, label: None };
+                for (since, item) in (10..).zip(&moving).filter(|(since, _)| mask >> (since - 10) & 1 == 1) {
+                    half[*item] = Held { owner: Some(goal[*item]), since, label: None };
                 }
                 assert_eq!(
                     allocate(&half, &members(count)),

@@ -44,12 +44,12 @@ impl Participant {
                     self.suspect(item);
                     self.missed(item, scheduled);
                 } else {
-                    let planned = Planned { source: Source::Trigger, scheduled };
+                    let planned = Planned::new(Source::Trigger, scheduled);
                     self.fires.planned.entry(item).or_insert(planned);
                 }
             }
         }
-        let taken_along = |planned: &Planned| planned.source == Source::Trigger;
+        let taken_along = |planned: &Planned| planned.is_first_of(Source::Trigger);
         let starts = self.fires.planned.values().any(taken_along) || self.executions.starts(taken_along);
         if !starts && self.may_commit(now, Purpose::TakeTrigger) {
             // There is nothing to execute: the request is fulfilled.

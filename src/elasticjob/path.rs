@@ -146,6 +146,16 @@ impl JobPaths {
         FleetPaths { root: self.own.child("fleet") }
     }
 
+    /// Where we write down how far executions are, in the same place.
+    pub fn checkpoints(&self) -> Path {
+        self.own.child("checkpoints")
+    }
+
+    /// How far the execution of an item is.
+    pub fn checkpoint(&self, item: Item) -> Path {
+        self.own.child(&format!("checkpoints/{item}"))
+    }
+
     /// Another node of an item.
     pub fn item_child(&self, item: Item, name: &str) -> Path {
         self.root.child(&format!("sharding/{item}/{name}"))

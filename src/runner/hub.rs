@@ -13,7 +13,7 @@ use tracing::Instrument;
 
 use crate::coordination::effect::{Answer, Cancelled, Refusal};
 use crate::coordination::fleet::Profile;
-use crate::coordination::input::ExecutionResult;
+use crate::coordination::input::{ExecutionResult, ProgressReport};
 use crate::coordination::participant::{Identity, Participant, Request, Wakeup};
 use crate::elasticjob::path::JobPaths;
 use crate::elasticjob::validate::shorten;
@@ -108,6 +108,14 @@ fn refusal_text(refusal: &Refusal) -> String {
     match refusal {
         Refusal::UnknownExecution { index, execution_id } => format!(
             "results[{index}].execution_id `{}` is no execution of this attachment; use the id from Execute",
+            shorten(execution_id)
+        ),
+        Refusal::UnknownProgress { execution_id } => format!(
+            "execution_id `{}` is no execution of this attachment; use the id from Execute",
+            shorten(execution_id)
+        ),
+        Refusal::ExecutionOver { execution_id } => format!(
+            "execution_id `{}` is over: its result was reported, or the session with the registry was lost",
             shorten(execution_id)
         ),
         Refusal::UnknownCall { call_id } => format!(
@@ -313,6 +321,11 @@ impl Hub {
         Ok(matches!(answer, Answer::ListenerReported { in_time: true }))
     }
 
+    /// Takes note of how far an execution is; comes back when its checkpoint is recorded.
+    pub async fn progress(&self, attachment_id: &str, report: ProgressReport) -> Result<Answer, CallError> {
+        self.call(attachment_id, |reply| Command::Progress(report, reply)).await
+    }
+
     /// Tells the executions of a job to stop that run here: those of these items, or all. Comes back with them, by
     /// instance. `None`: nobody is attached for the job.
     pub async fn cancel(
@@ -361,6 +374,7 @@ impl Hub {
             Answer::Recorded(_)
             | Answer::Acknowledged
             | Answer::Cancelled(_)
+            | Answer::Progressed { .. }
             | Answer::ListenerReported { .. } => Ok(answer),
         }
     }

@@ -6,11 +6,13 @@
 //! [`clock`] is the only reader of clocks and entropy.
 
 pub mod clock;
+mod commits;
 mod held_latch;
 pub mod hub;
 mod latched;
 pub mod lease;
 pub mod ledger;
+mod news;
 pub mod observer;
 pub mod operator;
 pub mod participant;

@@ -16,20 +16,21 @@ use tokio_stream::StreamExt;
 use tracing::{Span, debug, info, warn};
 
 use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
-use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
+use crate::coordination::input::{ExecutionResult, Input, Now, ProgressReport, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
 use crate::elasticjob::path::Gate;
 use crate::job::{Generation, Item};
 use crate::registry::{Session, SessionState};
 use crate::telemetry;
-use crate::tree::{CommitResult, NodeKind, Path, Transaction, WatchEvent};
+use crate::tree::{Path, WatchEvent};
 
 use super::clock::Clock;
+use super::commits::commit_in;
 use super::held_latch::HeldLatch;
 use super::lease::Lease;
 use super::session::Current;
 use super::watching::Watched;
-use super::{latched, ledger};
+use super::{latched, ledger, news};
 
 /// Calls of the application that wait to be taken; the callers beyond wait in their own tasks.
 const COMMAND_QUEUE: usize = 256;
@@ -72,6 +73,8 @@ pub enum Command {
     Acknowledge(Generation, oneshot::Sender<Answer>),
     /// Take the outcome of a call of the listener; the error is what failed.
     Listener(String, Result<(), String>, oneshot::Sender<Answer>),
+    /// Take note of how far an execution is.
+    Progress(ProgressReport, oneshot::Sender<Answer>),
     /// Tell executions to stop: those of these items, or all.
     Cancel(Option<BTreeSet<Item>>, oneshot::Sender<Answer>),
     /// Leave in peace until the deadline, monotonic.
@@ -373,6 +376,10 @@ impl Runner {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::ListenerReport(ticket, call, outcome));
             }
+            Command::Progress(report, answer) => {
+                self.tickets.insert(ticket, answer);
+                inputs.push(Input::Progress(ticket, report));
+            }
             Command::Cancel(items, answer) => {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::Cancel(ticket, items));
@@ -401,6 +408,7 @@ impl Runner {
                     | Purpose::Shard
                     | Purpose::Start
                     | Purpose::Complete
+                    | Purpose::Checkpoint
                     | Purpose::FlagMisfire
                     | Purpose::Guarantee
                     | Purpose::FlagFailover
@@ -424,9 +432,9 @@ impl Runner {
                 let Some((session, _)) = &self.session else { return };
                 self.in_flight.push(latched::elect(session, &self.identity.paths, transaction));
             }
-            Effect::TakeOver(transaction) => {
+            Effect::TakeOver { transaction, items } => {
                 let Some((session, _)) = &self.session else { return };
-                self.in_flight.push(latched::take_over(session, &self.identity.paths, transaction));
+                self.in_flight.push(latched::take_over(session, &self.identity.paths, transaction, &items));
             }
             Effect::HoldLatch { gate, limit } => {
                 let Some((session, _)) = &self.session else { return };
@@ -453,6 +461,11 @@ impl Runner {
                 let read = ledger::read(Arc::clone(session), self.identity.paths.ledger());
                 self.in_flight.push(Box::pin(async move { Input::Ledger(read.await) }));
             }
+            Effect::ListCheckpoints => {
+                let Some((session, _)) = &self.session else { return };
+                let list = ledger::list_checkpoints(Arc::clone(session), self.identity.paths.checkpoints());
+                self.in_flight.push(Box::pin(async move { Input::Checkpoints(list.await) }));
+            }
             Effect::Tell(event) => self.tell(now, event),
             Effect::Answer(ticket, answer) => {
                 if let Some(sender) = self.tickets.remove(&ticket) {
@@ -464,6 +477,7 @@ impl Runner {
             Effect::Skipped { item, scheduled } => {
                 warn!(%item, %scheduled, "fire skipped: the item was busy or the fire too late, and misfire is off");
             }
+            Effect::Retry(item, news) => news::retry(item, news),
             Effect::CloseStream(reason) => self.hang_up(StreamEnd::Ended(reason)),
             Effect::End(reason) => {
                 info!(?reason, "ended");
@@ -558,19 +572,6 @@ impl Runner {
             | Event::Draining { .. } => None,
         }
     }
-}
-
-/// Commits a transaction once a folder exists.
-fn commit_in(
-    session: &Arc<dyn Session>,
-    folder: Path,
-    transaction: Transaction,
-) -> BoxFuture<'static, CommitResult> {
-    let session = Arc::clone(session);
-    Box::pin(async move {
-        session.ensure(&folder, NodeKind::Persistent, b"").await?;
-        session.commit(transaction).await
-    })
 }
 
 async fn session_changed(session: &mut Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>) {

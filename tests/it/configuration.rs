@@ -5,7 +5,7 @@ use std::fs;
 use sidekeeper::proto::JobConfiguration;
 use sidekeeper::sidecar::{Sidecar, StartError};
 
-use crate::ground::{App, Ground, Host, config, job, request, request_for};
+use crate::ground::{App, Event, Ground, Host, config, job, request, request_for};
 
 fn total(app: &App) -> u32 {
     app.attached.configuration.as_ref().unwrap().sharding_total_count

@@ -23,6 +23,7 @@ from sidekeeper.job import Job
 from sidekeeper.listener import ListenerReporter
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import Outcome
+from sidekeeper.progress import ProgressReporter
 from sidekeeper.reporter import Reporter
 from sidekeeper.version import CLIENT
 
@@ -63,6 +64,7 @@ class Attachment:
         self._reporter: Reporter | None = None
         self._acknowledger: Acknowledger | None = None
         self._listener: ListenerReporter | None = None
+        self._progress: ProgressReporter | None = None
         self._helpers: list[asyncio.Task[None]] = []
         self._assignment: Assignment | None = None
         self._instance_id = ""
@@ -148,6 +150,7 @@ class Attachment:
         )
         loop = asyncio.get_running_loop()
         self._listener = ListenerReporter(self._stub, self._job.name, attached.attachment_id)
+        self._progress = ProgressReporter(self._stub, attached.attachment_id)
         helpers = (self._reporter, self._acknowledger, self._listener)
         self._helpers = [loop.create_task(helper.run()) for helper in helpers]
         for helper in self._helpers:
@@ -230,7 +233,7 @@ class Attachment:
         return noted
 
     def _on_execute(self, message: service_pb2.Execute) -> None:
-        opened = OpenExecution(Execution.from_proto(message), self._answer)
+        opened = OpenExecution(Execution.from_proto(message, self._progress), self._answer)
         if opened.execution.execution_id in self._open:
             raise ProtocolError(f"execution {opened.execution.execution_id!r} was told twice")
         self._open[opened.execution.execution_id] = opened
@@ -259,6 +262,8 @@ class Attachment:
     def _end(self) -> None:
         """The instance is gone."""
         self._ended = True
+        if self._progress is not None:
+            self._progress.end()
         for helper in self._helpers:
             helper.cancel()
         for opened in list(self._open.values()):

@@ -131,6 +131,9 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
         self._acknowledgements: asyncio.Queue[service_pb2.AcknowledgeAssignmentRequest] = asyncio.Queue()
         self._listener_reports: asyncio.Queue[service_pb2.ReportListenerRequest] = asyncio.Queue()
+        self._progress: asyncio.Queue[service_pb2.ReportProgressRequest] = asyncio.Queue()
+        #: How reports of progress are answered, one after the other; then well.
+        self.progress_answers: list[service_pb2.ReportProgressResponse | tuple[grpc.StatusCode, str]] = []
         self._count = 0
         #: Decides how a report is answered; None from it: as usual.
         self.answer: Answer | None = None
@@ -182,6 +185,9 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     async def acknowledgement(self) -> service_pb2.AcknowledgeAssignmentRequest:
         return await soon(self._acknowledgements.get())
 
+    async def progress(self) -> service_pb2.ReportProgressRequest:
+        return await soon(self._progress.get())
+
     async def listener_report(self) -> service_pb2.ReportListenerRequest:
         return await soon(self._listener_reports.get())
 
@@ -232,6 +238,21 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
             await context.abort(*self.trigger_answer)
         assert not isinstance(self.trigger_answer, tuple)
         return self.trigger_answer
+
+    async def ReportProgress(  # noqa: N802
+        self, request: service_pb2.ReportProgressRequest, context: Any
+    ) -> service_pb2.ReportProgressResponse:
+        self._progress.put_nowait(request)
+        answer = self.progress_answers.pop(0) if self.progress_answers else service_pb2.ReportProgressResponse()
+        if isinstance(answer, tuple):
+            await context.abort(*answer)
+        assert not isinstance(answer, tuple)
+        return answer
+
+    async def CancelExecutions(  # noqa: N802
+        self, request: job_service_pb2.CancelExecutionsRequest, context: Any
+    ) -> job_service_pb2.CancelExecutionsResponse:
+        return job_service_pb2.CancelExecutionsResponse()
 
     async def ReportListener(  # noqa: N802
         self, request: service_pb2.ReportListenerRequest, context: Any

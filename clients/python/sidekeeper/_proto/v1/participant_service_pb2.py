@@ -29,7 +29,7 @@ from sidekeeper._proto.v1 import execution_pb2 as sidekeeper_dot_v1_dot_executio
 from sidekeeper._proto.v1 import job_pb2 as sidekeeper_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'sidekeeper/v1/participant_service.proto\x12\rsidekeeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1esidekeeper/v1/assignment.proto\x1a\x1dsidekeeper/v1/execution.proto\x1a\x17sidekeeper/v1/job.proto\"\x81\x01\n\rAttachRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x36\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\x12\x0e\n\x06\x63lient\x18\x04 \x01(\t\"\x97\x04\n\x0e\x41ttachResponse\x12+\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x17.sidekeeper.v1.AttachedH\x00\x12>\n\x12\x61ssignment_changed\x18\x02 \x01(\x0b\x32 .sidekeeper.v1.AssignmentChangedH\x00\x12)\n\x07\x65xecute\x18\x03 \x01(\x0b\x32\x16.sidekeeper.v1.ExecuteH\x00\x12\'\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x15.sidekeeper.v1.CancelH\x00\x12>\n\x12leadership_changed\x18\x05 \x01(\x0b\x32 .sidekeeper.v1.LeadershipChangedH\x00\x12\x38\n\x0fsession_changed\x18\x06 \x01(\x0b\x32\x1d.sidekeeper.v1.SessionChangedH\x00\x12\x30\n\x0bjob_changed\x18\x07 \x01(\x0b\x32\x19.sidekeeper.v1.JobChangedH\x00\x12+\n\x08\x64raining\x18\x08 \x01(\x0b\x32\x17.sidekeeper.v1.DrainingH\x00\x12\x32\n\x0c\x62\x65\x66ore_first\x18\t \x01(\x0b\x32\x1a.sidekeeper.v1.BeforeFirstH\x00\x12.\n\nafter_last\x18\n \x01(\x0b\x32\x18.sidekeeper.v1.AfterLastH\x00\x42\x07\n\x05\x65vent\"\x99\x01\n\x08\x41ttached\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x10\n\x08job_name\x18\x03 \x01(\t\x12\x36\n\rconfiguration\x18\x04 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12\x17\n\x0fsidecar_version\x18\x05 \x01(\t\"\xaf\x01\n\x11\x41ssignmentChanged\x12-\n\nassignment\x18\x01 \x01(\x0b\x32\x19.sidekeeper.v1.Assignment\x12\x13\n\x0b\x61\x64\x64\x65\x64_items\x18\x02 \x03(\r\x12\x15\n\rrevoked_items\x18\x03 \x03(\r\x12\x0e\n\x06leader\x18\x04 \x01(\x08\x12/\n\x06reason\x18\x05 \x01(\x0e\x32\x1f.sidekeeper.v1.AssignmentReason\"\xb6\x03\n\x07\x45xecute\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x1b\n\x0eitem_parameter\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rjob_parameter\x18\x04 \x01(\t\x12\x1c\n\x14sharding_total_count\x18\x05 \x01(\r\x12\x0f\n\x07task_id\x18\x06 \x01(\t\x12.\n\x06source\x18\x07 \x01(\x0e\x32\x1e.sidekeeper.v1.ExecutionSource\x12\x32\n\x0escheduled_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tfire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rfencing_token\x18\x0b \x01(\x03\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x12\n\ntracestate\x18\r \x01(\t\x12\x10\n\x08job_name\x18\x0e \x01(\tB\x11\n\x0f_item_parameter\"Y\n\x06\x43\x61ncel\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12+\n\x06reason\x18\x03 \x01(\x0e\x32\x1b.sidekeeper.v1.CancelReason\"#\n\x11LeadershipChanged\x12\x0e\n\x06leader\x18\x01 \x01(\x08\"p\n\x0eSessionChanged\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.sidekeeper.v1.SessionState\x12\x32\n\x0fremaining_lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"n\n\nJobChanged\x12\x36\n\rconfiguration\x18\x01 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12(\n\x08problems\x18\x02 \x03(\x0b\x32\x16.sidekeeper.v1.Problem\"8\n\x08\x44raining\x12,\n\x08\x64\x65\x61\x64line\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"a\n\x17ReportCompletionRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12/\n\x07results\x18\x02 \x03(\x0b\x32\x1e.sidekeeper.v1.ExecutionResult\"L\n\x18ReportCompletionResponse\x12\x30\n\x07records\x18\x01 \x03(\x0b\x32\x1f.sidekeeper.v1.CompletionRecord\"Y\n\x10\x43ompletionRecord\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12/\n\x06status\x18\x02 \x01(\x0e\x32\x1f.sidekeeper.v1.CompletionStatus\"I\n\x1c\x41\x63knowledgeAssignmentRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"\x1f\n\x1d\x41\x63knowledgeAssignmentResponse\"\x92\x01\n\x0b\x42\x65\x66oreFirst\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x32\n\x0escheduled_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08job_name\x18\x04 \x01(\t\"\x90\x01\n\tAfterLast\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x32\n\x0escheduled_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08job_name\x18\x04 \x01(\t\"\x89\x01\n\x15ReportListenerRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\x12/\n\x07outcome\x18\x03 \x01(\x0e\x32\x1e.sidekeeper.v1.ListenerOutcome\x12\x17\n\x0f\x66\x61ilure_message\x18\x04 \x01(\t\")\n\x16ReportListenerResponse\x12\x0f\n\x07in_time\x18\x01 \x01(\x08*\x7f\n\x0cSessionState\x12\x1d\n\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SESSION_STATE_CONNECTED\x10\x01\x12\x1b\n\x17SESSION_STATE_SUSPENDED\x10\x02\x12\x16\n\x12SESSION_STATE_LOST\x10\x03*o\n\x0fListenerOutcome\x12 \n\x1cLISTENER_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18LISTENER_OUTCOME_SUCCESS\x10\x01\x12\x1c\n\x18LISTENER_OUTCOME_FAILURE\x10\x02\x32\x95\x03\n\x12ParticipantService\x12G\n\x06\x41ttach\x12\x1c.sidekeeper.v1.AttachRequest\x1a\x1d.sidekeeper.v1.AttachResponse0\x01\x12\x63\n\x10ReportCompletion\x12&.sidekeeper.v1.ReportCompletionRequest\x1a\'.sidekeeper.v1.ReportCompletionResponse\x12r\n\x15\x41\x63knowledgeAssignment\x12+.sidekeeper.v1.AcknowledgeAssignmentRequest\x1a,.sidekeeper.v1.AcknowledgeAssignmentResponse\x12]\n\x0eReportListener\x12$.sidekeeper.v1.ReportListenerRequest\x1a%.sidekeeper.v1.ReportListenerResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'sidekeeper/v1/participant_service.proto\x12\rsidekeeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1esidekeeper/v1/assignment.proto\x1a\x1dsidekeeper/v1/execution.proto\x1a\x17sidekeeper/v1/job.proto\"\x81\x01\n\rAttachRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x36\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\x12\x0e\n\x06\x63lient\x18\x04 \x01(\t\"\x97\x04\n\x0e\x41ttachResponse\x12+\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x17.sidekeeper.v1.AttachedH\x00\x12>\n\x12\x61ssignment_changed\x18\x02 \x01(\x0b\x32 .sidekeeper.v1.AssignmentChangedH\x00\x12)\n\x07\x65xecute\x18\x03 \x01(\x0b\x32\x16.sidekeeper.v1.ExecuteH\x00\x12\'\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x15.sidekeeper.v1.CancelH\x00\x12>\n\x12leadership_changed\x18\x05 \x01(\x0b\x32 .sidekeeper.v1.LeadershipChangedH\x00\x12\x38\n\x0fsession_changed\x18\x06 \x01(\x0b\x32\x1d.sidekeeper.v1.SessionChangedH\x00\x12\x30\n\x0bjob_changed\x18\x07 \x01(\x0b\x32\x19.sidekeeper.v1.JobChangedH\x00\x12+\n\x08\x64raining\x18\x08 \x01(\x0b\x32\x17.sidekeeper.v1.DrainingH\x00\x12\x32\n\x0c\x62\x65\x66ore_first\x18\t \x01(\x0b\x32\x1a.sidekeeper.v1.BeforeFirstH\x00\x12.\n\nafter_last\x18\n \x01(\x0b\x32\x18.sidekeeper.v1.AfterLastH\x00\x42\x07\n\x05\x65vent\"\x99\x01\n\x08\x41ttached\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x10\n\x08job_name\x18\x03 \x01(\t\x12\x36\n\rconfiguration\x18\x04 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12\x17\n\x0fsidecar_version\x18\x05 \x01(\t\"\xaf\x01\n\x11\x41ssignmentChanged\x12-\n\nassignment\x18\x01 \x01(\x0b\x32\x19.sidekeeper.v1.Assignment\x12\x13\n\x0b\x61\x64\x64\x65\x64_items\x18\x02 \x03(\r\x12\x15\n\rrevoked_items\x18\x03 \x03(\r\x12\x0e\n\x06leader\x18\x04 \x01(\x08\x12/\n\x06reason\x18\x05 \x01(\x0e\x32\x1f.sidekeeper.v1.AssignmentReason\"\xef\x03\n\x07\x45xecute\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x1b\n\x0eitem_parameter\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rjob_parameter\x18\x04 \x01(\t\x12\x1c\n\x14sharding_total_count\x18\x05 \x01(\r\x12\x0f\n\x07task_id\x18\x06 \x01(\t\x12.\n\x06source\x18\x07 \x01(\x0e\x32\x1e.sidekeeper.v1.ExecutionSource\x12\x32\n\x0escheduled_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tfire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rfencing_token\x18\x0b \x01(\x03\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x12\n\ntracestate\x18\r \x01(\t\x12\x10\n\x08job_name\x18\x0e \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0f \x01(\r\x12\x17\n\ncheckpoint\x18\x10 \x01(\x0cH\x01\x88\x01\x01\x42\x11\n\x0f_item_parameterB\r\n\x0b_checkpoint\"Y\n\x06\x43\x61ncel\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12+\n\x06reason\x18\x03 \x01(\x0e\x32\x1b.sidekeeper.v1.CancelReason\"#\n\x11LeadershipChanged\x12\x0e\n\x06leader\x18\x01 \x01(\x08\"p\n\x0eSessionChanged\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.sidekeeper.v1.SessionState\x12\x32\n\x0fremaining_lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"n\n\nJobChanged\x12\x36\n\rconfiguration\x18\x01 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12(\n\x08problems\x18\x02 \x03(\x0b\x32\x16.sidekeeper.v1.Problem\"8\n\x08\x44raining\x12,\n\x08\x64\x65\x61\x64line\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"a\n\x17ReportCompletionRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12/\n\x07results\x18\x02 \x03(\x0b\x32\x1e.sidekeeper.v1.ExecutionResult\"L\n\x18ReportCompletionResponse\x12\x30\n\x07records\x18\x01 \x03(\x0b\x32\x1f.sidekeeper.v1.CompletionRecord\"Y\n\x10\x43ompletionRecord\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12/\n\x06status\x18\x02 \x01(\x0e\x32\x1f.sidekeeper.v1.CompletionStatus\"I\n\x1c\x41\x63knowledgeAssignmentRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"\x1f\n\x1d\x41\x63knowledgeAssignmentResponse\"\x92\x01\n\x0b\x42\x65\x66oreFirst\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x32\n\x0escheduled_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08job_name\x18\x04 \x01(\t\"\x90\x01\n\tAfterLast\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x32\n\x0escheduled_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08job_name\x18\x04 \x01(\t\"\x89\x01\n\x15ReportListenerRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\x12/\n\x07outcome\x18\x03 \x01(\x0e\x32\x1e.sidekeeper.v1.ListenerOutcome\x12\x17\n\x0f\x66\x61ilure_message\x18\x04 \x01(\t\")\n\x16ReportListenerResponse\x12\x0f\n\x07in_time\x18\x01 \x01(\x08\"\x85\x01\n\x15ReportProgressRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x17\n\x0f\x65xtend_deadline\x18\x03 \x01(\x08\x12\x17\n\ncheckpoint\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x42\r\n\x0b_checkpoint\"m\n\x16ReportProgressResponse\x12,\n\x08\x64\x65\x61\x64line\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tcancelled\x18\x02 \x01(\x08\x12\x12\n\nsuperseded\x18\x03 \x01(\x08*\x7f\n\x0cSessionState\x12\x1d\n\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SESSION_STATE_CONNECTED\x10\x01\x12\x1b\n\x17SESSION_STATE_SUSPENDED\x10\x02\x12\x16\n\x12SESSION_STATE_LOST\x10\x03*o\n\x0fListenerOutcome\x12 \n\x1cLISTENER_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18LISTENER_OUTCOME_SUCCESS\x10\x01\x12\x1c\n\x18LISTENER_OUTCOME_FAILURE\x10\x02\x32\xf4\x03\n\x12ParticipantService\x12G\n\x06\x41ttach\x12\x1c.sidekeeper.v1.AttachRequest\x1a\x1d.sidekeeper.v1.AttachResponse0\x01\x12\x63\n\x10ReportCompletion\x12&.sidekeeper.v1.ReportCompletionRequest\x1a\'.sidekeeper.v1.ReportCompletionResponse\x12]\n\x0eReportProgress\x12$.sidekeeper.v1.ReportProgressRequest\x1a%.sidekeeper.v1.ReportProgressResponse\x12r\n\x15\x41\x63knowledgeAssignment\x12+.sidekeeper.v1.AcknowledgeAssignmentRequest\x1a,.sidekeeper.v1.AcknowledgeAssignmentResponse\x12]\n\x0eReportListener\x12$.sidekeeper.v1.ReportListenerRequest\x1a%.sidekeeper.v1.ReportListenerResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,10 +37,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sidekeeper._proto.v1.partic
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
-  _globals['_SESSIONSTATE']._serialized_start=2923
-  _globals['_SESSIONSTATE']._serialized_end=3050
-  _globals['_LISTENEROUTCOME']._serialized_start=3052
-  _globals['_LISTENEROUTCOME']._serialized_end=3163
+  _globals['_SESSIONSTATE']._serialized_start=3227
+  _globals['_SESSIONSTATE']._serialized_end=3354
+  _globals['_LISTENEROUTCOME']._serialized_start=3356
+  _globals['_LISTENEROUTCOME']._serialized_end=3467
   _globals['_ATTACHREQUEST']._serialized_start=212
   _globals['_ATTACHREQUEST']._serialized_end=341
   _globals['_ATTACHRESPONSE']._serialized_start=344
@@ -50,35 +50,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ASSIGNMENTCHANGED']._serialized_start=1038
   _globals['_ASSIGNMENTCHANGED']._serialized_end=1213
   _globals['_EXECUTE']._serialized_start=1216
-  _globals['_EXECUTE']._serialized_end=1654
-  _globals['_CANCEL']._serialized_start=1656
-  _globals['_CANCEL']._serialized_end=1745
-  _globals['_LEADERSHIPCHANGED']._serialized_start=1747
-  _globals['_LEADERSHIPCHANGED']._serialized_end=1782
-  _globals['_SESSIONCHANGED']._serialized_start=1784
-  _globals['_SESSIONCHANGED']._serialized_end=1896
-  _globals['_JOBCHANGED']._serialized_start=1898
-  _globals['_JOBCHANGED']._serialized_end=2008
-  _globals['_DRAINING']._serialized_start=2010
-  _globals['_DRAINING']._serialized_end=2066
-  _globals['_REPORTCOMPLETIONREQUEST']._serialized_start=2068
-  _globals['_REPORTCOMPLETIONREQUEST']._serialized_end=2165
-  _globals['_REPORTCOMPLETIONRESPONSE']._serialized_start=2167
-  _globals['_REPORTCOMPLETIONRESPONSE']._serialized_end=2243
-  _globals['_COMPLETIONRECORD']._serialized_start=2245
-  _globals['_COMPLETIONRECORD']._serialized_end=2334
-  _globals['_ACKNOWLEDGEASSIGNMENTREQUEST']._serialized_start=2336
-  _globals['_ACKNOWLEDGEASSIGNMENTREQUEST']._serialized_end=2409
-  _globals['_ACKNOWLEDGEASSIGNMENTRESPONSE']._serialized_start=2411
-  _globals['_ACKNOWLEDGEASSIGNMENTRESPONSE']._serialized_end=2442
-  _globals['_BEFOREFIRST']._serialized_start=2445
-  _globals['_BEFOREFIRST']._serialized_end=2591
-  _globals['_AFTERLAST']._serialized_start=2594
-  _globals['_AFTERLAST']._serialized_end=2738
-  _globals['_REPORTLISTENERREQUEST']._serialized_start=2741
-  _globals['_REPORTLISTENERREQUEST']._serialized_end=2878
-  _globals['_REPORTLISTENERRESPONSE']._serialized_start=2880
-  _globals['_REPORTLISTENERRESPONSE']._serialized_end=2921
-  _globals['_PARTICIPANTSERVICE']._serialized_start=3166
-  _globals['_PARTICIPANTSERVICE']._serialized_end=3571
+  _globals['_EXECUTE']._serialized_end=1711
+  _globals['_CANCEL']._serialized_start=1713
+  _globals['_CANCEL']._serialized_end=1802
+  _globals['_LEADERSHIPCHANGED']._serialized_start=1804
+  _globals['_LEADERSHIPCHANGED']._serialized_end=1839
+  _globals['_SESSIONCHANGED']._serialized_start=1841
+  _globals['_SESSIONCHANGED']._serialized_end=1953
+  _globals['_JOBCHANGED']._serialized_start=1955
+  _globals['_JOBCHANGED']._serialized_end=2065
+  _globals['_DRAINING']._serialized_start=2067
+  _globals['_DRAINING']._serialized_end=2123
+  _globals['_REPORTCOMPLETIONREQUEST']._serialized_start=2125
+  _globals['_REPORTCOMPLETIONREQUEST']._serialized_end=2222
+  _globals['_REPORTCOMPLETIONRESPONSE']._serialized_start=2224
+  _globals['_REPORTCOMPLETIONRESPONSE']._serialized_end=2300
+  _globals['_COMPLETIONRECORD']._serialized_start=2302
+  _globals['_COMPLETIONRECORD']._serialized_end=2391
+  _globals['_ACKNOWLEDGEASSIGNMENTREQUEST']._serialized_start=2393
+  _globals['_ACKNOWLEDGEASSIGNMENTREQUEST']._serialized_end=2466
+  _globals['_ACKNOWLEDGEASSIGNMENTRESPONSE']._serialized_start=2468
+  _globals['_ACKNOWLEDGEASSIGNMENTRESPONSE']._serialized_end=2499
+  _globals['_BEFOREFIRST']._serialized_start=2502
+  _globals['_BEFOREFIRST']._serialized_end=2648
+  _globals['_AFTERLAST']._serialized_start=2651
+  _globals['_AFTERLAST']._serialized_end=2795
+  _globals['_REPORTLISTENERREQUEST']._serialized_start=2798
+  _globals['_REPORTLISTENERREQUEST']._serialized_end=2935
+  _globals['_REPORTLISTENERRESPONSE']._serialized_start=2937
+  _globals['_REPORTLISTENERRESPONSE']._serialized_end=2978
+  _globals['_REPORTPROGRESSREQUEST']._serialized_start=2981
+  _globals['_REPORTPROGRESSREQUEST']._serialized_end=3114
+  _globals['_REPORTPROGRESSRESPONSE']._serialized_start=3116
+  _globals['_REPORTPROGRESSRESPONSE']._serialized_end=3225
+  _globals['_PARTICIPANTSERVICE']._serialized_start=3470
+  _globals['_PARTICIPANTSERVICE']._serialized_end=3970
 # @@protoc_insertion_point(module_scope)

@@ -44,7 +44,9 @@ class ParticipantServiceStub:
      3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
         its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
         one open execution.
-     4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
+     4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
+        reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
+        stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
      5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
         attaches again if it wants to go on.
      6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
@@ -63,6 +65,16 @@ class ParticipantServiceStub:
 
     Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
     execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+    """
+    ReportProgress: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportProgressRequest, _participant_service_pb2.ReportProgressResponse]
+    """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
+    fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
+    same time the last one counts. It is deleted when the execution succeeds. Also after a `Cancel` a checkpoint can be
+    written, for the next attempt; the deadline is not extended then.
+
+    Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an execution that this sidecar does not
+    know), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry is
+    away, and the checkpoint is not recorded yet).
     """
     AcknowledgeAssignment: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.AcknowledgeAssignmentRequest, _participant_service_pb2.AcknowledgeAssignmentResponse]
     """Says that the application has taken note of an assignment, and has stopped work on what was revoked. Optional.
@@ -94,7 +106,9 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
      3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
         its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
         one open execution.
-     4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
+     4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
+        reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
+        stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
      5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
         attaches again if it wants to go on.
      6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
@@ -113,6 +127,16 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
 
     Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
     execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+    """
+    ReportProgress: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportProgressRequest, _participant_service_pb2.ReportProgressResponse]  # type: ignore[assignment]
+    """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
+    fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
+    same time the last one counts. It is deleted when the execution succeeds. Also after a `Cancel` a checkpoint can be
+    written, for the next attempt; the deadline is not extended then.
+
+    Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an execution that this sidecar does not
+    know), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry is
+    away, and the checkpoint is not recorded yet).
     """
     AcknowledgeAssignment: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.AcknowledgeAssignmentRequest, _participant_service_pb2.AcknowledgeAssignmentResponse]  # type: ignore[assignment]
     """Says that the application has taken note of an assignment, and has stopped work on what was revoked. Optional.
@@ -147,7 +171,9 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
          3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
             its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
             one open execution.
-         4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
+         4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
+            reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
+            stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
          5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
             attaches again if it wants to go on.
          6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
@@ -172,6 +198,22 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
         execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+        """
+
+    @_abc_1.abstractmethod
+    def ReportProgress(
+        self,
+        request: _participant_service_pb2.ReportProgressRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_participant_service_pb2.ReportProgressResponse, _abc.Awaitable[_participant_service_pb2.ReportProgressResponse]]:
+        """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
+        fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
+        same time the last one counts. It is deleted when the execution succeeds. Also after a `Cancel` a checkpoint can be
+        written, for the next attempt; the deadline is not extended then.
+
+        Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an execution that this sidecar does not
+        know), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry is
+        away, and the checkpoint is not recorded yet).
         """
 
     @_abc_1.abstractmethod
