@@ -236,10 +236,16 @@ class Judge:
                 if latest is not None and begin < latest[1] and one is not latest[3]:
                     over = min(end, latest[1]) - begin
                     text = f"item {item} was executed twice at once, for {over * 1000:.0f} ms"
+                    if self._sidecar_stopped(latest[3].application.slot, begin + one.start_wall - one.start):
+                        text += "; the first one's sidecar was stopped, and nobody told the application"
                     problems.append(Problem("at once", text, (latest[3], one)))
                 if latest is None or end > latest[1]:
                     latest = span
         return problems
+
+    def _sidecar_stopped(self, slot: int, at: float) -> bool:
+        stops = {stop for session in self.sessions if session.slot == slot for stop in map(tuple, session.stops)}
+        return any(stopped <= at <= woken + WAKE for stopped, woken in stops)
 
     def fenced(self) -> list[Problem]:
         problems = []
