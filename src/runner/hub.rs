@@ -1,4 +1,4 @@
-//! Who is attached: starts a participant for each stream, finds it again for its calls, and drains all of them.
+//! Who is attached: starts a participant for each stream, and finds it again for its calls.
 //!
 //! Decides only what concerns more than one participant of this sidecar: whether configurations conflict, and which
 //! stream is the successor of which.
@@ -134,21 +134,21 @@ pub struct Shared {
     pub slow_application_timeout: Duration,
 }
 
-struct Attachment {
-    job: JobName,
-    instance: InstanceId,
+pub(super) struct Attachment {
+    pub(super) job: JobName,
+    pub(super) instance: InstanceId,
     application_id: String,
     configuration: Option<Arc<JobConfiguration>>,
     execution_prefix: String,
-    handle: Handle,
+    pub(super) handle: Handle,
 }
 
 #[derive(Default)]
-struct Inner {
-    attachments: BTreeMap<String, Attachment>,
+pub(super) struct Inner {
+    pub(super) attachments: BTreeMap<String, Attachment>,
     /// What makes an application's instance ids unique, and how many streams use it.
     uniques: BTreeMap<String, String>,
-    draining: bool,
+    pub(super) draining: bool,
 }
 
 /// Who is attached. Clones share it.
@@ -156,7 +156,7 @@ struct Inner {
 pub struct Hub {
     shared: Shared,
     inner: Arc<Mutex<Inner>>,
-    count: Arc<watch::Sender<usize>>,
+    pub(super) count: Arc<watch::Sender<usize>>,
 }
 
 impl Hub {
@@ -171,7 +171,7 @@ impl Hub {
         &self.shared
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -362,28 +362,6 @@ impl Hub {
         let prefix = execution_id.rsplit_once('-').map_or(execution_id, |(prefix, _)| prefix);
         let inner = self.lock();
         inner.attachments.iter().any(|(id, other)| id != attachment_id && other.execution_prefix == prefix)
-    }
-
-    /// Lets nobody attach any more, and drains everybody until the deadline (monotonic). Comes back when the last one
-    /// has left, or when `hurry` becomes true.
-    pub async fn drain(&self, deadline: Duration, mut hurry: watch::Receiver<bool>) {
-        let handles: Vec<_> = {
-            let mut inner = self.lock();
-            inner.draining = true;
-            inner.attachments.values().map(|attachment| attachment.handle.clone()).collect()
-        };
-        for handle in handles {
-            // One that has ended has nothing to drain.
-            let _ = handle.commands.send(Command::Drain(deadline)).await;
-        }
-        let mut count = self.count.subscribe();
-        // Leaving takes round trips after the deadline; a registry that is away must not hold up the exit for ever.
-        let last = deadline.saturating_add(PREDECESSOR_LEAVES);
-        tokio::select! {
-            _ = count.wait_for(|count| *count == 0) => {}
-            _ = hurry.wait_for(|hurry| *hurry) => {}
-            () = self.shared.clock.sleep_until(Wakeup { wall: None, mono: Some(last) }) => {}
-        }
     }
 }
 

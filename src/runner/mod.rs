@@ -2,10 +2,11 @@
 //!
 //! [`session`] keeps one session with the registry for the whole sidecar, [`lease`] proves it alive; [`participant`]
 //! runs one participant for each attached application stream; [`observer`] follows a job for those who only look;
-//! [`operator`] carries out what they command; [`hub`] knows who is attached; `watching` opens their watches;
+//! [`operator`] carries out what they command; [`hub`] knows who is attached, [`drain`] has all of them leave; `watching` opens their watches;
 //! [`clock`] is the only reader of clocks and entropy.
 
 pub mod clock;
+pub mod drain;
 mod held_latch;
 pub mod hub;
 mod latched;

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\"%\n\x11TriggerJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\"R\n\x12TriggerJobResponse\x12\x1e\n\x16triggered_instance_ids\x18\x01 \x03(\t\x12\x1c\n\x14pending_instance_ids\x18\x02 \x03(\t2_\n\nJobService\x12Q\n\nTriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsidekeeper/v1/job_service.proto\x12\rsidekeeper.v1\"%\n\x11TriggerJobRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\"R\n\x12TriggerJobResponse\x12\x1e\n\x16triggered_instance_ids\x18\x01 \x03(\t\x12\x1c\n\x14pending_instance_ids\x18\x02 \x03(\t\":\n\x17\x43\x61ncelExecutionsRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\r\"P\n\x18\x43\x61ncelExecutionsResponse\x12\x34\n\tcancelled\x18\x01 \x03(\x0b\x32!.sidekeeper.v1.CancelledExecution\"b\n\x12\x43\x61ncelledExecution\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x13\n\x0bwas_waiting\x18\x04 \x01(\x08\x32\xc4\x01\n\nJobService\x12Q\n\nTriggerJob\x12 .sidekeeper.v1.TriggerJobRequest\x1a!.sidekeeper.v1.TriggerJobResponse\x12\x63\n\x10\x43\x61ncelExecutions\x12&.sidekeeper.v1.CancelExecutionsRequest\x1a\'.sidekeeper.v1.CancelExecutionsResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,6 +36,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRIGGERJOBREQUEST']._serialized_end=87
   _globals['_TRIGGERJOBRESPONSE']._serialized_start=89
   _globals['_TRIGGERJOBRESPONSE']._serialized_end=171
-  _globals['_JOBSERVICE']._serialized_start=173
-  _globals['_JOBSERVICE']._serialized_end=268
+  _globals['_CANCELEXECUTIONSREQUEST']._serialized_start=173
+  _globals['_CANCELEXECUTIONSREQUEST']._serialized_end=231
+  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_start=233
+  _globals['_CANCELEXECUTIONSRESPONSE']._serialized_end=313
+  _globals['_CANCELLEDEXECUTION']._serialized_start=315
+  _globals['_CANCELLEDEXECUTION']._serialized_end=413
+  _globals['_JOBSERVICE']._serialized_start=416
+  _globals['_JOBSERVICE']._serialized_end=612
 # @@protoc_insertion_point(module_scope)

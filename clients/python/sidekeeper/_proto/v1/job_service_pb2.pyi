@@ -69,3 +69,89 @@ class TriggerJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TriggerJobResponse: _TypeAlias = TriggerJobResponse  # noqa: Y015
+
+@_typing.final
+class CancelExecutionsRequest(_message.Message):
+    """Which executions to cancel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    job_name: _builtins.str
+    """The job's name. Required."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The items whose executions to cancel; at most 10000. Empty: all items."""
+
+    def __init__(
+        self,
+        *,
+        job_name: _builtins.str = ...,
+        items: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "job_name", b"job_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelExecutionsRequest: _TypeAlias = CancelExecutionsRequest  # noqa: Y015
+
+@_typing.final
+class CancelExecutionsResponse(_message.Message):
+    """What was cancelled. Empty: nothing was being executed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def cancelled(self) -> _containers.RepeatedCompositeFieldContainer[Global___CancelledExecution]:
+        """The executions, ascending by instance and item."""
+
+    def __init__(
+        self,
+        *,
+        cancelled: _abc.Iterable[Global___CancelledExecution] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelExecutionsResponse: _TypeAlias = CancelExecutionsResponse  # noqa: Y015
+
+@_typing.final
+class CancelledExecution(_message.Message):
+    """One execution that was cancelled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    ITEM_FIELD_NUMBER: _builtins.int
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    WAS_WAITING_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """The instance that executes it."""
+    item: _builtins.int
+    """The item."""
+    execution_id: _builtins.str
+    """The execution. If it was waiting to be tried again: the attempt that failed."""
+    was_waiting: _builtins.bool
+    """Whether it was waiting to be tried again, which it is not any more."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        item: _builtins.int = ...,
+        execution_id: _builtins.str = ...,
+        was_waiting: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "instance_id", b"instance_id", "item", b"item", "was_waiting", b"was_waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelledExecution: _TypeAlias = CancelledExecution  # noqa: Y015

@@ -41,6 +41,11 @@ class JobServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobResponse.FromString,
                 _registered_method=True)
+        self.CancelExecutions = channel.unary_unary(
+                '/sidekeeper.v1.JobService/CancelExecutions',
+                request_serializer=sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer(object):
@@ -66,6 +71,19 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CancelExecutions(self, request, context):
+        """Tells the executions of a job to stop that run in applications of this sidecar: each gets a `Cancel` with the reason
+        OPERATOR, and has to be reported within the job's `sidekeeper.cancel-grace` like after any other. They are not
+        tried again, and retries that wait are dropped. Nothing else changes: the next fire executes the items as usual. To
+        reach all instances of a job, ask each sidecar. Answered when the applications are being told, not when they have
+        stopped.
+
+        Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (no application is attached to this sidecar for the job).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -73,6 +91,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.TriggerJob,
                     request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobResponse.SerializeToString,
+            ),
+            'CancelExecutions': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelExecutions,
+                    request_deserializer=sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -104,6 +127,33 @@ class JobService(object):
             '/sidekeeper.v1.JobService/TriggerJob',
             sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobRequest.SerializeToString,
             sidekeeper_dot_v1_dot_job__service__pb2.TriggerJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelExecutions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.JobService/CancelExecutions',
+            sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_job__service__pb2.CancelExecutionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,15 @@ class JobServiceStub:
     registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
     again may trigger twice.
     """
+    CancelExecutions: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelExecutionsRequest, _job_service_pb2.CancelExecutionsResponse]
+    """Tells the executions of a job to stop that run in applications of this sidecar: each gets a `Cancel` with the reason
+    OPERATOR, and has to be reported within the job's `sidekeeper.cancel-grace` like after any other. They are not
+    tried again, and retries that wait are dropped. Nothing else changes: the next fire executes the items as usual. To
+    reach all instances of a job, ask each sidecar. Answered when the applications are being told, not when they have
+    stopped.
+
+    Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (no application is attached to this sidecar for the job).
+    """
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -70,6 +79,15 @@ class JobServiceAsyncStub(JobServiceStub):
     lets somebody else write there), ABORTED (instances came and went all the time; call again) or UNAVAILABLE (no
     registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
     again may trigger twice.
+    """
+    CancelExecutions: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelExecutionsRequest, _job_service_pb2.CancelExecutionsResponse]  # type: ignore[assignment]
+    """Tells the executions of a job to stop that run in applications of this sidecar: each gets a `Cancel` with the reason
+    OPERATOR, and has to be reported within the job's `sidekeeper.cancel-grace` like after any other. They are not
+    tried again, and retries that wait are dropped. Nothing else changes: the next fire executes the items as usual. To
+    reach all instances of a job, ask each sidecar. Answered when the applications are being told, not when they have
+    stopped.
+
+    Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (no application is attached to this sidecar for the job).
     """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -95,6 +113,21 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         lets somebody else write there), ABORTED (instances came and went all the time; call again) or UNAVAILABLE (no
         registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
         again may trigger twice.
+        """
+
+    @_abc_1.abstractmethod
+    def CancelExecutions(
+        self,
+        request: _job_service_pb2.CancelExecutionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.CancelExecutionsResponse, _abc.Awaitable[_job_service_pb2.CancelExecutionsResponse]]:
+        """Tells the executions of a job to stop that run in applications of this sidecar: each gets a `Cancel` with the reason
+        OPERATOR, and has to be reported within the job's `sidekeeper.cancel-grace` like after any other. They are not
+        tried again, and retries that wait are dropped. Nothing else changes: the next fire executes the items as usual. To
+        reach all instances of a job, ask each sidecar. Answered when the applications are being told, not when they have
+        stopped.
+
+        Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (no application is attached to this sidecar for the job).
         """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
