@@ -17,7 +17,8 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "fencing"
 
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"fencing_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look for their module
     spec.loader.exec_module(module)
