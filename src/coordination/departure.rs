@@ -22,6 +22,8 @@ impl Participant {
     pub(super) fn drain(&mut self, now: Now, deadline: Duration) {
         let reason = match &self.phase {
             Phase::Joining | Phase::Active => EndReason::Drained,
+            // Nobody can attach any more, so nobody comes back.
+            Phase::Away { .. } => return self.leave(EndReason::Drained),
             Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended => return,
             Phase::Draining { deadline: Some(known), .. } if *known <= deadline => return,
             // An operator's stop stays one: the application must not come back by itself.

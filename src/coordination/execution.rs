@@ -40,6 +40,8 @@ pub(super) struct Execution {
     pub(super) taken_over: bool,
     /// Until when it may go on.
     pub(super) limit: Limit,
+    /// What the application was told, for a stream that comes after this one.
+    pub(super) told: Option<Box<Execute>>,
     /// Reports that wait for it: the ticket and the place in its answer.
     pub(super) waiting: Vec<(Ticket, usize)>,
 }
@@ -130,7 +132,8 @@ impl Executions {
         self.last_number += 1;
         let number = self.last_number;
         let taken_over = planned.source == Source::Failover;
-        let execution = Execution { number, state: State::Running, taken_over, limit, waiting: Vec::new() };
+        let execution =
+            Execution { number, state: State::Running, taken_over, limit, told: None, waiting: Vec::new() };
         self.open.insert(item, execution);
         self.deadlines.watch(number, limit);
         self.by_number.insert(number, item);
@@ -285,7 +288,7 @@ impl Participant {
             };
             let execution_id = self.executions.open(item, planned, limit);
             self.ledger.started(item, planned);
-            self.tell_event(Event::Execute(Execute {
+            let execute = Execute {
                 execution_id,
                 item,
                 parameter: settings.parameter(item).map(str::to_owned),
@@ -296,7 +299,12 @@ impl Participant {
                 fired: now.wall,
                 deadline: timeout.and_then(|timeout| now.wall.checked_add(timeout).ok()),
                 token,
-            }));
+                resumed: false,
+            };
+            if let Some(open) = self.executions.open.get_mut(&item) {
+                open.told = Some(Box::new(execute.clone()));
+            }
+            self.tell_event(Event::Execute(execute));
         }
     }
 

@@ -10,7 +10,8 @@
 //! leader forgotten?), `failover` (what did they leave unfinished?), [`ledger`] (what has been started?), [`fire`] (what
 //! is due?), `relay` (whose turn is it?), `trigger` (what was asked for?), `guarantee` (who acts for all?),
 //! [`execution`] (what starts?), `clock_check` (is our clock right?),
-//! [`completion`] (what has ended?), `deadline` (what has run for too long?), [`departure`] (how do we leave?).
+//! [`completion`] (what has ended?), `deadline` (what has run for too long?), `grace` (what if the application's stream breaks?),
+//! [`departure`] (how do we leave?).
 
 pub mod assignment;
 mod clock_check;
@@ -26,6 +27,7 @@ pub mod facts;
 mod failover;
 pub mod fire;
 mod gate;
+mod grace;
 mod guarantee;
 pub mod input;
 mod lease;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -9,7 +10,7 @@ use jiff::tz::TimeZone;
 use crate::elasticjob::execution_policy::{self, ExecutionPolicy};
 use crate::elasticjob::once_listener::{self, OnceListener};
 use crate::elasticjob::validate::ScheduleCheck;
-use crate::elasticjob::{item_parameters, strategy};
+use crate::elasticjob::{grace, item_parameters, strategy};
 use crate::job::{Item, JobConfiguration, ShardingStrategy};
 use crate::quartz::{self, Expression};
 
@@ -61,6 +62,8 @@ pub struct Settings {
     pub once_listener: Option<OnceListener>,
     /// How long an execution may take, and what follows if it fails.
     pub policy: ExecutionPolicy,
+    /// How long an instance may stay when its application's stream has broken.
+    pub grace: Duration,
     /// What is wrong, each with the setting's name.
     pub problems: Vec<String>,
 }
@@ -85,7 +88,18 @@ impl Settings {
         problems.extend(wrong);
         let (policy, wrong) = execution_policy::of(&configuration);
         problems.extend(wrong);
-        Self { configuration, schedule, parameters, strategy, once_listener, policy, problems }
+        let (mut grace, problem) = grace::of(&configuration);
+        problems.extend(problem);
+        if once_listener.is_some() && !grace.is_zero() {
+            // All instances wait for each other around each fire, so one that is away would hold up all of them.
+            grace = Duration::ZERO;
+            problems.push(format!(
+                "props `{}` is ignored: the job has `{}`",
+                grace::PROPERTY,
+                once_listener::ENABLED_PROPERTY
+            ));
+        }
+        Self { configuration, schedule, parameters, strategy, once_listener, policy, grace, problems }
     }
 
     /// An item's parameter.

@@ -5,7 +5,7 @@
 
 use crate::elasticjob::item_parameters::ItemParametersError;
 use crate::elasticjob::strategy::STRATEGY_PROPERTY;
-use crate::elasticjob::{config_yaml, execution_policy, item_parameters, once_listener};
+use crate::elasticjob::{config_yaml, execution_policy, grace, item_parameters, once_listener};
 use crate::job::{JobConfiguration, NameError, SHARDING_TOTAL_COUNT_MAX, ShardingStrategy};
 
 /// Bytes in the longest job parameter: it is handed to each execution.
@@ -25,7 +25,7 @@ const GIVEN_CHARS_MAX: usize = 80;
 const OWN_PREFIX: &str = "sidekeeper.";
 
 /// Those of them that exist.
-const OWN_PROPERTIES: [&str; 10] = [
+const OWN_PROPERTIES: [&str; 11] = [
     STRATEGY_PROPERTY,
     once_listener::ENABLED_PROPERTY,
     once_listener::STARTED_PROPERTY,
@@ -36,6 +36,7 @@ const OWN_PROPERTIES: [&str; 10] = [
     execution_policy::RETRY_BACKOFF_PROPERTY,
     execution_policy::RETRY_BACKOFF_MAX_PROPERTY,
     execution_policy::RETRY_ON_PROPERTY,
+    grace::PROPERTY,
 ];
 
 /// A field that was refused.
@@ -194,7 +195,9 @@ fn check_props(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
             );
             errors.push(FieldError::new("props", key, &allowed));
         } else if key != STRATEGY_PROPERTY {
-            let checked = once_listener::check(key, value).and_then(|()| execution_policy::check(key, value));
+            let checked = once_listener::check(key, value)
+                .and_then(|()| execution_policy::check(key, value))
+                .and_then(|()| grace::check(key, value));
             if let Err(allowed) = checked {
                 errors.push(FieldError::new(&field, value, allowed));
             }

@@ -26,8 +26,6 @@ use super::session::Current;
 
 /// Streams that may be open at once. Each costs some tens of kilobytes.
 const ATTACHMENTS_MAX: usize = 10_000;
-/// How long a stream waits for its predecessor to leave the registry.
-const PREDECESSOR_LEAVES: Duration = Duration::from_secs(5);
 /// How long a reporter waits for its result to be recorded while the registry is away; then it reports again.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// Characters of an application id that appear in its instance id: Java's trace tables hold 255 bytes for a task id,
@@ -137,8 +135,10 @@ pub struct Shared {
 pub(super) struct Attachment {
     pub(super) job: JobName,
     pub(super) instance: InstanceId,
-    application_id: String,
-    configuration: Option<Arc<JobConfiguration>>,
+    pub(super) application_id: String,
+    pub(super) configuration: Option<Arc<JobConfiguration>>,
+    pub(super) class: Option<String>,
+    /// What distinguishes the participant, whose attachment's id changes with each stream that takes it over.
     execution_prefix: String,
     pub(super) handle: Handle,
 }
@@ -179,7 +179,9 @@ impl Hub {
     pub async fn attach(&self, attach: Attach) -> Result<(String, Outlet), AttachError> {
         // Looked up before the predecessor goes: its successor is the same instance.
         let predecessor = self.lock().uniques.get(&attach.application_id).cloned();
-        self.replace_predecessor(&attach).await?;
+        if let Some(resumed) = self.replace_predecessor(&attach).await? {
+            return Ok(resumed);
+        }
         let attachment_id = self.shared.clock.unguessable();
         let execution_prefix: String = self.shared.clock.unguessable().chars().take(16).collect();
         let mut inner = self.lock();
@@ -193,7 +195,11 @@ impl Hub {
             paths: JobPaths::new(&self.shared.namespace, &attach.job),
             execution_prefix: execution_prefix.clone(),
         };
-        let request = Request { configuration: attach.configuration.clone(), class: attach.class };
+        let request = Request {
+            configuration: attach.configuration.clone(),
+            class: attach.class.clone(),
+            resumable: !attach.application_id.is_empty(),
+        };
         let span = tracing::info_span!("job", job.name = %attach.job, instance.id = %identity.instance);
         span.in_scope(|| tracing::info!(client = attach.client, "attached"));
         let instance = identity.instance.clone();
@@ -210,16 +216,17 @@ impl Hub {
             instance,
             application_id: attach.application_id,
             configuration: attach.configuration,
-            execution_prefix,
+            class: attach.class,
+            execution_prefix: execution_prefix.clone(),
             handle,
         };
         inner.attachments.insert(attachment_id.clone(), attachment);
         self.count.send_replace(inner.attachments.len());
         drop(inner);
-        let (hub, id) = (self.clone(), attachment_id.clone());
+        let hub = self.clone();
         let task = async move {
             runner.run().await;
-            hub.remove(&id);
+            hub.remove(&execution_prefix);
         };
         #[expect(
             clippy::disallowed_methods,
@@ -229,35 +236,15 @@ impl Hub {
         Ok((attachment_id, outlet))
     }
 
-    /// Ends an earlier stream of the same application for the same job, and waits until it has left.
-    async fn replace_predecessor(&self, attach: &Attach) -> Result<(), AttachError> {
-        if attach.application_id.is_empty() {
-            return Ok(());
-        }
-        let predecessor = self
-            .lock()
-            .attachments
-            .values()
-            .find(|other| other.job == attach.job && other.application_id == attach.application_id)
-            .map(|other| other.handle.clone());
-        let Some(mut predecessor) = predecessor else { return Ok(()) };
-        // If it has ended meanwhile, that is what we want.
-        let _ = predecessor.commands.send(Command::Replace).await;
-        let deadline = self.shared.clock.now().mono.saturating_add(PREDECESSOR_LEAVES);
-        tokio::select! {
-            _ = predecessor.over.wait_for(|over| *over) => Ok(()),
-            () = self.shared.clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }) => {
-                Err(AttachError::PredecessorStays(attach.job.clone()))
-            }
-        }
-    }
-
-    fn remove(&self, attachment_id: &str) {
+    /// Forgets a participant that is over.
+    fn remove(&self, execution_prefix: &str) {
         let mut inner = self.lock();
-        if let Some(gone) = inner.attachments.remove(attachment_id)
-            && !inner.attachments.values().any(|other| other.application_id == gone.application_id)
-        {
-            inner.uniques.remove(&gone.application_id);
+        let gone = inner.attachments.extract_if(.., |_, other| other.execution_prefix == execution_prefix);
+        let gone: Vec<_> = gone.collect();
+        for (_, gone) in gone {
+            if !inner.attachments.values().any(|other| other.application_id == gone.application_id) {
+                inner.uniques.remove(&gone.application_id);
+            }
         }
         self.count.send_replace(inner.attachments.len());
     }
@@ -284,6 +271,12 @@ impl Hub {
             }
             answer => answer,
         }
+    }
+
+    /// Has a participant leave, because its application says so.
+    pub async fn detach(&self, attachment_id: &str) -> Result<(), CallError> {
+        let handle = self.commands(attachment_id)?;
+        handle.commands.send(Command::Leave).await.map_err(|_| CallError::Ended)
     }
 
     /// Takes note of an acknowledgement.

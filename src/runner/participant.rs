@@ -28,6 +28,7 @@ use super::clock::Clock;
 use super::held_latch::HeldLatch;
 use super::lease::Lease;
 use super::session::Current;
+use super::waiting::{closed, room, session_changed};
 use super::watching::{open_watch, opened, receive};
 use super::{latched, ledger};
 
@@ -76,8 +77,16 @@ pub enum Command {
     Cancel(Option<BTreeSet<Item>>, oneshot::Sender<Answer>),
     /// Leave in peace until the deadline, monotonic.
     Drain(Duration),
-    /// Leave at once: another stream takes this one's place.
-    Replace,
+    /// The application has another stream. Go on with that, if the job lets it and it asks for the same, or else leave at
+    /// once.
+    Replace {
+        /// Whether it asks for the same.
+        same: bool,
+        /// Takes what the other stream is to read; `None`: it needs a participant of its own.
+        outlet: oneshot::Sender<Option<Outlet>>,
+    },
+    /// Leave at once: the application says that it does not come back.
+    Leave,
 }
 
 /// The sending ends of a running participant.
@@ -367,10 +376,18 @@ impl Runner {
                 inputs.push(Input::Cancel(ticket, items));
             }
             Command::Drain(deadline) => inputs.push(Input::Drain { deadline }),
-            Command::Replace => {
-                let _ = self.end.set(StreamEnd::Replaced);
-                inputs.push(Input::Detached);
+            Command::Replace { same, outlet } => {
+                let resumed = (same && self.core.may_resume()).then(|| self.replace_outlet());
+                if resumed.is_some() {
+                    inputs.push(Input::Reattached);
+                } else {
+                    let _ = self.end.set(StreamEnd::Replaced);
+                    inputs.push(Input::Left);
+                }
+                // A caller that has gone away leaves a stream that is broken.
+                let _ = outlet.send(resumed);
             }
+            Command::Leave => inputs.push(Input::Left),
         }
     }
 
@@ -502,6 +519,15 @@ impl Runner {
         }
     }
 
+    /// Ends the application's stream, and opens another one for the same participant.
+    fn replace_outlet(&mut self) -> Outlet {
+        self.hang_up(StreamEnd::Replaced);
+        let (outbox, events) = mpsc::channel(OUTBOX);
+        self.outbox = Some(outbox);
+        self.end = Arc::default();
+        Outlet { events, end: Arc::clone(&self.end) }
+    }
+
     /// Ends the application's stream.
     fn hang_up(&mut self, end: StreamEnd) {
         // What was said first is the reason.
@@ -545,29 +571,5 @@ impl Runner {
             | Event::CallListener(_)
             | Event::Draining { .. } => None,
         }
-    }
-}
-
-async fn session_changed(session: &mut Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>) {
-    if let Some((_, state)) = session
-        && state.changed().await.is_ok()
-    {
-        return;
-    }
-    // Without a session, or when its state is final, only another session is news.
-    std::future::pending().await
-}
-
-async fn closed(outbox: Option<mpsc::Sender<Told>>) {
-    match outbox {
-        Some(outbox) => outbox.closed().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn room(outbox: Option<mpsc::Sender<Told>>) -> Option<mpsc::OwnedPermit<Told>> {
-    match outbox {
-        Some(outbox) => outbox.reserve_owned().await.ok(),
-        None => std::future::pending().await,
     }
 }

@@ -18,6 +18,7 @@ mod dump;
 mod execute;
 mod failover;
 mod garbage;
+mod grace;
 mod ground;
 mod misfire;
 mod once;

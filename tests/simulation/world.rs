@@ -209,7 +209,11 @@ impl World {
             paths: JobPaths::new(&namespace, &job),
             execution_prefix: format!("node{name}"),
         };
-        let request = Request { configuration: Some(Arc::new(self.configuration.clone())), class: None };
+        let request = Request {
+            configuration: Some(Arc::new(self.configuration.clone())),
+            class: None,
+            resumable: true,
+        };
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         session.ensure(&namespace, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
         let mut results = VecDeque::new();
