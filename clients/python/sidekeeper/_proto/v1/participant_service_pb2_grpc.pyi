@@ -46,7 +46,9 @@ class ParticipantServiceStub:
         one open execution.
      4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
      5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
-        attaches again if it wants to go on.
+        attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
+        by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
+        `application_id` takes it over: the application may go on with what it executes until then, but not longer.
      6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
      7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
         whole job. The application does not attach again by itself.
@@ -69,6 +71,13 @@ class ParticipantServiceStub:
 
     Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
     never sent).
+    """
+    Detach: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.DetachRequest, _participant_service_pb2.DetachResponse]
+    """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
+    handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
+    only this says that the application does not come back.
+
+    Fails with NOT_FOUND (an attachment that this sidecar does not know).
     """
     ReportListener: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportListenerRequest, _participant_service_pb2.ReportListenerResponse]
     """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
@@ -96,7 +105,9 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
         one open execution.
      4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
      5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
-        attaches again if it wants to go on.
+        attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
+        by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
+        `application_id` takes it over: the application may go on with what it executes until then, but not longer.
      6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
      7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
         whole job. The application does not attach again by itself.
@@ -119,6 +130,13 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
 
     Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
     never sent).
+    """
+    Detach: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.DetachRequest, _participant_service_pb2.DetachResponse]  # type: ignore[assignment]
+    """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
+    handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
+    only this says that the application does not come back.
+
+    Fails with NOT_FOUND (an attachment that this sidecar does not know).
     """
     ReportListener: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportListenerRequest, _participant_service_pb2.ReportListenerResponse]  # type: ignore[assignment]
     """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
@@ -149,7 +167,9 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
             one open execution.
          4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
          5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
-            attaches again if it wants to go on.
+            attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
+            by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
+            `application_id` takes it over: the application may go on with what it executes until then, but not longer.
          6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
          7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
             whole job. The application does not attach again by itself.
@@ -184,6 +204,19 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
         never sent).
+        """
+
+    @_abc_1.abstractmethod
+    def Detach(
+        self,
+        request: _participant_service_pb2.DetachRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_participant_service_pb2.DetachResponse, _abc.Awaitable[_participant_service_pb2.DetachResponse]]:
+        """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
+        handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
+        only this says that the application does not come back.
+
+        Fails with NOT_FOUND (an attachment that this sidecar does not know).
         """
 
     @_abc_1.abstractmethod
