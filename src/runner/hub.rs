@@ -239,12 +239,13 @@ impl Hub {
     /// Forgets a participant that is over.
     fn remove(&self, execution_prefix: &str) {
         let mut inner = self.lock();
-        let gone = inner.attachments.extract_if(.., |_, other| other.execution_prefix == execution_prefix);
-        let gone: Vec<_> = gone.collect();
-        for (_, gone) in gone {
-            if !inner.attachments.values().any(|other| other.application_id == gone.application_id) {
-                inner.uniques.remove(&gone.application_id);
-            }
+        let mut attachments = inner.attachments.iter();
+        let id = attachments.find(|(_, other)| other.execution_prefix == execution_prefix);
+        let id = id.map(|(id, _)| id.clone());
+        if let Some(gone) = id.and_then(|id| inner.attachments.remove(&id))
+            && !inner.attachments.values().any(|other| other.application_id == gone.application_id)
+        {
+            inner.uniques.remove(&gone.application_id);
         }
         self.count.send_replace(inner.attachments.len());
     }

@@ -25,6 +25,11 @@ _SECONDS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 #: The longest grace that the sidecar accepts, in seconds.
 _GRACE_MAX = 3600.0
 
+#: What is left of the grace when handlers are told to stop, so that they have when the sidecar gives their items away: a
+#: part of it, and this many seconds at most.
+_MARGIN_PART = 0.2
+_MARGIN_MAX = 2.0
+
 
 def grace_of(props: Mapping[str, str]) -> float:
     """How long an instance stays without its stream, in seconds, as the sidecar reads it from a job's properties."""
@@ -47,7 +52,8 @@ class Kept:
         self._timer: asyncio.TimerHandle | None = None
 
     def keep(self, opened: Sequence[OpenExecution], seconds: float, lapse: Callable[[], None]) -> None:
-        """Lets executions go on for so long; ``lapse`` is called if no stream takes over by then."""
+        """Lets executions go on in a grace of so many seconds, a margin less; then calls ``lapse`` and has them stop."""
+        seconds -= min(seconds * _MARGIN_PART, _MARGIN_MAX)
         for one in opened:
             one.answer = self._ended
             self._open[one.execution.execution_id] = one
