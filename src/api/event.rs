@@ -55,6 +55,8 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp
                 traceparent,
                 tracestate,
                 job_name: job.to_string(),
+                attempt: execute.attempt,
+                checkpoint: execute.checkpoint.map(|data| data.to_vec()),
                 resumed: execute.resumed,
             })
         }
@@ -165,6 +167,7 @@ fn assignment_reason(reason: AssignmentReason) -> proto::AssignmentReason {
     match reason {
         AssignmentReason::Attached => proto::AssignmentReason::Attached,
         AssignmentReason::Resharded => proto::AssignmentReason::Resharded,
+        AssignmentReason::HandedOff => proto::AssignmentReason::HandedOff,
         AssignmentReason::Relayed => proto::AssignmentReason::Relayed,
         AssignmentReason::ServerStatus => proto::AssignmentReason::ServerStatus,
         AssignmentReason::ItemChanged => proto::AssignmentReason::ItemChanged,
@@ -211,6 +214,6 @@ fn after(now: Timestamp, remaining: Duration) -> Timestamp {
     now.checked_add(remaining).unwrap_or(Timestamp::MAX)
 }
 
-fn timestamp(instant: Timestamp) -> prost_types::Timestamp {
+pub(super) fn timestamp(instant: Timestamp) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: instant.as_second(), nanos: instant.subsec_nanosecond() }
 }

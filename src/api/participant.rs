@@ -9,8 +9,11 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use crate::coordination::effect::Answer;
-use crate::coordination::input::{ExecutionResult, Outcome};
+use crate::coordination::fleet::{self, Profile};
+use crate::coordination::input::{ExecutionResult, Outcome, ProgressReport};
+use crate::coordination::progress::CHECKPOINT_BYTES_MAX;
 use crate::coordination::settings::schedule_check;
+use crate::elasticjob::handoff_policy::is_label;
 use crate::elasticjob::validate::FieldError;
 use crate::job::{Generation, JobConfiguration, JobName};
 use crate::proto;
@@ -50,6 +53,7 @@ impl Participants {
         if request.client.len() > CLIENT_MAX {
             errors.push(FieldError::new("client", &request.client, "at most 128 bytes"));
         }
+        let profile = read_profile(&request, &mut errors);
         let checked = match &request.configuration {
             Some(message) => convert::job_from_proto(&request.job_name, message, schedule_check())
                 .map(|checked| (Some(Arc::new(checked.configuration)), checked.job_class)),
@@ -70,10 +74,27 @@ impl Participants {
             job,
             configuration,
             class,
+            profile,
             application_id: request.application_id,
             client: request.client,
         })
     }
+}
+
+/// What the other sidecars are to know of the instance.
+fn read_profile(request: &proto::AttachRequest, errors: &mut Vec<FieldError>) -> Profile {
+    let weight = if request.weight == 0 { fleet::WEIGHT_DEFAULT } else { request.weight };
+    if weight > fleet::WEIGHT_MAX {
+        errors.push(FieldError::new("weight", &weight.to_string(), "1 to 1000"));
+    }
+    if request.labels.len() > fleet::LABELS_MAX {
+        errors.push(FieldError::new("labels", &request.labels.len().to_string(), "at most 32"));
+    }
+    for (index, label) in request.labels.iter().enumerate().filter(|(_, label)| !is_label(label)) {
+        let field = format!("labels[{index}]");
+        errors.push(FieldError::new(&field, label, "1 to 64 characters of [A-Za-z0-9_.:/-]"));
+    }
+    Profile { weight, labels: request.labels.iter().cloned().collect(), leaving: false }
 }
 
 fn check_application_id(given: &str, errors: &mut Vec<FieldError>) {
@@ -110,6 +131,7 @@ impl ParticipantService for Participants {
             Answer::Recorded(records) => records,
             Answer::Acknowledged
             | Answer::Cancelled(_)
+            | Answer::Progressed { .. }
             | Answer::ListenerReported { .. }
             | Answer::Refused(_) => Vec::new(),
         };
@@ -142,6 +164,28 @@ impl ParticipantService for Participants {
         Ok(Response::new(proto::DetachResponse {}))
     }
 
+    async fn report_progress(
+        &self,
+        request: Request<proto::ReportProgressRequest>,
+    ) -> Result<Response<proto::ReportProgressResponse>, Status> {
+        let mut request = request.into_inner();
+        let attachment_id = std::mem::take(&mut request.attachment_id);
+        let report = read_progress(request).map_err(|invalid| invalid.to_status())?;
+        let answer = self.hub.progress(&attachment_id, report).await;
+        let response = match answer.map_err(|error| status::of_call(&error))? {
+            Answer::Progressed { deadline, cancelled, superseded } => {
+                let deadline = deadline.map(event::timestamp);
+                proto::ReportProgressResponse { deadline, cancelled, superseded }
+            }
+            Answer::Recorded(_)
+            | Answer::Acknowledged
+            | Answer::Cancelled(_)
+            | Answer::ListenerReported { .. }
+            | Answer::Refused(_) => proto::ReportProgressResponse::default(),
+        };
+        Ok(Response::new(response))
+    }
+
     async fn report_listener(
         &self,
         request: Request<proto::ReportListenerRequest>,
@@ -152,6 +196,21 @@ impl ParticipantService for Participants {
         let in_time = in_time.map_err(|error| status::of_call(&error))?;
         Ok(Response::new(proto::ReportListenerResponse { in_time }))
     }
+}
+
+fn read_progress(request: proto::ReportProgressRequest) -> Result<ProgressReport, InvalidRequest> {
+    let mut errors = Vec::new();
+    if request.execution_id.is_empty() {
+        errors.push(FieldError::new("execution_id", "", "the id from Execute"));
+    }
+    let checkpoint = request.checkpoint;
+    if let Some(checkpoint) = checkpoint.as_ref().filter(|data| data.len() > CHECKPOINT_BYTES_MAX) {
+        let given = format!("{} bytes", checkpoint.len());
+        errors.push(FieldError::new("checkpoint", &given, "at most 65536 bytes"));
+    }
+    let (execution_id, extend_deadline) = (request.execution_id, request.extend_deadline);
+    let report = ProgressReport { execution_id, extend_deadline, checkpoint: checkpoint.map(Into::into) };
+    if errors.is_empty() { Ok(report) } else { Err(InvalidRequest(errors)) }
 }
 
 fn read_results(results: Vec<proto::ExecutionResult>) -> Result<Vec<ExecutionResult>, InvalidRequest> {

@@ -25,9 +25,10 @@ pub fn of_attach(error: &AttachError) -> Status {
 pub fn of_call(error: &CallError) -> Status {
     let code = match error {
         CallError::UnknownAttachment(_)
-        | CallError::Refused(Refusal::UnknownExecution { .. } | Refusal::UnknownCall { .. }) => {
-            Code::NotFound
-        }
+        | CallError::Refused(
+            Refusal::UnknownExecution { .. } | Refusal::UnknownProgress { .. } | Refusal::UnknownCall { .. },
+        ) => Code::NotFound,
+        CallError::Refused(Refusal::ExecutionOver { .. }) => Code::FailedPrecondition,
         CallError::Refused(Refusal::UnknownGeneration { .. }) => Code::InvalidArgument,
         CallError::Foreign { .. } => Code::PermissionDenied,
         CallError::Ended => Code::Aborted,

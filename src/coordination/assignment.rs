@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::job::{Generation, Item, JobConfiguration, Problem};
 
 use super::effect::{AssignedItem, Assignment, AssignmentReason, Effect, Event, SessionStatus};
+use super::handoff::Mode;
 use super::input::Now;
 use super::participant::{Participant, Phase};
 use super::relay::Turn;
@@ -27,13 +28,18 @@ pub(super) struct Told {
     leader: bool,
     configuration: Option<Arc<JobConfiguration>>,
     problems: Vec<Problem>,
-    revision: Option<u64>,
+    revision: Option<(u64, u64)>,
 }
 
 impl Told {
     /// The generation that was told last.
     pub(super) fn generation(&self) -> Generation {
         self.assignment.as_ref().map(|assignment| assignment.generation).unwrap_or_default()
+    }
+
+    /// What was told may be out of date though the view has not changed.
+    pub(super) fn look_again(&mut self) {
+        self.revision = None;
     }
 
     /// Forgets what a stream was told: there is another one. What was acknowledged stays so.
@@ -58,7 +64,7 @@ impl Told {
 
 impl Participant {
     /// Tells what has changed.
-    pub(super) fn tell(&mut self) {
+    pub(super) fn tell(&mut self, now: Now) {
         if !self.view.is_loaded()
             || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
         {
@@ -78,8 +84,8 @@ impl Participant {
             let instance = self.identity.instance.clone();
             let (resumed, configuration) = (self.resumable_executions(), Arc::clone(&configuration));
             self.tell_event(Event::Attached { instance, configuration: Arc::clone(&configuration), resumed });
-            self.tell_assignment(Some(AssignmentReason::Attached));
-            self.tell_open_executions();
+            self.tell_assignment(now, Some(AssignmentReason::Attached));
+            self.tell_open_executions(now);
             if !problems.is_empty() {
                 self.tell_event(Event::JobChanged { configuration, problems });
             }
@@ -93,25 +99,35 @@ impl Participant {
             self.told.leader = leader;
             self.tell_event(Event::LeadershipChanged(leader));
         }
-        let revision = self.view.membership_revision();
-        if self.told.revision != Some(revision) && !self.view.is_resharding() {
+        let revision = (self.view.membership_revision(), self.fleet.revision());
+        let changed = self.told.revision != Some(revision) || self.is_to_be_revoked();
+        if changed && !self.view.is_resharding() {
             self.told.revision = Some(revision);
-            self.tell_assignment(None);
+            self.tell_assignment(now, None);
         }
     }
 
+    /// Whether an item that was told is to be somebody else's, and nothing of ours prevents it from being told any more.
+    fn is_to_be_revoked(&self) -> bool {
+        let told = self.told.assignment.iter().flat_map(|told| &told.items);
+        self.fleet.plan().is_some() && told.map(|assigned| assigned.item).any(|item| self.is_revoked(item))
+    }
+
     /// Tells the assignment, if it differs from the one told or a reason says that it has to be told.
-    fn tell_assignment(&mut self, reason: Option<AssignmentReason>) {
+    fn tell_assignment(&mut self, now: Now, reason: Option<AssignmentReason>) {
+        let gentle = !matches!(self.handoff_mode(now), Mode::Stock(_));
         let assignment = self.current_assignment();
         let enabled = self.is_enabled();
         let reason = reason.or_else(|| {
             let told = self.told.assignment.as_ref()?;
-            if *told == assignment {
+            let same = told.items == assignment.items && told.total == assignment.total;
+            if same && (gentle || told.generation == assignment.generation) {
+                // What others hand to each other is none of the application's business.
                 None
             } else if self.turn() != Turn::Assigned {
                 Some(AssignmentReason::Relayed)
             } else if told.generation != assignment.generation {
-                Some(AssignmentReason::Resharded)
+                Some(if gentle { AssignmentReason::HandedOff } else { AssignmentReason::Resharded })
             } else if self.told.enabled != enabled {
                 Some(AssignmentReason::ServerStatus)
             } else {
@@ -149,13 +165,19 @@ impl Participant {
             Turn::Ours(token) | Turn::Others(token) => Generation(token.0),
             Turn::Assigned => Generation::default(),
         };
-        let generation = self.view.generation().max(relayed).max(self.told.generation());
+        let revoked = self.revocation().unwrap_or_default();
+        let generation = self.view.generation().max(relayed).max(revoked).max(self.told.generation());
         let mut items = Vec::new();
         if self.is_registered() && self.is_enabled() {
             for (item, view) in self.view.items().range(..Item(total)) {
                 let Some(owner) = &view.owner else { continue };
                 let token = match turn {
-                    Turn::Assigned if owner.instance == self.identity.instance => owner.token,
+                    Turn::Assigned if owner.instance == self.identity.instance => {
+                        if self.is_revoked(*item) {
+                            continue;
+                        }
+                        owner.token
+                    }
                     // A later sharding gives nothing that the turn does not.
                     Turn::Ours(token) => token.max(owner.token),
                     Turn::Assigned | Turn::Others(_) => continue,

@@ -15,6 +15,7 @@ use super::execution::{Executions, Report, State};
 use super::facts::Taker;
 use super::input::{ExecutionResult, Now, Ticket};
 use super::participant::{Participant, Phase};
+use super::retry::{Ended, Ending};
 use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// How often the view is read again because of running nodes in the way, at most.
@@ -26,6 +27,11 @@ impl Executions {
         let Some(execution) = self.open.remove(&item) else { return };
         self.by_number.remove(&execution.number);
         self.deadlines.forget(execution.number, execution.limit);
+        if let Some(ending) = execution.ending.filter(|_| status == CompletionStatus::Recorded) {
+            let (number, planned, cancelled) =
+                (execution.number, execution.planned, execution.limit.cancelled);
+            self.ended.push((item, Ended { number, planned, ending, cancelled }));
+        }
         for (ticket, place) in execution.waiting {
             let Some(report) = self.reports.get_mut(&ticket) else { continue };
             if let Some((_, record)) = report.records.get_mut(place) {
@@ -73,6 +79,7 @@ impl Participant {
                 (Some(item), Some(execution)) => {
                     if execution.state == State::Running {
                         execution.state = State::Reported;
+                        execution.ending = Some(Ending::from(&result.outcome));
                         executions.reported.push(item);
                     }
                     execution.waiting.push((ticket, place));
@@ -143,8 +150,13 @@ impl Participant {
         if self.view.running().contains(&item) {
             transaction.push(Operation::delete(paths.item_running(item)));
         }
-        let taken_over = self.executions.open.get(&item).is_some_and(|execution| execution.taken_over);
-        if !taken_over {
+        let execution = self.executions.open.get(&item);
+        if self.checkpoints.exists(item)
+            && execution.is_some_and(|execution| execution.ending == Some(Ending::Success))
+        {
+            transaction.push(Operation::delete(paths.checkpoint(item)));
+        }
+        if !execution.is_some_and(|execution| execution.taken_over) {
             self.pass_on(transaction);
             return;
         }
@@ -170,6 +182,10 @@ impl Participant {
     pub(super) fn complete_failed(&mut self, error: &CommitError) {
         let completing = std::mem::take(&mut self.executions.completing);
         let gone = error.index.filter(|_| matches!(error.error, Error::NoNode(_)));
+        if gone.is_some() && !completing.iter().any(|(_, running)| *running == gone) {
+            // Maybe it was a checkpoint.
+            self.checkpoints.doubt();
+        }
         for (item, running) in completing {
             let taken_over = self.executions.open.get(&item).is_some_and(|execution| execution.taken_over);
             if gone.is_some() && gone == running && !taken_over && !self.is_relay() {

@@ -27,6 +27,11 @@ pub(super) struct Limit {
 }
 
 impl Limit {
+    /// How long it may go on, or has to be reported.
+    pub(super) fn remaining(self, now: Duration) -> Option<Duration> {
+        self.at.map(|at| at.saturating_sub(now))
+    }
+
     /// It may go on until then.
     pub(super) fn until(at: Option<Duration>) -> Self {
         Self { at, cancelled: None }
@@ -106,6 +111,9 @@ impl Participant {
             let execution_id = self.executions.id(number);
             cancelled.push(Cancelled { item, execution_id, was_waiting: false });
         }
+        let waiting: Vec<_> = self.items_to_retry().filter(wanted).collect();
+        cancelled.extend(waiting.into_iter().filter_map(|item| self.cancel_retry(item)));
+        cancelled.sort_by_key(|cancelled| cancelled.item);
         self.effects.push(Effect::Answer(ticket, Answer::Cancelled(cancelled)));
     }
 

@@ -57,7 +57,8 @@ impl Participant {
             let idle = settled
                 && self.executions.is_idle()
                 && self.is_round_over()
-                && !self.pending.is_in_flight(Purpose::FlagMisfire);
+                && !self.pending.is_in_flight(Purpose::FlagMisfire)
+                && !self.hands_over(now);
             match deadline {
                 _ if idle => self.leave(reason),
                 Some(deadline) if now.mono >= deadline && cancelled => self.leave(reason),
@@ -122,6 +123,7 @@ impl Participant {
         if self.is_leader() {
             self.give_up_leadership(&mut transaction);
         }
+        transaction.extend(self.fall_silent());
         if self.is_registered() {
             transaction.push(Operation::delete(paths.instance(&self.identity.instance)));
         }
@@ -168,6 +170,7 @@ impl Participant {
     /// Leaving failed because something was gone; the view tells what, and the next attempt leaves it out.
     pub(super) fn leave_failed(&mut self, error: &CommitError) {
         if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_)) {
+            self.checkpoints.doubt();
             self.effects.push(Effect::Refresh);
         }
     }

@@ -1,5 +1,6 @@
 //! All that a participant can ask for, as a closed list. Effects are values; only the runner performs them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +32,16 @@ pub enum Purpose {
     Start,
     /// Delete running nodes.
     Complete,
+    /// Write down how far executions are.
+    Checkpoint,
     /// Flag fires that met a busy item.
     FlagMisfire,
+    /// Say what we can, to the other sidecars.
+    Announce,
+    /// Write down which items are to change hands.
+    PlanHandoff,
+    /// Give items to their next owners.
+    HandOff,
     /// Remind a Java leader of items that belong to nobody.
     Nudge,
     /// Remove a turn of somebody who is not there.
@@ -58,7 +67,11 @@ impl fmt::Display for Purpose {
             Self::Shard => "shard",
             Self::Start => "start",
             Self::Complete => "complete",
+            Self::Checkpoint => "write checkpoints",
             Self::FlagMisfire => "flag misfire",
+            Self::Announce => "announce",
+            Self::PlanHandoff => "plan handoff",
+            Self::HandOff => "hand off",
             Self::Nudge => "nudge",
             Self::RepairRelay => "repair relay",
             Self::TakeTrigger => "take trigger",
@@ -84,8 +97,14 @@ pub enum Effect {
     },
     /// Join the election latch, commit this inside it, leave it, and come back.
     Elect(Transaction),
-    /// Join the failover latch, commit this inside it, leave it, read which fires have been started, and come back.
-    TakeOver(Transaction),
+    /// Join the failover latch, commit this inside it, leave it, read what is written down about these items, and come
+    /// back.
+    TakeOver {
+        /// What takes them.
+        transaction: Transaction,
+        /// Which they are.
+        items: BTreeSet<Item>,
+    },
     /// Join a gate's latch, and come back when it is held. It is left when that is asked for, or when the limit, which
     /// counts from now, is over, or when the participant has ended.
     HoldLatch {
@@ -107,10 +126,14 @@ pub enum Effect {
     Refresh,
     /// Read which fires of the job's items have been started, and come back.
     ReadLedger,
+    /// Look which of the job's items have checkpoints, and come back.
+    ListCheckpoints,
     /// Tell the application.
     Tell(Event),
     /// Answer a call of the application.
     Answer(Ticket, Answer),
+    /// What becomes of an execution of this item that has failed; for the log.
+    Retry(Item, RetryNews),
     /// A problem was found; say so once.
     Warn(Problem),
     /// A fire was not executed and will not be made up for, because the job does not want misfires.
@@ -126,6 +149,32 @@ pub enum Effect {
     End(EndReason),
 }
 
+/// What becomes of an execution that has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetryNews {
+    /// It will be tried again.
+    Waits {
+        /// Which attempt that will be, of which the first was 1.
+        attempt: u32,
+        /// How many there are at most.
+        of: u32,
+        /// When, from now.
+        pause: Duration,
+    },
+    /// It is not tried again, though it should have been.
+    Dropped {
+        /// Which attempt that would have been.
+        attempt: u32,
+        /// Why.
+        why: &'static str,
+    },
+    /// All attempts have failed.
+    GivenUp {
+        /// How many there were.
+        attempts: u32,
+    },
+}
+
 /// The answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
@@ -135,6 +184,15 @@ pub enum Answer {
     Acknowledged,
     /// These executions were told to stop, or are not tried again.
     Cancelled(Vec<Cancelled>),
+    /// The progress was taken; a checkpoint is recorded.
+    Progressed {
+        /// Until when the execution may go on; `None`: no limit, or it is to stop.
+        deadline: Option<Timestamp>,
+        /// Whether it is to stop.
+        cancelled: bool,
+        /// Whether the checkpoint was not recorded, because a newer one or the result came before.
+        superseded: bool,
+    },
     /// The listener's outcome was taken.
     ListenerReported {
         /// Whether the call was still waited for.
@@ -162,6 +220,16 @@ pub enum Refusal {
     UnknownExecution {
         /// Index in the request.
         index: usize,
+        /// What was given.
+        execution_id: String,
+    },
+    /// An execution that this attachment never had.
+    UnknownProgress {
+        /// What was given.
+        execution_id: String,
+    },
+    /// An execution whose result was reported, or whose lease was lost.
+    ExecutionOver {
         /// What was given.
         execution_id: String,
     },
@@ -326,6 +394,8 @@ pub enum AssignmentReason {
     Attached,
     /// Divided anew.
     Resharded,
+    /// Items are to be, or have become, somebody else's, one by one.
+    HandedOff,
     /// The single item walked on to the next server.
     Relayed,
     /// Our server was enabled or disabled.
@@ -390,6 +460,10 @@ pub struct Execute {
     pub task_id: Arc<str>,
     /// What made it start.
     pub source: Source,
+    /// Which attempt it is; 1 is the first.
+    pub attempt: u32,
+    /// From where it can go on; `None`: from the beginning.
+    pub checkpoint: Option<Arc<[u8]>>,
     /// For which instant.
     pub scheduled: Timestamp,
     /// When it was started.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::elasticjob::path::JobPaths;
-use crate::job::Problem;
+use crate::job::{InstanceId, Problem};
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{Effect, Purpose};
@@ -79,6 +79,7 @@ impl Participant {
             let mut transaction = Transaction::new();
             if abdicate {
                 self.give_up_leadership(&mut transaction);
+                transaction.extend(self.withdraw_plan());
             } else {
                 let (path, version) = (self.identity.paths.leader(), Some(leader.version));
                 transaction.push(Operation::Delete { path, version });
@@ -93,7 +94,7 @@ impl Participant {
         let paths = &self.identity.paths;
         let Some(leader) = self.view.leader() else { return };
         let stays = self.settings.as_ref().is_some_and(|settings| settings.configuration.static_sharding);
-        let others = self.view.instances().keys().any(|id| *id != self.identity.instance);
+        let others = self.view.instances().keys().any(InstanceId::is_java);
         if others && !stays && !self.view.necessary() {
             transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
             transaction.push(Operation::set(paths.leader_sharding(), ""));

@@ -17,6 +17,7 @@ use super::effect::{CancelReason, CompletionStatus, Event, Execute, Purpose, Sou
 use super::fire::Planned;
 use super::input::{Now, Ticket};
 use super::participant::{Participant, Phase};
+use super::retry::{Ended, Ending};
 use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// Lost executions whose late reports are still told apart from recorded ones.
@@ -38,6 +39,9 @@ pub(super) struct Execution {
     pub(super) state: State,
     /// It was taken over from a crashed instance, so the nodes that say so go with its running node.
     pub(super) taken_over: bool,
+    pub(super) planned: Planned,
+    /// How it ended, as the application reported.
+    pub(super) ending: Option<Ending>,
     /// Until when it may go on.
     pub(super) limit: Limit,
     /// What the application was told, for a stream that comes after this one.
@@ -70,6 +74,8 @@ pub(super) struct Executions {
     pub(super) deadlines: Deadlines,
     pub(super) lost: BTreeSet<u64>,
     pub(super) reports: BTreeMap<Ticket, Report>,
+    /// What was recorded in this step.
+    pub(super) ended: Vec<(Item, Ended)>,
     /// What the start in flight creates.
     starting: BTreeMap<Item, Starting>,
     /// What a start of unknown outcome may have created; the next snapshot tells.
@@ -95,6 +101,7 @@ impl Executions {
             deadlines: Deadlines::default(),
             lost: BTreeSet::new(),
             reports: BTreeMap::new(),
+            ended: Vec::new(),
             starting: BTreeMap::new(),
             unresolved: BTreeMap::new(),
             reported: Vec::new(),
@@ -110,6 +117,11 @@ impl Executions {
         self.open.contains_key(&item)
             || self.starting.contains_key(&item)
             || self.unresolved.contains_key(&item)
+    }
+
+    /// Whether an execution of the item is starting, so that the application has not been told of it.
+    pub(super) fn is_starting(&self, item: Item) -> bool {
+        self.starting.contains_key(&item) || self.unresolved.contains_key(&item)
     }
 
     /// The items with executions that are starting or open.
@@ -131,9 +143,9 @@ impl Executions {
     fn open(&mut self, item: Item, planned: Planned, limit: Limit) -> String {
         self.last_number += 1;
         let number = self.last_number;
-        let taken_over = planned.source == Source::Failover;
-        let execution =
-            Execution { number, state: State::Running, taken_over, limit, told: None, waiting: Vec::new() };
+        let taken_over = planned.is_first_of(Source::Failover);
+        let (state, ending, told, waiting) = (State::Running, None, None, Vec::new());
+        let execution = Execution { number, state, taken_over, planned, ending, limit, told, waiting };
         self.open.insert(item, execution);
         self.deadlines.watch(number, limit);
         self.by_number.insert(number, item);
@@ -207,7 +219,7 @@ impl Participant {
                 continue;
             }
             let before = transaction.len();
-            if self.view.misfired().contains(&item) && planned.source == Source::Misfire {
+            if self.view.misfired().contains(&item) && planned.is_first_of(Source::Misfire) {
                 transaction.push(Operation::delete(self.identity.paths.item_misfire(item)));
             }
             let index = transaction.len();
@@ -222,7 +234,7 @@ impl Participant {
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
             batch.insert(item, Starting { planned, index });
         }
-        let triggered = batch.values().any(|starting| starting.planned.source == Source::Trigger);
+        let triggered = batch.values().any(|starting| starting.planned.is_first_of(Source::Trigger));
         if triggered && self.view.triggers().contains(&instance) {
             transaction.push(Operation::delete(self.identity.paths.trigger(&instance)));
         }
@@ -235,13 +247,13 @@ impl Participant {
             return self.fires.planned.pop_first();
         }
         let mut planned = self.fires.planned.iter();
-        let (item, _) = planned.find(|(_, planned)| planned.source == Source::Failover)?;
+        let (item, _) = planned.find(|(_, planned)| planned.is_first_of(Source::Failover))?;
         self.fires.planned.remove_entry(&item.clone())
     }
 
     /// Whether an execution that was planned is still to begin.
     fn may_start(&mut self, now: Now, item: Item, planned: Planned) -> bool {
-        if planned.source == Source::Failover {
+        if planned.is_first_of(Source::Failover) {
             return self.has_taken(item)
                 && !self.executions.is_busy(item)
                 && !self.view.running().contains(&item);
@@ -250,7 +262,7 @@ impl Participant {
             return false;
         }
         if self.is_busy(item, now) {
-            self.missed(item, planned.scheduled);
+            self.could_not_start(item, planned);
             return false;
         }
         true
@@ -287,6 +299,7 @@ impl Participant {
                 false => task_id::build(&job, &[item], &instance).into(),
             };
             let execution_id = self.executions.open(item, planned, limit);
+            let checkpoint = self.checkpoints.take_along(item, planned);
             self.ledger.started(item, planned);
             let execute = Execute {
                 execution_id,
@@ -295,6 +308,8 @@ impl Participant {
                 configuration: Arc::clone(&settings.configuration),
                 task_id,
                 source: planned.source,
+                attempt: planned.attempt,
+                checkpoint,
                 scheduled: planned.scheduled,
                 fired: now.wall,
                 deadline: timeout.and_then(|timeout| now.wall.checked_add(timeout).ok()),
@@ -317,11 +332,11 @@ impl Participant {
             return;
         }
         // What was taken over is planned anew from the view.
-        let assigned = |(_, starting): &(Item, Starting)| starting.planned.source != Source::Failover;
+        let assigned = |(_, starting): &(Item, Starting)| !starting.planned.is_first_of(Source::Failover);
         for (item, Starting { planned, index }) in starting.into_iter().filter(assigned) {
             let met_running = error.index == Some(index) && matches!(error.error, Error::NodeExists(_));
             if met_running {
-                self.missed(item, planned.scheduled);
+                self.could_not_start(item, planned);
             } else {
                 self.fires.planned.entry(item).or_insert(planned);
             }
@@ -341,7 +356,7 @@ impl Participant {
                 starting.index = results.len();
                 results.push(token);
                 self.executions.starting.insert(item, starting);
-            } else if starting.planned.source != Source::Failover {
+            } else if !starting.planned.is_first_of(Source::Failover) {
                 self.fires.planned.entry(item).or_insert(starting.planned);
             }
         }

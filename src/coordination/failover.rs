@@ -19,8 +19,7 @@ use super::echo::Echoes;
 use super::effect::{Effect, Purpose, Source};
 use super::facts::{ItemView, Taker};
 use super::fire::{Planned, latest_before};
-use super::input::Now;
-use super::ledger::LedgerEntry;
+use super::input::{Now, WrittenDown};
 use super::participant::{Participant, Phase};
 use super::sharding::TRANSACTION_BYTES_MAX;
 
@@ -93,12 +92,13 @@ impl Participant {
     }
 
     /// The attempt to take items has ended; the view tells what was taken.
-    pub(super) fn taken(&mut self, now: Now, ledger: Result<BTreeMap<Item, LedgerEntry>, String>) {
+    pub(super) fn taken(&mut self, now: Now, read: Result<WrittenDown, String>) {
         let taking = std::mem::take(&mut self.failover.taking);
-        match ledger {
-            Ok(ledger) => {
+        match read {
+            Ok(WrittenDown { ledger, checkpoints }) => {
                 self.failover.failures = 0;
                 for item in taking {
+                    self.checkpoints.found(item, checkpoints.get(&item));
                     if let Some(started) = ledger.get(&item).and_then(|entry| entry.started) {
                         self.failover.started.insert(item, started);
                     }
@@ -243,8 +243,8 @@ impl Participant {
             taking.insert(item);
         }
         if !taking.is_empty() {
-            self.failover.taking = taking;
-            self.effects.push(Effect::TakeOver(transaction));
+            self.failover.taking.clone_from(&taking);
+            self.effects.push(Effect::TakeOver { transaction, items: taking });
         }
     }
 
@@ -342,7 +342,7 @@ impl Participant {
             match &view.running {
                 None => {
                     let scheduled = self.scheduled_of_crashed(item, now);
-                    let planned = Planned { source: Source::Failover, scheduled };
+                    let planned = Planned::new(Source::Failover, scheduled);
                     let before = self.fires.planned.insert(item, planned);
                     if let Some(before) = before.filter(|before| before.source != Source::Failover) {
                         self.missed(item, before.scheduled);

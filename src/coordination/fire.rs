@@ -44,9 +44,26 @@ struct Due {
 pub(super) struct Planned {
     pub(super) source: Source,
     pub(super) scheduled: Timestamp,
+    /// Which attempt it is, from 1.
+    pub(super) attempt: u32,
 }
 
 impl Planned {
+    /// A first attempt.
+    pub(super) fn new(source: Source, scheduled: Timestamp) -> Self {
+        Self { source, scheduled, attempt: 1 }
+    }
+
+    /// Whether it was begun before, and failed.
+    pub(super) fn is_retry(self) -> bool {
+        self.attempt > 1
+    }
+
+    /// Whether this is what a source asks for, and no further attempt at it.
+    pub(super) fn is_first_of(self, source: Source) -> bool {
+        self.source == source && !self.is_retry()
+    }
+
     /// Whether it is for a fire of the schedule that nobody has started before.
     pub(super) fn is_fire(self) -> bool {
         matches!(self.source, Source::Schedule | Source::Misfire)
@@ -254,9 +271,10 @@ impl Participant {
                 self.missed(item, due.scheduled);
                 continue;
             }
-            let planned = Planned { source: Source::Schedule, scheduled: due.scheduled };
+            let planned = Planned::new(Source::Schedule, due.scheduled);
             self.fires.planned.insert(item, planned);
-            if let Some(missed) = due.missed {
+            // Somebody else may have executed that one before the item was ours.
+            if let Some(missed) = due.missed.filter(|missed| !self.was_started(item, *missed, now.wall)) {
                 self.missed(item, missed);
             }
         }
@@ -275,9 +293,11 @@ impl Participant {
             if !free || self.told.executable_item(item).is_none() || !self.may_make_up(item) {
                 continue;
             }
-            let missed = self.fires.to_flag.remove(&item).or_else(|| self.fires.missed_at.remove(&item));
+            let unflagged = self.fires.to_flag.remove(&item);
+            let missed =
+                unflagged.max(self.fires.missed_at.remove(&item)).or_else(|| self.ledger.flagged_for(item));
             let scheduled = missed.or(self.fires.latest).unwrap_or(now.wall);
-            self.fires.planned.insert(item, Planned { source: Source::Misfire, scheduled });
+            self.fires.planned.insert(item, Planned::new(Source::Misfire, scheduled));
         }
     }
 
@@ -291,10 +311,16 @@ impl Participant {
             return;
         }
         let (told, view) = (&self.told, &self.view);
-        // What is flagged already needs no second flag; what is not ours any more is its owner's concern.
-        self.fires
-            .to_flag
-            .retain(|item, _| told.executable_item(*item).is_some() && !view.misfired().contains(item));
+        let missed_at = &mut self.fires.missed_at;
+        // What is flagged already needs no second flag, and is made up for by one execution; what is not ours any more
+        // is its owner's concern.
+        self.fires.to_flag.retain(|item, scheduled| {
+            let flagged = view.misfired().contains(item);
+            if flagged {
+                missed_at.insert(*item, *scheduled);
+            }
+            told.executable_item(*item).is_some() && !flagged
+        });
         let paths = &self.identity.paths;
         let mut transaction = Transaction::new();
         let mut flagging = BTreeSet::new();

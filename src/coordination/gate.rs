@@ -69,7 +69,8 @@ impl Participant {
         // What has come to us from somebody else may still have to be executed; the ledger tells.
         let known = !self.view.is_resharding() && self.is_ledger_read();
         let ours = round.executed.contains(&item) || (known && self.told.executable_item(item).is_some());
-        ours && !self.is_busy(item, now) && !self.fires.planned.contains_key(&item)
+        let waits = self.fires.planned.contains_key(&item) || self.retries.concerns(item);
+        ours && !self.is_busy(item, now) && !waits
     }
 
     /// Takes back what was registered at gates that were given up.

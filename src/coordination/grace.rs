@@ -44,6 +44,7 @@ impl Participant {
             // Whoever was told to stop it has gone.
             self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.effects);
         }
+        self.take_back_retries(now);
         for (item, planned) in std::mem::take(&mut self.fires.planned) {
             match planned.source {
                 Source::Schedule | Source::Misfire => self.missed(item, planned.scheduled),
@@ -93,16 +94,26 @@ impl Participant {
     }
 
     /// Tells the executions that are open to an application that is back; to one that is new there are none.
-    pub(super) fn tell_open_executions(&mut self) {
-        let running = self.executions.open.iter().filter(|(_, open)| open.state == State::Running);
-        let told: Vec<_> = running.map(|(_, open)| (open.told.clone(), open.limit.cancelled)).collect();
-        for (execute, cancelled) in told {
-            let Some(execute) = execute else { continue };
-            let (execution_id, item) = (execute.execution_id.clone(), execute.item);
-            self.tell_event(Event::Execute(Execute { resumed: true, ..*execute }));
-            if let Some(reason) = cancelled {
-                self.tell_event(Event::Cancel { execution_id, item, reason });
+    pub(super) fn tell_open_executions(&mut self, now: Now) {
+        let mut events = Vec::new();
+        for (item, open) in self.executions.open.iter().filter(|(_, open)| open.state == State::Running) {
+            let Some(told) = &open.told else { continue };
+            let mut execute = Execute { resumed: true, ..(**told).clone() };
+            // It may have said meanwhile how far it is.
+            execute.checkpoint = self.checkpoints.reached(*item, open.planned).or(execute.checkpoint);
+            let cancel = open.limit.cancelled.map(|reason| {
+                let (execution_id, item) = (execute.execution_id.clone(), *item);
+                Event::Cancel { execution_id, item, reason }
+            });
+            if cancel.is_none() {
+                let remaining = open.limit.remaining(now.mono);
+                execute.deadline = remaining.and_then(|remaining| now.wall.checked_add(remaining).ok());
             }
+            events.push(Event::Execute(execute));
+            events.extend(cancel);
+        }
+        for event in events {
+            self.tell_event(event);
         }
     }
 }

@@ -261,7 +261,7 @@ impl Participant {
     /// Whether nothing is executed or about to be.
     fn has_nothing_to_execute(&self) -> bool {
         let waits = self.phase == Phase::Active && self.planned_items().next().is_some();
-        self.executions.is_idle() && !waits
+        self.executions.is_idle() && !waits && self.retries.is_empty()
     }
 
     /// Takes the next step around a fire.
@@ -294,7 +294,7 @@ impl Participant {
     /// What waits for the gate: everything planned, but what was taken over.
     fn planned_items(&self) -> impl Iterator<Item = (Item, Planned)> + '_ {
         let planned = self.fires.planned.iter().map(|(item, planned)| (*item, *planned));
-        planned.filter(|(_, planned)| planned.source != Source::Failover)
+        planned.filter(|(_, planned)| !planned.is_first_of(Source::Failover))
     }
 
     fn begin_round(&mut self, now: Now, listener: OnceListener) {
@@ -342,7 +342,7 @@ impl Participant {
             planned.into_iter().partition(|(item, _)| self.is_inside(*item));
         for (item, planned) in outside {
             self.fires.planned.remove(&item);
-            self.missed(item, planned.scheduled);
+            self.could_not_start(item, planned);
         }
         let busy: Vec<_> = self.executions.busy_items().collect();
         if let Some(round) = &mut self.guarantee.round {

@@ -1,6 +1,7 @@
 //! All that can happen to a participant, as a closed list.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,6 +13,7 @@ use crate::tree::{SessionId, WatchEvent};
 
 use super::effect::CommitId;
 use super::ledger::LedgerEntry;
+use super::progress::Checkpoint;
 
 /// The time, as an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,26 @@ pub struct ExecutionResult {
     pub outcome: Outcome,
 }
 
+/// How far an execution is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgressReport {
+    /// The execution.
+    pub execution_id: String,
+    /// Whether its deadline is to begin anew.
+    pub extend_deadline: bool,
+    /// From where another attempt can go on; `None`: nothing new.
+    pub checkpoint: Option<Arc<[u8]>>,
+}
+
+/// What is written down about items that were taken over.
+#[derive(Debug, Default)]
+pub struct WrittenDown {
+    /// For which fires they were started: each item that has an entry.
+    pub ledger: BTreeMap<Item, LedgerEntry>,
+    /// How far they were: each item that has a checkpoint.
+    pub checkpoints: BTreeMap<Item, Checkpoint>,
+}
+
 /// Something that happened.
 #[derive(Debug)]
 pub enum Input {
@@ -65,12 +87,18 @@ pub enum Input {
     },
     /// The watch told something.
     Watch(WatchEvent),
+    /// The watch of what the sidecars tell each other told something.
+    Fleet(WatchEvent),
     /// A commit has ended.
     Committed(CommitId, CommitResult),
     /// An attempt to elect has ended; the view tells who leads.
     Elected(Result<(), String>),
-    /// An attempt to take items over has ended; the view tells what was taken, the ledger for which fires.
-    TookOver(Result<BTreeMap<Item, LedgerEntry>, String>),
+    /// An attempt to take items over has ended; the view tells what was taken.
+    TookOver(Result<WrittenDown, String>),
+    /// The checkpoints were listed: the items that have one.
+    Checkpoints(Result<BTreeSet<Item>, String>),
+    /// The application says how far an execution is.
+    Progress(Ticket, ProgressReport),
     /// The ledger was read: each item that has an entry.
     Ledger(Result<BTreeMap<Item, LedgerEntry>, String>),
     /// The application reports results.

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::job::{Generation, Item};
+use crate::job::{FencingToken, Generation, Item};
 use crate::tree::{NodeKind, Operation, Path};
 
-use super::effect::{Effect, Source};
+use super::effect::{AssignedItem, Effect, Source};
 use super::fire::{MISFIRE_THRESHOLD, Planned, latest_until};
 use super::input::Now;
 use super::participant::Participant;
@@ -39,19 +39,21 @@ pub struct LedgerEntry {
     /// For which instant the latest execution was started, whatever made it start. Whoever takes the item over after a
     /// crash executes it for that instant.
     pub started: Option<Timestamp>,
+    /// For which instant the item was flagged as missed, until that was made up for.
+    pub flagged: Option<Timestamp>,
 }
 
 impl LedgerEntry {
-    /// Reads a node: two instants in milliseconds since 1970. Anything else counts as none.
+    /// Reads a node: three instants in milliseconds since 1970. Anything else counts as none.
     pub fn read(data: &[u8]) -> Self {
         let mut fields = std::str::from_utf8(data).unwrap_or_default().split(' ');
         let mut instant = || Timestamp::from_millisecond(fields.next()?.parse().ok()?).ok();
-        Self { latest: instant(), started: instant() }
+        Self { latest: instant(), started: instant(), flagged: instant() }
     }
 
     fn write(self) -> String {
         let field = |at: Option<Timestamp>| at.map_or("-".to_owned(), |at| at.as_millisecond().to_string());
-        format!("{} {}", field(self.latest), field(self.started))
+        format!("{} {} {}", field(self.latest), field(self.started), field(self.flagged))
     }
 
     /// An instant that was made up for late must not hide a later one.
@@ -62,7 +64,13 @@ impl LedgerEntry {
     /// The entry after this execution was started.
     fn after_start(self, planned: Planned) -> Self {
         let entry = if planned.is_fire() { self.with_latest(planned.scheduled) } else { self };
-        Self { started: Some(planned.scheduled), ..entry }
+        let flagged = entry.flagged.filter(|_| planned.source != Source::Misfire);
+        Self { started: Some(planned.scheduled), flagged, ..entry }
+    }
+
+    /// The entry after a missed fire was flagged.
+    fn after_flag(self, scheduled: Timestamp) -> Self {
+        Self { flagged: Some(scheduled), ..self.with_latest(scheduled) }
     }
 }
 
@@ -71,6 +79,8 @@ impl LedgerEntry {
 struct Entry {
     says: LedgerEntry,
     exists: bool,
+    /// With which token the item was ours when it was read: then nobody else can have started it since.
+    token: FencingToken,
 }
 
 impl Entry {
@@ -102,6 +112,7 @@ impl Ledger {
     /// The entries may be wrong: read them again.
     pub(super) fn doubt(&mut self) {
         self.generation = None;
+        self.entries.clear();
     }
 
     fn latest(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
@@ -109,17 +120,22 @@ impl Ledger {
         latest.filter(|latest| latest.duration_since(now) <= CLOCK_WRONG)
     }
 
+    /// For which instant somebody of ours has flagged an item, if that was not made up for.
+    pub(super) fn flagged_for(&self, item: Item) -> Option<Timestamp> {
+        self.entries.get(&item)?.says.flagged
+    }
+
     /// Notes that our transaction has started an execution.
     pub(super) fn started(&mut self, item: Item, planned: Planned) {
         if let Some(entry) = self.entries.get_mut(&item) {
-            *entry = Entry { says: entry.says.after_start(planned), exists: true };
+            *entry = Entry { says: entry.says.after_start(planned), exists: true, ..*entry };
         }
     }
 
     /// Notes that our transaction has flagged a fire as missed.
     pub(super) fn flagged(&mut self, item: Item, scheduled: Timestamp) {
         if let Some(entry) = self.entries.get_mut(&item) {
-            *entry = Entry { says: entry.says.with_latest(scheduled), exists: true };
+            *entry = Entry { says: entry.says.after_flag(scheduled), exists: true, ..*entry };
         }
     }
 }
@@ -148,7 +164,7 @@ impl Participant {
     /// The step that writes down a missed fire, to go with the one that flags it.
     pub(super) fn ledger_flag(&self, item: Item, scheduled: Timestamp) -> Option<Operation> {
         let entry = self.ledger.entries.get(&item).filter(|_| self.keeps_ledger())?;
-        Some(entry.operation(self.identity.paths.ledger_entry(item), entry.says.with_latest(scheduled)))
+        Some(entry.operation(self.identity.paths.ledger_entry(item), entry.says.after_flag(scheduled)))
     }
 
     /// Has the ledger read after each sharding.
@@ -159,6 +175,14 @@ impl Participant {
             return;
         }
         if !self.is_registered() || self.view.is_resharding() || self.told.executable().next().is_none() {
+            return;
+        }
+        let known = |assigned: &AssignedItem| {
+            self.ledger.entries.get(&assigned.item).is_some_and(|entry| entry.token == assigned.token)
+        };
+        if self.told.assignment.iter().flat_map(|told| &told.items).all(known) {
+            // Items were handed over, but none has come.
+            self.ledger.generation = Some(generation);
             return;
         }
         self.ledger.reading = Some(generation);
@@ -184,8 +208,11 @@ impl Participant {
             .iter()
             .flat_map(|assignment| &assignment.items)
             .map(|assigned| {
+                let known = self.ledger.entries.get(&assigned.item);
+                let known = known.filter(|entry| entry.token == assigned.token).copied();
                 let found = read.get(&assigned.item);
-                (assigned.item, Entry { says: found.copied().unwrap_or_default(), exists: found.is_some() })
+                let (says, token) = (found.copied().unwrap_or_default(), assigned.token);
+                (assigned.item, known.unwrap_or(Entry { says, exists: found.is_some(), token }))
             })
             .collect();
         self.take_over(now);
@@ -209,15 +236,24 @@ impl Participant {
             // missed before we came is not ours to judge; maybe nobody was there on purpose.
             let witnessed = self.fires.latest().is_some_and(|fired| fired >= newest);
             let fresh = now.wall.duration_since(newest) <= MISFIRE_THRESHOLD;
-            match (self.fires.is_due(), fresh) {
-                // The newest is about to be divided; what is missing lies before it.
-                (true, _) if missed < newest && witnessed => self.missed(item, missed),
-                (false, true) if !self.is_busy(item, now) => {
-                    let planned = Planned { source: Source::Schedule, scheduled: newest };
-                    self.fires.planned.entry(item).or_insert(planned);
+            // What is about to start, or may have been started, is not missed.
+            let planned = self.fires.planned.get(&item);
+            if planned.is_some_and(|planned| planned.scheduled >= newest) || self.executions.is_starting(item)
+            {
+                continue;
+            }
+            // The newest is about to be divided, or is executed now; what is missing then lies before it.
+            let executes = !self.fires.is_due() && fresh && !self.is_busy(item, now);
+            if executes {
+                let planned = Planned::new(Source::Schedule, newest);
+                self.fires.planned.entry(item).or_insert(planned);
+            }
+            if executes || self.fires.is_due() {
+                if missed < newest && witnessed {
+                    self.missed(item, missed);
                 }
-                (false, false) if witnessed => self.missed(item, newest),
-                (true | false, _) => {}
+            } else if witnessed || fresh {
+                self.missed(item, newest);
             }
         }
     }

@@ -6,12 +6,12 @@
 //!
 //! The decisions, in the order in which each step takes them:
 //! `lease` (is our session alive?), [`registration`] (are we an instance?), [`assignment`] (what is the application to
-//! know?), [`election`] (who leads?), `crash` (who is gone?), [`sharding`] (who owns what?), `nudge` (whom has a Java
-//! leader forgotten?), `failover` (what did they leave unfinished?), [`ledger`] (what has been started?), [`fire`] (what
-//! is due?), `relay` (whose turn is it?), `trigger` (what was asked for?), `guarantee` (who acts for all?),
-//! [`execution`] (what starts?), `clock_check` (is our clock right?),
-//! [`completion`] (what has ended?), `deadline` (what has run for too long?), `grace` (what if the application's stream breaks?),
-//! [`departure`] (how do we leave?).
+//! know?), [`election`] (who leads?), `crash` (who is gone?), [`sharding`] (who owns what?), [`handoff`] (which items are
+//! to change hands, and when?), `nudge` (whom has a Java leader forgotten?), `failover` (what did they leave unfinished?),
+//! [`ledger`] (what has been started?), [`fire`] (what is due?), `relay` (whose turn is it?), `trigger` (what was asked
+//! for?), `retry` (what is tried again?), `guarantee` (who acts for all?), [`execution`] (what starts?), `clock_check` (is
+//! our clock right?), [`progress`] (how far is it?), [`completion`] (what has ended?), `deadline` (what has run for too
+//! long?), `grace` (what if the application's stream breaks?), [`departure`] (how do we leave?).
 
 pub mod assignment;
 mod clock_check;
@@ -26,9 +26,11 @@ pub mod execution;
 pub mod facts;
 mod failover;
 pub mod fire;
+pub mod fleet;
 mod gate;
 mod grace;
 mod guarantee;
+pub mod handoff;
 pub mod input;
 mod lease;
 pub mod ledger;
@@ -37,10 +39,13 @@ mod nudge;
 pub mod operations;
 pub mod participant;
 pub mod pending;
+pub mod progress;
 pub mod registration;
 mod relay;
+mod retry;
 pub mod settings;
 pub mod sharding;
 pub mod status;
+mod sticky;
 mod trigger;
 pub mod view;

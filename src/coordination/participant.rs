@@ -24,12 +24,16 @@ use super::execution::Executions;
 use super::facts::ConfigView;
 use super::failover::Failover;
 use super::fire::Fires;
+use super::fleet::{FleetView, Profile};
 use super::guarantee::Guarantee;
+use super::handoff::Handoff;
 use super::input::{Input, Now, Ticket};
 use super::lease::Lease;
 use super::ledger::Ledger;
 use super::nudge::Nudge;
 use super::pending::Pending;
+use super::progress::Checkpoints;
+use super::retry::Retries;
 use super::settings::Settings;
 use super::sharding::Sharding;
 use super::trigger::Trigger;
@@ -57,6 +61,8 @@ pub struct Request {
     pub configuration: Option<Arc<JobConfiguration>>,
     /// The Java class or type of the job; `None`: the registry's.
     pub class: Option<String>,
+    /// What the other sidecars are to know of it.
+    pub profile: Profile,
     /// Whether another stream of the same application can be known as the next one of this.
     pub resumable: bool,
 }
@@ -114,6 +120,7 @@ pub struct Participant {
     pub(super) identity: Identity,
     pub(super) request: Request,
     pub(super) view: JobView,
+    pub(super) fleet: FleetView,
     pub(super) session: Session,
     pub(super) lease: Lease,
     /// The session in which our nodes were registered.
@@ -131,6 +138,7 @@ pub struct Participant {
     pub(super) election: Election,
     pub(super) sharding: Sharding,
     pub(super) crash: Crash,
+    pub(super) handoff: Handoff,
     pub(super) nudge: Nudge,
     pub(super) failover: Failover,
     pub(super) told: Told,
@@ -139,6 +147,8 @@ pub struct Participant {
     pub(super) trigger: Trigger,
     pub(super) guarantee: Guarantee,
     pub(super) executions: Executions,
+    pub(super) retries: Retries,
+    pub(super) checkpoints: Checkpoints,
     pub(super) clock_check: ClockCheck,
     /// What this step has asked for so far.
     pub(super) effects: Vec<Effect>,
@@ -148,11 +158,13 @@ impl Participant {
     /// A participant that has not joined yet.
     pub fn new(identity: Identity, request: Request) -> Self {
         let view = JobView::new(identity.paths.root().clone());
+        let fleet = FleetView::new(identity.paths.fleet());
         let executions = Executions::new(identity.execution_prefix.clone());
         Self {
             identity,
             request,
             view,
+            fleet,
             session: Session::None,
             lease: Lease::default(),
             registered: None,
@@ -166,6 +178,7 @@ impl Participant {
             election: Election::default(),
             sharding: Sharding::default(),
             crash: Crash::default(),
+            handoff: Handoff::default(),
             nudge: Nudge::default(),
             failover: Failover::default(),
             told: Told::default(),
@@ -174,6 +187,8 @@ impl Participant {
             trigger: Trigger::default(),
             guarantee: Guarantee::default(),
             executions,
+            retries: Retries::default(),
+            checkpoints: Checkpoints::default(),
             clock_check: ClockCheck::default(),
             effects: Vec::new(),
         }
@@ -194,23 +209,30 @@ impl Participant {
             self.notice_removal(now);
             self.mind_grace(now);
             self.register(now);
-            self.tell();
+            self.announce(now);
+            self.tell(now);
             self.elect(now);
             self.look_for_crashes(now);
             self.shard(now);
+            self.plan_handoff(now);
             self.nudge_leader(now);
+            self.take_back_retries(now);
             self.fail_over(now);
             self.repair_relay(now);
             self.consult_ledger(now);
             self.pass_gate(now);
             self.fire(now);
             self.obey_trigger(now);
+            self.retry(now);
             self.flag_misfires(now);
             self.guard(now);
             self.start(now);
             self.check_clock(now);
+            self.write_checkpoints(now);
             self.complete(now);
+            self.release(now);
             self.enforce_deadlines(now);
+            self.note_failures(now);
             self.depart(now);
             self.investigate(now);
         }
@@ -230,11 +252,14 @@ impl Participant {
             self.pending.next_retry(now.mono),
             self.election.next_retry(now.mono),
             self.crash.next_retry(now.mono),
+            self.handoff.next_retry(now.mono),
             self.nudge.next_retry(now.mono),
             self.failover.next_retry(now.mono),
             self.ledger.next_retry(now.mono),
             self.guarantee.next_retry(now.mono),
             self.executions.deadlines.next_retry(now.mono),
+            self.retries.next_retry(now.mono),
+            self.checkpoints.next_retry(now.mono),
             self.removal_settles(),
             self.lease.end(),
             self.grace_ends(),
@@ -261,6 +286,7 @@ impl Participant {
             Input::SessionOpened(id) => {
                 self.session = Session::Connected(id);
                 self.view.forget();
+                self.fleet.forget();
                 self.tell_session(now, SessionStatus::Connected);
             }
             Input::SessionSuspended => {
@@ -278,12 +304,15 @@ impl Participant {
             Input::Leased { until } => self.lease.renew(until),
             Input::SessionLost => self.lose_session(),
             Input::Watch(event) => self.view.apply(event, now.wall),
+            Input::Fleet(event) => self.fleet.apply(event),
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
-            Input::TookOver(ledger) => self.taken(now, ledger),
+            Input::TookOver(read) => self.taken(now, read),
             Input::LatchHeld(gate) => self.latch_held(now, gate),
             Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
             Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
+            Input::Checkpoints(listed) => self.checkpoints_listed(now, listed),
+            Input::Progress(ticket, report) => self.progress(now, ticket, report),
             Input::Ledger(read) => self.ledger_read(now, read),
             Input::Report(ticket, results) => self.report(ticket, &results),
             Input::Cancel(ticket, items) => self.cancel_by_operator(ticket, items.as_ref()),
@@ -304,14 +333,18 @@ impl Participant {
         self.registered = None;
         self.seen = false;
         self.view.forget();
+        self.fleet.forget();
         self.pending.clear();
         self.election = Election::default();
         self.sharding = Sharding::default();
         self.crash = Crash::default();
+        self.handoff = Handoff::default();
         self.nudge = Nudge::default();
         self.failover = Failover::default();
         self.ledger = Ledger::default();
         self.fires.forget();
+        self.drop_retries("the session is lost");
+        self.forget_checkpoints();
         self.trigger = Trigger::default();
         self.clock_check.forget();
         self.guarantee.forget();
@@ -334,6 +367,7 @@ impl Participant {
                     Purpose::Shard => self.sharding.committed(),
                     Purpose::Start => self.started(now, &results),
                     Purpose::Complete => self.completed(),
+                    Purpose::Checkpoint => self.checkpoints_written(),
                     Purpose::FlagMisfire => self.flagged(),
                     Purpose::CheckClock => self.clock_checked(now, &results),
                     Purpose::Guarantee => self.guarantee.committed(),
@@ -342,6 +376,9 @@ impl Participant {
                     | Purpose::FlagResharding
                     | Purpose::RepairRelay
                     | Purpose::Nudge
+                    | Purpose::Announce
+                    | Purpose::PlanHandoff
+                    | Purpose::HandOff
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }
@@ -359,6 +396,7 @@ impl Participant {
                 match purpose {
                     Purpose::Start => self.start_failed(&error, unknown),
                     Purpose::Complete => self.complete_failed(&error),
+                    Purpose::Checkpoint => self.checkpoints_failed(&error),
                     Purpose::FlagMisfire => self.flag_failed(),
                     Purpose::CheckClock => self.clock_check_failed(now, &error),
                     Purpose::Guarantee => self.guarantee.failed(),
@@ -369,6 +407,9 @@ impl Participant {
                     | Purpose::FlagResharding
                     | Purpose::RepairRelay
                     | Purpose::Nudge
+                    | Purpose::Announce
+                    | Purpose::PlanHandoff
+                    | Purpose::HandOff
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }

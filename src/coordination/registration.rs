@@ -47,6 +47,8 @@ impl Participant {
     pub(super) fn registered_now(&mut self) {
         if let Session::Connected(id) | Session::Suspended(id) = self.session {
             self.registered = Some(id);
+            // What was divided before we knew that we are registered was not told.
+            self.told.look_again();
             self.overwritten = true;
         }
         if self.phase == Phase::Joining {

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::elasticjob::execution_policy::{self, ExecutionPolicy};
+use crate::elasticjob::handoff_policy::{self, HandoffPolicy};
 use crate::elasticjob::once_listener::{self, OnceListener};
 use crate::elasticjob::validate::ScheduleCheck;
 use crate::elasticjob::{grace, item_parameters, strategy};
@@ -62,6 +63,8 @@ pub struct Settings {
     pub once_listener: Option<OnceListener>,
     /// How long an execution may take, and what follows if it fails.
     pub policy: ExecutionPolicy,
+    /// How items change hands among sidecars.
+    pub handoff: HandoffPolicy,
     /// How long an instance may stay when its application's stream has broken.
     pub grace: Duration,
     /// What is wrong, each with the setting's name.
@@ -88,6 +91,9 @@ impl Settings {
         problems.extend(wrong);
         let (policy, wrong) = execution_policy::of(&configuration);
         problems.extend(wrong);
+        let (handoff, wrong) = handoff_policy::of(&configuration);
+        problems.extend(wrong);
+        let schedule = schedule.filter(|_| !handoff.continuous);
         let (mut grace, problem) = grace::of(&configuration);
         problems.extend(problem);
         if once_listener.is_some() && !grace.is_zero() {
@@ -99,7 +105,17 @@ impl Settings {
                 once_listener::ENABLED_PROPERTY
             ));
         }
-        Self { configuration, schedule, parameters, strategy, once_listener, policy, grace, problems }
+        Self {
+            configuration,
+            schedule,
+            parameters,
+            strategy,
+            once_listener,
+            policy,
+            handoff,
+            grace,
+            problems,
+        }
     }
 
     /// An item's parameter.

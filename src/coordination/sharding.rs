@@ -15,6 +15,7 @@ use crate::tree::{NodeKind, Operation, Transaction};
 use super::crash::is_leftover;
 use super::effect::Purpose;
 use super::facts::ItemView;
+use super::handoff::Mode;
 use super::input::Now;
 use super::participant::{Participant, Phase};
 use super::settings::Settings;
@@ -31,7 +32,15 @@ const WAIT_REPORTED_AFTER: Duration = Duration::from_secs(10);
 struct Plan {
     available: Vec<InstanceId>,
     total: u32,
+    /// Whether only what has no owner online is assigned; the rest is handed over.
+    gentle: bool,
     owners: Vec<InstanceId>,
+}
+
+impl Plan {
+    fn is_for(&self, available: &[InstanceId], total: u32, gentle: bool) -> bool {
+        self.available == available && self.total == total && self.gentle == gentle
+    }
 }
 
 /// A division that takes several transactions.
@@ -51,7 +60,8 @@ pub(super) struct Sharding {
     progress: Option<Progress>,
     /// Instances and total count of the last sharding that we made; strategies with a clock cannot be compared.
     membership: Option<(Vec<InstanceId>, u32)>,
-    checked: Option<(u64, bool)>,
+    /// For which revision, by which rules, with which result.
+    checked: Option<(u64, bool, bool)>,
     waiting_for: Vec<Item>,
     waiting_since: Option<Duration>,
     report: bool,
@@ -107,10 +117,16 @@ impl Participant {
             self.sharding = Sharding::default();
             return;
         }
-        if !self.view.necessary() && self.sharding.progress.is_none() && !self.is_stale(now) {
+        let gentle = match self.handoff_mode(now) {
+            Mode::Gentle => true,
+            Mode::Stock(_) => false,
+            Mode::Undecided(_) => return,
+        };
+        if !self.view.necessary() && self.sharding.progress.is_none() && !self.is_stale(gentle, now) {
             self.sharding.wait_for(now.mono, Vec::new());
             return;
         }
+        let at_once = if gentle { self.owners_at_once(now) } else { Vec::new() };
         let Some(settings) = &self.settings else { return };
         let available = self.view.available();
         let total = settings.configuration.sharding_total_count;
@@ -118,12 +134,10 @@ impl Participant {
             return;
         }
         let plan = match self.sharding.progress.take() {
-            Some(progress) if progress.plan.available == available && progress.plan.total == total => {
-                progress
-            }
+            Some(progress) if progress.plan.is_for(&available, total, gentle) => progress,
             Some(_) | None => {
-                let owners = owners(settings, &available, now);
-                let plan = Plan { available, total, owners };
+                let owners = if gentle { at_once } else { owners(settings, &available, now) };
+                let plan = Plan { available, total, gentle, owners };
                 Progress { plan, done: 0, done_next: 0, finished_next: false }
             }
         };
@@ -144,18 +158,18 @@ impl Participant {
     }
 
     /// Whether the assignment is not what it should be. Looks only when something that matters has changed.
-    fn is_stale(&mut self, now: Now) -> bool {
+    fn is_stale(&mut self, gentle: bool, now: Now) -> bool {
         let revision = self.view.membership_revision();
-        if let Some((checked, stale)) = self.sharding.checked
-            && checked == revision
+        if let Some((checked, was_gentle, stale)) = self.sharding.checked
+            && (checked, was_gentle) == (revision, gentle)
         {
             return stale;
         }
-        let stale = self
-            .settings
-            .as_ref()
-            .is_some_and(|settings| is_stale(&self.view, settings, self.sharding.membership.as_ref(), now));
-        self.sharding.checked = Some((revision, stale));
+        let stale = self.settings.as_ref().is_some_and(|settings| match gentle {
+            true => has_orphans(&self.view, settings),
+            false => is_stale(&self.view, settings, self.sharding.membership.as_ref(), now),
+        });
+        self.sharding.checked = Some((revision, gentle, stale));
         stale
     }
 
@@ -164,7 +178,8 @@ impl Participant {
         let moves = |item: &Item| {
             let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
             let next = usize::try_from(item.0).ok().and_then(|index| plan.owners.get(index));
-            next.is_none() || owner.map(|owner| &owner.instance) != next
+            // Who takes over what a dead owner left does not hinder its next owner.
+            next.is_none() || (!plan.gentle && owner.map(|owner| &owner.instance) != next)
         };
         // What a crashed instance left is flagged for failover first, or else deleted by the sharding itself.
         let fails_over = self.fails_over();
@@ -227,7 +242,8 @@ impl Participant {
                 Some(owner) => {
                     let leftover =
                         view.is_some_and(|view| is_leftover(&self.crash, view, now)) && !fails_over;
-                    assign(&mut transaction, paths, view, item, owner, Rules { monitors, leftover });
+                    let keeps = progress.plan.gentle;
+                    assign(&mut transaction, paths, view, item, owner, Rules { monitors, leftover, keeps });
                 }
                 None => remove_item(&mut transaction, paths, item, view),
             }
@@ -257,6 +273,8 @@ struct Rules {
     monitors: bool,
     /// The running node is of somebody who is gone, and nobody else will delete it (H4).
     leftover: bool,
+    /// What is right already stays as it is.
+    keeps: bool,
 }
 
 fn assign(
@@ -271,6 +289,9 @@ fn assign(
         transaction.push(Operation::create(paths.item(item), NodeKind::Persistent, ""));
     }
     if let Some(known) = known {
+        if rules.keeps && known.owner.as_ref().is_some_and(|before| before.instance == *owner) {
+            return;
+        }
         if let Some(before) = &known.owner {
             let (path, version) = (paths.item_instance(item), Some(before.version));
             transaction.push(Operation::Delete { path, version });
@@ -307,8 +328,8 @@ fn remove_item(transaction: &mut Transaction, paths: &JobPaths, item: Item, view
     }
 }
 
-/// Who is to own each item.
-fn owners(settings: &Settings, available: &[InstanceId], now: Now) -> Vec<InstanceId> {
+/// Who is to own each item by the job's strategy.
+pub(super) fn owners(settings: &Settings, available: &[InstanceId], now: Now) -> Vec<InstanceId> {
     let configuration = &settings.configuration;
     let total = configuration.sharding_total_count;
     let now_ms = now.wall.as_millisecond();
@@ -319,6 +340,16 @@ fn owners(settings: &Settings, available: &[InstanceId], now: Now) -> Vec<Instan
         .collect();
     owners.sort();
     owners.into_iter().map(|(_, id)| id).collect()
+}
+
+/// Whether items have no owner online, or there are too many.
+fn has_orphans(view: &JobView, settings: &Settings) -> bool {
+    let surplus = view.items().range(Item(settings.configuration.sharding_total_count)..).next().is_some();
+    let is_orphan = |item| {
+        let owner = view.item(item).and_then(|item| item.owner.as_ref());
+        owner.is_none_or(|owner| !view.instances().contains_key(&owner.instance))
+    };
+    !view.available().is_empty() && (surplus || settings.items().any(is_orphan))
 }
 
 fn is_stale(

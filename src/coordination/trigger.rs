@@ -35,18 +35,21 @@ impl Participant {
         // To the millisecond, which is what the ledger keeps.
         let scheduled = now.wall.round(Unit::Millisecond).unwrap_or(now.wall);
         if !std::mem::replace(&mut self.trigger.planned, true) {
-            let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
+            let items: Vec<_> = match self.is_continuous() {
+                true => Vec::new(),
+                false => self.told.executable().map(|assigned| assigned.item).collect(),
+            };
             for item in items {
                 if self.is_busy(item, now) || self.is_round_open() {
                     self.suspect(item);
                     self.missed(item, scheduled);
                 } else {
-                    let planned = Planned { source: Source::Trigger, scheduled };
+                    let planned = Planned::new(Source::Trigger, scheduled);
                     self.fires.planned.entry(item).or_insert(planned);
                 }
             }
         }
-        let taken_along = |planned: &Planned| planned.source == Source::Trigger;
+        let taken_along = |planned: &Planned| planned.is_first_of(Source::Trigger);
         let starts = self.fires.planned.values().any(taken_along) || self.executions.starts(taken_along);
         if !starts && self.may_commit(now, Purpose::TakeTrigger) {
             // There is nothing to execute: the request is fulfilled.

@@ -254,7 +254,10 @@ impl JobView {
             let text = format!("{problem}; the instance gets no items, delete the node");
             self.problems.insert(path.clone(), text);
         }
-        self.instances.insert(id, InstanceView { session: stat.ephemeral_owner, readable });
+        let session = stat.ephemeral_owner;
+        let before = self.instances.insert(id, InstanceView { session, readable });
+        // It came back before anybody saw it go.
+        self.departures += u64::from(before.is_some_and(|before| before.session != session));
         self.membership_revision += 1;
     }
 

@@ -141,6 +141,21 @@ impl JobPaths {
         self.own.child(&format!("fires/{item}"))
     }
 
+    /// Where the sidecars of the job tell each other what they can: under our own root, too.
+    pub fn fleet(&self) -> FleetPaths {
+        FleetPaths { root: self.own.child("fleet") }
+    }
+
+    /// Where we write down how far executions are, in the same place.
+    pub fn checkpoints(&self) -> Path {
+        self.own.child("checkpoints")
+    }
+
+    /// How far the execution of an item is.
+    pub fn checkpoint(&self, item: Item) -> Path {
+        self.own.child(&format!("checkpoints/{item}"))
+    }
+
     /// Another node of an item.
     pub fn item_child(&self, item: Item, name: &str) -> Path {
         self.root.child(&format!("sharding/{item}/{name}"))
@@ -160,6 +175,40 @@ impl JobPaths {
             Folder::Guarantee => self.root.child("guarantee"),
             Folder::Gate(gate) => self.root.child(&format!("guarantee/{}", gate.name())),
         }
+    }
+}
+
+/// The paths of what the sidecars of a job tell each other.
+#[derive(Debug, Clone)]
+pub struct FleetPaths {
+    root: Path,
+}
+
+impl FleetPaths {
+    /// The node above all of it.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The node above what each sidecar's instances say.
+    pub fn members(&self) -> Path {
+        self.root.child("members")
+    }
+
+    /// What an instance says of itself.
+    pub fn member(&self, id: &InstanceId) -> Path {
+        self.root.child(&format!("members/{id}"))
+    }
+
+    /// Whose saying this path is; `None`: nobody's.
+    pub fn member_of(&self, path: &Path) -> Option<InstanceId> {
+        let name = path.relative_to(&self.root)?.strip_prefix("members/")?;
+        (!name.contains('/')).then(|| InstanceId::from_registry(name))
+    }
+
+    /// Which items are to change hands.
+    pub fn handoff(&self) -> Path {
+        self.root.child("handoff")
     }
 }
 

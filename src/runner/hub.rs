@@ -12,7 +12,8 @@ use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
 use crate::coordination::effect::{Answer, Cancelled, Refusal};
-use crate::coordination::input::ExecutionResult;
+use crate::coordination::fleet::Profile;
+use crate::coordination::input::{ExecutionResult, ProgressReport};
 use crate::coordination::participant::{Identity, Participant, Request, Wakeup};
 use crate::elasticjob::path::JobPaths;
 use crate::elasticjob::validate::shorten;
@@ -41,6 +42,8 @@ pub struct Attach {
     pub configuration: Option<Arc<JobConfiguration>>,
     /// The Java class or type of the job.
     pub class: Option<String>,
+    /// What the other sidecars are to know of the instance.
+    pub profile: Profile,
     /// The application's process; empty: this stream is an instance of its own.
     pub application_id: String,
     /// The client library, for the log.
@@ -105,6 +108,14 @@ fn refusal_text(refusal: &Refusal) -> String {
             "results[{index}].execution_id `{}` is no execution of this attachment; use the id from Execute",
             shorten(execution_id)
         ),
+        Refusal::UnknownProgress { execution_id } => format!(
+            "execution_id `{}` is no execution of this attachment; use the id from Execute",
+            shorten(execution_id)
+        ),
+        Refusal::ExecutionOver { execution_id } => format!(
+            "execution_id `{}` is over: its result was reported, or the session with the registry was lost",
+            shorten(execution_id)
+        ),
         Refusal::UnknownCall { call_id } => format!(
             "call_id `{}` is no call of this attachment; use the id from BeforeFirst or AfterLast",
             shorten(call_id)
@@ -138,6 +149,7 @@ pub(super) struct Attachment {
     pub(super) application_id: String,
     pub(super) configuration: Option<Arc<JobConfiguration>>,
     pub(super) class: Option<String>,
+    pub(super) profile: Profile,
     /// What distinguishes the participant, whose attachment's id changes with each stream that takes it over.
     execution_prefix: String,
     pub(super) handle: Handle,
@@ -198,6 +210,7 @@ impl Hub {
         let request = Request {
             configuration: attach.configuration.clone(),
             class: attach.class.clone(),
+            profile: attach.profile.clone(),
             resumable: !attach.application_id.is_empty(),
         };
         let span = tracing::info_span!("job", job.name = %attach.job, instance.id = %identity.instance);
@@ -217,6 +230,7 @@ impl Hub {
             application_id: attach.application_id,
             configuration: attach.configuration,
             class: attach.class,
+            profile: attach.profile,
             execution_prefix: execution_prefix.clone(),
             handle,
         };
@@ -300,6 +314,11 @@ impl Hub {
         Ok(matches!(answer, Answer::ListenerReported { in_time: true }))
     }
 
+    /// Takes note of how far an execution is; comes back when its checkpoint is recorded.
+    pub async fn progress(&self, attachment_id: &str, report: ProgressReport) -> Result<Answer, CallError> {
+        self.call(attachment_id, |reply| Command::Progress(report, reply)).await
+    }
+
     /// Tells the executions of a job to stop that run here: those of these items, or all. Comes back with them, by
     /// instance. `None`: nobody is attached for the job.
     pub async fn cancel(
@@ -348,6 +367,7 @@ impl Hub {
             Answer::Recorded(_)
             | Answer::Acknowledged
             | Answer::Cancelled(_)
+            | Answer::Progressed { .. }
             | Answer::ListenerReported { .. } => Ok(answer),
         }
     }

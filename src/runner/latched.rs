@@ -1,5 +1,6 @@
 //! What is committed under a latch: an election, and the taking over of crashed items. Decides nothing.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -8,6 +9,7 @@ use tracing::warn;
 use crate::coordination::election::LATCH_LIMIT;
 use crate::coordination::input::Input;
 use crate::elasticjob::path::JobPaths;
+use crate::job::Item;
 use crate::registry::{Session, latch};
 use crate::tree::{CommitResult, Path, Transaction};
 
@@ -34,9 +36,10 @@ pub(super) fn take_over(
     session: &Arc<dyn Session>,
     paths: &JobPaths,
     transaction: Transaction,
+    items: &BTreeSet<Item>,
 ) -> BoxFuture<'static, Input> {
     let held = commit(session, paths.failover_latch(), transaction);
-    let read = ledger::read(Arc::clone(session), paths.ledger());
+    let read = ledger::read_taken(Arc::clone(session), paths.clone(), items.clone());
     Box::pin(async move {
         match held.await {
             // Whether we took anything is for the view to tell; another one's node is no failure.

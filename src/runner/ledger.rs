@@ -1,12 +1,18 @@
-//! Reads the ledger of started fires: the whole folder at once, in a handful of requests however many items there are.
+//! Reads what is written down under our own root: the ledger of started fires, the whole folder at once, in a handful of
+//! requests however many items there are; and the checkpoints of executions, those that are needed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use futures::future::try_join_all;
+
+use crate::coordination::input::WrittenDown;
 use crate::coordination::ledger::LedgerEntry;
+use crate::coordination::progress::Checkpoint;
+use crate::elasticjob::path::JobPaths;
 use crate::job::Item;
 use crate::registry::Session;
-use crate::tree::{Node, NodeKind, Path};
+use crate::tree::{Error, Node, NodeKind, Path};
 
 use super::snapshot;
 
@@ -19,4 +25,26 @@ pub async fn read(session: Arc<dyn Session>, folder: Path) -> Result<BTreeMap<It
         Some((Item(item), LedgerEntry::read(&node.data)))
     };
     Ok(nodes.iter().filter_map(entry).collect())
+}
+
+/// Reads what is written down about items that were taken over.
+pub async fn read_taken(
+    session: Arc<dyn Session>,
+    paths: JobPaths,
+    items: BTreeSet<Item>,
+) -> Result<WrittenDown, String> {
+    let ledger = read(Arc::clone(&session), paths.ledger()).await?;
+    let checkpoint = async |item: &Item| {
+        let node = session.get(&paths.checkpoint(*item)).await?;
+        Ok::<_, Error>(node.and_then(|node| Some((*item, Checkpoint::read(&node.data)?))))
+    };
+    let found = try_join_all(items.iter().map(checkpoint)).await.map_err(|error| error.to_string())?;
+    Ok(WrittenDown { ledger, checkpoints: found.into_iter().flatten().collect() })
+}
+
+/// Looks which items have checkpoints; creates their folder if it does not exist.
+pub async fn list_checkpoints(session: Arc<dyn Session>, folder: Path) -> Result<BTreeSet<Item>, String> {
+    session.ensure(&folder, NodeKind::Persistent, b"").await.map_err(|error| error.to_string())?;
+    let names = session.children(&folder).await.map_err(|error| error.to_string())?;
+    Ok(names.unwrap_or_default().iter().filter_map(|name| name.parse().ok()).map(Item).collect())
 }

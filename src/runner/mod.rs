@@ -8,12 +8,14 @@
 //! [`clock`] is the only reader of clocks and entropy.
 
 pub mod clock;
+mod commits;
 pub mod drain;
 mod held_latch;
 pub mod hub;
 mod latched;
 pub mod lease;
 pub mod ledger;
+mod news;
 pub mod observer;
 pub mod operator;
 pub mod participant;

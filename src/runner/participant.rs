@@ -16,21 +16,22 @@ use tokio_stream::StreamExt;
 use tracing::{Span, debug, info, warn};
 
 use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
-use crate::coordination::input::{ExecutionResult, Input, Now, Ticket};
+use crate::coordination::input::{ExecutionResult, Input, Now, ProgressReport, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
 use crate::elasticjob::path::Gate;
 use crate::job::{Generation, Item};
-use crate::registry::{Session, SessionState, Watch};
+use crate::registry::{Session, SessionState};
 use crate::telemetry;
-use crate::tree::{NodeKind, Path, WatchEvent};
+use crate::tree::{Path, WatchEvent};
 
 use super::clock::Clock;
+use super::commits::commit_in;
 use super::held_latch::HeldLatch;
 use super::lease::Lease;
 use super::session::Current;
 use super::waiting::{closed, room, session_changed};
-use super::watching::{open_watch, opened, receive};
-use super::{latched, ledger};
+use super::watching::Watched;
+use super::{latched, ledger, news};
 
 /// Calls of the application that wait to be taken; the callers beyond wait in their own tasks.
 const COMMAND_QUEUE: usize = 256;
@@ -39,8 +40,6 @@ const COMMAND_QUEUE: usize = 256;
 const OUTBOX: usize = 64;
 /// Events that may wait besides one execution for each item: assignments, sessions, cancels.
 const BACKLOG_SPARE: usize = 1024;
-/// Items of an assignment that are named in the log; their number is always.
-const ITEMS_LOGGED: usize = 100;
 /// Inputs taken in one step at most, so that a flood of one kind cannot keep the others waiting.
 const INPUTS_PER_STEP: usize = 4096;
 
@@ -73,6 +72,8 @@ pub enum Command {
     Acknowledge(Generation, oneshot::Sender<Answer>),
     /// Take the outcome of a call of the listener; the error is what failed.
     Listener(String, Result<(), String>, oneshot::Sender<Answer>),
+    /// Take note of how far an execution is.
+    Progress(ProgressReport, oneshot::Sender<Answer>),
     /// Tell executions to stop: those of these items, or all.
     Cancel(Option<BTreeSet<Item>>, oneshot::Sender<Answer>),
     /// Leave in peace until the deadline, monotonic.
@@ -119,8 +120,8 @@ pub struct Runner {
     /// The end of the lease as the core knows it.
     leased: Option<Duration>,
     session: Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>,
-    opening: Option<BoxFuture<'static, Option<Watch>>>,
-    watch: Option<Watch>,
+    nodes: Watched,
+    fleet: Watched,
     in_flight: FuturesUnordered<BoxFuture<'static, Input>>,
     commands: mpsc::Receiver<Command>,
     tickets: BTreeMap<Ticket, oneshot::Sender<Answer>>,
@@ -139,7 +140,7 @@ enum Ready {
     Inputs(Vec<Input>),
     Session,
     Watch(Option<WatchEvent>),
-    Opened(Option<Watch>),
+    Fleet(Option<WatchEvent>),
     Room(mpsc::OwnedPermit<Told>),
     Gone,
     Command(Command),
@@ -160,6 +161,8 @@ impl Runner {
         let (outbox, events) = mpsc::channel(OUTBOX);
         let (over, over_receiver) = watch::channel(false);
         let end = Arc::new(OnceLock::new());
+        let nodes = Watched::job(identity.paths.root().clone(), clock.clone());
+        let fleet = Watched::fleet(identity.paths.fleet().root().clone(), clock.clone());
         let runner = Self {
             core,
             identity,
@@ -170,8 +173,8 @@ impl Runner {
             lease,
             leased: None,
             session: None,
-            opening: None,
-            watch: None,
+            nodes,
+            fleet,
             in_flight: FuturesUnordered::new(),
             commands,
             tickets: BTreeMap::new(),
@@ -244,8 +247,8 @@ impl Runner {
             biased;
             _ = self.current.changed() => Ready::Session,
             () = session_changed(&mut self.session) => Ready::Session,
-            event = receive(&mut self.watch) => Ready::Watch(event),
-            watch = opened(&mut self.opening) => Ready::Opened(watch),
+            event = self.nodes.next() => Ready::Watch(event),
+            event = self.fleet.next() => Ready::Fleet(event),
             Some(input) = self.in_flight.next() => Ready::Inputs(vec![input]),
             () = closed(outbox) => Ready::Gone,
             Some(permit) = room(blocked) => Ready::Room(permit),
@@ -256,10 +259,11 @@ impl Runner {
 
     /// What is ready without waiting, in the same order. The session is left to the next turn: it comes first there.
     fn next_now(&mut self) -> Option<Ready> {
-        if let Some(watch) = &mut self.watch
-            && let Ok(event) = watch.try_recv()
-        {
+        if let Some(event) = self.nodes.next_now() {
             return Some(Ready::Watch(Some(event)));
+        }
+        if let Some(event) = self.fleet.next_now() {
+            return Some(Ready::Fleet(Some(event)));
         }
         let in_flight = self.in_flight.next().now_or_never();
         if let Some(Some(input)) = in_flight {
@@ -274,11 +278,9 @@ impl Runner {
             Ready::Session => self.take_session(inputs),
             Ready::Watch(Some(event)) => inputs.push(Input::Watch(event)),
             // The registry gave up on the watch, or the session is about to be lost: start over.
-            Ready::Watch(None) => self.open_watch(),
-            Ready::Opened(watch) => {
-                self.opening = None;
-                self.watch = watch;
-            }
+            Ready::Watch(None) => self.watch_nodes(),
+            Ready::Fleet(Some(event)) => inputs.push(Input::Fleet(event)),
+            Ready::Fleet(None) => self.watch_fleet(),
             Ready::Room(permit) => {
                 self.blocked_since = None;
                 if let Some(told) = self.backlog.pop_front() {
@@ -329,8 +331,8 @@ impl Runner {
         if self.session.take().is_some() {
             inputs.push(Input::SessionLost);
         }
-        self.watch = None;
-        self.opening = None;
+        self.nodes.close();
+        self.fleet.close();
         self.in_flight.clear();
         self.latches.clear();
         if let Some(session) = current {
@@ -338,18 +340,28 @@ impl Runner {
             state.mark_changed();
             inputs.push(Input::SessionOpened(session.id()));
             self.session = Some((session, state));
-            self.open_watch();
+            self.watch_nodes();
+            self.watch_fleet();
         }
     }
 
-    fn open_watch(&mut self) {
-        self.watch = None;
-        let Some((session, state)) = &self.session else { return };
-        if *state.borrow() == SessionState::Lost {
-            return;
+    fn watch_nodes(&mut self) {
+        match self.living_session() {
+            Some(session) => self.nodes.open(&session),
+            None => self.nodes.close(),
         }
-        let root = self.identity.paths.root().clone();
-        self.opening = Some(Box::pin(open_watch(Arc::clone(session), root, self.clock.clone())));
+    }
+
+    fn watch_fleet(&mut self) {
+        match self.living_session() {
+            Some(session) => self.fleet.open(&session),
+            None => self.fleet.close(),
+        }
+    }
+
+    fn living_session(&self) -> Option<Arc<dyn Session>> {
+        let (session, state) = self.session.as_ref()?;
+        (*state.borrow() != SessionState::Lost).then(|| Arc::clone(session))
     }
 
     fn take_command(&mut self, command: Command, inputs: &mut Vec<Input>) {
@@ -370,6 +382,10 @@ impl Runner {
             Command::Listener(call, outcome, answer) => {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::ListenerReport(ticket, call, outcome));
+            }
+            Command::Progress(report, answer) => {
+                self.tickets.insert(ticket, answer);
+                inputs.push(Input::Progress(ticket, report));
             }
             Command::Cancel(items, answer) => {
                 self.tickets.insert(ticket, answer);
@@ -397,20 +413,17 @@ impl Runner {
                 let Some((session, _)) = &self.session else { return };
                 debug!(%purpose, steps = transaction.len(), "commit");
                 let commit = match purpose {
-                    // The one commit that may come before everything else: the namespace has to exist, but nothing is
-                    // written for an application that is refused.
-                    Purpose::Register => {
-                        let (session, namespace) = (Arc::clone(session), self.namespace.clone());
-                        Box::pin(async move {
-                            session.ensure(&namespace, NodeKind::Persistent, b"").await?;
-                            session.commit(transaction).await
-                        })
+                    // What has to exist before, but is not written for an application that is refused.
+                    Purpose::Register => commit_in(session, self.namespace.clone(), transaction),
+                    Purpose::Announce => {
+                        commit_in(session, self.identity.paths.fleet().members(), transaction)
                     }
                     Purpose::Abdicate
                     | Purpose::FlagResharding
                     | Purpose::Shard
                     | Purpose::Start
                     | Purpose::Complete
+                    | Purpose::Checkpoint
                     | Purpose::FlagMisfire
                     | Purpose::Guarantee
                     | Purpose::FlagFailover
@@ -418,6 +431,8 @@ impl Runner {
                     | Purpose::CheckClock
                     | Purpose::RepairRelay
                     | Purpose::Nudge
+                    | Purpose::PlanHandoff
+                    | Purpose::HandOff
                     | Purpose::Leave => session.commit(transaction),
                 };
                 self.in_flight.push(Box::pin(async move {
@@ -432,9 +447,9 @@ impl Runner {
                 let Some((session, _)) = &self.session else { return };
                 self.in_flight.push(latched::elect(session, &self.identity.paths, transaction));
             }
-            Effect::TakeOver(transaction) => {
+            Effect::TakeOver { transaction, items } => {
                 let Some((session, _)) = &self.session else { return };
-                self.in_flight.push(latched::take_over(session, &self.identity.paths, transaction));
+                self.in_flight.push(latched::take_over(session, &self.identity.paths, transaction, &items));
             }
             Effect::HoldLatch { gate, limit } => {
                 let Some((session, _)) = &self.session else { return };
@@ -452,11 +467,19 @@ impl Runner {
                     self.lease.give_up(session.id());
                 }
             }
-            Effect::Refresh => self.open_watch(),
+            Effect::Refresh => {
+                self.watch_nodes();
+                self.watch_fleet();
+            }
             Effect::ReadLedger => {
                 let Some((session, _)) = &self.session else { return };
                 let read = ledger::read(Arc::clone(session), self.identity.paths.ledger());
                 self.in_flight.push(Box::pin(async move { Input::Ledger(read.await) }));
+            }
+            Effect::ListCheckpoints => {
+                let Some((session, _)) = &self.session else { return };
+                let list = ledger::list_checkpoints(Arc::clone(session), self.identity.paths.checkpoints());
+                self.in_flight.push(Box::pin(async move { Input::Checkpoints(list.await) }));
             }
             Effect::Tell(event) => self.tell(now, event),
             Effect::Answer(ticket, answer) => {
@@ -469,6 +492,7 @@ impl Runner {
             Effect::Skipped { item, scheduled } => {
                 warn!(%item, %scheduled, "fire skipped: the item was busy or the fire too late, and misfire is off");
             }
+            Effect::Retry(item, news) => news::retry(item, news),
             Effect::CloseStream(reason) => self.hang_up(StreamEnd::Ended(reason)),
             Effect::End(reason) => {
                 info!(?reason, "ended");
@@ -478,6 +502,7 @@ impl Runner {
     }
 
     fn tell(&mut self, now: Now, event: Event) {
+        news::told(&event);
         let trace = self.trace(&event);
         if self.outbox.is_none() {
             return;
@@ -537,39 +562,22 @@ impl Runner {
         self.blocked_since = None;
     }
 
+    /// The trace of an execution that begins, or goes on with another stream.
     fn trace(&mut self, event: &Event) -> Option<(String, String)> {
-        match event {
-            Event::Execute(execute) if telemetry::is_tracing() => {
-                let span = tracing::info_span!(
-                    "execution",
-                    job.name = %self.identity.job,
-                    item = %execute.item,
-                    instance.id = %self.identity.instance,
-                    execution.id = %execute.execution_id,
-                    fencing.token = execute.token.0,
-                );
-                let trace = span.in_scope(telemetry::current_trace_context);
-                self.spans.insert(execute.execution_id.clone(), span);
-                trace
-            }
-            Event::AssignmentChanged { assignment, reason, leader, .. } => {
-                let items: Vec<_> =
-                    assignment.items.iter().map(|assigned| assigned.item).take(ITEMS_LOGGED).collect();
-                let (generation, count) = (assignment.generation.0, assignment.items.len());
-                info!(generation, count, ?items, leader, ?reason, "assignment");
-                None
-            }
-            Event::SessionChanged { status, remaining_lease } => {
-                info!(?status, ?remaining_lease, "session");
-                None
-            }
-            Event::Execute(_)
-            | Event::Attached { .. }
-            | Event::Cancel { .. }
-            | Event::LeadershipChanged(_)
-            | Event::JobChanged { .. }
-            | Event::CallListener(_)
-            | Event::Draining { .. } => None,
+        let Event::Execute(execute) = event else { return None };
+        if !telemetry::is_tracing() {
+            return None;
         }
+        let span = self.spans.entry(execute.execution_id.clone()).or_insert_with(|| {
+            tracing::info_span!(
+                "execution",
+                job.name = %self.identity.job,
+                item = %execute.item,
+                instance.id = %self.identity.instance,
+                execution.id = %execute.execution_id,
+                fencing.token = execute.token.0,
+            )
+        });
+        span.in_scope(telemetry::current_trace_context)
     }
 }

@@ -31,7 +31,9 @@ impl Hub {
             attachments
                 .find(|(_, other)| other.job == attach.job && other.application_id == attach.application_id)
                 .map(|(id, other)| {
-                    let same = other.configuration == attach.configuration && other.class == attach.class;
+                    let same = other.configuration == attach.configuration
+                        && other.class == attach.class
+                        && other.profile == attach.profile;
                     (id.clone(), same, other.handle.clone())
                 })
         };

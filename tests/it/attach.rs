@@ -45,18 +45,20 @@ async fn p1_p3_items_are_divided_when_another_joins_and_come_back_when_it_leaves
 
     let mut second = two.attach(request(None)).await;
     // The helper checks that what is said to be added and revoked is the difference.
-    second.assigned(&[0, 1]).await;
-    first.assigned(&[2, 3]).await;
-    assert_eq!(first.told().reason(), proto::AssignmentReason::Resharded);
-    assert_eq!(first.generation(), second.generation());
-    assert!(first.generation() > generation_alone && second.token(0) > token_alone);
+    first.assigned(&[0, 1]).await;
+    second.assigned(&[2, 3]).await;
+    assert_eq!(first.told().reason(), proto::AssignmentReason::HandedOff);
+    assert!(first.generation() > generation_alone && second.generation() > first.generation());
+    // What stays, stays as it is; what moves has a new token.
+    assert_eq!(first.token(0), token_alone);
+    assert!(second.token(2) > token_alone);
     assert!(first.told().leader && !second.told().leader);
 
-    let token_of_second = second.token(0);
+    let token_of_second = second.token(2);
     drop(second);
     first.assigned(&[0, 1, 2, 3]).await;
-    assert_eq!(first.told().added_items, [0, 1]);
-    assert!(first.token(0) > token_of_second);
+    assert_eq!(first.told().added_items, [2, 3]);
+    assert!(first.token(2) > token_of_second);
 }
 
 #[tokio::test]
@@ -87,10 +89,10 @@ async fn killed_while_it_executes(failover: bool) {
     stays.assigned(&[0, 1, 2, 3]).await;
     let mut dies = two.attach(request(None)).await;
     let id = dies.attached.instance_id.clone();
-    dies.assigned(&[0, 1]).await;
+    dies.assigned(&[2, 3]).await;
     dies.executes(2).await;
     let tree = ground.outside.tree().await;
-    assert_eq!(tree.text("sharding/1/running"), Some(id.clone()));
+    assert_eq!(tree.text("sharding/3/running"), Some(id.clone()));
 
     drop(dies);
     let gone = |item: &str| format!("sharding/{item}/running");

@@ -5,7 +5,7 @@ use std::fs;
 use sidekeeper::proto::JobConfiguration;
 use sidekeeper::sidecar::{Sidecar, StartError};
 
-use crate::ground::{App, Ground, Host, config, job, request, request_for};
+use crate::ground::{App, Event, Ground, Host, config, job, request, request_for};
 
 fn total(app: &App) -> u32 {
     app.attached.configuration.as_ref().unwrap().sharding_total_count
@@ -32,8 +32,15 @@ async fn the_registry_s_configuration_wins_unless_it_is_to_be_overwritten() {
     let other = ground.sidecar_with(2, |_| ()).await;
     let mut second = other.attach(request(overwrite)).await;
     assert_eq!(total(&second), 5);
-    second.assigned(&[0, 1, 4]).await;
-    app.assigned(&[2, 3]).await;
+    second.assigned(&[3, 4]).await;
+    let of_five = |event: &Event| match event {
+        Event::AssignmentChanged(changed) => {
+            changed.assignment.clone().filter(|assignment| assignment.sharding_total_count == 5)
+        }
+        _ => None,
+    };
+    let kept = app.until("its share of five", of_five).await.items;
+    assert_eq!(kept.iter().map(|assigned| assigned.item).collect::<Vec<_>>(), [0, 1, 2]);
     let after = ground.outside.tree().await.text("config").unwrap();
     assert!(after.contains("shardingTotalCount: 5") && !after.contains("first"), "{after}");
 }

@@ -71,7 +71,7 @@ async fn a_drained_sidecar_s_items_go_on_elsewhere() {
     let mut leaves = one.attach(request(ticking(2))).await;
     leaves.assigned(&[0, 1]).await;
     let mut stays = two.attach(request(None)).await;
-    stays.assigned(&[0]).await;
+    stays.assigned(&[1]).await;
     drop(leaves);
     one.drain().await;
     stays.assigned(&[0, 1]).await;

@@ -38,8 +38,8 @@ async fn p5_what_a_dead_application_was_executing_is_executed_by_another_at_once
     let mut dying = first.attach(request(triggered(2))).await;
     dying.assigned(&[0, 1]).await;
     let mut survivor = second.attach(request(None)).await;
-    survivor.assigned(&[0]).await;
-    dying.assigned(&[1]).await;
+    dying.assigned(&[0]).await;
+    survivor.assigned(&[1]).await;
     ground.outside.quiet().await;
     trigger(&ground, &dying).await;
     let crashed = dying.execute().await;
@@ -50,11 +50,11 @@ async fn p5_what_a_dead_application_was_executing_is_executed_by_another_at_once
     is_the_same_work(&taken, &crashed);
     let while_it_runs = ground.outside.tree().await;
     let me = survivor.attached.instance_id.clone();
-    assert_eq!(while_it_runs.text("sharding/1/failover").as_ref(), Some(&me));
-    assert!(while_it_runs.is_ephemeral("sharding/1/failover"));
-    assert_eq!(while_it_runs.text("sharding/1/failovering").as_ref(), Some(&me));
-    assert!(!while_it_runs.is_ephemeral("sharding/1/failovering"));
-    assert_eq!(while_it_runs.text("sharding/1/running").as_ref(), Some(&me));
+    assert_eq!(while_it_runs.text("sharding/0/failover").as_ref(), Some(&me));
+    assert!(while_it_runs.is_ephemeral("sharding/0/failover"));
+    assert_eq!(while_it_runs.text("sharding/0/failovering").as_ref(), Some(&me));
+    assert!(!while_it_runs.is_ephemeral("sharding/0/failovering"));
+    assert_eq!(while_it_runs.text("sharding/0/running").as_ref(), Some(&me));
     survivor.done(&taken).await;
     ground.outside.until("nothing to be left", nothing_left).await;
     survivor.assigned(&[0, 1]).await;

@@ -156,6 +156,6 @@ async fn p7_a_leader_that_is_nobody_is_removed_and_another_elected() {
     // It leads, and does what leaders do.
     let other = ground.sidecar_with(2, |_| ()).await;
     let mut second = other.attach(request(None)).await;
-    second.assigned(&[0]).await;
-    app.assigned(&[1]).await;
+    app.assigned(&[0]).await;
+    second.assigned(&[1]).await;
 }

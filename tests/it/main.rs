@@ -13,6 +13,7 @@
 
 mod attach;
 mod configuration;
+mod deadlines;
 mod drain;
 mod dump;
 mod execute;

@@ -54,14 +54,14 @@ async fn all_instances_wait_while_one_acts_before_the_first_item_and_after_the_l
     let mut first = one.attach(request(triggered(2, "20s"))).await;
     first.assigned(&[0, 1]).await;
     let mut second = two.attach(request(None)).await;
-    second.assigned(&[0]).await;
-    first.assigned(&[1]).await;
+    first.assigned(&[0]).await;
+    second.assigned(&[1]).await;
     ground.outside.quiet().await;
-    trigger(&ground, &[&first, &second]).await;
+    trigger(&ground, &[&second, &first]).await;
 
     // The owner of the first item acts.
-    let call = before_first(&mut second).await;
-    assert_eq!(call.job_name, second.attached.job_name);
+    let call = before_first(&mut first).await;
+    assert_eq!(call.job_name, first.attached.job_name);
     assert!(call.deadline.unwrap().seconds > call.scheduled_time.unwrap().seconds);
     let waiting = ground.outside.tree().await;
     assert_eq!(waiting.children("guarantee/started"), ["0", "1"]);
@@ -70,18 +70,18 @@ async fn all_instances_wait_while_one_acts_before_the_first_item_and_after_the_l
     assert!(waiting.running().is_empty());
     let latch = waiting.children("guarantee/started-latch");
     assert!(latch.iter().any(|name| name.starts_with("_c_") && name.contains("-latch-")), "{latch:?}");
-    assert!(answer(&second, &call.call_id, ListenerOutcome::Success).await.unwrap());
+    assert!(answer(&first, &call.call_id, ListenerOutcome::Success).await.unwrap());
 
-    let (of_first, of_second) = (first.execute().await, second.execute().await);
-    assert_eq!((of_first.item, of_second.item), (1, 0));
+    let (of_second, of_first) = (second.execute().await, first.execute().await);
+    assert_eq!((of_second.item, of_first.item), (1, 0));
     assert!(!ground.outside.tree().await.has("guarantee/started"));
-    second.done(&of_second).await;
+    first.done(&of_first).await;
     let one_there = |tree: &crate::ground::Tree| tree.children("guarantee/completed") == ["0"];
     ground.outside.until("one item to be registered", one_there).await;
-    first.done(&of_first).await;
-    let last = after_last(&mut second).await;
+    second.done(&of_second).await;
+    let last = after_last(&mut first).await;
     assert_ne!(last.call_id, call.call_id);
-    assert!(answer(&second, &last.call_id, ListenerOutcome::Success).await.unwrap());
+    assert!(answer(&first, &last.call_id, ListenerOutcome::Success).await.unwrap());
     let gone = |tree: &crate::ground::Tree| {
         !tree.has("guarantee/started")
             && !tree.has("guarantee/completed")
@@ -89,7 +89,7 @@ async fn all_instances_wait_while_one_acts_before_the_first_item_and_after_the_l
             && tree.children("guarantee/completed-latch").is_empty()
     };
     ground.outside.until("nothing to be registered", gone).await;
-    assert!(!answer(&second, &last.call_id, ListenerOutcome::Success).await.unwrap(), "it came again");
+    assert!(!answer(&first, &last.call_id, ListenerOutcome::Success).await.unwrap(), "it came again");
 }
 
 #[tokio::test]

@@ -28,8 +28,8 @@ async fn all_instances_of_a_job_without_a_schedule_fire_once() {
     let (first, second) = (ground.sidecar().await, ground.sidecar_with(2, |_| ()).await);
     let mut one = first.attach(request(job(4))).await;
     let mut two = second.attach(request(None)).await;
-    one.assigned(&[2, 3]).await;
-    two.assigned(&[0, 1]).await;
+    one.assigned(&[0, 1]).await;
+    two.assigned(&[2, 3]).await;
     ground.outside.quiet().await;
     // Asked at a sidecar that has nothing to do with the job.
     let third = ground.sidecar_with(3, |_| ()).await;

@@ -1,9 +1,14 @@
 //! How long an execution may take, what follows if it takes longer, and what is tried again.
 
-use jiff::{SignedDuration, Timestamp};
-use sidekeeper::coordination::effect::{CancelReason, EndReason, Source};
+use std::collections::VecDeque;
 
-use crate::world::{World, six_items};
+use jiff::{SignedDuration, Timestamp};
+use sidekeeper::coordination::effect::{Answer, CancelReason, Cancelled, EndReason, RetryNews, Source};
+use sidekeeper::coordination::input::Outcome;
+use sidekeeper::elasticjob::path::Gate;
+use sidekeeper::job::Item;
+
+use crate::world::{Happened, Start, World, six_items};
 
 const SEEDS: u64 = 20;
 
@@ -124,4 +129,278 @@ fn a_clock_that_is_set_moves_no_deadline() {
     assert_eq!(world.cancels.len(), 0);
     world.run_for(1_000);
     assert_eq!(world.cancels.len(), 6);
+}
+
+const RETRY: [(&str, &str); 3] =
+    [("retry-max-attempts", "4"), ("retry-backoff", "1s"), ("retry-backoff-max", "2s")];
+
+/// The next executions of an item fail, so many of them.
+fn fails(world: &mut World, item: u32, times: usize) {
+    let failure = || Outcome::Failure("no stock".to_owned());
+    let outcomes: VecDeque<_> = std::iter::repeat_with(failure).take(times).collect();
+    world.outcomes.insert(Item(item), outcomes);
+}
+
+fn starts_of(world: &World, item: u32) -> Vec<Start> {
+    world.starts.iter().filter(|start| start.item == Item(item)).cloned().collect()
+}
+
+fn attempts_of(world: &World, item: u32) -> Vec<u32> {
+    starts_of(world, item).iter().map(|start| start.attempt).collect()
+}
+
+fn dropped(world: &World, item: u32) -> Vec<&'static str> {
+    let of_item = world.retries.iter().filter(|(of, _)| *of == Item(item));
+    of_item
+        .filter_map(|(_, news)| match news {
+            RetryNews::Dropped { why, .. } => Some(*why),
+            RetryNews::Waits { .. } | RetryNews::GivenUp { .. } => None,
+        })
+        .collect()
+}
+
+#[test]
+fn what_fails_is_tried_again_after_a_growing_pause_with_the_same_instant_and_a_higher_token() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed, 2, seed % 2 == 0, &RETRY);
+        fails(&mut world, 3, 3);
+        world.next_duration_ms = Some(100);
+        world.run_for(1_900);
+        // Between attempts nothing runs, and nobody knows of a retry (P6).
+        assert_eq!(world.get("sharding/3/running"), None, "seed {seed}");
+        world.run_for(7_000);
+        let starts = starts_of(&world, 3);
+        assert_eq!(attempts_of(&world, 3), [1, 2, 3, 4], "seed {seed}");
+        let pauses: Vec<_> = starts.windows(2).map(|two| millis_between(two[0].at, two[1].at)).collect();
+        for (pause, expected) in pauses.iter().zip([1_100, 2_100, 2_100]) {
+            assert!((expected..expected + 300).contains(pause), "seed {seed}: {pauses:?}");
+        }
+        for start in &starts {
+            assert_eq!((start.source, start.scheduled), (Source::Schedule, at(10)), "seed {seed}");
+            assert_eq!(start.node, starts[0].node, "seed {seed}");
+        }
+        let ids: std::collections::BTreeSet<_> = starts.iter().map(|start| &start.execution_id).collect();
+        assert_eq!(ids.len(), 4, "seed {seed}");
+        assert_eq!(world.starts.len(), 6 + 3, "seed {seed}: the others ran once");
+    }
+}
+
+#[test]
+fn without_the_properties_nothing_is_tried_again() {
+    let mut world = world(1, 1, false, &[]);
+    fails(&mut world, 3, 3);
+    world.run_for(9_000);
+    assert_eq!((attempts_of(&world, 3), world.retries.len()), (vec![1], 0));
+}
+
+#[test]
+fn after_the_last_attempt_it_is_given_up_and_the_next_fire_begins_anew() {
+    let props = [("retry-max-attempts", "2"), ("retry-backoff", "500ms")];
+    let mut world = world(2, 1, false, &props);
+    fails(&mut world, 3, 3);
+    world.run_for(14_000);
+    assert_eq!(attempts_of(&world, 3), [1, 2, 1, 2]);
+    let given_up = world.retries.iter().filter(|(_, news)| *news == RetryNews::GivenUp { attempts: 2 });
+    assert_eq!(given_up.count(), 1);
+}
+
+#[test]
+fn only_what_the_job_names_is_tried_again_and_never_what_was_rejected() {
+    for (on, expected) in [("failure", [2, 1]), ("deadline", [1, 2]), ("failure,deadline", [2, 2])] {
+        let props = [("retry-max-attempts", "2"), ("execution-timeout", "1s"), ("retry-on", on)];
+        let mut world = world(3, 1, false, &props);
+        // Item 1 fails by itself, item 2 because it takes too long, item 4 does not even begin.
+        fails(&mut world, 1, 1);
+        fails(&mut world, 2, 1);
+        world.outcomes.insert(Item(4), VecDeque::from([Outcome::Rejected("stopping".to_owned())]));
+        world.next_duration_ms = Some(100);
+        world.run_for(1_050);
+        for open in world.nodes[0].executions.values_mut().filter(|open| open.execute.item == Item(2)) {
+            open.ends = at(60);
+        }
+        world.run_for(6_000);
+        let counts = [1, 2].map(|item| attempts_of(&world, item).len());
+        assert_eq!((counts, attempts_of(&world, 4)), (expected, vec![1]), "{on}");
+    }
+}
+
+#[test]
+fn a_fire_takes_the_place_of_a_retry() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed, 2, false, &[("retry-max-attempts", "4"), ("retry-backoff", "15s")]);
+        fails(&mut world, 3, 1);
+        world.run_for(12_500);
+        let starts = starts_of(&world, 3);
+        assert_eq!(attempts_of(&world, 3), [1, 1], "seed {seed}");
+        assert_eq!(starts[1].scheduled, at(20), "seed {seed}");
+        assert_eq!(dropped(&world, 3), ["another execution of the item takes its place"], "seed {seed}");
+        world.run_for(8_000);
+        assert_eq!(starts_of(&world, 3).len(), 2, "seed {seed}");
+    }
+}
+
+#[test]
+fn p2_a_retry_does_not_survive_a_change_of_owner_a_lost_session_or_a_drain() {
+    for seed in 0..SEEDS {
+        for case in 0..4 {
+            let mut world =
+                world(seed, 1, seed % 2 == 0, &[("retry-max-attempts", "4"), ("retry-backoff", "5s")]);
+            for item in 0..6 {
+                fails(&mut world, item, 1);
+            }
+            world.next_duration_ms = Some(100);
+            world.run_for(1_500);
+            assert_eq!(world.starts.len(), 6, "seed {seed}");
+            match case {
+                0 => {
+                    world.join();
+                    world.run_for(7_000);
+                    // Half of the items have moved.
+                    let retried = world.starts.iter().filter(|start| start.attempt == 2);
+                    let gone =
+                        world.retries.iter().filter(|(_, news)| matches!(news, RetryNews::Dropped { .. }));
+                    assert_eq!((retried.count(), gone.count()), (3, 3), "seed {seed}: {:?}", world.retries);
+                }
+                1 => {
+                    world.expire(0);
+                    world.run_for(7_000);
+                    assert_eq!((world.starts.len(), dropped(&world, 3)), (6, vec!["the session is lost"]));
+                }
+                2 => {
+                    world.drain(0);
+                    world.run_for(7_000);
+                    assert_eq!(
+                        (world.starts.len(), dropped(&world, 3)),
+                        (6, vec!["the instance is leaving"])
+                    );
+                    assert!(world.nodes[0].ended.is_some(), "seed {seed}: it does not wait for retries");
+                }
+                _ => {
+                    world.put("sharding/3/disabled", "");
+                    world.run_for(7_000);
+                    let counts = [2, 3].map(|item| attempts_of(&world, item).len());
+                    assert_eq!((counts, dropped(&world, 3).len()), ([2, 1], 1), "seed {seed}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_registry_that_is_away_when_a_retry_is_due_delays_it() {
+    let mut world = world(5, 1, false, &RETRY);
+    fails(&mut world, 3, 1);
+    world.next_duration_ms = Some(100);
+    world.run_for(1_500);
+    world.toggle_suspended(0);
+    world.run_for(3_000);
+    assert_eq!(attempts_of(&world, 3), [1]);
+    world.toggle_suspended(0);
+    world.run_for(500);
+    assert_eq!(attempts_of(&world, 3), [1, 2]);
+}
+
+#[test]
+fn retries_survive_answers_of_the_registry_that_get_lost() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed, 2, seed % 2 == 0, &RETRY);
+        world.lossy = true;
+        for item in 0..6 {
+            fails(&mut world, item, 2);
+        }
+        world.next_duration_ms = Some(100);
+        world.run_for(9_000);
+        for item in 0..6 {
+            let attempts = attempts_of(&world, item);
+            assert_eq!(attempts, [1, 2, 3], "seed {seed}: {:?}", world.retries);
+        }
+    }
+}
+
+#[test]
+fn what_an_operator_cancels_is_not_tried_again_and_the_next_fire_goes_on() {
+    for seed in 0..SEEDS {
+        let mut props = RETRY.to_vec();
+        props.push(("retry-on", "failure,deadline"));
+        let mut world = world(seed, 1, false, &props);
+        for item in 0..6 {
+            fails(&mut world, item, 1);
+        }
+        world.next_duration_ms = Some(3_000);
+        world.run_for(1_100);
+        // Item 0 has failed and waits; item 1 runs; item 2 is left alone.
+        for open in world.nodes[0].executions.values_mut().filter(|open| open.execute.item == Item(0)) {
+            open.ends = at(10);
+        }
+        world.run_for(300);
+        world.cancel(0, &[0, 1, 77]);
+        world.run_for(50);
+        let answer = world.answers.iter().find(|answer| matches!(answer, Answer::Cancelled(_))).unwrap();
+        let id = |item: u32| starts_of(&world, item)[0].execution_id.clone();
+        let expected = [(0, true), (1, false)];
+        let expected = expected.map(|(item, was_waiting)| Cancelled {
+            item: Item(item),
+            execution_id: id(item),
+            was_waiting,
+        });
+        assert_eq!(*answer, Answer::Cancelled(expected.to_vec()), "seed {seed}");
+        assert_eq!(world.cancels.len(), 1, "seed {seed}");
+        assert_eq!(world.cancels[0].1, CancelReason::Operator, "seed {seed}");
+        world.run_for(6_000);
+        assert_eq!([0, 1, 2].map(|item| attempts_of(&world, item).len()), [1, 1, 2], "seed {seed}");
+        world.run_for(5_000);
+        assert_eq!([0, 1].map(|item| attempts_of(&world, item)), [vec![1, 1], vec![1, 1]], "seed {seed}");
+    }
+}
+
+#[test]
+fn p5_what_was_taken_over_and_fails_is_tried_again_if_the_item_has_come_to_us() {
+    for seed in 0..SEEDS {
+        let mut world = world(seed, 2, true, &RETRY);
+        world.next_duration_ms = Some(5_000);
+        world.run_for(1_500);
+        let theirs: Vec<_> =
+            world.starts.iter().filter(|start| start.node == 0).map(|start| start.item.0).collect();
+        for item in &theirs {
+            fails(&mut world, *item, 1);
+        }
+        world.next_duration_ms = Some(200);
+        world.kill(0);
+        world.run_for(4_000);
+        for item in theirs {
+            let starts: Vec<_> = starts_of(&world, item);
+            assert_eq!(attempts_of(&world, item), [1, 1, 2], "seed {seed}: {:?}", world.retries);
+            assert!(starts.iter().all(|start| start.scheduled == at(10)), "seed {seed}");
+            assert_eq!((starts[1].source, starts[2].source), (Source::Failover, Source::Failover));
+        }
+    }
+}
+
+#[test]
+fn attempts_belong_to_the_round_of_the_once_listener() {
+    for seed in 0..SEEDS {
+        let mut props = RETRY.to_vec();
+        props.push(("once-listener", "true"));
+        let mut world = world(seed, 2, false, &props);
+        world.happened.clear();
+        fails(&mut world, 3, 2);
+        world.next_duration_ms = Some(100);
+        world.run_for(8_500);
+        assert_eq!(attempts_of(&world, 3), [1, 2, 3], "seed {seed}: {:?}", world.retries);
+        let calls: Vec<_> = world
+            .happened
+            .iter()
+            .enumerate()
+            .filter_map(|(place, happened)| match happened {
+                Happened::Called(gate, _) => Some((*gate, place)),
+                Happened::Answered(..) | Happened::Began(..) | Happened::Ended(..) => None,
+            })
+            .collect();
+        let last =
+            world.happened.iter().rposition(|happened| matches!(happened, Happened::Ended(..))).unwrap();
+        let [(Gate::Started, _), (Gate::Completed, after)] = calls[..] else {
+            panic!("seed {seed}: {calls:?}")
+        };
+        assert!(after > last, "seed {seed}: {:#?}", world.happened);
+    }
 }

@@ -14,6 +14,7 @@ mod cases;
 mod deadlines;
 mod lease;
 mod once;
+mod progress;
 mod random;
 mod scenarios;
 mod world;

@@ -3,7 +3,7 @@
 //! A node's requests wait in line and take effect one by one when the scheduler says so; so do the steps of its core,
 //! which makes its view as stale as a slow network would. Applications obey: they stop when they are told to.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,9 +13,10 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{
     Answer, AssignmentReason, CancelReason, CommitId, Effect, EndReason, Event, Execute, ListenerCall,
-    Purpose, Source,
+    Purpose, Refusal, RetryNews, Source,
 };
-use sidekeeper::coordination::input::{ExecutionResult, Input, Now, Outcome, Ticket};
+use sidekeeper::coordination::fleet::Profile;
+use sidekeeper::coordination::input::{ExecutionResult, Input, Now, Outcome, ProgressReport, Ticket};
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
 use sidekeeper::elasticjob::path::{Gate, JobPaths, Place};
 use sidekeeper::job::{InstanceId, Item, JobConfiguration, JobName, Problem};
@@ -32,7 +33,8 @@ const REQUEST_BYTES_MAX: usize = 1024 * 1024;
 enum Ask {
     Commit(CommitId, Transaction),
     Elect(Transaction),
-    TakeOver(Transaction),
+    TakeOver(Transaction, BTreeSet<Item>),
+    ListCheckpoints,
     ReadLedger,
     JoinLatch(Gate, Timestamp),
     LeaveLatch(Gate, Vec<Transaction>),
@@ -79,9 +81,11 @@ pub struct Execution {
 
 pub struct Node {
     pub name: usize,
+    instance: InstanceId,
     core: Participant,
     session: Arc<dyn Session>,
     watch: Option<Watch>,
+    fleet: Option<Watch>,
     line: VecDeque<Ask>,
     results: VecDeque<Input>,
     pub executions: BTreeMap<String, Execution>,
@@ -109,6 +113,9 @@ pub struct Start {
     pub node: usize,
     /// When it has to be over.
     pub deadline: Option<Timestamp>,
+    pub attempt: u32,
+    pub checkpoint: Option<Vec<u8>>,
+    pub execution_id: String,
     /// When it was told.
     pub at: Timestamp,
 }
@@ -154,6 +161,10 @@ pub struct World {
     pub cancels: Vec<(Item, CancelReason, Timestamp)>,
     /// How the next executions of an item end; then, and otherwise, well.
     pub outcomes: BTreeMap<Item, VecDeque<Outcome>>,
+    /// What callers were answered.
+    pub answers: Vec<Answer>,
+    /// What was said of executions that failed.
+    pub retries: Vec<(Item, RetryNews)>,
 }
 
 impl World {
@@ -187,6 +198,8 @@ impl World {
             obedient: true,
             cancels: Vec::new(),
             outcomes: BTreeMap::new(),
+            answers: Vec::new(),
+            retries: Vec::new(),
         }
     }
 
@@ -212,17 +225,22 @@ impl World {
         let request = Request {
             configuration: Some(Arc::new(self.configuration.clone())),
             class: None,
+            profile: Profile::default(),
             resumable: true,
         };
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         session.ensure(&namespace, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
+        let members = identity.paths.fleet().members();
+        session.ensure(&members, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
         let mut results = VecDeque::new();
         results.push_back(Input::SessionOpened(session.id()));
         self.nodes.push(Node {
             name,
+            instance: identity.instance.clone(),
             core: Participant::new(identity, request),
             session,
             watch: None,
+            fleet: None,
             line: VecDeque::from([Ask::Watch]),
             results,
             executions: BTreeMap::new(),
@@ -261,6 +279,28 @@ impl World {
         self.nodes[node].results.push_back(Input::Detached);
     }
 
+    /// An operator cancels the executions of these items of a node.
+    pub fn cancel(&mut self, node: usize, items: &[u32]) {
+        let items = items.iter().copied().map(Item).collect();
+        self.nodes[node].tickets += 1;
+        let ticket = Ticket(self.nodes[node].tickets);
+        self.nodes[node].results.push_back(Input::Cancel(ticket, Some(items)));
+    }
+
+    /// The application that executes an item says how far it is.
+    pub fn progress(&mut self, item: u32, extend_deadline: bool, checkpoint: Option<&[u8]>) {
+        let open = |node: &Node| {
+            let open = node.executions.iter().find(|(_, open)| open.execute.item == Item(item));
+            open.map(|(id, _)| (node.name, id.clone()))
+        };
+        let (node, execution_id) = self.nodes.iter().find_map(open).expect("an execution");
+        self.nodes[node].tickets += 1;
+        let ticket = Ticket(self.nodes[node].tickets);
+        let checkpoint = checkpoint.map(Into::into);
+        let report = ProgressReport { execution_id, extend_deadline, checkpoint };
+        self.nodes[node].results.push_back(Input::Progress(ticket, report));
+    }
+
     /// The sidecar is told to stop.
     pub fn drain(&mut self, node: usize) {
         let deadline = self.time().mono + Duration::from_secs(25);
@@ -278,6 +318,7 @@ impl World {
         self.nodes[node].line.clear();
         self.nodes[node].results.retain(|input| matches!(input, Input::Detached | Input::Drain { .. }));
         self.nodes[node].watch = None;
+        self.nodes[node].fleet = None;
         self.nodes[node].results.push_front(Input::SessionLost);
         self.step(node);
         let id = self.nodes[node].session.id();
@@ -347,10 +388,16 @@ impl World {
                 let _ = node.session.commit(transaction).now_or_never().unwrap();
                 node.results.push_back(Input::Elected(Ok(())));
             }
-            Some(Ask::TakeOver(transaction)) => {
+            Some(Ask::ListCheckpoints) => {
+                let folder = Path::parse("/ns-sidekeeper/job/checkpoints").unwrap();
+                let list = sidekeeper::runner::ledger::list_checkpoints(Arc::clone(&node.session), folder);
+                let listed = list.now_or_never().unwrap_or(Err("later".into()));
+                node.results.push_back(Input::Checkpoints(listed));
+            }
+            Some(Ask::TakeOver(transaction, items)) => {
                 let _ = node.session.commit(transaction).now_or_never().unwrap();
-                let folder = Path::parse("/ns-sidekeeper/job/fires").unwrap();
-                let read = sidekeeper::runner::ledger::read(Arc::clone(&node.session), folder);
+                let paths = JobPaths::new(&Path::parse("/ns").unwrap(), &self.configuration.job_name);
+                let read = sidekeeper::runner::ledger::read_taken(Arc::clone(&node.session), paths, items);
                 node.results.push_back(Input::TookOver(read.now_or_never().unwrap_or(Err("later".into()))));
             }
             Some(Ask::ReadLedger) => {
@@ -379,6 +426,9 @@ impl World {
                     path.relative_to(&filter_root).is_some_and(|relative| Place::of(relative).wants_data())
                 });
                 node.watch = node.session.watch(&root, wants).now_or_never().unwrap().ok();
+                let fleet = Path::parse("/ns-sidekeeper/job/fleet").unwrap();
+                let all = Arc::new(|_: &Path| true);
+                node.fleet = node.session.watch(&fleet, all).now_or_never().unwrap().ok();
             }
             None => {}
         }
@@ -408,6 +458,9 @@ impl World {
             }
         }
         inputs.extend(events.into_iter().map(Input::Watch));
+        while let Some(Ok(event)) = node.fleet.as_mut().map(Watch::try_recv) {
+            inputs.push(Input::Fleet(event));
+        }
         inputs.extend(rest);
         let effects = node.core.step(now, inputs);
         for effect in effects {
@@ -429,10 +482,12 @@ impl World {
                 node.session = self.registry.open().now_or_never().unwrap().unwrap();
                 node.line = VecDeque::from([Ask::Watch]);
                 node.watch = None;
+                node.fleet = None;
                 node.results.push_back(Input::SessionOpened(node.session.id()));
             }
             Effect::Elect(transaction) => node.line.push_back(Ask::Elect(transaction)),
-            Effect::TakeOver(transaction) => node.line.push_back(Ask::TakeOver(transaction)),
+            Effect::TakeOver { transaction, items } => node.line.push_back(Ask::TakeOver(transaction, items)),
+            Effect::ListCheckpoints => node.line.push_back(Ask::ListCheckpoints),
             Effect::ReadLedger => node.line.push_back(Ask::ReadLedger),
             Effect::HoldLatch { gate, limit } => {
                 let until = self.now + jiff::SignedDuration::try_from(limit).unwrap();
@@ -444,10 +499,19 @@ impl World {
             Effect::Refresh => node.line.push_back(Ask::Watch),
             Effect::Tell(event) => self.told(index, event),
             Effect::Answer(_, answer) => {
-                let expected = matches!(answer, Answer::Recorded(_) | Answer::ListenerReported { .. });
+                let expected = matches!(
+                    answer,
+                    Answer::Recorded(_)
+                        | Answer::ListenerReported { .. }
+                        | Answer::Cancelled(_)
+                        | Answer::Progressed { .. }
+                        | Answer::Refused(Refusal::ExecutionOver { .. })
+                );
                 assert!(expected, "seed {}: {answer:?}", self.seed);
+                self.answers.push(answer);
             }
             Effect::Warn(problem) => self.problems.push(problem.message),
+            Effect::Retry(item, news) => self.retries.push((item, news)),
             Effect::Skipped { .. } => {}
             Effect::CloseStream(_) => {
                 // Its executions end with the stream, as those of an application that was killed.
@@ -617,6 +681,9 @@ impl World {
             source: execute.source,
             node: index,
             deadline: execute.deadline,
+            attempt: execute.attempt,
+            checkpoint: execute.checkpoint.as_ref().map(|data| data.to_vec()),
+            execution_id: execute.execution_id.clone(),
             at: self.now,
         });
     }
@@ -706,10 +773,26 @@ impl World {
         }
     }
 
-    /// P1: every item has exactly one owner among the living.
+    /// P1: every item has exactly one owner among the living. Who has been told to let go of one is its owner until
+    /// the next one is.
     pub fn assert_all_owned(&self) {
         let mut owned: Vec<_> =
             self.alive().iter().flat_map(|node| self.nodes[*node].items.clone()).collect();
+        let mut told = owned.clone();
+        told.sort();
+        told.dedup();
+        assert_eq!(told.len(), owned.len(), "seed {}: P1: an item is owned twice", self.seed);
+        let plan = self.read("/ns-sidekeeper/job/fleet/handoff").unwrap_or_default();
+        let plan = String::from_utf8(plan).unwrap();
+        let items =
+            plan.lines().flat_map(|line| line.split(' ').skip(1)).map(|item| Item(item.parse().unwrap()));
+        let alive: Vec<_> = self.alive().iter().map(|node| self.nodes[*node].instance.to_string()).collect();
+        let is_owned = |item: &Item| {
+            let owner =
+                self.get(&format!("sharding/{item}/instance")).map(|id| String::from_utf8(id).unwrap());
+            owner.is_some_and(|owner| alive.contains(&owner))
+        };
+        owned.extend(items.filter(|item| !told.contains(item)).filter(is_owned));
         owned.sort();
         let all: Vec<_> = (0..self.configuration.sharding_total_count).map(Item).collect();
         assert_eq!(owned, all, "seed {}: P1\n{}\n{:?}", self.seed, self.describe(), self.paths());
@@ -751,9 +834,32 @@ impl World {
 
     /// What a node of the job holds.
     pub fn get(&self, relative: &str) -> Option<Vec<u8>> {
+        self.read(&format!("/ns/job/{relative}"))
+    }
+
+    /// What any node holds.
+    pub fn read(&self, path: &str) -> Option<Vec<u8>> {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let path = Path::parse("/ns/job").unwrap().child(relative);
+        let path = Path::parse(path).unwrap();
         session.get(&path).now_or_never().unwrap().unwrap().map(|node| node.data.to_vec())
+    }
+
+    /// The checkpoint of an item, without the instant.
+    pub fn checkpoint(&self, item: u32) -> Option<Vec<u8>> {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns-sidekeeper/job/checkpoints").unwrap().child(&item.to_string());
+        let node = session.get(&path).now_or_never().unwrap().unwrap()?;
+        let instant = node.data.iter().position(|byte| *byte == b'\n').unwrap();
+        Some(node.data[instant + 1..].to_vec())
+    }
+
+    /// Somebody deletes all checkpoints, and their folder.
+    pub fn remove_checkpoints(&mut self) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let folder = Path::parse("/ns-sidekeeper/job/checkpoints").unwrap();
+        let names = session.children(&folder).now_or_never().unwrap().unwrap().unwrap();
+        let nodes = names.iter().map(|name| folder.child(name)).chain([folder.clone()]);
+        session.commit(nodes.map(Operation::delete).collect()).now_or_never().unwrap().unwrap();
     }
 
     /// Deletes a node of the job, and what is above it and holds nothing else.

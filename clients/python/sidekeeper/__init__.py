@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from sidekeeper.application import Application
 from sidekeeper.configuration import JobConfiguration, Problem
-from sidekeeper.errors import AttachError, Cancelled, Reject, SidekeeperError, TriggerError
+from sidekeeper.errors import AttachError, Cancelled, ProgressError, Reject, SidekeeperError, TriggerError
 from sidekeeper.events import (
     AssignedItem,
     Assignment,
@@ -27,6 +27,7 @@ from sidekeeper.events import (
     SessionState,
 )
 from sidekeeper.execution import Cancellation, CancelReason, Execution, ExecutionSource
+from sidekeeper.progress import Progress
 from sidekeeper.trigger import TriggerResult, trigger, trigger_async
 from sidekeeper.version import __version__
 
@@ -45,6 +46,8 @@ __all__ = [
     "JobConfiguration",
     "Leadership",
     "Problem",
+    "Progress",
+    "ProgressError",
     "Reject",
     "Round",
     "SessionChange",

@@ -25,6 +25,7 @@ from sidekeeper.kept import Kept, grace_of
 from sidekeeper.listener import ListenerReporter
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import Outcome
+from sidekeeper.progress import ProgressReporter
 from sidekeeper.reporter import Reporter
 from sidekeeper.version import CLIENT
 
@@ -82,6 +83,7 @@ class Attachment:
         self._reporter: Reporter | None = None
         self._acknowledger: Acknowledger | None = None
         self._listener: ListenerReporter | None = None
+        self._progress: ProgressReporter | None = None
         self._helpers: list[asyncio.Task[None]] = []
         self._assignment: Assignment | None = None
         self._instance_id = ""
@@ -184,6 +186,7 @@ class Attachment:
         )
         loop = asyncio.get_running_loop()
         self._listener = ListenerReporter(self._stub, self._job.name, attached.attachment_id)
+        self._progress = ProgressReporter(self._stub, attached.attachment_id)
         helpers = (self._reporter, self._acknowledger, self._listener)
         self._helpers = [loop.create_task(helper.run()) for helper in helpers]
         for helper in self._helpers:
@@ -269,7 +272,7 @@ class Attachment:
     def _on_execute(self, message: service_pb2.Execute) -> None:
         if message.resumed and self._resume(message.execution_id):
             return
-        opened = OpenExecution(Execution.from_proto(message), self._answer)
+        opened = OpenExecution(Execution.from_proto(message, self._progress), self._answer)
         if opened.execution.execution_id in self._open:
             raise ProtocolError(f"execution {opened.execution.execution_id!r} was told twice")
         self._open[opened.execution.execution_id] = opened
@@ -281,6 +284,8 @@ class Attachment:
         kept = self._kept.take(execution_id)
         if isinstance(kept, OpenExecution):
             kept.answer = self._answer
+            if self._progress is not None and self._reporter is not None:
+                kept.execution._goes_on(self._progress, self._reporter.attachment_id)
             self._open[execution_id] = kept
             self._answered.clear()
             logger.info("execution goes on with this stream", extra=fields(self._job.name, kept.execution))
@@ -324,6 +329,8 @@ class Attachment:
             self._open.clear()
             self._answered.set()
             return
+        if self._progress is not None:
+            self._progress.end()
         for opened in list(self._open.values()):
             self._executor.cancel(opened, CancelReason.DETACHED)
         if self.attached:

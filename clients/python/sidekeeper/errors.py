@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["AttachError", "Cancelled", "Reject", "SidekeeperError", "TriggerError"]
+__all__ = ["AttachError", "Cancelled", "ProgressError", "Reject", "SidekeeperError", "TriggerError"]
 
 
 class SidekeeperError(Exception):
@@ -44,6 +44,24 @@ class TriggerError(SidekeeperError):
     def __init__(self, job_name: str, code: str, details: str) -> None:
         super().__init__(f"job {job_name!r} was not triggered: {code}: {details}")
         self.job_name = job_name
+        self.code = code
+        self.details = details
+
+
+class ProgressError(SidekeeperError):
+    """The progress of an execution was not taken, or nobody knows whether it was.
+
+    Attributes:
+        execution_id: The execution.
+        code: The gRPC status as text: ``FAILED_PRECONDITION`` (the execution is over: its lease was lost), ``ABORTED``
+            or ``NOT_FOUND`` (the stream to the sidecar has ended, and the instance with it), ``UNAVAILABLE`` or
+            ``DEADLINE_EXCEEDED`` (the registry or the sidecar is away; it may have been taken).
+        details: The sidecar's own words.
+    """
+
+    def __init__(self, execution_id: str, code: str, details: str) -> None:
+        super().__init__(f"progress of execution {execution_id!r}: {code}: {details}")
+        self.execution_id = execution_id
         self.code = code
         self.details = details
 

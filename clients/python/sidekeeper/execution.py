@@ -10,7 +10,8 @@ from datetime import datetime, timezone
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
-from sidekeeper.errors import Cancelled
+from sidekeeper.errors import Cancelled, ProgressError
+from sidekeeper.progress import DEFAULT_TIMEOUT, MAX_CHECKPOINT_BYTES, Progress, ProgressReporter
 
 __all__ = ["CancelReason", "Cancellation", "Execution", "ExecutionSource"]
 
@@ -117,7 +118,7 @@ class Execution:
     scheduled_time: datetime
     #: When the sidecar started it.
     fire_time: datetime
-    #: When it has to be over. None: no limit.
+    #: When it has to be over; reporting progress extends it. None: no limit.
     deadline: datetime | None
     #: Grows with each execution and each owner of the item. A store that keeps the highest token it saw can refuse a
     #: late writer.
@@ -126,8 +127,13 @@ class Execution:
     traceparent: str
     #: W3C trace context of the sidecar's span.
     tracestate: str
+    #: Which attempt this is; 1 is the first.
+    attempt: int = 1
+    #: The last checkpoint of the attempt, or the crashed instance, that this one goes on from. None: there is none.
+    checkpoint: bytes | None = None
     #: Whether to stop: for handlers on threads. Coroutines are cancelled by ``asyncio.CancelledError`` instead.
     cancelled: Cancellation = field(default_factory=Cancellation, compare=False)
+    _progress: ProgressReporter | None = field(default=None, compare=False, repr=False)
 
     @property
     def cancel_reason(self) -> CancelReason | None:
@@ -143,8 +149,57 @@ class Execution:
         if self.cancelled.reason is not None:
             raise Cancelled(f"cancelled: {self.cancelled.reason.name}")
 
+    def progress(
+        self, checkpoint: bytes | None = None, *, extend_deadline: bool = True, timeout: float = DEFAULT_TIMEOUT
+    ) -> Progress:
+        """Says how far the execution is: its deadline begins anew, and a checkpoint is recorded.
+
+        For handlers on threads; blocks until the registry has the checkpoint. Whoever executes the item for the same
+        instant again, because this execution fails or its process dies, gets the last one as ``checkpoint``.
+
+        Args:
+            checkpoint: From where another attempt can go on, in the application's own terms; at most 65536 bytes.
+                None: only the deadline is extended.
+            extend_deadline: Whether the execution may take the job's ``sidekeeper.execution-timeout`` once more.
+            timeout: How long this may take, in seconds.
+
+        Raises:
+            ProgressError: The execution is over, or the sidecar or its registry is away.
+            ValueError: The checkpoint is too large.
+        """
+        return self._reported(
+            self._reporter(checkpoint).report(self.execution_id, checkpoint, extend_deadline, timeout)
+        )
+
+    async def progress_async(
+        self, checkpoint: bytes | None = None, *, extend_deadline: bool = True, timeout: float = DEFAULT_TIMEOUT
+    ) -> Progress:
+        """As ``progress``, for handlers on the event loop."""
+        reporter = self._reporter(checkpoint)
+        return self._reported(await reporter.report_async(self.execution_id, checkpoint, extend_deadline, timeout))
+
+    def _goes_on(self, progress: ProgressReporter, attachment_id: str) -> None:
+        """The execution belongs to another attachment from now on."""
+        if self._progress is not None:
+            self._progress.move(attachment_id)  # for calls that wait
+        # For everybody else an execution does not change.
+        object.__setattr__(self, "_progress", progress)
+
+    def _reporter(self, checkpoint: bytes | None) -> ProgressReporter:
+        if checkpoint is not None and len(checkpoint) > MAX_CHECKPOINT_BYTES:
+            raise ValueError(f"checkpoint: {len(checkpoint)} bytes, at most {MAX_CHECKPOINT_BYTES} are allowed")
+        if self._progress is None:
+            raise ProgressError(self.execution_id, "ABORTED", "this execution was not told by a sidecar")
+        return self._progress
+
+    def _reported(self, progress: Progress) -> Progress:
+        if progress.deadline is not None:
+            # For everybody else an execution does not change.
+            object.__setattr__(self, "deadline", progress.deadline)
+        return progress
+
     @classmethod
-    def from_proto(cls, message: service_pb2.Execute) -> Execution:
+    def from_proto(cls, message: service_pb2.Execute, progress: ProgressReporter | None = None) -> Execution:
         """Returns the execution that a message of the sidecar asks for."""
         return cls(
             job_name=message.job_name,
@@ -161,6 +216,9 @@ class Execution:
             fencing_token=message.fencing_token,
             traceparent=message.traceparent,
             tracestate=message.tracestate,
+            attempt=message.attempt or 1,  # an older sidecar does not say
+            checkpoint=message.checkpoint if message.HasField("checkpoint") else None,
+            _progress=progress,
         )
 
 

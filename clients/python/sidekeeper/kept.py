@@ -52,7 +52,7 @@ class Kept:
         self._timer: asyncio.TimerHandle | None = None
 
     def keep(self, opened: Sequence[OpenExecution], seconds: float, lapse: Callable[[], None]) -> None:
-        """Lets executions go on in a grace of so many seconds, a margin less; then calls ``lapse`` and has them stop."""
+        """Lets executions go on in a grace of so many seconds, a margin less; then calls ``lapse``, and they stop."""
         seconds -= min(seconds * _MARGIN_PART, _MARGIN_MAX)
         for one in opened:
             one.answer = self._ended

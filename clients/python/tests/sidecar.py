@@ -134,6 +134,9 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self._listener_reports: asyncio.Queue[service_pb2.ReportListenerRequest] = asyncio.Queue()
         #: The attachments that have left.
         self.detached: list[str] = []
+        self._progress: asyncio.Queue[service_pb2.ReportProgressRequest] = asyncio.Queue()
+        #: How reports of progress are answered, one after the other; then well.
+        self.progress_answers: list[service_pb2.ReportProgressResponse | tuple[grpc.StatusCode, str]] = []
         self._count = 0
         #: Decides how a report is answered; None from it: as usual.
         self.answer: Answer | None = None
@@ -184,6 +187,9 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
 
     async def acknowledgement(self) -> service_pb2.AcknowledgeAssignmentRequest:
         return await soon(self._acknowledgements.get())
+
+    async def progress(self) -> service_pb2.ReportProgressRequest:
+        return await soon(self._progress.get())
 
     async def listener_report(self) -> service_pb2.ReportListenerRequest:
         return await soon(self._listener_reports.get())
@@ -241,6 +247,16 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     ) -> service_pb2.DetachResponse:
         self.detached.append(request.attachment_id)
         return service_pb2.DetachResponse()
+
+    async def ReportProgress(  # noqa: N802
+        self, request: service_pb2.ReportProgressRequest, context: Any
+    ) -> service_pb2.ReportProgressResponse:
+        self._progress.put_nowait(request)
+        answer = self.progress_answers.pop(0) if self.progress_answers else service_pb2.ReportProgressResponse()
+        if isinstance(answer, tuple):
+            await context.abort(*answer)
+        assert not isinstance(answer, tuple)
+        return answer
 
     async def CancelExecutions(  # noqa: N802
         self, request: job_service_pb2.CancelExecutionsRequest, context: Any

@@ -236,6 +236,23 @@ impl App {
         Ok(records.iter().map(proto::CompletionRecord::status).collect())
     }
 
+    /// Says how far an execution is.
+    pub async fn progress(
+        &self,
+        execution_id: &str,
+        extend_deadline: bool,
+        checkpoint: Option<&[u8]>,
+    ) -> Result<proto::ReportProgressResponse, Status> {
+        let request = proto::ReportProgressRequest {
+            attachment_id: self.attached.attachment_id.clone(),
+            execution_id: execution_id.to_owned(),
+            extend_deadline,
+            checkpoint: checkpoint.map(<[u8]>::to_vec),
+        };
+        let mut client = self.client.clone();
+        bounded("the answer", client.report_progress(request)).await.map(tonic::Response::into_inner)
+    }
+
     /// Reports that it went well, and that this is recorded.
     pub async fn done(&mut self, execute: &proto::Execute) {
         let records = self.report(vec![success(&execute.execution_id)]).await;

@@ -54,6 +54,18 @@ impl Tree {
         below.filter(|name| !name.is_empty() && !name.contains('/')).collect()
     }
 
+    /// What executions of the job wrote down, by item, without the instant.
+    pub fn checkpoints(&self) -> BTreeMap<String, Vec<u8>> {
+        let folder = self.root.parent().unwrap().sibling_with_suffix("-sidekeeper");
+        let folder = folder.child(&format!("{JOB}/checkpoints"));
+        let of = |node: &Node| {
+            let item = node.path.relative_to(&folder).filter(|item| !item.is_empty())?;
+            let (_, data) = node.data.split_at(node.data.iter().position(|byte| *byte == b'\n')? + 1);
+            Some((item.to_owned(), data.to_vec()))
+        };
+        self.nodes.values().filter_map(of).collect()
+    }
+
     /// The items with running nodes.
     pub fn running(&self) -> Vec<&str> {
         let items = self.children("sharding").into_iter();

@@ -92,6 +92,8 @@ class AttachRequest(_message.Message):
     CONFIGURATION_FIELD_NUMBER: _builtins.int
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name: 1 to 200 bytes, without `/`, `@-@` and control characters. Required."""
     application_id: _builtins.str
@@ -101,9 +103,17 @@ class AttachRequest(_message.Message):
     """
     client: _builtins.str
     """The client library and its version, for the log: `sidekeeper-python/0.1.0`. At most 128 bytes."""
+    weight: _builtins.int
+    """How many items the instance gets in proportion to others, when all instances are sidecars: 1 to 1000. Zero: 1."""
     @_builtins.property
     def configuration(self) -> _job_pb2.JobConfiguration:
         """The job's configuration. Absent: the one in the sidecar's configuration directory, else the registry's."""
+
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the instance has that items may ask for (`sidekeeper.item-labels`), when all instances are sidecars. At most
+        32, each of 1 to 64 characters of `[A-Za-z0-9_.:/-]`.
+        """
 
     def __init__(
         self,
@@ -112,10 +122,12 @@ class AttachRequest(_message.Message):
         configuration: _job_pb2.JobConfiguration | None = ...,
         application_id: _builtins.str = ...,
         client: _builtins.str = ...,
+        weight: _builtins.int = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "client", b"client", "configuration", b"configuration", "job_name", b"job_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "client", b"client", "configuration", b"configuration", "job_name", b"job_name", "labels", b"labels", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -315,6 +327,8 @@ class Execute(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     TRACESTATE_FIELD_NUMBER: _builtins.int
     JOB_NAME_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
     RESUMED_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """Names this execution; unique, and never used again."""
@@ -343,6 +357,14 @@ class Execute(_message.Message):
     """W3C trace context of the sidecar's span: `tracestate`."""
     job_name: _builtins.str
     """The job's name."""
+    attempt: _builtins.int
+    """Which attempt this is: 1 is the first. Further ones follow failures, if the job's properties
+    `sidekeeper.retry-...` want them; they have the same source and scheduled time, and tokens of their own.
+    """
+    checkpoint: _builtins.bytes
+    """What the execution that this one goes on from wrote down last with `ReportProgress`: an earlier attempt, or, if the
+    source is FAILOVER, the crashed one. Absent: it wrote nothing, or there is none.
+    """
     resumed: _builtins.bool
     """Whether it was told on an earlier stream of this application already, with the same id and token (see
     `Attached.resumed_execution_ids`). An application that still executes it, or has a result of it, goes on with that;
@@ -360,7 +382,9 @@ class Execute(_message.Message):
 
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
-        """When it has to be over. Absent: no limit."""
+        """When it has to be over, from the job's property `sidekeeper.execution-timeout`: then it is told to stop, with the
+        reason DEADLINE. Absent: no limit.
+        """
 
     def __init__(
         self,
@@ -379,14 +403,21 @@ class Execute(_message.Message):
         traceparent: _builtins.str = ...,
         tracestate: _builtins.str = ...,
         job_name: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        checkpoint: _builtins.bytes | None = ...,
         resumed: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "deadline", b"deadline", "fire_time", b"fire_time", "item_parameter", b"item_parameter", "scheduled_time", b"scheduled_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "_item_parameter", b"_item_parameter", "checkpoint", b"checkpoint", "deadline", b"deadline", "fire_time", b"fire_time", "item_parameter", b"item_parameter", "scheduled_time", b"scheduled_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "deadline", b"deadline", "execution_id", b"execution_id", "fencing_token", b"fencing_token", "fire_time", b"fire_time", "item", b"item", "item_parameter", b"item_parameter", "job_name", b"job_name", "job_parameter", b"job_parameter", "resumed", b"resumed", "scheduled_time", b"scheduled_time", "sharding_total_count", b"sharding_total_count", "source", b"source", "task_id", b"task_id", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "_item_parameter", b"_item_parameter", "attempt", b"attempt", "checkpoint", b"checkpoint", "deadline", b"deadline", "execution_id", b"execution_id", "fencing_token", b"fencing_token", "fire_time", b"fire_time", "item", b"item", "item_parameter", b"item_parameter", "job_name", b"job_name", "job_parameter", b"job_parameter", "resumed", b"resumed", "scheduled_time", b"scheduled_time", "sharding_total_count", b"sharding_total_count", "source", b"source", "task_id", b"task_id", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__checkpoint: _TypeAlias = _typing.Literal["checkpoint"]  # noqa: Y015
+    _WhichOneofArgType__checkpoint: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint"]  # noqa: Y015
     _WhichOneofReturnType__item_parameter: _TypeAlias = _typing.Literal["item_parameter"]  # noqa: Y015
     _WhichOneofArgType__item_parameter: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint) -> _WhichOneofReturnType__checkpoint | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__item_parameter) -> _WhichOneofReturnType__item_parameter | None: ...
 
 Global___Execute: _TypeAlias = Execute  # noqa: Y015
@@ -823,3 +854,73 @@ class ReportListenerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportListenerResponse: _TypeAlias = ReportListenerResponse  # noqa: Y015
+
+@_typing.final
+class ReportProgressRequest(_message.Message):
+    """How far an execution is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_ID_FIELD_NUMBER: _builtins.int
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    EXTEND_DEADLINE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    attachment_id: _builtins.str
+    """The stream on which it was told, from `Attached`. Required."""
+    execution_id: _builtins.str
+    """The execution, from its `Execute`. Required."""
+    extend_deadline: _builtins.bool
+    """Whether the execution may take its `sidekeeper.execution-timeout` once more, from now on. Nothing changes if the job
+    has none.
+    """
+    checkpoint: _builtins.bytes
+    """From where another attempt can go on, in the application's own terms: at most 65536 bytes. Absent: nothing new."""
+    def __init__(
+        self,
+        *,
+        attachment_id: _builtins.str = ...,
+        execution_id: _builtins.str = ...,
+        extend_deadline: _builtins.bool = ...,
+        checkpoint: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "checkpoint", b"checkpoint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "attachment_id", b"attachment_id", "checkpoint", b"checkpoint", "execution_id", b"execution_id", "extend_deadline", b"extend_deadline"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__checkpoint: _TypeAlias = _typing.Literal["checkpoint"]  # noqa: Y015
+    _WhichOneofArgType__checkpoint: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint) -> _WhichOneofReturnType__checkpoint | None: ...
+
+Global___ReportProgressRequest: _TypeAlias = ReportProgressRequest  # noqa: Y015
+
+@_typing.final
+class ReportProgressResponse(_message.Message):
+    """The progress was taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_FIELD_NUMBER: _builtins.int
+    cancelled: _builtins.bool
+    """Whether the execution was told to stop."""
+    superseded: _builtins.bool
+    """Whether the checkpoint was not recorded, because a newer one, or the result, came before it was."""
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """When the execution has to be over now. Absent: no limit, or it was told to stop."""
+
+    def __init__(
+        self,
+        *,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+        cancelled: _builtins.bool = ...,
+        superseded: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "deadline", b"deadline", "superseded", b"superseded"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportProgressResponse: _TypeAlias = ReportProgressResponse  # noqa: Y015

@@ -46,6 +46,11 @@ class ParticipantServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportCompletionRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportCompletionResponse.FromString,
                 _registered_method=True)
+        self.ReportProgress = channel.unary_unary(
+                '/sidekeeper.v1.ParticipantService/ReportProgress',
+                request_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportProgressRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportProgressResponse.FromString,
+                _registered_method=True)
         self.AcknowledgeAssignment = channel.unary_unary(
                 '/sidekeeper.v1.ParticipantService/AcknowledgeAssignment',
                 request_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentRequest.SerializeToString,
@@ -77,7 +82,9 @@ class ParticipantServiceServicer(object):
         3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
         its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
         one open execution.
-        4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
+        4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
+        reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
+        stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
         5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
         attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
         by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
@@ -102,6 +109,20 @@ class ParticipantServiceServicer(object):
 
         Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
         execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportProgress(self, request, context):
+        """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
+        fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
+        same time the last one counts. It is deleted when the execution succeeds. Also after a `Cancel` a checkpoint can be
+        written, for the next attempt; the deadline is not extended then.
+
+        Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an execution that this sidecar does not
+        know), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry is
+        away, and the checkpoint is not recorded yet).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,6 +172,11 @@ def add_ParticipantServiceServicer_to_server(servicer, server):
                     servicer.ReportCompletion,
                     request_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportCompletionRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportCompletionResponse.SerializeToString,
+            ),
+            'ReportProgress': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportProgress,
+                    request_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportProgressRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportProgressResponse.SerializeToString,
             ),
             'AcknowledgeAssignment': grpc.unary_unary_rpc_method_handler(
                     servicer.AcknowledgeAssignment,
@@ -224,6 +250,33 @@ class ParticipantService(object):
             '/sidekeeper.v1.ParticipantService/ReportCompletion',
             sidekeeper_dot_v1_dot_participant__service__pb2.ReportCompletionRequest.SerializeToString,
             sidekeeper_dot_v1_dot_participant__service__pb2.ReportCompletionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportProgress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.ParticipantService/ReportProgress',
+            sidekeeper_dot_v1_dot_participant__service__pb2.ReportProgressRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_participant__service__pb2.ReportProgressResponse.FromString,
             options,
             channel_credentials,
             insecure,

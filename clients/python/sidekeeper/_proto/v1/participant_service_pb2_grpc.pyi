@@ -44,7 +44,9 @@ class ParticipantServiceStub:
      3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
         its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
         one open execution.
-     4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
+     4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
+        reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
+        stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
      5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
         attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
         by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
@@ -65,6 +67,16 @@ class ParticipantServiceStub:
 
     Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
     execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+    """
+    ReportProgress: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportProgressRequest, _participant_service_pb2.ReportProgressResponse]
+    """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
+    fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
+    same time the last one counts. It is deleted when the execution succeeds. Also after a `Cancel` a checkpoint can be
+    written, for the next attempt; the deadline is not extended then.
+
+    Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an execution that this sidecar does not
+    know), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry is
+    away, and the checkpoint is not recorded yet).
     """
     AcknowledgeAssignment: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.AcknowledgeAssignmentRequest, _participant_service_pb2.AcknowledgeAssignmentResponse]
     """Says that the application has taken note of an assignment, and has stopped work on what was revoked. Optional.
@@ -103,7 +115,9 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
      3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
         its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
         one open execution.
-     4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
+     4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
+        reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
+        stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
      5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
         attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
         by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
@@ -124,6 +138,16 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
 
     Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
     execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+    """
+    ReportProgress: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportProgressRequest, _participant_service_pb2.ReportProgressResponse]  # type: ignore[assignment]
+    """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
+    fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
+    same time the last one counts. It is deleted when the execution succeeds. Also after a `Cancel` a checkpoint can be
+    written, for the next attempt; the deadline is not extended then.
+
+    Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an execution that this sidecar does not
+    know), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry is
+    away, and the checkpoint is not recorded yet).
     """
     AcknowledgeAssignment: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.AcknowledgeAssignmentRequest, _participant_service_pb2.AcknowledgeAssignmentResponse]  # type: ignore[assignment]
     """Says that the application has taken note of an assignment, and has stopped work on what was revoked. Optional.
@@ -165,7 +189,9 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
          3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
             its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
             one open execution.
-         4. Each `Execute` is to be answered by one reported result, also after a `Cancel`.
+         4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
+            reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
+            stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
          5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
             attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
             by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
@@ -192,6 +218,22 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
         execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+        """
+
+    @_abc_1.abstractmethod
+    def ReportProgress(
+        self,
+        request: _participant_service_pb2.ReportProgressRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_participant_service_pb2.ReportProgressResponse, _abc.Awaitable[_participant_service_pb2.ReportProgressResponse]]:
+        """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
+        fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
+        same time the last one counts. It is deleted when the execution succeeds. Also after a `Cancel` a checkpoint can be
+        written, for the next attempt; the deadline is not extended then.
+
+        Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an execution that this sidecar does not
+        know), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry is
+        away, and the checkpoint is not recorded yet).
         """
 
     @_abc_1.abstractmethod

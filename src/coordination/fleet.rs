@@ -1,0 +1,233 @@
+//! What the sidecars of a job tell each other, under our own root beside the namespace (protocol 12): each what it can,
+//! and the leader which items are to change hands. Java peers do not look there. Decides nothing.
+//!
+//! | node under `/{namespace}-sidekeeper/{job}/fleet` | content |
+//! | --- | --- |
+//! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `leaving` |
+//! | `handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5` |
+//!
+//! What cannot be read is skipped, so that a later version may say more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::elasticjob::path::FleetPaths;
+use crate::job::{InstanceId, Item};
+use crate::tree::{Node, NodeChange, Path, SessionId, Stat, WatchEvent};
+
+/// The weight of an instance that does not say anything else.
+pub const WEIGHT_DEFAULT: u32 = 1;
+/// The largest weight.
+pub const WEIGHT_MAX: u32 = 1_000;
+/// Labels that an instance may have.
+pub const LABELS_MAX: usize = 32;
+
+/// What an instance says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    /// How many items it wants in proportion to others, 1 to [`WEIGHT_MAX`].
+    pub weight: u32,
+    /// What items may ask for.
+    pub labels: BTreeSet<String>,
+    /// Whether it is about to leave, and wants to be rid of its items.
+    pub leaving: bool,
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        Self { weight: WEIGHT_DEFAULT, labels: BTreeSet::new(), leaving: false }
+    }
+}
+
+impl Profile {
+    fn read(data: &[u8]) -> Self {
+        let mut profile = Self::default();
+        for line in String::from_utf8_lossy(data).lines() {
+            match line.split_once(' ') {
+                None if line == "leaving" => profile.leaving = true,
+                Some(("weight", weight)) => {
+                    let weight = weight.parse().unwrap_or(WEIGHT_DEFAULT);
+                    profile.weight = weight.clamp(1, WEIGHT_MAX);
+                }
+                Some(("label", label)) if profile.labels.len() < LABELS_MAX => {
+                    profile.labels.insert(label.to_owned());
+                }
+                Some(_) | None => {}
+            }
+        }
+        profile
+    }
+
+    /// The node's content.
+    pub fn write(&self) -> String {
+        let labels = self.labels.iter().map(|label| format!("label {label}\n"));
+        let leaving = self.leaving.then(|| "leaving\n".to_owned());
+        std::iter::once(format!("weight {}\n", self.weight)).chain(labels).chain(leaving).collect()
+    }
+}
+
+/// Which items are to change hands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandoffPlan {
+    /// Who is to get which item.
+    pub targets: BTreeMap<Item, InstanceId>,
+    /// The version of the node.
+    pub version: i32,
+    /// The transaction that wrote it.
+    pub changed: i64,
+    /// Whose it is.
+    pub session: Option<SessionId>,
+}
+
+impl HandoffPlan {
+    fn read(data: &[u8], stat: Stat) -> Self {
+        let mut targets = BTreeMap::new();
+        for line in String::from_utf8_lossy(data).lines() {
+            let mut words = line.split(' ');
+            let Some(target) = words.next().filter(|id| !id.is_empty()) else { continue };
+            let target = InstanceId::from_registry(target);
+            let items = words.filter_map(|word| word.parse().ok()).map(Item);
+            targets.extend(items.map(|item| (item, target.clone())));
+        }
+        Self { targets, version: stat.version, changed: stat.modified.0, session: stat.ephemeral_owner }
+    }
+
+    /// The node's content for these targets.
+    pub fn write(targets: &BTreeMap<Item, InstanceId>) -> String {
+        let mut lines: BTreeMap<&InstanceId, String> = BTreeMap::new();
+        for (item, target) in targets {
+            let line = lines.entry(target).or_insert_with(|| target.to_string());
+            line.push_str(&format!(" {item}"));
+        }
+        lines.into_values().map(|line| line + "\n").collect()
+    }
+}
+
+/// What a member's node says, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberView {
+    /// What it says.
+    pub profile: Profile,
+    /// The session that wrote it.
+    pub session: Option<SessionId>,
+    /// The version of the node.
+    pub version: i32,
+}
+
+/// What the sidecars of a job have told each other.
+#[derive(Debug)]
+pub struct FleetView {
+    paths: FleetPaths,
+    loaded: bool,
+    members: BTreeMap<InstanceId, MemberView>,
+    plan: Option<HandoffPlan>,
+    revision: u64,
+}
+
+impl FleetView {
+    /// Nothing is known yet.
+    pub fn new(paths: FleetPaths) -> Self {
+        Self { paths, loaded: false, members: BTreeMap::new(), plan: None, revision: 0 }
+    }
+
+    /// Takes in what the watch told.
+    pub fn apply(&mut self, event: WatchEvent) {
+        self.revision += 1;
+        match event {
+            WatchEvent::Snapshot(nodes) => {
+                self.members.clear();
+                self.plan = None;
+                self.loaded = true;
+                for Node { path, data, stat } in nodes {
+                    self.put(&path, &data, stat);
+                }
+            }
+            WatchEvent::Changes(changes) => {
+                for change in changes {
+                    match change {
+                        NodeChange::Put { path, content: Some((data, stat)) } => self.put(&path, &data, stat),
+                        // Everything here comes with its content.
+                        NodeChange::Put { content: None, .. } => {}
+                        NodeChange::Removed { path } => self.remove(&path),
+                    }
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, path: &Path, data: &[u8], stat: Stat) {
+        if *path == self.paths.handoff() {
+            self.plan = Some(HandoffPlan::read(data, stat));
+        } else if let Some(id) = self.paths.member_of(path) {
+            let profile = Profile::read(data);
+            let member = MemberView { profile, session: stat.ephemeral_owner, version: stat.version };
+            self.members.insert(id, member);
+        }
+    }
+
+    fn remove(&mut self, path: &Path) {
+        if *path == self.paths.handoff() {
+            self.plan = None;
+        } else if let Some(id) = self.paths.member_of(path) {
+            self.members.remove(&id);
+        }
+    }
+
+    /// Forgets everything until the next snapshot.
+    pub fn forget(&mut self) {
+        *self = Self { revision: self.revision + 1, ..Self::new(self.paths.clone()) };
+    }
+
+    /// Whether it is known what the sidecars have told.
+    pub fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+
+    /// Grows with each change.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// What an instance has said; `None`: nothing.
+    pub fn member(&self, id: &InstanceId) -> Option<&MemberView> {
+        self.members.get(id)
+    }
+
+    /// Which items are to change hands; `None`: none.
+    pub fn plan(&self) -> Option<&HandoffPlan> {
+        self.plan.as_ref()
+    }
+
+    /// Who is to get an item that has somebody else now.
+    pub fn target(&self, item: Item) -> Option<&InstanceId> {
+        self.plan.as_ref()?.targets.get(&item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Zxid;
+
+    #[test]
+    fn profiles_are_read_as_they_were_written_and_nonsense_is_skipped() {
+        let labels = ["a", "zone b"].map(str::to_owned).into();
+        let profile = Profile { weight: 7, labels, leaving: true };
+        assert_eq!(Profile::read(profile.write().as_bytes()), profile);
+        assert_eq!(Profile::read(b"weight 0\nweight\n\xff\xff x\nnews 5\n").weight, 1);
+        assert_eq!(Profile::read(b"weight 4294967296"), Profile::default());
+        let many: String = (0..100).map(|label| format!("label {label}\n")).collect();
+        assert_eq!(Profile::read(many.as_bytes()).labels.len(), LABELS_MAX);
+    }
+
+    #[test]
+    fn plans_are_read_as_they_were_written_and_nonsense_is_skipped() {
+        let [a, b] = ["10.0.0.1@-@a", "10.0.0.2@-@b"].map(InstanceId::from_registry);
+        let targets = BTreeMap::from([(Item(3), a.clone()), (Item(4), b), (Item(12), a)]);
+        let text = HandoffPlan::write(&targets);
+        assert_eq!(text, "10.0.0.1@-@a 3 12\n10.0.0.2@-@b 4\n");
+        let (created, modified) = (Zxid(1), Zxid(1));
+        let stat = Stat { created, modified, version: 0, ephemeral_owner: None, modified_ms: 0 };
+        assert_eq!(HandoffPlan::read(text.as_bytes(), stat).targets, targets);
+        assert_eq!(HandoffPlan::read(b"\n x\n10.0.0.1@-@a -1 x 9999999999", stat).targets, BTreeMap::new());
+    }
+}

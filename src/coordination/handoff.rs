@@ -1,0 +1,372 @@
+//! How do items change hands? When everybody is a sidecar, gently: the leader writes down which items are to go where,
+//! each owner lets go of its own when it executes them no more, and gives them on itself; nobody else waits (P1, P2).
+//! With a Java instance in the job, by ElasticJob's rules: all at once, in [`super::sharding`].
+//!
+//! Decides which of the two is in force, what the leader plans, and when an owner lets go. An item always has an owner:
+//! the old one until the transaction that makes it the new one's. What nobody online owns is not handed over but
+//! assigned, as by any sharding.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::elasticjob::handoff_policy::Handoff as Policy;
+use crate::job::{Generation, InstanceId, Item, ShardingStrategy};
+use crate::tree::{NodeKind, Operation, SessionId, Transaction};
+
+use super::effect::{EndReason, Purpose};
+use super::facts::ItemView;
+use super::fleet::{FleetView, HandoffPlan, Profile};
+use super::input::Now;
+use super::participant::{Participant, Phase, Session};
+use super::settings::Settings;
+use super::sharding::{self, TRANSACTION_BYTES_MAX};
+use super::sticky::{self, Held, Member};
+use super::view::JobView;
+
+/// How long an instance may be online before it has said what it can. It does so right after it has registered; who is
+/// silent for longer is no sidecar that hands items over.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// How long a departing instance waits for others to take its items. They are given to somebody in any case.
+const DEPARTURE_MAX: Duration = Duration::from_secs(5);
+
+/// By which rules items change hands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// One by one, each when its owner lets go.
+    Gentle,
+    /// All at once, as in ElasticJob; why.
+    Stock(String),
+    /// These have not said yet what they can.
+    Undecided(InstanceId),
+}
+
+impl Mode {
+    /// What the nodes of a job say.
+    pub fn of(view: &JobView, fleet: &FleetView, settings: &Settings) -> Self {
+        if settings.handoff.handoff == Policy::Off {
+            return Self::Stock("`sidekeeper.handoff` is `off`".to_owned());
+        }
+        if settings.configuration.static_sharding {
+            return Self::Stock("the job's first assignment stays for good (`staticSharding`)".to_owned());
+        }
+        if settings.strategy == ShardingStrategy::SingleShardingBalance {
+            return Self::Stock("the job's single item walks over the servers".to_owned());
+        }
+        let mut silent = None;
+        for id in view.instances().keys() {
+            if id.is_java() {
+                return Self::Stock(format!("instance {id} is ElasticJob's own"));
+            }
+            if !fleet.is_loaded() || fleet.member(id).is_none() {
+                silent = silent.or_else(|| Some(id.clone()));
+            }
+        }
+        silent.map_or(Self::Gentle, Self::Undecided)
+    }
+}
+
+/// An item that was taken from the application and not given to the next owner yet.
+#[derive(Debug)]
+struct Revoked {
+    since: Duration,
+    /// With which generation the application was told.
+    told: Generation,
+}
+
+/// What a participant remembers of handing over. None of it is needed to be right.
+#[derive(Debug, Default)]
+pub(super) struct Handoff {
+    undecided_since: Option<Duration>,
+    /// Who should own each item, and for which state of the job that was worked out.
+    targets: Option<((u64, u64), Vec<InstanceId>)>,
+    revoked: BTreeMap<Item, Revoked>,
+    leaving_since: Option<Duration>,
+    deadline: Option<Duration>,
+}
+
+impl Handoff {
+    /// When silence becomes an answer, or an item goes whatever its owner does.
+    pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
+        let silence = self.undecided_since.map(|since| since.saturating_add(SILENCE_MAX));
+        let departure = self.leaving_since.map(|since| since.saturating_add(DEPARTURE_MAX));
+        [silence, departure, self.deadline].into_iter().flatten().filter(|at| *at > now).min()
+    }
+}
+
+impl Participant {
+    /// By which rules items change hands now.
+    pub(super) fn handoff_mode(&mut self, now: Now) -> Mode {
+        let Some(settings) = &self.settings else { return Mode::Stock(String::new()) };
+        let mode = Mode::of(&self.view, &self.fleet, settings);
+        let Mode::Undecided(silent) = mode else {
+            self.handoff.undecided_since = None;
+            return mode;
+        };
+        let since = *self.handoff.undecided_since.get_or_insert(now.mono);
+        if now.mono < since.saturating_add(SILENCE_MAX) {
+            return Mode::Undecided(silent);
+        }
+        Mode::Stock(format!("instance {silent} does not say how it hands items over"))
+    }
+
+    /// Whether the application works on its items all the time, so that there is nothing to execute.
+    pub(super) fn is_continuous(&self) -> bool {
+        self.settings.as_ref().is_some_and(|settings| settings.handoff.continuous)
+    }
+
+    /// Says what we can, and that we are about to leave.
+    pub(super) fn announce(&mut self, now: Now) {
+        let Session::Connected(session) = self.session else { return };
+        let leaving = matches!(self.phase, Phase::Draining { reason: EndReason::Drained, .. });
+        if leaving {
+            self.handoff.leaving_since.get_or_insert(now.mono);
+        }
+        if !self.is_registered() || !self.fleet.is_loaded() || matches!(self.phase, Phase::Leaving(_)) {
+            return;
+        }
+        let profile = Profile { leaving, ..self.request.profile.clone() };
+        let path = self.identity.paths.fleet().member(&self.identity.instance);
+        let data = profile.write();
+        let mut transaction = Transaction::new();
+        match self.fleet.member(&self.identity.instance) {
+            Some(known) if known.session == Some(session) && known.profile == profile => return,
+            Some(known) if known.session == Some(session) => {
+                let version = Some(known.version);
+                transaction.push(Operation::Set { path, data: data.as_bytes().into(), version });
+            }
+            known => {
+                transaction.extend(known.map(|_| Operation::delete(path.clone())));
+                transaction.push(Operation::create(path, NodeKind::Ephemeral, data));
+            }
+        }
+        if self.may_commit(now, Purpose::Announce) {
+            self.commit(Purpose::Announce, transaction);
+        }
+    }
+
+    /// Who should own each item in the end, if items change hands gently.
+    pub(super) fn targets(&mut self, now: Now) -> Vec<InstanceId> {
+        let state = (self.view.membership_revision(), self.fleet.revision());
+        if let Some((known, targets)) = &self.handoff.targets
+            && *known == state
+        {
+            return targets.clone();
+        }
+        let Some(settings) = &self.settings else { return Vec::new() };
+        let targets = targets(&self.view, &self.fleet, settings, now);
+        self.handoff.targets = Some((state, targets.clone()));
+        targets
+    }
+
+    /// Who is to own each item at once: who does, if it is online; else who should in the end.
+    pub(super) fn owners_at_once(&mut self, now: Now) -> Vec<InstanceId> {
+        let targets = self.targets(now);
+        let owner = |(item, target): (u32, &InstanceId)| {
+            let owner = self.view.item(Item(item)).and_then(|view| view.owner.as_ref());
+            let online = owner.filter(|owner| self.view.instances().contains_key(&owner.instance));
+            online.map_or_else(|| target.clone(), |owner| owner.instance.clone())
+        };
+        (0..).zip(&targets).map(owner).collect()
+    }
+
+    /// Writes down which items are to change hands, if we lead.
+    pub(super) fn plan_handoff(&mut self, now: Now) {
+        let leads = self.is_registered() && self.is_leader() && self.is_enabled();
+        if !leads
+            || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
+            || self.view.is_resharding()
+        {
+            return;
+        }
+        let mode = self.handoff_mode(now);
+        let wanted = match mode {
+            Mode::Gentle => self.moves(now),
+            Mode::Stock(_) => BTreeMap::new(),
+            Mode::Undecided(_) => return,
+        };
+        let Session::Connected(session) = self.session else { return };
+        let path = self.identity.paths.fleet().handoff();
+        let mut transaction = Transaction::new();
+        if let Some(leader) = self.view.leader() {
+            transaction
+                .push(Operation::Check { path: self.identity.paths.leader(), version: Some(leader.version) });
+        }
+        let data = HandoffPlan::write(&wanted);
+        match self.fleet.plan() {
+            None if wanted.is_empty() => return,
+            Some(plan) if plan.targets == wanted && !wanted.is_empty() && plan.session == Some(session) => {
+                return;
+            }
+            Some(plan) if plan.session == Some(session) && !wanted.is_empty() => {
+                let version = Some(plan.version);
+                transaction.push(Operation::Set { path, data: data.as_bytes().into(), version });
+            }
+            plan => {
+                // One of an earlier leader is ephemeral in its session; ours has to be in ours.
+                let version = plan.map(|plan| plan.version);
+                transaction.extend(plan.map(|_| Operation::Delete { path: path.clone(), version }));
+                if !wanted.is_empty() {
+                    transaction.push(Operation::create(path, NodeKind::Ephemeral, data));
+                }
+            }
+        }
+        if self.may_commit(now, Purpose::PlanHandoff) {
+            self.commit(Purpose::PlanHandoff, transaction);
+        }
+    }
+
+    /// The items that are with one instance that is online, and should be with another.
+    fn moves(&mut self, now: Now) -> BTreeMap<Item, InstanceId> {
+        let targets = self.targets(now);
+        let moves = |(item, target): (u32, InstanceId)| {
+            let owner = &self.view.item(Item(item))?.owner.as_ref()?.instance;
+            let online = self.view.instances().contains_key(owner);
+            (online && *owner != target).then_some((Item(item), target))
+        };
+        (0..).zip(targets).filter_map(moves).collect()
+    }
+
+    /// Whether an item of ours is to be somebody else's, so that the application is to let go of it. Not while it is
+    /// being started: the application is told in the order in which things happen.
+    pub(super) fn is_revoked(&self, item: Item) -> bool {
+        let target = self.fleet.target(item);
+        target.is_some_and(|target| *target != self.identity.instance) && !self.executions.is_starting(item)
+    }
+
+    /// The latest plan that takes an item from us, as a generation.
+    pub(super) fn revocation(&self) -> Option<Generation> {
+        let plan = self.fleet.plan()?;
+        let mine = |item: &Item| {
+            let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
+            owner.is_some_and(|owner| owner.instance == self.identity.instance)
+        };
+        plan.targets
+            .keys()
+            .any(|item| mine(item) && self.is_revoked(*item))
+            .then_some(Generation(plan.changed))
+    }
+
+    /// Gives items that are to be somebody else's to whom they are to go, as soon as the application is done with them.
+    pub(super) fn release(&mut self, now: Now) {
+        self.handoff.deadline = None;
+        let (Some(plan), Some(settings)) = (self.fleet.plan().cloned(), &self.settings) else {
+            self.handoff.revoked.clear();
+            return;
+        };
+        let (policy, patience) = (settings.handoff.handoff, settings.handoff.deadline);
+        let told: BTreeSet<Item> =
+            self.told.assignment.iter().flat_map(|told| &told.items).map(|assigned| assigned.item).collect();
+        let mut transaction = Transaction::new();
+        let mut targets = BTreeSet::new();
+        let mut kept = BTreeMap::new();
+        let mut size = 0;
+        for (item, target) in &plan.targets {
+            let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
+            let Some(owner) = owner.filter(|owner| owner.instance == self.identity.instance) else {
+                continue;
+            };
+            if *target == self.identity.instance || told.contains(item) {
+                continue;
+            }
+            let generation = self.told.generation();
+            let known = self.handoff.revoked.remove(item);
+            let revoked = known.unwrap_or(Revoked { since: now.mono, told: generation });
+            let due = revoked.since.saturating_add(patience);
+            let acknowledged = policy != Policy::Drained || self.told.acknowledged >= revoked.told;
+            let done = acknowledged && !self.executions.is_busy(*item);
+            if (done || now.mono >= due) && size < TRANSACTION_BYTES_MAX {
+                let path = self.identity.paths.item_instance(*item);
+                let before = transaction.len();
+                transaction.push(Operation::Delete { path: path.clone(), version: Some(owner.version) });
+                transaction.push(Operation::create(path, NodeKind::Persistent, target.as_str()));
+                size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
+                targets.insert(target);
+            } else if !done {
+                self.handoff.deadline = Some(self.handoff.deadline.map_or(due, |known| known.min(due)));
+            }
+            kept.insert(*item, revoked);
+        }
+        self.handoff.revoked = kept;
+        let ready = self.is_registered() && !self.pending.is_in_flight(Purpose::Start);
+        if transaction.is_empty() || !ready || !self.may_commit(now, Purpose::HandOff) {
+            return;
+        }
+        // Only as long as it is the leader's will, and to somebody who is there.
+        let (path, version) = (self.identity.paths.fleet().handoff(), Some(plan.version));
+        let mut steps = vec![Operation::Check { path, version }];
+        let present = |target| Operation::Check { path: self.identity.paths.instance(target), version: None };
+        steps.extend(targets.into_iter().map(present));
+        steps.extend(transaction);
+        self.commit(Purpose::HandOff, steps);
+    }
+
+    /// Whether a departure waits until others have our items.
+    pub(super) fn hands_over(&mut self, now: Now) -> bool {
+        let fresh = |since: Duration| now.mono < since.saturating_add(DEPARTURE_MAX);
+        if !self.handoff.leaving_since.is_some_and(fresh) || !self.is_registered() {
+            return false;
+        }
+        let me = &self.identity.instance;
+        let owns = |view: &ItemView| view.owner.as_ref().is_some_and(|owner| owner.instance == *me);
+        let stays = |id: &InstanceId| self.fleet.member(id).is_some_and(|member| !member.profile.leaving);
+        self.view.items().values().any(owns)
+            && self.view.available().iter().any(|id| id != me && stays(id))
+            && self.handoff_mode(now) == Mode::Gentle
+    }
+
+    /// The steps that take back what we have told the other sidecars.
+    pub(super) fn fall_silent(&self) -> Transaction {
+        let member = self.fleet.member(&self.identity.instance);
+        let member = member.filter(|member| self.is_in_our_session(member.session));
+        let path = self.identity.paths.fleet().member(&self.identity.instance);
+        member.map(|_| Operation::delete(path)).into_iter().chain(self.withdraw_plan()).collect()
+    }
+
+    /// The step that takes back the plan of a leader that leads no more.
+    pub(super) fn withdraw_plan(&self) -> Option<Operation> {
+        let plan = self.fleet.plan().filter(|plan| self.is_in_our_session(plan.session));
+        plan.map(|_| Operation::delete(self.identity.paths.fleet().handoff()))
+    }
+
+    fn is_in_our_session(&self, session: Option<SessionId>) -> bool {
+        matches!(self.session, Session::Connected(ours) if session == Some(ours))
+    }
+}
+
+/// Who should own each item, if items change hands gently.
+fn targets(view: &JobView, fleet: &FleetView, settings: &Settings, now: Now) -> Vec<InstanceId> {
+    let mut available = view.available();
+    let leaving = |id: &InstanceId| fleet.member(id).is_some_and(|member| member.profile.leaving);
+    if !available.iter().all(leaving) {
+        available.retain(|id| !leaving(id));
+    }
+    let profile = |id: &InstanceId| fleet.member(id).map(|member| member.profile.clone()).unwrap_or_default();
+    let members: Vec<_> = available.iter().map(profile).collect();
+    let place = |id: &InstanceId| available.iter().position(|known| known == id);
+    let held: Vec<_> = settings
+        .items()
+        .map(|item| {
+            let owner = view.item(item).and_then(|view| view.owner.as_ref());
+            Held {
+                owner: owner.and_then(|owner| place(&owner.instance)),
+                since: owner.map_or(0, |owner| owner.token.0),
+                label: settings.handoff.item_labels.get(&item).cloned(),
+            }
+        })
+        .collect();
+    let named =
+        settings.configuration.job_sharding_strategy_type.as_deref().is_some_and(|name| !name.is_empty())
+            || settings.strategy != ShardingStrategy::AvgAllocation;
+    let plain = members.windows(2).all(|pair| matches!(pair, [one, other] if one.weight == other.weight))
+        && settings.handoff.item_labels.is_empty();
+    // The first division is the one that everybody knows from ElasticJob.
+    if named || (plain && held.iter().all(|item| item.owner.is_none())) {
+        return sharding::owners(settings, &available, now);
+    }
+    let members: Vec<_> = members
+        .into_iter()
+        .map(|profile| Member { weight: profile.weight, labels: profile.labels })
+        .collect();
+    let owners = sticky::allocate(&held, &members);
+    owners.into_iter().filter_map(|place| available.get(place).cloned()).collect()
+}

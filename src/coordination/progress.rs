@@ -1,0 +1,309 @@
+//! How far is an execution? Its application extends the deadline, and writes down from where another attempt can go on.
+//!
+//! What it writes down, a *checkpoint*, is in a node of the item under our own root
+//! (`/{namespace}-sidekeeper/{job}/checkpoints/{item}`), together with the instant for which the execution was started:
+//! whoever takes the item over after a crash, for the same instant, gets it, and so does a further attempt of our own.
+//! The transaction that ends an execution well deletes it. What is left behind otherwise is of another instant, and
+//! nobody gets it.
+//!
+//! One write is in flight, of all items that have something new; of several checkpoints of one item the latest counts.
+//! Nodes are created or set by what is known of the folder, which is listed before the first write of a session.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::job::Item;
+use crate::tree::{CommitError, Error, NodeKind, Operation, Transaction};
+
+use super::deadline::Limit;
+use super::effect::{Answer, Effect, Purpose, Refusal, Source};
+use super::execution::State;
+use super::fire::Planned;
+use super::input::{Now, ProgressReport, Ticket};
+use super::participant::Participant;
+use super::sharding::TRANSACTION_BYTES_MAX;
+
+/// The largest checkpoint, in bytes: a place in a data set, not the data; a transaction holds some of them.
+pub const CHECKPOINT_BYTES_MAX: usize = 64 * 1024;
+/// The pause before the folder is listed again after a failure.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// From where an execution can go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// For which instant the execution was started, in milliseconds since 1970, which is what the ledger keeps.
+    scheduled_ms: i64,
+    data: Arc<[u8]>,
+}
+
+impl Checkpoint {
+    /// Reads a node: the instant in decimal digits, a newline, and what the application wrote. `None`: it is not like that.
+    pub fn read(node: &[u8]) -> Option<Self> {
+        let end = node.iter().position(|byte| *byte == b'\n')?;
+        let (instant, data) = node.split_at_checked(end)?;
+        let scheduled_ms = std::str::from_utf8(instant).ok()?.parse().ok()?;
+        let data = data.get(1..).filter(|data| data.len() <= CHECKPOINT_BYTES_MAX)?;
+        Some(Self { scheduled_ms, data: data.into() })
+    }
+
+    fn write(&self) -> Vec<u8> {
+        let mut node = format!("{}\n", self.scheduled_ms).into_bytes();
+        node.extend_from_slice(&self.data);
+        node
+    }
+
+    fn is_for(&self, scheduled: Timestamp) -> bool {
+        self.scheduled_ms == scheduled.as_millisecond()
+    }
+}
+
+/// A checkpoint that is to be written, and who waits for that.
+#[derive(Debug)]
+struct Write {
+    /// The execution.
+    number: u64,
+    checkpoint: Checkpoint,
+    ticket: Ticket,
+    /// What the caller is told of its deadline.
+    deadline: Option<Timestamp>,
+    cancelled: bool,
+}
+
+/// The checkpoints of one participant.
+#[derive(Debug, Default)]
+pub(super) struct Checkpoints {
+    /// What a further attempt at the item gets.
+    latest: BTreeMap<Item, Checkpoint>,
+    /// The items whose nodes are known to exist.
+    nodes: BTreeSet<Item>,
+    /// Whether all others are known not to.
+    listed: bool,
+    listing: bool,
+    retry_at: Option<Duration>,
+    waiting: BTreeMap<Item, Write>,
+    writing: BTreeMap<Item, Write>,
+}
+
+impl Checkpoints {
+    /// When the folder may be listed again.
+    pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
+        self.retry_at.filter(|at| *at > now)
+    }
+
+    /// What is known of the nodes is wrong.
+    pub(super) fn doubt(&mut self) {
+        self.nodes.clear();
+        self.listed = false;
+    }
+
+    /// Nobody of ours tries an item again.
+    pub(super) fn discard(&mut self, item: Item) {
+        self.latest.remove(&item);
+    }
+
+    /// An execution has ended well, and its checkpoint is deleted.
+    pub(super) fn deleted(&mut self, item: Item) {
+        self.latest.remove(&item);
+        self.nodes.remove(&item);
+    }
+
+    /// Whether the item has a checkpoint that is to be deleted.
+    pub(super) fn exists(&self, item: Item) -> bool {
+        self.nodes.contains(&item)
+    }
+
+    /// What a crashed execution left.
+    pub(super) fn found(&mut self, item: Item, checkpoint: Option<&Checkpoint>) {
+        match checkpoint {
+            Some(checkpoint) => {
+                self.nodes.insert(item);
+                self.latest.insert(item, checkpoint.clone());
+            }
+            None => {
+                self.latest.remove(&item);
+            }
+        }
+    }
+
+    /// What an execution that begins gets: only a further attempt gets anything.
+    pub(super) fn take_along(&mut self, item: Item, planned: Planned) -> Option<Arc<[u8]>> {
+        let again = planned.is_retry() || planned.is_first_of(Source::Failover);
+        let found = self.latest.get(&item).filter(|found| again && found.is_for(planned.scheduled));
+        let data = found.map(|found| Arc::clone(&found.data));
+        if data.is_none() {
+            self.latest.remove(&item);
+        }
+        data
+    }
+
+    /// From where an execution that is open could go on in another process.
+    pub(super) fn reached(&self, item: Item, planned: Planned) -> Option<Arc<[u8]>> {
+        let reached = self.latest.get(&item).filter(|reached| reached.is_for(planned.scheduled));
+        reached.map(|reached| Arc::clone(&reached.data))
+    }
+
+    /// Puts back what was not written, unless something newer waits.
+    fn put_back(&mut self, effects: &mut Vec<Effect>) {
+        for (item, write) in std::mem::take(&mut self.writing) {
+            match self.waiting.entry(item) {
+                Entry::Occupied(_) => effects.push(write.answer(true)),
+                Entry::Vacant(place) => {
+                    place.insert(write);
+                }
+            }
+        }
+    }
+}
+
+impl Write {
+    fn answer(&self, superseded: bool) -> Effect {
+        let (deadline, cancelled) = (self.deadline, self.cancelled);
+        Effect::Answer(self.ticket, Answer::Progressed { deadline, cancelled, superseded })
+    }
+}
+
+impl Participant {
+    /// The application says how far it is.
+    pub(super) fn progress(&mut self, now: Now, ticket: Ticket, report: ProgressReport) {
+        let ProgressReport { execution_id, extend_deadline, checkpoint } = report;
+        let Some(number) = self.executions.number(&execution_id) else {
+            let refusal = Refusal::UnknownProgress { execution_id };
+            self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
+            return;
+        };
+        let timeout = self.policy().timeout.filter(|_| extend_deadline);
+        let item = self.executions.by_number.get(&number).copied();
+        let execution = item.and_then(|item| Some((item, self.executions.open.get_mut(&item)?)));
+        let Some((item, execution)) = execution.filter(|(_, open)| open.state == State::Running) else {
+            let refusal = Refusal::ExecutionOver { execution_id };
+            self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
+            return;
+        };
+        let cancelled = execution.limit.cancelled.is_some();
+        if let Some(timeout) = timeout.filter(|_| !cancelled) {
+            self.executions.deadlines.forget(number, execution.limit);
+            execution.limit = Limit::until(Some(now.mono.saturating_add(timeout)));
+            self.executions.deadlines.watch(number, execution.limit);
+        }
+        let remaining = execution.limit.remaining(now.mono).filter(|_| !cancelled);
+        let deadline = remaining.and_then(|remaining| now.wall.checked_add(remaining).ok());
+        let scheduled_ms = execution.planned.scheduled.as_millisecond();
+        let Some(data) = checkpoint else {
+            let answer = Answer::Progressed { deadline, cancelled, superseded: false };
+            self.effects.push(Effect::Answer(ticket, answer));
+            return;
+        };
+        let checkpoint = Checkpoint { scheduled_ms, data };
+        self.checkpoints.latest.insert(item, checkpoint.clone());
+        let write = Write { number, checkpoint, ticket, deadline, cancelled };
+        let older = self.checkpoints.waiting.insert(item, write);
+        self.effects.extend(older.map(|older| older.answer(true)));
+    }
+
+    /// Writes down what has come.
+    pub(super) fn write_checkpoints(&mut self, now: Now) {
+        let (executions, effects) = (&self.executions, &mut self.effects);
+        self.checkpoints.waiting.retain(|item, write| {
+            let open = executions.open.get(item).filter(|open| open.number == write.number);
+            let runs = open.is_some_and(|open| open.state == State::Running);
+            if !runs {
+                // Its result says more.
+                effects.push(write.answer(true));
+            }
+            runs
+        });
+        let may = self.is_registered() && self.may_commit(now, Purpose::Checkpoint);
+        if self.checkpoints.waiting.is_empty() || !may {
+            return;
+        }
+        if !self.checkpoints.listed {
+            let pausing = self.checkpoints.retry_at.is_some_and(|at| now.mono < at);
+            if !self.checkpoints.listing && !pausing {
+                self.checkpoints.listing = true;
+                self.effects.push(Effect::ListCheckpoints);
+            }
+            return;
+        }
+        // A write that comes after our instance has gone must not overtake whoever has the item now.
+        let mut transaction = vec![Operation::check(self.identity.paths.instance(&self.identity.instance))];
+        let mut size = 0;
+        while size < TRANSACTION_BYTES_MAX
+            && let Some((item, write)) = self.checkpoints.waiting.pop_first()
+        {
+            let begin = transaction.len();
+            self.write_checkpoint(&mut transaction, item, &write.checkpoint);
+            size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
+            self.checkpoints.nodes.insert(item);
+            self.checkpoints.writing.insert(item, write);
+        }
+        self.commit(Purpose::Checkpoint, transaction);
+    }
+
+    fn write_checkpoint(&self, transaction: &mut Transaction, item: Item, checkpoint: &Checkpoint) {
+        let paths = &self.identity.paths;
+        if self.view.running().contains(&item) {
+            transaction.push(Operation::check(paths.item_running(item)));
+        }
+        transaction.push(match self.checkpoints.exists(item) {
+            true => Operation::set(paths.checkpoint(item), checkpoint.write()),
+            false => Operation::create(paths.checkpoint(item), NodeKind::Persistent, checkpoint.write()),
+        });
+    }
+
+    /// The folder was listed.
+    pub(super) fn checkpoints_listed(&mut self, now: Now, listed: Result<BTreeSet<Item>, String>) {
+        let checkpoints = &mut self.checkpoints;
+        checkpoints.listing = false;
+        match listed {
+            Ok(nodes) => {
+                (checkpoints.nodes, checkpoints.listed) = (nodes, true);
+                checkpoints.retry_at = None;
+            }
+            Err(_) => checkpoints.retry_at = Some(now.mono.saturating_add(PAUSE)),
+        }
+    }
+
+    /// The checkpoints are recorded.
+    pub(super) fn checkpoints_written(&mut self) {
+        let written = std::mem::take(&mut self.checkpoints.writing);
+        self.effects.extend(written.values().map(|write| write.answer(false)));
+    }
+
+    /// They are not, or nobody knows; they are tried again while their executions run.
+    pub(super) fn checkpoints_failed(&mut self, error: &CommitError) {
+        if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::OutcomeUnknown(_)) {
+            self.checkpoints.doubt();
+        }
+        self.checkpoints.put_back(&mut self.effects);
+    }
+
+    /// The session is lost, and with it everything that was executed.
+    pub(super) fn forget_checkpoints(&mut self) {
+        let lost = std::mem::take(&mut self.checkpoints);
+        for write in lost.waiting.into_values().chain(lost.writing.into_values()) {
+            let refusal = Refusal::ExecutionOver { execution_id: self.executions.id(write.number) };
+            self.effects.push(Effect::Answer(write.ticket, Answer::Refused(refusal)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_garbage_is_none() {
+        let checkpoint = Checkpoint { scheduled_ms: -5, data: b"a\nb\0\xff".as_slice().into() };
+        assert_eq!(Checkpoint::read(&checkpoint.write()), Some(checkpoint));
+        assert_eq!(Checkpoint::read(b"12\n").map(|read| read.data.len()), Some(0));
+        for garbage in ["", "\n", "12", "x\ny", "12 \ny", "99999999999999999999\n"] {
+            assert_eq!(Checkpoint::read(garbage.as_bytes()), None, "{garbage:?}");
+        }
+        let large = [b"1\n".as_slice(), &vec![0; CHECKPOINT_BYTES_MAX + 1]].concat();
+        assert_eq!(Checkpoint::read(&large), None);
+    }
+}
