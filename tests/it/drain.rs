@@ -138,7 +138,7 @@ async fn a_drain_by_call_answers_when_everybody_has_left_and_the_sidecar_stays_u
     let (host, peer) = (ground.sidecar().await, ground.sidecar_with(2, |_| ()).await);
     let mut app = host.attach(request(job(2))).await;
     let mut stays = peer.attach(request(None)).await;
-    app.assigned(&[1]).await;
+    app.assigned(&[0]).await;
     let trigger = TriggerJobRequest { job_name: JOB.to_owned() };
     JobServiceClient::new(host.connect().await).trigger_job(trigger).await.unwrap();
     let execute = app.execute().await;
@@ -150,7 +150,7 @@ async fn a_drain_by_call_answers_when_everybody_has_left_and_the_sidecar_stays_u
         let health = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
         assert_eq!(health.status(), ServingStatus::NotServing);
         // The item is ours until it is done.
-        assert!(ground.outside.tree().await.running().contains(&"1"));
+        assert!(ground.outside.tree().await.running().contains(&"0"));
         app.done(&execute).await;
         app.end().await
     };

@@ -25,8 +25,8 @@ _SECONDS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 #: The longest grace that the sidecar accepts, in seconds.
 _GRACE_MAX = 3600.0
 
-#: What is left of the grace when handlers are told to stop, so that they have when the sidecar gives their items away: a
-#: part of it, and this many seconds at most.
+#: What is left of the grace when handlers are told to stop, so that they have stopped when the sidecar gives their
+#: items away: a part of it, and this many seconds at most.
 _MARGIN_PART = 0.2
 _MARGIN_MAX = 2.0
 
