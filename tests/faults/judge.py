@@ -21,7 +21,8 @@ project is asked.
   such execution.
 - *Lost.* Each fire of each item since the first assignment was made good (`Judge.missing`). It has been, if an
   execution for that instant was committed; or if one that makes up for missed fires was committed that began after
-  it, because one execution makes up for all fires that were missed until then, whatever instant it names. It has to
+  it, because one execution makes up for all fires that were missed until then, whatever instant it names; what was
+  interrupted counts as committed when another application has executed it for the same instant. It has to
   come as soon as the item is free: when no more than `BEFORE_MAKING_UP` executions by the schedule began in between.
 
 ElasticJob promises nothing, and a lost fire is excused, only in this case: the item's owner was not able to execute
@@ -369,7 +370,7 @@ class Judge:
 
 
 def _makes_good(one: Execution, fire: float, all_of_item: Sequence[Execution]) -> bool:
-    if one.outcome != "end":
+    if not _is_done(one, all_of_item):
         return False
     if one.scheduled == fire:
         return True
@@ -381,3 +382,12 @@ def _makes_good(one: Execution, fire: float, all_of_item: Sequence[Execution]) -
         if other.source == "SCHEDULE" and other.scheduled > fire and other.start < one.start
     ]
     return len(between) <= BEFORE_MAKING_UP
+
+
+def _is_done(one: Execution, all_of_item: Sequence[Execution]) -> bool:
+    """Whether an execution was committed, or interrupted and committed by who took it over."""
+    return one.outcome == "end" or any(
+        other.source == "FAILOVER" and other.outcome == "end" and other.scheduled == one.scheduled
+        for other in all_of_item
+        if other.start > one.start
+    )
