@@ -101,8 +101,8 @@ def test_a_server_that_is_disabled_owns_nothing_until_it_is_enabled(fleet: Fleet
     fleet.settle(first, second, third)
 
 
-def test_each_generation_is_told_whole(fleet: Fleet) -> None:
-    """A sharding is one transaction, but its changes arrive one after the other: nobody is told the half of it."""
+def test_each_item_is_told_to_one_at_a_time(fleet: Fleet) -> None:
+    """Items change hands one by one, and each has one owner at a time: a token is told to one instance only."""
     total = 200
     sidecars = [fleet.sidecar(number) for number in (1, 2, 3)]
     applications = []
@@ -112,14 +112,12 @@ def test_each_generation_is_told_whole(fleet: Fleet) -> None:
         if len(applications) >= 3:
             applications[-3].terminate()
             fleet.settle(*applications[-2:], total=total)
-    told: dict[int, dict[int, str]] = {}
-    shares: dict[tuple[int, str], set[tuple[int, ...]]] = {}
+    told: dict[tuple[int, int], str] = {}
+    owned: dict[tuple[str, int], set[int]] = {}
     for application in applications:
         for event in application.events("assignment"):
-            if event["reason"] == "DETACHED" or not event["items"]:
-                continue
-            shares.setdefault((event["generation"], event["instance"]), set()).add(tuple(event["items"]))
-            for item in event["items"]:
-                owner = told.setdefault(event["generation"], {}).setdefault(item, event["instance"])
-                assert owner == event["instance"], (event["generation"], item, owner, event["instance"])
-    assert {share: len(items) for share, items in shares.items()} == dict.fromkeys(shares, 1)
+            for item, token in event["tokens"].items():
+                owned.setdefault((event["instance"], int(item)), set()).add(token)
+    for (instance, item), tokens in owned.items():
+        for token in tokens:
+            assert told.setdefault((item, token), instance) == instance, (item, token)

@@ -66,13 +66,13 @@ async fn p2_an_application_that_does_not_stop_is_detached_and_another_one_execut
     let mut stubborn = one.attach(request(triggered(2, &properties))).await;
     stubborn.assigned(&[0, 1]).await;
     let mut other = two.attach(request(None)).await;
-    other.assigned(&[0]).await;
-    stubborn.assigned(&[1]).await;
+    stubborn.assigned(&[0]).await;
+    other.assigned(&[1]).await;
     ground.outside.quiet().await;
     trigger(&ground, &stubborn).await;
     let execute = stubborn.execute().await;
     let again = other.execute().await;
-    assert_eq!((again.item, again.source()), (1, ExecutionSource::Failover));
+    assert_eq!((again.item, again.source()), (0, ExecutionSource::Failover));
     assert_eq!(again.scheduled_time, execute.scheduled_time);
     other.done(&again).await;
     // It was told to stop, and then that it is over.
@@ -88,7 +88,7 @@ async fn p2_an_application_that_does_not_stop_is_detached_and_another_one_execut
     let status = ended.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded);
     let said = status.message();
-    let named = said.contains(&execute.execution_id) && said.contains("item 1") && said.contains("200ms");
+    let named = said.contains(&execute.execution_id) && said.contains("item 0") && said.contains("200ms");
     assert!(named && said.contains(JOB), "{said}");
     let logged = warnings_about(&execute.execution_id);
     assert!(logged.iter().any(|line| line.contains("has not reported execution")), "{logged:?}");
@@ -206,8 +206,8 @@ async fn p5_a_checkpoint_reaches_whoever_takes_the_item_over_and_is_gone_when_it
     let mut dying = one.attach(request(triggered(2, &[]))).await;
     dying.assigned(&[0, 1]).await;
     let mut survivor = two.attach(request(None)).await;
-    survivor.assigned(&[0]).await;
-    dying.assigned(&[1]).await;
+    dying.assigned(&[0]).await;
+    survivor.assigned(&[1]).await;
     ground.outside.quiet().await;
     trigger(&ground, &dying).await;
     let crashed = dying.execute().await;
@@ -215,11 +215,11 @@ async fn p5_a_checkpoint_reaches_whoever_takes_the_item_over_and_is_gone_when_it
         let answer = dying.progress(&crashed.execution_id, true, Some(text)).await.unwrap();
         assert_eq!(answer, proto::ReportProgressResponse::default(), "it has no deadline");
         // It is there when it was answered.
-        assert_eq!(ground.outside.tree().await.checkpoints(), [("1".to_owned(), text.to_vec())].into());
+        assert_eq!(ground.outside.tree().await.checkpoints(), [("0".to_owned(), text.to_vec())].into());
     }
     drop(dying);
     let taken = survivor.execute().await;
-    assert_eq!((taken.item, taken.source()), (1, ExecutionSource::Failover));
+    assert_eq!((taken.item, taken.source()), (0, ExecutionSource::Failover));
     assert_eq!(taken.checkpoint.as_deref(), Some(b"row \n\xff 2".as_slice()));
     survivor.done(&taken).await;
     assert!(ground.outside.tree().await.checkpoints().is_empty());

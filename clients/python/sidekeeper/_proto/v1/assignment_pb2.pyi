@@ -41,6 +41,10 @@ class _AssignmentReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Assi
     """The instance is leaving: nothing is assigned to it any more."""
     ASSIGNMENT_REASON_RELAYED: _AssignmentReason.ValueType  # 7
     """The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it."""
+    ASSIGNMENT_REASON_HANDED_OFF: _AssignmentReason.ValueType  # 8
+    """All instances are sidecars, and items change hands one by one: what is revoked is to be somebody else's as soon as
+    this instance is done with it, what is added has been let go of by its owner.
+    """
 
 class AssignmentReason(_AssignmentReason, metaclass=_AssignmentReasonEnumTypeWrapper):
     """Why an assignment is what it is."""
@@ -61,6 +65,10 @@ ASSIGNMENT_REASON_DRAINING: AssignmentReason.ValueType  # 6
 """The instance is leaving: nothing is assigned to it any more."""
 ASSIGNMENT_REASON_RELAYED: AssignmentReason.ValueType  # 7
 """The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it."""
+ASSIGNMENT_REASON_HANDED_OFF: AssignmentReason.ValueType  # 8
+"""All instances are sidecars, and items change hands one by one: what is revoked is to be somebody else's as soon as
+this instance is done with it, what is added has been let go of by its owner.
+"""
 Global___AssignmentReason: _TypeAlias = AssignmentReason  # noqa: Y015
 
 @_typing.final
@@ -111,7 +119,7 @@ class Assignment(_message.Message):
     SHARDING_TOTAL_COUNT_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
-    """Counts shardings of the job: it grows with each, and is the same for all its instances. Zero: never sharded."""
+    """Counts shardings of the job: it grows with each one that concerns this instance. Zero: never sharded."""
     sharding_total_count: _builtins.int
     """Into how many items the job is split."""
     @_builtins.property

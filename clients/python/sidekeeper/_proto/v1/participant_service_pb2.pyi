@@ -92,6 +92,8 @@ class AttachRequest(_message.Message):
     CONFIGURATION_FIELD_NUMBER: _builtins.int
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name: 1 to 200 bytes, without `/`, `@-@` and control characters. Required."""
     application_id: _builtins.str
@@ -101,9 +103,17 @@ class AttachRequest(_message.Message):
     """
     client: _builtins.str
     """The client library and its version, for the log: `sidekeeper-python/0.1.0`. At most 128 bytes."""
+    weight: _builtins.int
+    """How many items the instance gets in proportion to others, when all instances are sidecars: 1 to 1000. Zero: 1."""
     @_builtins.property
     def configuration(self) -> _job_pb2.JobConfiguration:
         """The job's configuration. Absent: the one in the sidecar's configuration directory, else the registry's."""
+
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the instance has that items may ask for (`sidekeeper.item-labels`), when all instances are sidecars. At most
+        32, each of 1 to 64 characters of `[A-Za-z0-9_.:/-]`.
+        """
 
     def __init__(
         self,
@@ -112,10 +122,12 @@ class AttachRequest(_message.Message):
         configuration: _job_pb2.JobConfiguration | None = ...,
         application_id: _builtins.str = ...,
         client: _builtins.str = ...,
+        weight: _builtins.int = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "client", b"client", "configuration", b"configuration", "job_name", b"job_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "client", b"client", "configuration", b"configuration", "job_name", b"job_name", "labels", b"labels", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
