@@ -47,6 +47,9 @@ WAKE = 1.0
 #: that was due together with it, and one of a new owner.
 BEFORE_MAKING_UP = 2
 
+#: How long before it is told an execution may have been decided on, in seconds: a fire that comes meanwhile is missed.
+DECIDING = 0.5
+
 ENDS = ("end", "cancelled", "refused")
 
 
@@ -307,7 +310,7 @@ class Judge:
                 if one.outcome == "end" and begun.issuperset(fire for fire in fires if since < fire <= one.fired):
                     near = [other for other in executions if -8 < other.start - one.start < 1]
                     problems.append(Problem("surplus", f"item {item} was made up for, but not missed: {one}", near))
-                since = one.fired
+                since = one.fired - DECIDING
         return problems
 
     def missing(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
