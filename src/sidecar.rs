@@ -19,6 +19,7 @@ use crate::api::assignment::Assignments;
 use crate::api::job::Jobs;
 use crate::api::participant::Participants;
 use crate::api::server::{self, Health, Listener, Services};
+use crate::api::sidecar::Sidecars;
 use crate::config::{Config, ListenAddress};
 use crate::coordination::participant::Wakeup;
 use crate::coordination::settings::schedule_check;
@@ -117,6 +118,7 @@ impl Sidecar {
             participants: Participants::new(hub.clone(), files),
             assignments: Assignments::new(shared.clone()),
             jobs: Jobs::new(hub.clone(), drained.clone()),
+            sidecars: Sidecars::new(hub.clone(), draining.clone(), config.drain_timeout),
         };
         let mut endpoints = Vec::new();
         let mut server_tasks = Vec::new();
@@ -155,25 +157,27 @@ impl Sidecar {
     }
 
     /// Drains: leaves the schedule, lets executions finish until the drain timeout, leaves the registry without
-    /// traces. `hurry` ends the drain at once.
-    pub async fn drain(self, hurry: watch::Receiver<bool>) {
+    /// traces. When `hurry` becomes true, executions are told to stop at once and have two seconds to be reported; the
+    /// registry is left without traces all the same.
+    pub async fn drain(self, mut hurry: watch::Receiver<bool>) {
         info!(timeout = ?self.config.drain_timeout, "draining");
         self.draining.send_replace(true);
-        let deadline = self.hub.shared().clock.now().mono.saturating_add(self.config.drain_timeout);
-        self.hub.drain(deadline, hurry.clone()).await;
-        self.stop.send_replace(true);
-        let mut hurry = hurry;
-        let stopped = async {
-            // The session is closed before the process ends, so that nothing of ours waits for its timeout. A task
-            // that panicked has nothing left to wait for.
-            let _ = self.session_task.await;
-            for task in self.server_tasks {
-                let _ = task.await;
-            }
+        let clock = &self.hub.shared().clock;
+        let deadline = clock.now().mono.saturating_add(self.config.drain_timeout);
+        let drained = tokio::select! {
+            biased; // What is done is done, whatever else is asked for.
+            drained = self.hub.drain(deadline) => drained,
+            () = session::becomes(&mut hurry, true) => self.hub.drain(clock.now().mono).await,
         };
-        tokio::select! {
-            () = stopped => {}
-            _ = hurry.wait_for(|hurry| *hurry) => {}
+        for (job, instance) in drained.remaining {
+            warn!(job.name = %job, instance.id = %instance, "not left in time; its nodes go with the session");
+        }
+        self.stop.send_replace(true);
+        // The session is closed before the process ends, so that nothing of ours waits for its timeout. Both are
+        // bounded, so a signal has nothing to speed up here. A task that panicked has nothing left to wait for.
+        let _ = self.session_task.await;
+        for task in self.server_tasks {
+            let _ = task.await;
         }
     }
 }

@@ -21,12 +21,13 @@ use super::convert;
 pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp) -> proto::AttachResponse {
     let trace = told.trace;
     let event = match told.event {
-        Event::Attached { instance, configuration } => Message::Attached(proto::Attached {
+        Event::Attached { instance, configuration, resumed } => Message::Attached(proto::Attached {
             attachment_id: attachment_id.to_owned(),
             instance_id: instance.to_string(),
             job_name: job.to_string(),
             configuration: Some(configuration_message(&configuration)),
             sidecar_version: env!("CARGO_PKG_VERSION").to_owned(),
+            resumed_execution_ids: resumed,
         }),
         Event::AssignmentChanged { assignment, added, revoked, leader, reason } => {
             Message::AssignmentChanged(proto::AssignmentChanged {
@@ -56,6 +57,7 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp
                 job_name: job.to_string(),
                 attempt: execute.attempt,
                 checkpoint: execute.checkpoint.map(|data| data.to_vec()),
+                resumed: execute.resumed,
             })
         }
         Event::Cancel { execution_id, item, reason } => Message::Cancel(proto::Cancel {

@@ -7,4 +7,5 @@ pub mod job;
 pub mod participant;
 pub mod refusals;
 pub mod server;
+pub mod sidecar;
 pub mod status;

@@ -155,6 +155,15 @@ impl ParticipantService for Participants {
         Ok(Response::new(proto::AcknowledgeAssignmentResponse {}))
     }
 
+    async fn detach(
+        &self,
+        request: Request<proto::DetachRequest>,
+    ) -> Result<Response<proto::DetachResponse>, Status> {
+        let left = self.hub.detach(&request.get_ref().attachment_id).await;
+        left.map_err(|error| status::of_call(&error))?;
+        Ok(Response::new(proto::DetachResponse {}))
+    }
+
     async fn report_progress(
         &self,
         request: Request<proto::ReportProgressRequest>,

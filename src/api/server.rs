@@ -16,11 +16,13 @@ use crate::proto;
 use crate::proto::assignment_service_server::AssignmentServiceServer;
 use crate::proto::job_service_server::JobServiceServer;
 use crate::proto::participant_service_server::ParticipantServiceServer;
+use crate::proto::sidecar_service_server::SidecarServiceServer;
 
 use super::assignment::Assignments;
 use super::job::Jobs;
 use super::participant::Participants;
 use super::refusals::LogRefusals;
+use super::sidecar::Sidecars;
 
 /// How often a silent connection is probed, so that an application that hangs with its host is noticed.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
@@ -32,8 +34,13 @@ const STREAMS_MAX: u32 = 20_000;
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Whose health is told; the empty name is the sidecar as a whole.
-const SERVICES: [&str; 4] =
-    ["", "sidekeeper.v1.ParticipantService", "sidekeeper.v1.AssignmentService", "sidekeeper.v1.JobService"];
+const SERVICES: [&str; 5] = [
+    "",
+    "sidekeeper.v1.ParticipantService",
+    "sidekeeper.v1.AssignmentService",
+    "sidekeeper.v1.JobService",
+    "sidekeeper.v1.SidecarService",
+];
 
 /// Where applications reach the sidecar.
 #[derive(Debug)]
@@ -92,6 +99,8 @@ pub struct Services {
     pub assignments: Assignments,
     /// For operators.
     pub jobs: Jobs,
+    /// For those who start and stop the sidecar.
+    pub sidecars: Sidecars,
 }
 
 /// Sets what the health service says.
@@ -145,7 +154,8 @@ pub fn router(services: Services) -> Result<(Served, Health), tonic_reflection::
         .add_service(
             AssignmentServiceServer::new(services.assignments).max_decoding_message_size(MESSAGE_BYTES_MAX),
         )
-        .add_service(JobServiceServer::new(services.jobs).max_decoding_message_size(MESSAGE_BYTES_MAX));
+        .add_service(JobServiceServer::new(services.jobs).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(SidecarServiceServer::new(services.sidecars));
     Ok((router, Health { reporter }))
 }
 

@@ -4,6 +4,7 @@
 //! and configuration cannot disagree.
 
 mod cancel;
+mod drain;
 mod endpoint;
 mod run;
 mod serve;
@@ -39,7 +40,7 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serves applications until SIGTERM or SIGINT, then drains; a second signal ends the drain at once.
+    /// Serves applications until SIGTERM or SIGINT, then drains; a second signal has executions stop at once.
     Serve(ConfigArgs),
     /// Runs a command with a sidecar of its own, and ends as the command ends.
     ///
@@ -61,6 +62,12 @@ enum Command {
     /// Prints what was told to stop, and does not wait for it. The next fire executes the items as usual. Exit status: 0
     /// if the sidecar has answered, 1 if it refused or could not be reached.
     Cancel(cancel::CancelArgs),
+    /// Has all instances of one sidecar leave, and returns when they have left; for what runs before a stop.
+    ///
+    /// Running executions may finish until the timeout, then they are told to stop. The sidecar goes on, and is not ready,
+    /// until it is told to stop. Exit status: 0 if everybody has left, 1 if not, or if the sidecar refused or could not be
+    /// reached, 64 if the command line is wrong.
+    Drain(drain::DrainArgs),
     /// Prints a completion script for a shell to standard output.
     Completions {
         /// For which shell.
@@ -186,6 +193,7 @@ impl Cli {
             Command::Watch(args) => with_runtime(|runtime| runtime.block_on(watch::watch(args))),
             Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),
             Command::Cancel(args) => with_runtime(|runtime| runtime.block_on(cancel::cancel(args))),
+            Command::Drain(args) => with_runtime(|runtime| runtime.block_on(drain::drain(args))),
             Command::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "sidekeeper", &mut script);

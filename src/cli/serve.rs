@@ -49,7 +49,7 @@ pub(super) async fn serve(config: Config) -> Result<ExitCode, Failure> {
     );
 
     let signal = stop.next().await;
-    tracing::info!(signal, "draining; a second signal ends it at once");
+    tracing::info!(signal, "draining; a second signal has executions stop at once");
     let (hurry, hurried) = watch::channel(false);
     let mut drained = pin!(sidecar.drain(hurried));
     loop {
@@ -57,7 +57,7 @@ pub(super) async fn serve(config: Config) -> Result<ExitCode, Failure> {
             biased; // What is done is done, whatever else is asked for.
             () = &mut drained => break,
             signal = stop.next() => {
-                tracing::warn!(signal, "ending the drain");
+                tracing::warn!(signal, "hurrying: executions are told to stop");
                 hurry.send_replace(true);
             }
         }

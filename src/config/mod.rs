@@ -19,6 +19,7 @@ use nix::net::if_::InterfaceFlags;
 use self::settings::Setting;
 pub use self::source::{FILE_VARIABLE, Flags, Problem, Sources};
 use self::source::{File, Given, Origin};
+pub use self::value::DRAIN_TIMEOUT_MAX;
 
 /// What a sidecar is to do. All values are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,6 +153,11 @@ impl fmt::Display for ConfigError {
         write!(f, "the configuration has {} problems:", self.problems.len())?;
         self.problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
     }
+}
+
+/// Reads a drain timeout as the setting is written; the error says what is wrong and what is allowed.
+pub fn drain_timeout(text: &str) -> Result<Duration, String> {
+    value::duration(text, &value::DRAIN)
 }
 
 /// Makes a configuration, or tells everything that is wrong.

@@ -31,7 +31,9 @@ pub(super) const CONNECTION: Range =
 /// Requests, and applications: long enough for a slow disk or a garbage collection, and always bounded.
 pub(super) const ANSWER: Range = range(Duration::from_millis(100), Duration::from_secs(600), "100ms to 10m");
 /// Zero means that executions are cancelled at once.
-pub(super) const DRAIN: Range = range(Duration::ZERO, Duration::from_secs(3600), "0s to 1h");
+pub(super) const DRAIN: Range = range(Duration::ZERO, DRAIN_TIMEOUT_MAX, "0s to 1h");
+/// The longest time that executions may be given when the sidecar is told to stop.
+pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
 const fn range(from: Duration, to: Duration, words: &'static str) -> Range {
     Range { from, to, words }

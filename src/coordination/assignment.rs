@@ -42,6 +42,13 @@ impl Told {
         self.revision = None;
     }
 
+    /// Forgets what a stream was told: there is another one. What was acknowledged stays so.
+    pub(super) fn renew(&mut self) {
+        let (acknowledged, session) = (self.acknowledged, self.session);
+        let problems = std::mem::take(&mut self.problems);
+        *self = Self { acknowledged, session, problems, ..Self::default() };
+    }
+
     /// The items that were told and may be executed.
     pub(super) fn executable(&self) -> impl Iterator<Item = &AssignedItem> {
         self.assignment.iter().flat_map(|assignment| &assignment.items).filter(|item| !item.disabled)
@@ -58,7 +65,9 @@ impl Told {
 impl Participant {
     /// Tells what has changed.
     pub(super) fn tell(&mut self, now: Now) {
-        if !self.view.is_loaded() || !matches!(self.phase, Phase::Active | Phase::Draining { .. }) {
+        if !self.view.is_loaded()
+            || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
+        {
             return;
         }
         let Some(settings) = &self.settings else { return };
@@ -73,8 +82,10 @@ impl Participant {
         if !self.told.attached {
             self.told.attached = true;
             let instance = self.identity.instance.clone();
-            self.tell_event(Event::Attached { instance, configuration: Arc::clone(&configuration) });
+            let (resumed, configuration) = (self.resumable_executions(), Arc::clone(&configuration));
+            self.tell_event(Event::Attached { instance, configuration: Arc::clone(&configuration), resumed });
             self.tell_assignment(now, Some(AssignmentReason::Attached));
+            self.tell_open_executions(now);
             if !problems.is_empty() {
                 self.tell_event(Event::JobChanged { configuration, problems });
             }

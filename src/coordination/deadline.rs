@@ -120,7 +120,7 @@ impl Participant {
     /// Stops what has run for too long, and leaves if the application does not obey.
     pub(super) fn enforce_deadlines(&mut self, now: Now) {
         self.begin_grace(now);
-        while matches!(self.phase, Phase::Joining | Phase::Active | Phase::Draining { .. })
+        while !matches!(self.phase, Phase::Leaving(_) | Phase::Ended)
             && let Some(number) = self.executions.deadlines.pop(now.mono)
         {
             let Some(item) = self.executions.by_number.get(&number).copied() else { continue };

@@ -18,17 +18,22 @@ use super::sharding::TRANSACTION_BYTES_MAX;
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
 
 impl Participant {
-    /// The sidecar is stopping.
+    /// The sidecar is stopping. May come again: the earliest deadline counts, and who was told to stop stays told.
     pub(super) fn drain(&mut self, now: Now, deadline: Duration) {
-        if !matches!(self.phase, Phase::Joining | Phase::Active | Phase::Draining { .. }) {
-            return;
-        }
+        let reason = match &self.phase {
+            Phase::Joining | Phase::Active => EndReason::Drained,
+            // Nobody can attach any more, so nobody comes back.
+            Phase::Away { .. } => return self.leave(EndReason::Drained),
+            Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended => return,
+            Phase::Draining { deadline: Some(known), .. } if *known <= deadline => return,
+            // An operator's stop stays one: the application must not come back by itself.
+            Phase::Draining { reason, .. } => reason.clone(),
+        };
         if self.told.attached {
             let remaining = deadline.saturating_sub(now.mono);
             self.tell_event(Event::Draining { remaining });
         }
-        let (deadline, reason) = (Some(deadline), EndReason::Drained);
-        self.phase = Phase::Draining { deadline, reason, cancelled: false };
+        self.phase = Phase::Draining { deadline: Some(deadline), reason, cancelled: false };
     }
 
     /// Leaves without waiting for anything.

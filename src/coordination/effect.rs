@@ -298,6 +298,8 @@ pub enum Event {
         instance: InstanceId,
         /// The configuration in force.
         configuration: Arc<JobConfiguration>,
+        /// The executions of an earlier stream that are still open; they are told again.
+        resumed: Vec<String>,
     },
     /// What it owns.
     AssignmentChanged {
@@ -470,4 +472,6 @@ pub struct Execute {
     pub deadline: Option<Timestamp>,
     /// The token.
     pub token: FencingToken,
+    /// Whether it was told on an earlier stream already.
+    pub resumed: bool,
 }

@@ -44,6 +44,8 @@ pub(super) struct Execution {
     pub(super) ending: Option<Ending>,
     /// Until when it may go on.
     pub(super) limit: Limit,
+    /// What the application was told, for a stream that comes after this one.
+    pub(super) told: Option<Box<Execute>>,
     /// Reports that wait for it: the ticket and the place in its answer.
     pub(super) waiting: Vec<(Ticket, usize)>,
 }
@@ -142,8 +144,8 @@ impl Executions {
         self.last_number += 1;
         let number = self.last_number;
         let taken_over = planned.is_first_of(Source::Failover);
-        let (state, ending, waiting) = (State::Running, None, Vec::new());
-        let execution = Execution { number, state, taken_over, planned, ending, limit, waiting };
+        let (state, ending, told, waiting) = (State::Running, None, None, Vec::new());
+        let execution = Execution { number, state, taken_over, planned, ending, limit, told, waiting };
         self.open.insert(item, execution);
         self.deadlines.watch(number, limit);
         self.by_number.insert(number, item);
@@ -299,7 +301,7 @@ impl Participant {
             let execution_id = self.executions.open(item, planned, limit);
             let checkpoint = self.checkpoints.take_along(item, planned.scheduled);
             self.ledger.started(item, planned);
-            self.tell_event(Event::Execute(Execute {
+            let execute = Execute {
                 execution_id,
                 item,
                 parameter: settings.parameter(item).map(str::to_owned),
@@ -312,7 +314,12 @@ impl Participant {
                 fired: now.wall,
                 deadline: timeout.and_then(|timeout| now.wall.checked_add(timeout).ok()),
                 token,
-            }));
+                resumed: false,
+            };
+            if let Some(open) = self.executions.open.get_mut(&item) {
+                open.told = Some(Box::new(execute.clone()));
+            }
+            self.tell_event(Event::Execute(execute));
         }
     }
 

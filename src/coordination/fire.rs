@@ -192,7 +192,9 @@ pub(super) fn latest_until(
 impl Participant {
     /// Follows the schedule, and decides what each fire means for each item.
     pub(super) fn fire(&mut self, now: Now) {
-        if !self.told.attached || !matches!(self.phase, Phase::Active | Phase::Draining { .. }) {
+        if !self.told.attached
+            || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
+        {
             return;
         }
         let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());

@@ -173,7 +173,7 @@ impl Participant {
     pub(super) fn plan_handoff(&mut self, now: Now) {
         let leads = self.is_registered() && self.is_leader() && self.is_enabled();
         if !leads
-            || !matches!(self.phase, Phase::Active | Phase::Draining { .. })
+            || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
             || self.view.is_resharding()
         {
             return;

@@ -113,8 +113,12 @@ pub enum Input {
     Cancel(Ticket, Option<BTreeSet<Item>>),
     /// The application has taken note of an assignment.
     Acknowledge(Ticket, Generation),
-    /// The application is gone: its stream ended.
+    /// The application's stream has broken: it is gone, or will be back.
     Detached,
+    /// The application has a stream again, before its participant has left.
+    Reattached,
+    /// The application is gone for good: it said so, or another participant takes this one's place.
+    Left,
     /// The sidecar is stopping: leave in peace until the deadline (on the monotonic clock).
     Drain {
         /// When executions that still run are cancelled; monotonic.

@@ -10,8 +10,8 @@
 //! to change hands, and when?), `nudge` (whom has a Java leader forgotten?), `failover` (what did they leave unfinished?),
 //! [`ledger`] (what has been started?), [`fire`] (what is due?), `relay` (whose turn is it?), `trigger` (what was asked
 //! for?), `retry` (what is tried again?), `guarantee` (who acts for all?), [`execution`] (what starts?), `clock_check` (is
-//! our clock right?), [`progress`] (how far is it?),
-//! [`completion`] (what has ended?), `deadline` (what has run for too long?), [`departure`] (how do we leave?).
+//! our clock right?), [`progress`] (how far is it?), [`completion`] (what has ended?), `deadline` (what has run for too
+//! long?), `grace` (what if the application's stream breaks?), [`departure`] (how do we leave?).
 
 pub mod assignment;
 mod clock_check;
@@ -28,6 +28,7 @@ mod failover;
 pub mod fire;
 pub mod fleet;
 mod gate;
+mod grace;
 mod guarantee;
 pub mod handoff;
 pub mod input;

@@ -63,6 +63,8 @@ pub struct Request {
     pub class: Option<String>,
     /// What the other sidecars are to know of it.
     pub profile: Profile,
+    /// Whether another stream of the same application can be known as the next one of this.
+    pub resumable: bool,
 }
 
 /// The session with the registry.
@@ -83,6 +85,11 @@ pub(super) enum Phase {
     Joining,
     /// An instance.
     Active,
+    /// An instance whose application has no stream (see [`super::grace`]).
+    Away {
+        /// How long that may last; monotonic. `None`: it has one again, and has not been told anything yet.
+        until: Option<Duration>,
+    },
     /// Starts nothing more, and leaves when nothing runs.
     Draining {
         /// When it stops waiting; monotonic. `None`: it has a reason to wait for as long as it takes.
@@ -200,6 +207,7 @@ impl Participant {
         if self.phase != Phase::Ended {
             self.compile_settings();
             self.notice_removal(now);
+            self.mind_grace(now);
             self.register(now);
             self.announce(now);
             self.tell(now);
@@ -238,7 +246,7 @@ impl Participant {
         }
         let drain = match &self.phase {
             Phase::Draining { deadline, .. } => *deadline,
-            Phase::Joining | Phase::Active | Phase::Leaving(_) | Phase::Ended => None,
+            Phase::Joining | Phase::Active | Phase::Away { .. } | Phase::Leaving(_) | Phase::Ended => None,
         };
         let retries = [
             self.pending.next_retry(now.mono),
@@ -254,6 +262,7 @@ impl Participant {
             self.checkpoints.next_retry(now.mono),
             self.removal_settles(),
             self.lease.end(),
+            self.grace_ends(),
             drain,
         ];
         let mono = retries.into_iter().flatten().filter(|at| *at > now.mono).min();
@@ -308,7 +317,9 @@ impl Participant {
             Input::Report(ticket, results) => self.report(ticket, &results),
             Input::Cancel(ticket, items) => self.cancel_by_operator(ticket, items.as_ref()),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
-            Input::Detached => self.leave(EndReason::Detached),
+            Input::Detached => self.detach(now),
+            Input::Reattached => self.reattach(),
+            Input::Left => self.leave(EndReason::Detached),
             Input::Drain { deadline } => self.drain(now, deadline),
         }
     }
@@ -494,6 +505,9 @@ impl Participant {
 
     /// Tells the application something.
     pub(super) fn tell_event(&mut self, event: Event) {
-        self.effects.push(Effect::Tell(event));
+        // Who is away, or was, is told everything on return.
+        if !matches!(self.phase, Phase::Away { .. }) {
+            self.effects.push(Effect::Tell(event));
+        }
     }
 }

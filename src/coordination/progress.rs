@@ -22,6 +22,7 @@ use crate::tree::{CommitError, Error, NodeKind, Operation, Transaction};
 use super::deadline::Limit;
 use super::effect::{Answer, Effect, Purpose, Refusal};
 use super::execution::State;
+use super::fire::Planned;
 use super::input::{Now, ProgressReport, Ticket};
 use super::participant::Participant;
 use super::sharding::TRANSACTION_BYTES_MAX;
@@ -136,6 +137,12 @@ impl Checkpoints {
             self.latest.remove(&item);
         }
         data
+    }
+
+    /// From where an execution that is open could go on in another process.
+    pub(super) fn reached(&self, item: Item, planned: Planned) -> Option<Arc<[u8]>> {
+        let reached = self.latest.get(&item).filter(|reached| reached.is_for(planned.scheduled));
+        reached.map(|reached| Arc::clone(&reached.data))
     }
 
     /// Puts back what was not written, unless something newer waits.

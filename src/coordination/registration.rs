@@ -75,6 +75,8 @@ impl Participant {
             }
             // The rest of the job may go after our node.
             Phase::Draining { reason: known @ EndReason::Stopped, .. } => *known = reason,
+            // There is nobody who could end what runs.
+            Phase::Away { .. } => self.leave(reason),
             Phase::Joining | Phase::Draining { .. } | Phase::Leaving(_) | Phase::Ended => {}
         }
     }

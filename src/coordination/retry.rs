@@ -104,6 +104,8 @@ impl Participant {
         }
         let why = match self.phase {
             Phase::Active => None,
+            // They wait for the application to come back, like everything else.
+            Phase::Away { .. } => return,
             Phase::Joining | Phase::Draining { .. } | Phase::Leaving(_) | Phase::Ended => {
                 Some("the instance is leaving")
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -10,7 +11,7 @@ use crate::elasticjob::execution_policy::{self, ExecutionPolicy};
 use crate::elasticjob::handoff_policy::{self, HandoffPolicy};
 use crate::elasticjob::once_listener::{self, OnceListener};
 use crate::elasticjob::validate::ScheduleCheck;
-use crate::elasticjob::{item_parameters, strategy};
+use crate::elasticjob::{grace, item_parameters, strategy};
 use crate::job::{Item, JobConfiguration, ShardingStrategy};
 use crate::quartz::{self, Expression};
 
@@ -64,6 +65,8 @@ pub struct Settings {
     pub policy: ExecutionPolicy,
     /// How items change hands among sidecars.
     pub handoff: HandoffPolicy,
+    /// How long an instance may stay when its application's stream has broken.
+    pub grace: Duration,
     /// What is wrong, each with the setting's name.
     pub problems: Vec<String>,
 }
@@ -91,7 +94,28 @@ impl Settings {
         let (handoff, wrong) = handoff_policy::of(&configuration);
         problems.extend(wrong);
         let schedule = schedule.filter(|_| !handoff.continuous);
-        Self { configuration, schedule, parameters, strategy, once_listener, policy, handoff, problems }
+        let (mut grace, problem) = grace::of(&configuration);
+        problems.extend(problem);
+        if once_listener.is_some() && !grace.is_zero() {
+            // All instances wait for each other around each fire, so one that is away would hold up all of them.
+            grace = Duration::ZERO;
+            problems.push(format!(
+                "props `{}` is ignored: the job has `{}`",
+                grace::PROPERTY,
+                once_listener::ENABLED_PROPERTY
+            ));
+        }
+        Self {
+            configuration,
+            schedule,
+            parameters,
+            strategy,
+            once_listener,
+            policy,
+            handoff,
+            grace,
+            problems,
+        }
     }
 
     /// An item's parameter.

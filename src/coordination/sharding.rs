@@ -113,7 +113,7 @@ impl Participant {
     /// Divides the items, if we lead and it is due.
     pub(super) fn shard(&mut self, now: Now) {
         let leads = self.is_registered() && self.is_leader() && self.is_enabled();
-        if !leads || !matches!(self.phase, Phase::Active | Phase::Draining { .. }) {
+        if !leads || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. }) {
             self.sharding = Sharding::default();
             return;
         }

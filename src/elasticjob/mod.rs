@@ -8,6 +8,7 @@ pub mod config_yaml;
 pub mod dump;
 pub mod duration_text;
 pub mod execution_policy;
+pub mod grace;
 pub mod handoff_policy;
 pub mod instance_yaml;
 pub mod item_parameters;

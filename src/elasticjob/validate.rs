@@ -5,7 +5,9 @@
 
 use crate::elasticjob::item_parameters::ItemParametersError;
 use crate::elasticjob::strategy::STRATEGY_PROPERTY;
-use crate::elasticjob::{config_yaml, execution_policy, handoff_policy, item_parameters, once_listener};
+use crate::elasticjob::{
+    config_yaml, execution_policy, grace, handoff_policy, item_parameters, once_listener,
+};
 use crate::job::{JobConfiguration, NameError, SHARDING_TOTAL_COUNT_MAX, ShardingStrategy};
 
 /// Bytes in the longest job parameter: it is handed to each execution.
@@ -25,7 +27,7 @@ const GIVEN_CHARS_MAX: usize = 80;
 const OWN_PREFIX: &str = "sidekeeper.";
 
 /// Those of them that exist.
-const OWN_PROPERTIES: [&str; 14] = [
+const OWN_PROPERTIES: [&str; 15] = [
     STRATEGY_PROPERTY,
     once_listener::ENABLED_PROPERTY,
     once_listener::STARTED_PROPERTY,
@@ -40,6 +42,7 @@ const OWN_PROPERTIES: [&str; 14] = [
     handoff_policy::DEADLINE_PROPERTY,
     handoff_policy::OWNERSHIP_PROPERTY,
     handoff_policy::ITEM_LABELS_PROPERTY,
+    grace::PROPERTY,
 ];
 
 /// A field that was refused.
@@ -200,7 +203,8 @@ fn check_props(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
         } else if key != STRATEGY_PROPERTY {
             let checked = once_listener::check(key, value)
                 .and_then(|()| execution_policy::check(key, value))
-                .and_then(|()| handoff_policy::check(key, value));
+                .and_then(|()| handoff_policy::check(key, value))
+                .and_then(|()| grace::check(key, value));
             if let Err(allowed) = checked {
                 errors.push(FieldError::new(&field, value, allowed));
             }

@@ -1,4 +1,4 @@
-//! Who is attached: starts a participant for each stream, finds it again for its calls, and drains all of them.
+//! Who is attached: starts a participant for each stream, and finds it again for its calls.
 //!
 //! Decides only what concerns more than one participant of this sidecar: whether configurations conflict, and which
 //! stream is the successor of which.
@@ -27,8 +27,6 @@ use super::session::Current;
 
 /// Streams that may be open at once. Each costs some tens of kilobytes.
 const ATTACHMENTS_MAX: usize = 10_000;
-/// How long a stream waits for its predecessor to leave the registry.
-const PREDECESSOR_LEAVES: Duration = Duration::from_secs(5);
 /// How long a reporter waits for its result to be recorded while the registry is away; then it reports again.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// Characters of an application id that appear in its instance id: Java's trace tables hold 255 bytes for a task id,
@@ -145,21 +143,24 @@ pub struct Shared {
     pub slow_application_timeout: Duration,
 }
 
-struct Attachment {
-    job: JobName,
-    instance: InstanceId,
-    application_id: String,
-    configuration: Option<Arc<JobConfiguration>>,
+pub(super) struct Attachment {
+    pub(super) job: JobName,
+    pub(super) instance: InstanceId,
+    pub(super) application_id: String,
+    pub(super) configuration: Option<Arc<JobConfiguration>>,
+    pub(super) class: Option<String>,
+    pub(super) profile: Profile,
+    /// What distinguishes the participant, whose attachment's id changes with each stream that takes it over.
     execution_prefix: String,
-    handle: Handle,
+    pub(super) handle: Handle,
 }
 
 #[derive(Default)]
-struct Inner {
-    attachments: BTreeMap<String, Attachment>,
+pub(super) struct Inner {
+    pub(super) attachments: BTreeMap<String, Attachment>,
     /// What makes an application's instance ids unique, and how many streams use it.
     uniques: BTreeMap<String, String>,
-    draining: bool,
+    pub(super) draining: bool,
 }
 
 /// Who is attached. Clones share it.
@@ -167,7 +168,7 @@ struct Inner {
 pub struct Hub {
     shared: Shared,
     inner: Arc<Mutex<Inner>>,
-    count: Arc<watch::Sender<usize>>,
+    pub(super) count: Arc<watch::Sender<usize>>,
 }
 
 impl Hub {
@@ -182,7 +183,7 @@ impl Hub {
         &self.shared
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,7 +191,9 @@ impl Hub {
     pub async fn attach(&self, attach: Attach) -> Result<(String, Outlet), AttachError> {
         // Looked up before the predecessor goes: its successor is the same instance.
         let predecessor = self.lock().uniques.get(&attach.application_id).cloned();
-        self.replace_predecessor(&attach).await?;
+        if let Some(resumed) = self.replace_predecessor(&attach).await? {
+            return Ok(resumed);
+        }
         let attachment_id = self.shared.clock.unguessable();
         let execution_prefix: String = self.shared.clock.unguessable().chars().take(16).collect();
         let mut inner = self.lock();
@@ -206,8 +209,9 @@ impl Hub {
         };
         let request = Request {
             configuration: attach.configuration.clone(),
-            class: attach.class,
-            profile: attach.profile,
+            class: attach.class.clone(),
+            profile: attach.profile.clone(),
+            resumable: !attach.application_id.is_empty(),
         };
         let span = tracing::info_span!("job", job.name = %attach.job, instance.id = %identity.instance);
         span.in_scope(|| tracing::info!(client = attach.client, "attached"));
@@ -225,16 +229,18 @@ impl Hub {
             instance,
             application_id: attach.application_id,
             configuration: attach.configuration,
-            execution_prefix,
+            class: attach.class,
+            profile: attach.profile,
+            execution_prefix: execution_prefix.clone(),
             handle,
         };
         inner.attachments.insert(attachment_id.clone(), attachment);
         self.count.send_replace(inner.attachments.len());
         drop(inner);
-        let (hub, id) = (self.clone(), attachment_id.clone());
+        let hub = self.clone();
         let task = async move {
             runner.run().await;
-            hub.remove(&id);
+            hub.remove(&execution_prefix);
         };
         #[expect(
             clippy::disallowed_methods,
@@ -244,32 +250,13 @@ impl Hub {
         Ok((attachment_id, outlet))
     }
 
-    /// Ends an earlier stream of the same application for the same job, and waits until it has left.
-    async fn replace_predecessor(&self, attach: &Attach) -> Result<(), AttachError> {
-        if attach.application_id.is_empty() {
-            return Ok(());
-        }
-        let predecessor = self
-            .lock()
-            .attachments
-            .values()
-            .find(|other| other.job == attach.job && other.application_id == attach.application_id)
-            .map(|other| other.handle.clone());
-        let Some(mut predecessor) = predecessor else { return Ok(()) };
-        // If it has ended meanwhile, that is what we want.
-        let _ = predecessor.commands.send(Command::Replace).await;
-        let deadline = self.shared.clock.now().mono.saturating_add(PREDECESSOR_LEAVES);
-        tokio::select! {
-            _ = predecessor.over.wait_for(|over| *over) => Ok(()),
-            () = self.shared.clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }) => {
-                Err(AttachError::PredecessorStays(attach.job.clone()))
-            }
-        }
-    }
-
-    fn remove(&self, attachment_id: &str) {
+    /// Forgets a participant that is over.
+    fn remove(&self, execution_prefix: &str) {
         let mut inner = self.lock();
-        if let Some(gone) = inner.attachments.remove(attachment_id)
+        let mut attachments = inner.attachments.iter();
+        let id = attachments.find(|(_, other)| other.execution_prefix == execution_prefix);
+        let id = id.map(|(id, _)| id.clone());
+        if let Some(gone) = id.and_then(|id| inner.attachments.remove(&id))
             && !inner.attachments.values().any(|other| other.application_id == gone.application_id)
         {
             inner.uniques.remove(&gone.application_id);
@@ -299,6 +286,12 @@ impl Hub {
             }
             answer => answer,
         }
+    }
+
+    /// Has a participant leave, because its application says so.
+    pub async fn detach(&self, attachment_id: &str) -> Result<(), CallError> {
+        let handle = self.commands(attachment_id)?;
+        handle.commands.send(Command::Leave).await.map_err(|_| CallError::Ended)
     }
 
     /// Takes note of an acknowledgement.
@@ -383,28 +376,6 @@ impl Hub {
         let prefix = execution_id.rsplit_once('-').map_or(execution_id, |(prefix, _)| prefix);
         let inner = self.lock();
         inner.attachments.iter().any(|(id, other)| id != attachment_id && other.execution_prefix == prefix)
-    }
-
-    /// Lets nobody attach any more, and drains everybody until the deadline (monotonic). Comes back when the last one
-    /// has left, or when `hurry` becomes true.
-    pub async fn drain(&self, deadline: Duration, mut hurry: watch::Receiver<bool>) {
-        let handles: Vec<_> = {
-            let mut inner = self.lock();
-            inner.draining = true;
-            inner.attachments.values().map(|attachment| attachment.handle.clone()).collect()
-        };
-        for handle in handles {
-            // One that has ended has nothing to drain.
-            let _ = handle.commands.send(Command::Drain(deadline)).await;
-        }
-        let mut count = self.count.subscribe();
-        // Leaving takes round trips after the deadline; a registry that is away must not hold up the exit for ever.
-        let last = deadline.saturating_add(PREDECESSOR_LEAVES);
-        tokio::select! {
-            _ = count.wait_for(|count| *count == 0) => {}
-            _ = hurry.wait_for(|hurry| *hurry) => {}
-            () = self.shared.clock.sleep_until(Wakeup { wall: None, mono: Some(last) }) => {}
-        }
     }
 }
 

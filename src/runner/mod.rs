@@ -2,11 +2,14 @@
 //!
 //! [`session`] keeps one session with the registry for the whole sidecar, [`lease`] proves it alive; [`participant`]
 //! runs one participant for each attached application stream; [`observer`] follows a job for those who only look;
-//! [`operator`] carries out what they command; [`hub`] knows who is attached; `watching` opens their watches;
+//! [`operator`] carries out what they command; [`hub`] knows who is attached, [`drain`] has all of them leave; `watching` opens their watches, `waiting` waits
+//! for the rest of what happens to them; `succession` hands one from a
+//! stream to the next;
 //! [`clock`] is the only reader of clocks and entropy.
 
 pub mod clock;
 mod commits;
+pub mod drain;
 mod held_latch;
 pub mod hub;
 mod latched;
@@ -18,4 +21,6 @@ pub mod operator;
 pub mod participant;
 pub mod session;
 pub mod snapshot;
+mod succession;
+mod waiting;
 mod watching;

@@ -1,9 +1,33 @@
-//! What the log is told of executions that are not what their schedule says. Decides nothing.
+//! What the log is told: of what applications are told, and of executions that are not what their schedule says. Decides
+//! nothing.
 
 use tracing::{info, warn};
 
-use crate::coordination::effect::RetryNews;
+use crate::coordination::effect::{Event, RetryNews};
 use crate::job::Item;
+
+/// Items of an assignment that are named in the log; their number is always.
+const ITEMS_LOGGED: usize = 100;
+
+/// What an application is told.
+pub(super) fn told(event: &Event) {
+    match event {
+        Event::AssignmentChanged { assignment, reason, leader, .. } => {
+            let items: Vec<_> =
+                assignment.items.iter().map(|assigned| assigned.item).take(ITEMS_LOGGED).collect();
+            let (generation, count) = (assignment.generation.0, assignment.items.len());
+            info!(generation, count, ?items, leader, ?reason, "assignment");
+        }
+        Event::SessionChanged { status, remaining_lease } => info!(?status, ?remaining_lease, "session"),
+        Event::Execute(_)
+        | Event::Attached { .. }
+        | Event::Cancel { .. }
+        | Event::LeadershipChanged(_)
+        | Event::JobChanged { .. }
+        | Event::CallListener(_)
+        | Event::Draining { .. } => {}
+    }
+}
 
 /// What becomes of an execution that has failed.
 pub(super) fn retry(item: Item, news: RetryNews) {

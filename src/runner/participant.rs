@@ -29,6 +29,7 @@ use super::commits::commit_in;
 use super::held_latch::HeldLatch;
 use super::lease::Lease;
 use super::session::Current;
+use super::waiting::{closed, room, session_changed};
 use super::watching::Watched;
 use super::{latched, ledger, news};
 
@@ -39,8 +40,6 @@ const COMMAND_QUEUE: usize = 256;
 const OUTBOX: usize = 64;
 /// Events that may wait besides one execution for each item: assignments, sessions, cancels.
 const BACKLOG_SPARE: usize = 1024;
-/// Items of an assignment that are named in the log; their number is always.
-const ITEMS_LOGGED: usize = 100;
 /// Inputs taken in one step at most, so that a flood of one kind cannot keep the others waiting.
 const INPUTS_PER_STEP: usize = 4096;
 
@@ -79,8 +78,16 @@ pub enum Command {
     Cancel(Option<BTreeSet<Item>>, oneshot::Sender<Answer>),
     /// Leave in peace until the deadline, monotonic.
     Drain(Duration),
-    /// Leave at once: another stream takes this one's place.
-    Replace,
+    /// The application has another stream. Go on with that, if the job lets it and it asks for the same, or else leave at
+    /// once.
+    Replace {
+        /// Whether it asks for the same.
+        same: bool,
+        /// Takes what the other stream is to read; `None`: it needs a participant of its own.
+        outlet: oneshot::Sender<Option<Outlet>>,
+    },
+    /// Leave at once: the application says that it does not come back.
+    Leave,
 }
 
 /// The sending ends of a running participant.
@@ -385,10 +392,18 @@ impl Runner {
                 inputs.push(Input::Cancel(ticket, items));
             }
             Command::Drain(deadline) => inputs.push(Input::Drain { deadline }),
-            Command::Replace => {
-                let _ = self.end.set(StreamEnd::Replaced);
-                inputs.push(Input::Detached);
+            Command::Replace { same, outlet } => {
+                let resumed = (same && self.core.may_resume()).then(|| self.replace_outlet());
+                if resumed.is_some() {
+                    inputs.push(Input::Reattached);
+                } else {
+                    let _ = self.end.set(StreamEnd::Replaced);
+                    inputs.push(Input::Left);
+                }
+                // A caller that has gone away leaves a stream that is broken.
+                let _ = outlet.send(resumed);
             }
+            Command::Leave => inputs.push(Input::Left),
         }
     }
 
@@ -487,6 +502,7 @@ impl Runner {
     }
 
     fn tell(&mut self, now: Now, event: Event) {
+        news::told(&event);
         let trace = self.trace(&event);
         if self.outbox.is_none() {
             return;
@@ -528,6 +544,15 @@ impl Runner {
         }
     }
 
+    /// Ends the application's stream, and opens another one for the same participant.
+    fn replace_outlet(&mut self) -> Outlet {
+        self.hang_up(StreamEnd::Replaced);
+        let (outbox, events) = mpsc::channel(OUTBOX);
+        self.outbox = Some(outbox);
+        self.end = Arc::default();
+        Outlet { events, end: Arc::clone(&self.end) }
+    }
+
     /// Ends the application's stream.
     fn hang_up(&mut self, end: StreamEnd) {
         // What was said first is the reason.
@@ -537,63 +562,22 @@ impl Runner {
         self.blocked_since = None;
     }
 
+    /// The trace of an execution that begins, or goes on with another stream.
     fn trace(&mut self, event: &Event) -> Option<(String, String)> {
-        match event {
-            Event::Execute(execute) if telemetry::is_tracing() => {
-                let span = tracing::info_span!(
-                    "execution",
-                    job.name = %self.identity.job,
-                    item = %execute.item,
-                    instance.id = %self.identity.instance,
-                    execution.id = %execute.execution_id,
-                    fencing.token = execute.token.0,
-                );
-                let trace = span.in_scope(telemetry::current_trace_context);
-                self.spans.insert(execute.execution_id.clone(), span);
-                trace
-            }
-            Event::AssignmentChanged { assignment, reason, leader, .. } => {
-                let items: Vec<_> =
-                    assignment.items.iter().map(|assigned| assigned.item).take(ITEMS_LOGGED).collect();
-                let (generation, count) = (assignment.generation.0, assignment.items.len());
-                info!(generation, count, ?items, leader, ?reason, "assignment");
-                None
-            }
-            Event::SessionChanged { status, remaining_lease } => {
-                info!(?status, ?remaining_lease, "session");
-                None
-            }
-            Event::Execute(_)
-            | Event::Attached { .. }
-            | Event::Cancel { .. }
-            | Event::LeadershipChanged(_)
-            | Event::JobChanged { .. }
-            | Event::CallListener(_)
-            | Event::Draining { .. } => None,
+        let Event::Execute(execute) = event else { return None };
+        if !telemetry::is_tracing() {
+            return None;
         }
-    }
-}
-
-async fn session_changed(session: &mut Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>) {
-    if let Some((_, state)) = session
-        && state.changed().await.is_ok()
-    {
-        return;
-    }
-    // Without a session, or when its state is final, only another session is news.
-    std::future::pending().await
-}
-
-async fn closed(outbox: Option<mpsc::Sender<Told>>) {
-    match outbox {
-        Some(outbox) => outbox.closed().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn room(outbox: Option<mpsc::Sender<Told>>) -> Option<mpsc::OwnedPermit<Told>> {
-    match outbox {
-        Some(outbox) => outbox.reserve_owned().await.ok(),
-        None => std::future::pending().await,
+        let span = self.spans.entry(execute.execution_id.clone()).or_insert_with(|| {
+            tracing::info_span!(
+                "execution",
+                job.name = %self.identity.job,
+                item = %execute.item,
+                instance.id = %self.identity.instance,
+                execution.id = %execute.execution_id,
+                fencing.token = execute.token.0,
+            )
+        });
+        span.in_scope(telemetry::current_trace_context)
     }
 }

@@ -19,6 +19,7 @@ mod dump;
 mod execute;
 mod failover;
 mod garbage;
+mod grace;
 mod ground;
 mod misfire;
 mod once;

@@ -24,7 +24,7 @@ async fn it_is_ready_with_a_session_and_not_while_it_drains() {
     let mut app = host.attach(request(ticking(1))).await;
     let mut health = HealthClient::new(host.connect().await);
     let mut streams = Vec::new();
-    for service in ["", "sidekeeper.v1.ParticipantService", "sidekeeper.v1.JobService"] {
+    for service in ["", "sidekeeper.v1.ParticipantService", "sidekeeper.v1.SidecarService"] {
         let request = HealthCheckRequest { service: service.to_owned() };
         streams.push(health.watch(request).await.unwrap().into_inner());
     }
@@ -78,6 +78,7 @@ async fn reflection_tells_all_services() {
         "grpc.reflection.v1.ServerReflection",
         "sidekeeper.v1.AssignmentService",
         "sidekeeper.v1.JobService",
+        "sidekeeper.v1.SidecarService",
         "sidekeeper.v1.ParticipantService",
     ] {
         assert!(names.iter().any(|known| known == name), "{names:?}");

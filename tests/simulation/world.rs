@@ -226,6 +226,7 @@ impl World {
             configuration: Some(Arc::new(self.configuration.clone())),
             class: None,
             profile: Profile::default(),
+            resumable: true,
         };
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         session.ensure(&namespace, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();

@@ -1,7 +1,8 @@
 """One stream to the sidecar: this process as an instance of one job.
 
-The instance exists while the stream is open. When the stream ends, for whatever reason, the instance is gone: its
-executions are told to stop, and what they return is reported to nobody.
+The instance exists while the stream is open. When the stream ends, the instance is gone: its executions are told to
+stop, and what they return is reported to nobody. If the job has a grace and the stream has broken, they go on, and the
+next attachment may take them over (see ``kept``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionC
 from sidekeeper.execution import CancelReason, Execution
 from sidekeeper.executor import Executor, OpenExecution
 from sidekeeper.job import Job
+from sidekeeper.kept import Kept, grace_of
 from sidekeeper.listener import ListenerReporter
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import Outcome
@@ -37,6 +39,20 @@ __all__ = ["Attachment", "ProtocolError"]
 #: How long the sidecar may take to register the instance, in seconds; registering waits for the registry.
 FIRST_EVENT_TIMEOUT = 60.0
 
+#: How long the sidecar may take to note that the application leaves, in seconds; it only has to hear it.
+DETACH_TIMEOUT = 2.0
+
+#: How a stream ends that has broken, rather than been ended: the instance may still be there.
+BROKEN = frozenset(
+    {
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+
 
 class ProtocolError(SidekeeperError):
     """The sidecar's stream is not as the protocol says."""
@@ -52,12 +68,15 @@ class Attachment:
         stub: ParticipantServiceAsyncStub,
         executor: Executor,
         dispatcher: Dispatcher,
+        kept: Kept,
     ) -> None:
         self._job = job
         self._application_id = application_id
         self._stub = stub
         self._executor = executor
         self._dispatcher = dispatcher
+        self._kept = kept
+        self._grace = 0.0
         self._open: dict[str, OpenExecution] = {}
         self._answered = asyncio.Event()
         self._answered.set()
@@ -71,6 +90,7 @@ class Attachment:
         self._call: AttachCall | None = None
         self._given_up = False
         self._ended = False
+        self._broken = False
 
     @property
     def attached(self) -> bool:
@@ -87,9 +107,23 @@ class Attachment:
         self._call = self._stub.Attach(self._request())
         try:
             await self._read(self._call)
+        except grpc.aio.AioRpcError as error:
+            self._broken = error.code() in BROKEN
+            raise
         finally:
             self._call.cancel()
             self._end()
+
+    async def leave(self) -> None:
+        """Says that the application does not come back, if the sidecar would wait for it; then ends the stream."""
+        if self._reporter is not None and self._grace and not self._ended:
+            request = service_pb2.DetachRequest(attachment_id=self._reporter.attachment_id)
+            try:
+                await self._stub.Detach(request, timeout=DETACH_TIMEOUT)
+            except grpc.aio.AioRpcError as error:
+                extra = fields(self._job.name)
+                logger.warning("the sidecar has not heard that the job leaves: %s", error.code().name, extra=extra)
+        self.close()
 
     def close(self) -> None:
         """Ends the stream; ``run`` ends with it, cancelled."""
@@ -144,7 +178,9 @@ class Attachment:
 
     def _on_attached(self, attached: service_pb2.Attached) -> None:
         self._instance_id = attached.instance_id
-        self._reporter = Reporter(self._stub, self._job.name, attached.attachment_id)
+        self._grace = grace_of(attached.configuration.props)
+        self._kept.attached(frozenset(attached.resumed_execution_ids))
+        self._reporter = Reporter(self._stub, self._job.name, attached.attachment_id, self._not_reported)
         self._acknowledger = Acknowledger(
             self._stub, attached.attachment_id, lambda: {one.execution.item for one in self._open.values()}
         )
@@ -187,6 +223,7 @@ class Attachment:
             self._dispatcher.call(callbacks.session, session)
         elif kind == "job_changed":
             change = JobChange.from_proto(name, event.job_changed)
+            self._grace = grace_of(event.job_changed.configuration.props)
             for problem in change.problems:
                 logger.warning("%s: %s", problem.path or "registry", problem.message, extra=fields(name))
             self._dispatcher.call(callbacks.job_changed, change)
@@ -233,12 +270,35 @@ class Attachment:
         return noted
 
     def _on_execute(self, message: service_pb2.Execute) -> None:
+        if message.resumed and self._resume(message.execution_id):
+            return
         opened = OpenExecution(Execution.from_proto(message, self._progress), self._answer)
         if opened.execution.execution_id in self._open:
             raise ProtocolError(f"execution {opened.execution.execution_id!r} was told twice")
         self._open[opened.execution.execution_id] = opened
         self._answered.clear()
         self._dispatcher.begin(lambda: self._executor.submit(opened))
+
+    def _resume(self, execution_id: str) -> bool:
+        """Goes on with an execution of an earlier stream. False: it is not known, so it is to be executed."""
+        kept = self._kept.take(execution_id)
+        if isinstance(kept, OpenExecution):
+            kept.answer = self._answer
+            if self._progress is not None and self._reporter is not None:
+                kept.execution._goes_on(self._progress, self._reporter.attachment_id)
+            self._open[execution_id] = kept
+            self._answered.clear()
+            logger.info("execution goes on with this stream", extra=fields(self._job.name, kept.execution))
+        elif kept is not None and self._reporter is not None:
+            self._reporter.add(*kept)
+        return kept is not None
+
+    def _not_reported(self, execution: Execution, outcome: Outcome) -> None:
+        """A result that the stream's end has overtaken."""
+        if self._broken and self._grace:
+            self._kept.keep_result(execution, outcome)
+        else:
+            logger.warning("result dropped: the attachment has ended", extra=fields(self._job.name, execution))
 
     def _on_cancel(self, message: service_pb2.Cancel) -> None:
         opened = self._open.get(message.execution_id)
@@ -260,13 +320,23 @@ class Attachment:
             self._acknowledger.execution_ended()
 
     def _end(self) -> None:
-        """The instance is gone."""
+        """The instance is gone, or stays for its grace."""
         self._ended = True
-        if self._progress is not None:
-            self._progress.end()
         for helper in self._helpers:
             helper.cancel()
+        if self._broken and self._grace:
+            self._kept.keep(list(self._open.values()), self._grace, self._tell_detached)
+            self._open.clear()
+            self._answered.set()
+            return
+        if self._progress is not None:
+            self._progress.end()
         for opened in list(self._open.values()):
             self._executor.cancel(opened, CancelReason.DETACHED)
+        if self.attached:
+            self._kept.lapse()  # what this stream was still to take over
+        self._tell_detached()
+
+    def _tell_detached(self) -> None:
         if self._assignment is not None:
             self._dispatcher.call(self._job.callbacks.assignment, self._assignment.detached())

@@ -178,6 +178,13 @@ class Execution:
         reporter = self._reporter(checkpoint)
         return self._reported(await reporter.report_async(self.execution_id, checkpoint, extend_deadline, timeout))
 
+    def _goes_on(self, progress: ProgressReporter, attachment_id: str) -> None:
+        """The execution belongs to another attachment from now on."""
+        if self._progress is not None:
+            self._progress.move(attachment_id)  # for calls that wait
+        # For everybody else an execution does not change.
+        object.__setattr__(self, "_progress", progress)
+
     def _reporter(self, checkpoint: bytes | None) -> ProgressReporter:
         if checkpoint is not None and len(checkpoint) > MAX_CHECKPOINT_BYTES:
             raise ValueError(f"checkpoint: {len(checkpoint)} bytes, at most {MAX_CHECKPOINT_BYTES} are allowed")

@@ -52,6 +52,10 @@ class ProgressReporter:
         self._loop = asyncio.get_running_loop()
         self._ended = False
 
+    def move(self, attachment_id: str) -> None:
+        """The executions go on with another attachment; calls that are tried again are tried there."""
+        self._attachment_id = attachment_id
+
     def end(self) -> None:
         """The attachment has ended: nothing can be reported any more."""
         self._ended = True
@@ -89,16 +93,16 @@ class ProgressReporter:
         Raises:
             ProgressError: The sidecar refused it, or did not answer in time.
         """
-        request = service_pb2.ReportProgressRequest(
-            attachment_id=self._attachment_id,
-            execution_id=execution_id,
-            extend_deadline=extend_deadline,
-            checkpoint=checkpoint,
-        )
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
         backoff = Backoff()
         while not self._ended:
+            request = service_pb2.ReportProgressRequest(
+                attachment_id=self._attachment_id,
+                execution_id=execution_id,
+                extend_deadline=extend_deadline,
+                checkpoint=checkpoint,
+            )
             try:
                 answer = await self._stub.ReportProgress(request, timeout=max(until - loop.time(), 0.001))
             except grpc.aio.AioRpcError as error:

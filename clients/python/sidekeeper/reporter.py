@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 import grpc.aio
 
@@ -53,6 +53,7 @@ class _Result:
 
     def __init__(self, execution: Execution, outcome: Outcome) -> None:
         self.execution = execution
+        self.outcome = outcome
         self.message = execution_pb2.ExecutionResult(
             execution_id=execution.execution_id, outcome=outcome.kind, failure_message=outcome.message
         )
@@ -61,10 +62,17 @@ class _Result:
 class Reporter:
     """Reports the results of one attachment. ``run`` is to be a task for as long as the attachment lasts."""
 
-    def __init__(self, stub: ParticipantServiceAsyncStub, job_name: str, attachment_id: str) -> None:
+    def __init__(
+        self,
+        stub: ParticipantServiceAsyncStub,
+        job_name: str,
+        attachment_id: str,
+        not_reported: Callable[[Execution, Outcome], None],
+    ) -> None:
         self._stub = stub
         self._job_name = job_name
-        self._attachment_id = attachment_id
+        self.attachment_id = attachment_id
+        self._not_reported = not_reported
         self._waiting: deque[_Result] = deque()  # bounded by the attachment's open executions
         self._wake = asyncio.Event()
         self._flushed = asyncio.Event()
@@ -81,7 +89,7 @@ class Reporter:
         await self._flushed.wait()
 
     async def run(self) -> None:
-        """Reports until it is cancelled; what is not reported by then is dropped."""
+        """Reports until it is cancelled; what is not reported by then is given to ``not_reported``."""
         batch: list[_Result] = []
         try:
             while True:
@@ -94,7 +102,7 @@ class Reporter:
                 self._flushed.set()
         finally:
             for result in [*batch, *self._waiting]:
-                self._drop(result, "the attachment has ended")
+                self._not_reported(result.execution, result.outcome)
 
     def _take(self) -> list[_Result]:
         batch: list[_Result] = []
@@ -109,7 +117,7 @@ class Reporter:
     async def _report(self, batch: list[_Result]) -> None:
         """Reports a batch, again and again until it is answered."""
         request = service_pb2.ReportCompletionRequest(
-            attachment_id=self._attachment_id, results=[result.message for result in batch]
+            attachment_id=self.attachment_id, results=[result.message for result in batch]
         )
         backoff = Backoff()
         while True:

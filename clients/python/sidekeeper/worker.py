@@ -14,6 +14,7 @@ from sidekeeper.errors import AttachError
 from sidekeeper.execution import CancelReason
 from sidekeeper.executor import Executor
 from sidekeeper.job import Job
+from sidekeeper.kept import Kept
 from sidekeeper.log import fields, logger
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Worker:
         self._drain_timeout = drain_timeout
         self._executor = Executor(job.name, job.handler, job.concurrency)
         self._dispatcher = Dispatcher(job.name)
+        self._kept = Kept(job.name, self._executor)
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -74,13 +76,16 @@ class Worker:
         stopping = loop.create_task(self._stopping.wait())
         try:
             while not self._stopping.is_set():
-                attachment = Attachment(self._job, self._application_id, self._stub, self._executor, self._dispatcher)
+                attachment = Attachment(
+                    self._job, self._application_id, self._stub, self._executor, self._dispatcher, self._kept
+                )
                 began = loop.time()
                 reading = loop.create_task(attachment.run())
                 try:
                     await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     if not reading.done():
                         await self._drain(attachment, reading)
+                        await attachment.leave()
                 finally:
                     await self._leave(attachment, reading)
                 self._judge(attachment, reading)
@@ -89,6 +94,7 @@ class Worker:
                 await asyncio.wait({stopping}, timeout=backoff.next())
         finally:
             stopping.cancel()
+            self._kept.lapse()
 
     async def _drain(self, attachment: Attachment, reading: asyncio.Task[None]) -> None:
         """Lets the attachment's executions end and be reported, for as long as it lasts."""

@@ -43,7 +43,7 @@ class Stream:
         self.closed = asyncio.Event()
         self._executions = 0
 
-    def attach(self) -> None:
+    def attach(self, resumed: tuple[str, ...] = ()) -> None:
         self.send(
             attached=service_pb2.Attached(
                 attachment_id=self.attachment_id,
@@ -51,6 +51,7 @@ class Stream:
                 job_name=self.request.job_name,
                 configuration=self.request.configuration,
                 sidecar_version="0.0.0",
+                resumed_execution_ids=resumed,
             )
         )
 
@@ -131,6 +132,8 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
         self._acknowledgements: asyncio.Queue[service_pb2.AcknowledgeAssignmentRequest] = asyncio.Queue()
         self._listener_reports: asyncio.Queue[service_pb2.ReportListenerRequest] = asyncio.Queue()
+        #: The attachments that have left.
+        self.detached: list[str] = []
         self._progress: asyncio.Queue[service_pb2.ReportProgressRequest] = asyncio.Queue()
         #: How reports of progress are answered, one after the other; then well.
         self.progress_answers: list[service_pb2.ReportProgressResponse | tuple[grpc.StatusCode, str]] = []
@@ -238,6 +241,12 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
             await context.abort(*self.trigger_answer)
         assert not isinstance(self.trigger_answer, tuple)
         return self.trigger_answer
+
+    async def Detach(  # noqa: N802
+        self, request: service_pb2.DetachRequest, context: Any
+    ) -> service_pb2.DetachResponse:
+        self.detached.append(request.attachment_id)
+        return service_pb2.DetachResponse()
 
     async def ReportProgress(  # noqa: N802
         self, request: service_pb2.ReportProgressRequest, context: Any

@@ -144,6 +144,11 @@ impl Host {
         endpoint.initial_stream_window_size(65_535).connect().await.unwrap()
     }
 
+    /// A connection that is made when it is used.
+    pub fn lazily(&self) -> Channel {
+        Endpoint::from_shared(self.sidecar.endpoints()[0].clone()).unwrap().connect_lazy()
+    }
+
     pub async fn connect(&self) -> Channel {
         self.connect_to(0).await
     }

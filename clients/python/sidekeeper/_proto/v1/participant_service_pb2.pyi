@@ -224,6 +224,7 @@ class Attached(_message.Message):
     JOB_NAME_FIELD_NUMBER: _builtins.int
     CONFIGURATION_FIELD_NUMBER: _builtins.int
     SIDECAR_VERSION_FIELD_NUMBER: _builtins.int
+    RESUMED_EXECUTION_IDS_FIELD_NUMBER: _builtins.int
     attachment_id: _builtins.str
     """Names this stream in `ReportCompletion` and `AcknowledgeAssignment`. Unguessable, and never used again."""
     instance_id: _builtins.str
@@ -236,6 +237,14 @@ class Attached(_message.Message):
     def configuration(self) -> _job_pb2.JobConfiguration:
         """The configuration in force, which is the registry's unless the request's `overwrite` was set."""
 
+    @_builtins.property
+    def resumed_execution_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The executions of an earlier stream that are still open, because the job has the property `sidekeeper.grace` and the
+        application is back within that time. Each is told again by an `Execute` with `resumed`, after the assignment, and
+        reported on this attachment. Whatever else the application still executes of this job is not its any more: it
+        stops it.
+        """
+
     def __init__(
         self,
         *,
@@ -244,10 +253,11 @@ class Attached(_message.Message):
         job_name: _builtins.str = ...,
         configuration: _job_pb2.JobConfiguration | None = ...,
         sidecar_version: _builtins.str = ...,
+        resumed_execution_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment_id", b"attachment_id", "configuration", b"configuration", "instance_id", b"instance_id", "job_name", b"job_name", "sidecar_version", b"sidecar_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment_id", b"attachment_id", "configuration", b"configuration", "instance_id", b"instance_id", "job_name", b"job_name", "resumed_execution_ids", b"resumed_execution_ids", "sidecar_version", b"sidecar_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -319,6 +329,7 @@ class Execute(_message.Message):
     JOB_NAME_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
+    RESUMED_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """Names this execution; unique, and never used again."""
     item: _builtins.int
@@ -353,6 +364,11 @@ class Execute(_message.Message):
     checkpoint: _builtins.bytes
     """What the execution that this one goes on from wrote down last with `ReportProgress`: an earlier attempt, or, if the
     source is FAILOVER, the crashed one. Absent: it wrote nothing, or there is none.
+    """
+    resumed: _builtins.bool
+    """Whether it was told on an earlier stream of this application already, with the same id and token (see
+    `Attached.resumed_execution_ids`). An application that still executes it, or has a result of it, goes on with that;
+    one that does not know it executes it.
     """
     @_builtins.property
     def scheduled_time(self) -> _timestamp_pb2.Timestamp:
@@ -389,10 +405,11 @@ class Execute(_message.Message):
         job_name: _builtins.str = ...,
         attempt: _builtins.int = ...,
         checkpoint: _builtins.bytes | None = ...,
+        resumed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "_item_parameter", b"_item_parameter", "checkpoint", b"checkpoint", "deadline", b"deadline", "fire_time", b"fire_time", "item_parameter", b"item_parameter", "scheduled_time", b"scheduled_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "_item_parameter", b"_item_parameter", "attempt", b"attempt", "checkpoint", b"checkpoint", "deadline", b"deadline", "execution_id", b"execution_id", "fencing_token", b"fencing_token", "fire_time", b"fire_time", "item", b"item", "item_parameter", b"item_parameter", "job_name", b"job_name", "job_parameter", b"job_parameter", "scheduled_time", b"scheduled_time", "sharding_total_count", b"sharding_total_count", "source", b"source", "task_id", b"task_id", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "_item_parameter", b"_item_parameter", "attempt", b"attempt", "checkpoint", b"checkpoint", "deadline", b"deadline", "execution_id", b"execution_id", "fencing_token", b"fencing_token", "fire_time", b"fire_time", "item", b"item", "item_parameter", b"item_parameter", "job_name", b"job_name", "job_parameter", b"job_parameter", "resumed", b"resumed", "scheduled_time", b"scheduled_time", "sharding_total_count", b"sharding_total_count", "source", b"source", "task_id", b"task_id", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint: _TypeAlias = _typing.Literal["checkpoint"]  # noqa: Y015
     _WhichOneofArgType__checkpoint: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint"]  # noqa: Y015
@@ -661,6 +678,45 @@ class AcknowledgeAssignmentResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AcknowledgeAssignmentResponse: _TypeAlias = AcknowledgeAssignmentResponse  # noqa: Y015
+
+@_typing.final
+class DetachRequest(_message.Message):
+    """The application leaves a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_ID_FIELD_NUMBER: _builtins.int
+    attachment_id: _builtins.str
+    """The stream of which it leaves, from `Attached`. Required."""
+    def __init__(
+        self,
+        *,
+        attachment_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment_id", b"attachment_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DetachRequest: _TypeAlias = DetachRequest  # noqa: Y015
+
+@_typing.final
+class DetachResponse(_message.Message):
+    """The instance leaves."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DetachResponse: _TypeAlias = DetachResponse  # noqa: Y015
 
 @_typing.final
 class BeforeFirst(_message.Message):

@@ -56,6 +56,11 @@ class ParticipantServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentResponse.FromString,
                 _registered_method=True)
+        self.Detach = channel.unary_unary(
+                '/sidekeeper.v1.ParticipantService/Detach',
+                request_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.DetachRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.DetachResponse.FromString,
+                _registered_method=True)
         self.ReportListener = channel.unary_unary(
                 '/sidekeeper.v1.ParticipantService/ReportListener',
                 request_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportListenerRequest.SerializeToString,
@@ -81,7 +86,9 @@ class ParticipantServiceServicer(object):
         reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
         stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
         5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
-        attaches again if it wants to go on.
+        attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
+        by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
+        `application_id` takes it over: the application may go on with what it executes until then, but not longer.
         6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
         7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
         whole job. The application does not attach again by itself.
@@ -131,6 +138,17 @@ class ParticipantServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Detach(self, request, context):
+        """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
+        handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
+        only this says that the application does not come back.
+
+        Fails with NOT_FOUND (an attachment that this sidecar does not know).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportListener(self, request, context):
         """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
         `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
@@ -164,6 +182,11 @@ def add_ParticipantServiceServicer_to_server(servicer, server):
                     servicer.AcknowledgeAssignment,
                     request_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentResponse.SerializeToString,
+            ),
+            'Detach': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detach,
+                    request_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.DetachRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.DetachResponse.SerializeToString,
             ),
             'ReportListener': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportListener,
@@ -281,6 +304,33 @@ class ParticipantService(object):
             '/sidekeeper.v1.ParticipantService/AcknowledgeAssignment',
             sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentRequest.SerializeToString,
             sidekeeper_dot_v1_dot_participant__service__pb2.AcknowledgeAssignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detach(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.ParticipantService/Detach',
+            sidekeeper_dot_v1_dot_participant__service__pb2.DetachRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_participant__service__pb2.DetachResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,7 +48,9 @@ class ParticipantServiceStub:
         reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
         stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
      5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
-        attaches again if it wants to go on.
+        attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
+        by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
+        `application_id` takes it over: the application may go on with what it executes until then, but not longer.
      6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
      7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
         whole job. The application does not attach again by itself.
@@ -82,6 +84,13 @@ class ParticipantServiceStub:
     Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
     never sent).
     """
+    Detach: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.DetachRequest, _participant_service_pb2.DetachResponse]
+    """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
+    handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
+    only this says that the application does not come back.
+
+    Fails with NOT_FOUND (an attachment that this sidecar does not know).
+    """
     ReportListener: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportListenerRequest, _participant_service_pb2.ReportListenerResponse]
     """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
     `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
@@ -110,7 +119,9 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
         reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
         stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
      5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
-        attaches again if it wants to go on.
+        attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
+        by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
+        `application_id` takes it over: the application may go on with what it executes until then, but not longer.
      6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
      7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
         whole job. The application does not attach again by itself.
@@ -144,6 +155,13 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
     Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
     never sent).
     """
+    Detach: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.DetachRequest, _participant_service_pb2.DetachResponse]  # type: ignore[assignment]
+    """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
+    handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
+    only this says that the application does not come back.
+
+    Fails with NOT_FOUND (an attachment that this sidecar does not know).
+    """
     ReportListener: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportListenerRequest, _participant_service_pb2.ReportListenerResponse]  # type: ignore[assignment]
     """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
     `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
@@ -175,7 +193,9 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
             reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
             stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
          5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
-            attaches again if it wants to go on.
+            attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
+            by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
+            `application_id` takes it over: the application may go on with what it executes until then, but not longer.
          6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
          7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
             whole job. The application does not attach again by itself.
@@ -226,6 +246,19 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
         never sent).
+        """
+
+    @_abc_1.abstractmethod
+    def Detach(
+        self,
+        request: _participant_service_pb2.DetachRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_participant_service_pb2.DetachResponse, _abc.Awaitable[_participant_service_pb2.DetachResponse]]:
+        """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
+        handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
+        only this says that the application does not come back.
+
+        Fails with NOT_FOUND (an attachment that this sidecar does not know).
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,106 @@
+"""What a job still executes when its stream has broken, and the next stream may take over (``sidekeeper.grace``).
+
+The sidecar lets the instance stay for the job's grace. Until then handlers go on; a stream that comes back in time says
+which executions are still this application's, and they are reported there. All others are told to stop: then, or when
+the grace is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Callable
+
+from sidekeeper.execution import CancelReason, Execution
+from sidekeeper.executor import Executor, OpenExecution
+from sidekeeper.log import fields, logger
+from sidekeeper.outcome import Outcome
+
+__all__ = ["Kept", "grace_of"]
+
+_DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|)")
+_SECONDS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+#: The longest grace that the sidecar accepts, in seconds.
+_GRACE_MAX = 3600.0
+
+#: What is left of the grace when handlers are told to stop, so that they have stopped when the sidecar gives their
+#: items away: a part of it, and this many seconds at most.
+_MARGIN_PART = 0.2
+_MARGIN_MAX = 2.0
+
+
+def grace_of(props: Mapping[str, str]) -> float:
+    """How long an instance stays without its stream, in seconds, as the sidecar reads it from a job's properties."""
+    match = _DURATION.fullmatch(props.get("sidekeeper.grace", "0"))
+    if match is None or props.get("sidekeeper.once-listener") == "true":
+        return 0.0
+    seconds = int(match[1]) * _SECONDS[match[2]]
+    return seconds if seconds <= _GRACE_MAX else 0.0
+
+
+class Kept:
+    """The executions of one job between two streams; used on the loop only."""
+
+    def __init__(self, job_name: str, executor: Executor) -> None:
+        self._job_name = job_name
+        self._executor = executor
+        self._open: dict[str, OpenExecution] = {}
+        self._results: dict[str, tuple[Execution, Outcome]] = {}
+        self._lapse: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def keep(self, opened: Sequence[OpenExecution], seconds: float, lapse: Callable[[], None]) -> None:
+        """Lets executions go on in a grace of so many seconds, a margin less; then calls ``lapse``, and they stop."""
+        seconds -= min(seconds * _MARGIN_PART, _MARGIN_MAX)
+        for one in opened:
+            one.answer = self._ended
+            self._open[one.execution.execution_id] = one
+        self._lapse = lapse
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.lapse)
+        if opened:
+            logger.info("%d executions go on for %.3f s without a stream", len(opened), seconds, extra=self._extra)
+
+    def keep_result(self, execution: Execution, outcome: Outcome) -> None:
+        """Keeps a result that could not be reported any more."""
+        self._results[execution.execution_id] = (execution, outcome)
+
+    def lapse(self) -> None:
+        """It is over: everything is to stop. What is taken over all the same is reported as what it became."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        lapse, self._lapse = self._lapse, None
+        if lapse is not None:
+            lapse()
+        for opened in list(self._open.values()):
+            self._executor.cancel(opened, CancelReason.DETACHED)
+
+    def attached(self, resumed: Collection[str]) -> None:
+        """There is a stream that these executions belong to. All others are told to stop, and their results dropped."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._lapse = None
+        for execution_id in [one for one in self._open if one not in resumed]:
+            self._executor.cancel(self._open[execution_id], CancelReason.DETACHED)
+            self._open.pop(execution_id, None)
+        for execution_id in [one for one in self._results if one not in resumed]:
+            execution, _ = self._results.pop(execution_id)
+            logger.info("result not reported: its attachment has ended", extra=fields(self._job_name, execution))
+
+    def take(self, execution_id: str) -> OpenExecution | tuple[Execution, Outcome] | None:
+        """Gives an execution away, or its result if it has ended. None: it is not known here."""
+        return self._open.pop(execution_id, None) or self._results.pop(execution_id, None)
+
+    def _ended(self, opened: OpenExecution, outcome: Outcome) -> None:
+        execution = opened.execution
+        if self._open.pop(execution.execution_id, None) is not None:
+            self.keep_result(execution, outcome)
+        else:
+            logger.info("result not reported: its attachment has ended", extra=fields(self._job_name, execution))
+
+    @property
+    def _extra(self) -> dict[str, object]:
+        return fields(self._job_name)

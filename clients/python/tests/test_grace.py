@@ -1,0 +1,180 @@
+"""Streams that break while handlers run, in jobs that have a grace."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import grpc
+import pytest
+
+import sidekeeper
+from sidekeeper._proto.v1 import execution_pb2
+from sidekeeper.kept import grace_of
+from tests.sidecar import FakeSidecar, Stream, serving, soon
+
+
+class Handlers:
+    """Handlers that run until they are let go, and what became of them."""
+
+    def __init__(self, app: sidekeeper.Application, grace: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.started: asyncio.Queue[sidekeeper.Execution] = asyncio.Queue()
+        self.cancelled: asyncio.Queue[sidekeeper.Execution] = asyncio.Queue()
+        self.assignments: asyncio.Queue[sidekeeper.Assignment] = asyncio.Queue()
+        self.release = threading.Event()
+        app.job("orderSync", sharding_total_count=6, props={"sidekeeper.grace": grace})(self.handler)
+        app.on_assignment("orderSync")(self.assigned)
+
+    def handler(self, execution: sidekeeper.Execution) -> None:
+        self.loop.call_soon_threadsafe(self.started.put_nowait, execution)
+        while not self.release.wait(0.005):
+            if execution.cancelled:
+                self.loop.call_soon_threadsafe(self.cancelled.put_nowait, execution)
+                execution.raise_if_cancelled()
+
+    async def assigned(self, assignment: sidekeeper.Assignment) -> None:
+        self.assignments.put_nowait(assignment)
+
+
+async def broken(stream: Stream) -> None:
+    stream.end(grpc.StatusCode.UNAVAILABLE, "broken")
+    await soon(stream.closed.wait())
+
+
+async def test_a_handler_goes_on_and_its_result_is_reported_to_the_next_stream(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    handlers = Handlers(app, "1h")
+    async with serving(app):
+        first = await sidecar.stream()
+        execution_id = first.execute(2)
+        execution = await soon(handlers.started.get())
+        await broken(first)
+        second = await sidecar.request()
+        assert second.request.application_id == first.request.application_id
+        second.attach((execution_id,))
+        second.assign([2])
+        second.execute(2, execution_id=execution_id, resumed=True)
+        # A cancel that follows reaches the handler, so the stream has been read that far.
+        assert not execution.cancelled
+        handlers.release.set()
+        report = await sidecar.report()
+    assert report.attachment_id == second.attachment_id
+    assert [(one.execution_id, one.outcome) for one in report.results] == [
+        (execution_id, execution_pb2.EXECUTION_OUTCOME_SUCCESS)
+    ]
+    assert handlers.started.empty()
+    assert handlers.cancelled.empty()
+
+
+async def test_a_result_of_the_meantime_is_reported_to_the_next_stream(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    handlers = Handlers(app, "1h")
+    answering = asyncio.Event()
+
+    async def never(request: object, context: object) -> None:
+        answering.set()
+        await asyncio.Event().wait()
+
+    async with serving(app):
+        first = await sidecar.stream()
+        reported, running = first.execute(2), first.execute(3)
+        for _ in range(2):
+            await soon(handlers.started.get())
+        sidecar.answer = never
+        handlers.release.set()
+        await soon(answering.wait())  # the answer to the report is lost with the stream
+        await broken(first)
+        sidecar.answer = None
+        while not sidecar.no_report():
+            await sidecar.report()
+        second = await sidecar.request()
+        second.attach((reported, running))
+        second.assign([2, 3])
+        for item, execution_id in ((2, reported), (3, running)):
+            second.execute(item, execution_id=execution_id, resumed=True)
+        results: set[str] = set()
+        while len(results) < 2:
+            report = await sidecar.report()
+            assert report.attachment_id == second.attachment_id
+            results |= {result.execution_id for result in report.results}
+    assert results == {reported, running}
+    assert handlers.started.empty()
+
+
+async def test_an_execution_of_another_process_is_executed(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    handlers = Handlers(app, "1h")
+    handlers.release.set()
+    async with serving(app):
+        stream = await sidecar.request()
+        stream.attach(("of-another-1",))
+        stream.assign([4])
+        stream.execute(4, execution_id="of-another-1", resumed=True)
+        assert (await soon(handlers.started.get())).execution_id == "of-another-1"
+        assert (await sidecar.result()).execution_id == "of-another-1"
+
+
+async def test_what_the_next_stream_does_not_have_is_told_to_stop(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    handlers = Handlers(app, "1h")
+    async with serving(app):
+        first = await sidecar.stream()
+        execution_id = first.execute(2)
+        await soon(handlers.started.get())
+        await broken(first)
+        await sidecar.stream()  # a sidecar that was started again knows of nothing
+        cancelled = await soon(handlers.cancelled.get())
+        assert cancelled.execution_id == execution_id
+        assert cancelled.cancel_reason is sidekeeper.CancelReason.DETACHED
+    assert sidecar.no_report()
+
+
+async def test_when_the_grace_is_over_everything_is_told_to_stop(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    handlers = Handlers(app, "300ms")
+    async with serving(app):
+        first = await sidecar.stream()
+        first.execute(2)
+        await soon(handlers.started.get())
+        assert (await soon(handlers.assignments.get())).items
+        await broken(first)
+        assert handlers.cancelled.empty()
+        await soon(handlers.cancelled.get())
+        assert (await soon(handlers.assignments.get())).reason is sidekeeper.AssignmentReason.DETACHED
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED])
+async def test_a_stream_that_was_ended_leaves_nothing_to_go_on_with(
+    sidecar: FakeSidecar, status: grpc.StatusCode
+) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    handlers = Handlers(app, "1h")
+    async with serving(app):
+        first = await sidecar.stream()
+        first.execute(2)
+        await soon(handlers.started.get())
+        first.end(status)
+        await soon(handlers.cancelled.get())
+
+
+@pytest.mark.parametrize("grace", ["1h", "0s"])
+async def test_an_application_that_stops_says_so_if_it_would_be_waited_for(sidecar: FakeSidecar, grace: str) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    handlers = Handlers(app, grace)
+    async with serving(app) as task:
+        first = await sidecar.stream()
+        await soon(handlers.assignments.get())
+        app.stop()
+        await soon(task)
+    assert sidecar.detached == ([first.attachment_id] if grace == "1h" else [])
+
+
+def test_the_grace_is_read_as_the_sidecar_reads_it() -> None:
+    def read(text: str) -> float:
+        return grace_of({"sidekeeper.grace": text})
+
+    assert [read(text) for text in ("0s", "1500", "250ms", "90s", "5m", "1h")] == [0, 1.5, 0.25, 90, 300, 3600]
+    assert {read(text) for text in ("", "soon", "61m", "-1", "1.5s", "1d")} == {0.0}
+    assert grace_of({}) == 0.0
+    assert grace_of({"sidekeeper.grace": "5s", "sidekeeper.once-listener": "true"}) == 0.0

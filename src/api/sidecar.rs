@@ -1,0 +1,83 @@
+//! The service for those who start and stop the sidecar.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tonic::{Request, Response, Status};
+
+use crate::config::DRAIN_TIMEOUT_MAX;
+use crate::elasticjob::validate::FieldError;
+use crate::job::{InstanceId, JobName};
+use crate::proto;
+use crate::proto::sidecar_service_server::SidecarService;
+use crate::runner::hub::Hub;
+
+use super::convert::InvalidRequest;
+
+/// Instances named in an error, at most. It travels in headers.
+const NAMED_MAX: usize = 5;
+
+/// The service.
+#[derive(Clone)]
+pub struct Sidecars {
+    hub: Hub,
+    draining: watch::Sender<bool>,
+    drain_timeout: Duration,
+}
+
+impl Sidecars {
+    /// The service for the sidecar of this hub. `draining` becomes true with the first drain; `drain_timeout` is the
+    /// default.
+    pub fn new(hub: Hub, draining: watch::Sender<bool>, drain_timeout: Duration) -> Self {
+        Self { hub, draining, drain_timeout }
+    }
+}
+
+#[tonic::async_trait]
+impl SidecarService for Sidecars {
+    async fn drain(
+        &self,
+        request: Request<proto::DrainRequest>,
+    ) -> Result<Response<proto::DrainResponse>, Status> {
+        let timeout = read_timeout(request.get_ref()).map_err(|invalid| invalid.to_status())?;
+        let timeout = timeout.unwrap_or(self.drain_timeout);
+        tracing::info!(?timeout, "draining, as it was asked for; the sidecar stays until it is told to stop");
+        self.draining.send_replace(true);
+        let deadline = self.hub.shared().clock.now().mono.saturating_add(timeout);
+        let drained = self.hub.drain(deadline).await;
+        if !drained.remaining.is_empty() {
+            return Err(Status::deadline_exceeded(format!(
+                "not left in time, because the registry does not answer: {}; what they have there goes when the \
+                 sidecar's session ends",
+                named(&drained.remaining)
+            )));
+        }
+        let instances = drained.instances.into_iter().map(|(job, instance)| proto::DrainedInstance {
+            job_name: job.to_string(),
+            instance_id: instance.to_string(),
+        });
+        Ok(Response::new(proto::DrainResponse { instances: instances.collect() }))
+    }
+}
+
+fn read_timeout(request: &proto::DrainRequest) -> Result<Option<Duration>, InvalidRequest> {
+    let Some(given) = request.timeout else { return Ok(None) };
+    match Duration::try_from(given) {
+        Ok(timeout) if timeout <= DRAIN_TIMEOUT_MAX => Ok(Some(timeout)),
+        Ok(_) | Err(_) => {
+            let text = format!("{}s", given.seconds);
+            Err(InvalidRequest(vec![FieldError::new("timeout", &text, "0s to 3600s")]))
+        }
+    }
+}
+
+/// Instances for a person.
+fn named(instances: &[(JobName, InstanceId)]) -> String {
+    let named = instances.iter().take(NAMED_MAX).map(|(job, instance)| format!("{instance} of job `{job}`"));
+    let mut text = named.collect::<Vec<_>>().join(", ");
+    let hidden = instances.len().saturating_sub(NAMED_MAX);
+    if hidden > 0 {
+        text.push_str(&format!(" and {hidden} more"));
+    }
+    text
+}

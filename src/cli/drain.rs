@@ -1,0 +1,66 @@
+//! `drain`: has all instances of a sidecar leave, and waits for it.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use serde_json::json;
+use tonic::Request;
+
+use super::endpoint::endpoint;
+use super::watch::printable;
+use super::{Failure, print};
+use crate::config::{self, DRAIN_TIMEOUT_MAX};
+use crate::proto::sidecar_service_client::SidecarServiceClient;
+use crate::proto::{DrainRequest, DrainResponse};
+
+/// How long the sidecar takes after its timeout at most, and then some. It knows when to give up, so this only guards
+/// against one that does not answer at all.
+const ANSWER_TAKES: Duration = Duration::from_secs(30);
+
+#[derive(Args)]
+pub(super) struct DrainArgs {
+    /// How long executions may go on, `0s` to `1h`. [default: the sidecar's `drain_timeout`]
+    #[arg(long, value_name = "DURATION")]
+    timeout: Option<String>,
+    /// The sidecar's address, `http://127.0.0.1:7070` or `unix:///path`.
+    #[arg(long, env = "SIDEKEEPER_ENDPOINT", default_value = "http://127.0.0.1:7070")]
+    endpoint: String,
+    /// Print one JSON object, with the field names of the proto.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn drain(args: DrainArgs) -> Result<ExitCode, Failure> {
+    let endpoint = endpoint(&args.endpoint).map_err(Failure::with(super::USAGE))?;
+    let timeout = args.timeout.as_deref().map(config::drain_timeout).transpose().map_err(|reason| {
+        let given = args.timeout.as_deref().unwrap_or_default().escape_debug();
+        Failure { code: super::USAGE, error: anyhow!("--timeout = `{given}`: {reason}") }
+    })?;
+    let channel = endpoint.connect().await.context("cannot connect to the sidecar")?;
+    let mut client = SidecarServiceClient::new(channel);
+    let given = timeout.map(prost_types::Duration::try_from).transpose().context("--timeout")?;
+    let mut request = Request::new(DrainRequest { timeout: given });
+    request.set_timeout(timeout.unwrap_or(DRAIN_TIMEOUT_MAX).saturating_add(ANSWER_TAKES));
+    let answer = client.drain(request).await.map_err(|status| {
+        anyhow!("the sidecar answered {:?}: {}", status.code(), printable(status.message()))
+    })?;
+    print(if args.json { in_json(answer.get_ref()) } else { in_words(answer.get_ref()) }.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn in_words(answer: &DrainResponse) -> String {
+    if answer.instances.is_empty() {
+        return "nobody was attached\n".to_owned();
+    }
+    let line =
+        |(job, instance): (&str, &str)| format!("left  {}  of {}\n", printable(instance), printable(job));
+    answer.instances.iter().map(|one| line((&one.job_name, &one.instance_id))).collect()
+}
+
+fn in_json(answer: &DrainResponse) -> String {
+    let instances = answer.instances.iter();
+    let instances = instances.map(|one| json!({ "job_name": one.job_name, "instance_id": one.instance_id }));
+    format!("{}\n", json!({ "instances": instances.collect::<Vec<_>>() }))
+}

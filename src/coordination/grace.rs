@@ -1,0 +1,119 @@
+//! What if the application's stream breaks? A job may ask that its instance stays for a while (`sidekeeper.grace`), and is
+//! taken over by the application's next stream (P6).
+//!
+//! Meanwhile the instance is away: its nodes stay, nothing new starts, fires are missed and made up for on return, and
+//! nobody is told anything. Whoever comes back is told everything as at the start, and then the executions that are
+//! still open, with their ids and tokens; if nobody does, the instance leaves as if there were no grace. A session that
+//! is lost ends it at once: the executions are lost, and there is nobody to tell (P4).
+
+use std::time::Duration;
+
+use super::effect::{CompletionStatus, EndReason, Event, Execute, Source};
+use super::execution::State;
+use super::input::Now;
+use super::participant::{Participant, Phase, Session};
+use super::trigger::Trigger;
+
+impl Participant {
+    /// How long the instance may stay without its application. Zero: not at all.
+    fn grace(&self) -> Duration {
+        let grace = self.settings.as_ref().map(|settings| settings.grace);
+        // Without an id of its application no stream can be known as the next one.
+        grace.filter(|_| self.request.resumable).unwrap_or_default()
+    }
+
+    /// Whether another stream of the application may take this participant over.
+    pub fn may_resume(&self) -> bool {
+        let session = match self.session {
+            Session::Connected(id) | Session::Suspended(id) => Some(id),
+            Session::None => None,
+        };
+        let registered = self.registered.is_some() && self.registered == session;
+        let there = matches!(self.phase, Phase::Active | Phase::Away { .. });
+        there && registered && self.told.attached && !self.grace().is_zero()
+    }
+
+    /// The application's stream has broken.
+    pub(super) fn detach(&mut self, now: Now) {
+        if !self.may_resume() {
+            self.leave(EndReason::Detached);
+            return;
+        }
+        let lost = self.executions.open.iter().filter(|(_, open)| open.state == State::Lost);
+        for item in lost.map(|(item, _)| *item).collect::<Vec<_>>() {
+            // Whoever was told to stop it has gone.
+            self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.effects);
+        }
+        self.take_back_retries(now);
+        for (item, planned) in std::mem::take(&mut self.fires.planned) {
+            match planned.source {
+                Source::Schedule | Source::Misfire => self.missed(item, planned.scheduled),
+                // The nodes that ask for them are still there.
+                Source::Trigger | Source::Failover => {}
+            }
+        }
+        self.trigger = Trigger::default();
+        self.phase = Phase::Away { until: Some(now.mono.saturating_add(self.grace())) };
+    }
+
+    /// The application has a stream again.
+    pub(super) fn reattach(&mut self) {
+        if self.may_resume() {
+            self.phase = Phase::Away { until: None };
+        } else {
+            // What happened in the same moment has taken its place away; it attaches anew.
+            self.leave(EndReason::Detached);
+        }
+    }
+
+    /// Ends the absence: with everything if the application is back, by leaving if its time is over.
+    pub(super) fn mind_grace(&mut self, now: Now) {
+        let Phase::Away { until } = self.phase else { return };
+        if self.session == Session::None || until.is_some_and(|until| now.mono >= until) {
+            self.leave(EndReason::Detached);
+        } else if until.is_none() && self.is_registered() {
+            self.phase = Phase::Active;
+            self.told.renew();
+        }
+    }
+
+    /// When the absence ends; monotonic.
+    pub(super) fn grace_ends(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Away { until } => until,
+            Phase::Joining | Phase::Active | Phase::Draining { .. } | Phase::Leaving(_) | Phase::Ended => {
+                None
+            }
+        }
+    }
+
+    /// The ids of the executions that the application has not reported.
+    pub(super) fn resumable_executions(&self) -> Vec<String> {
+        let open = self.executions.open.values().filter(|open| open.state == State::Running);
+        open.map(|open| self.executions.id(open.number)).collect()
+    }
+
+    /// Tells the executions that are open to an application that is back; to one that is new there are none.
+    pub(super) fn tell_open_executions(&mut self, now: Now) {
+        let mut events = Vec::new();
+        for (item, open) in self.executions.open.iter().filter(|(_, open)| open.state == State::Running) {
+            let Some(told) = &open.told else { continue };
+            let mut execute = Execute { resumed: true, ..(**told).clone() };
+            // It may have said meanwhile how far it is.
+            execute.checkpoint = self.checkpoints.reached(*item, open.planned).or(execute.checkpoint);
+            let cancel = open.limit.cancelled.map(|reason| {
+                let (execution_id, item) = (execute.execution_id.clone(), *item);
+                Event::Cancel { execution_id, item, reason }
+            });
+            if cancel.is_none() {
+                let remaining = open.limit.remaining(now.mono);
+                execute.deadline = remaining.and_then(|remaining| now.wall.checked_add(remaining).ok());
+            }
+            events.push(Event::Execute(execute));
+            events.extend(cancel);
+        }
+        for event in events {
+            self.tell_event(event);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! One stream of an application after another: the next one takes the participant over, or waits until it has left.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::coordination::participant::Wakeup;
+
+use super::hub::{Attach, AttachError, Hub};
+use super::participant::{Command, Outlet};
+
+/// How long a stream waits for its predecessor to leave the registry.
+const PREDECESSOR_LEAVES: Duration = Duration::from_secs(5);
+
+impl Hub {
+    /// Ends an earlier stream of the same application for the same job. Gives the new attachment if it takes over the
+    /// participant, and otherwise waits until that has left.
+    pub(super) async fn replace_predecessor(
+        &self,
+        attach: &Attach,
+    ) -> Result<Option<(String, Outlet)>, AttachError> {
+        if attach.application_id.is_empty() {
+            return Ok(None);
+        }
+        let predecessor = {
+            let inner = self.lock();
+            if inner.draining {
+                return Err(AttachError::Draining);
+            }
+            let mut attachments = inner.attachments.iter();
+            attachments
+                .find(|(_, other)| other.job == attach.job && other.application_id == attach.application_id)
+                .map(|(id, other)| {
+                    let same = other.configuration == attach.configuration
+                        && other.class == attach.class
+                        && other.profile == attach.profile;
+                    (id.clone(), same, other.handle.clone())
+                })
+        };
+        let Some((id, same, mut handle)) = predecessor else { return Ok(None) };
+        let (sender, outlet) = oneshot::channel();
+        // If it has ended meanwhile, that is as good.
+        let _ = handle.commands.send(Command::Replace { same, outlet: sender }).await;
+        let deadline = self.shared().clock.now().mono.saturating_add(PREDECESSOR_LEAVES);
+        let over = async {
+            if let Ok(Some(outlet)) = outlet.await {
+                return Some(outlet);
+            }
+            // A sender that is gone means the same.
+            let _ = handle.over.wait_for(|over| *over).await;
+            None
+        };
+        tokio::select! {
+            outlet = over => Ok(outlet.map(|outlet| (self.rename(&id), outlet))),
+            () = self.shared().clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }) => {
+                Err(AttachError::PredecessorStays(attach.job.clone()))
+            }
+        }
+    }
+
+    /// Gives an attachment another id, under which it is called from now on.
+    fn rename(&self, attachment_id: &str) -> String {
+        let new = self.shared().clock.unguessable();
+        let mut inner = self.lock();
+        // One that has ended in this moment ends the new stream, too.
+        if let Some(attachment) = inner.attachments.remove(attachment_id) {
+            tracing::info!(job.name = %attachment.job, instance.id = %attachment.instance, "attached again");
+            inner.attachments.insert(new.clone(), attachment);
+        }
+        new
+    }
+}

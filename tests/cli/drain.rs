@@ -1,0 +1,101 @@
+//! `drain`, and a second signal, against sidecars of their own.
+
+use nix::sys::signal::Signal;
+use sidekeeper::proto::attach_response::Event;
+use sidekeeper::proto::participant_service_client::ParticipantServiceClient;
+use sidekeeper::proto::{AttachRequest, AttachResponse, CancelReason, JobConfiguration};
+use tokio::time::timeout;
+use tonic::Streaming;
+
+use super::{LIMIT, Running, output, sidekeeper};
+
+/// A sidecar that would wait for an hour, and its endpoint.
+async fn patient() -> (Running, String) {
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--drain-timeout", "1h"];
+    let mut serve = Running::start(sidekeeper(&arguments));
+    let endpoint = loop {
+        let event: serde_json::Value = serde_json::from_str(&serve.log_line().await).unwrap();
+        if event["message"] == "serving" {
+            break event["endpoints"].as_str().unwrap().to_owned();
+        }
+    };
+    (serve, endpoint)
+}
+
+/// An application that never reports, with an execution that runs.
+async fn busy(endpoint: &str) -> Streaming<AttachResponse> {
+    let mut client = ParticipantServiceClient::connect(endpoint.to_owned()).await.unwrap();
+    let configuration =
+        JobConfiguration { sharding_total_count: 1, cron: "* * * * * ?".to_owned(), ..Default::default() };
+    let request = AttachRequest {
+        job_name: "orders".to_owned(),
+        configuration: Some(configuration),
+        ..Default::default()
+    };
+    let mut events = client.attach(request).await.unwrap().into_inner();
+    until(&mut events, |event| matches!(event, Event::Execute(_))).await;
+    events
+}
+
+async fn until(events: &mut Streaming<AttachResponse>, wanted: impl Fn(&Event) -> bool) {
+    let search = async {
+        while let Some(message) = events.message().await.unwrap() {
+            if wanted(&message.event.unwrap()) {
+                return;
+            }
+        }
+        panic!("the stream has ended");
+    };
+    timeout(LIMIT, search).await.unwrap();
+}
+
+#[tokio::test]
+async fn it_returns_when_everybody_has_left_and_the_stop_takes_no_time() {
+    let (serve, endpoint) = patient().await;
+    let mut events = busy(&endpoint).await;
+    let drained = output(sidekeeper(&["drain", "--timeout", "0s", "--endpoint", &endpoint])).await;
+    assert_eq!((drained.code, drained.stderr.as_str()), (Some(0), ""));
+    assert!(
+        drained.stdout.starts_with("left  ") && drained.stdout.ends_with("  of orders\n"),
+        "{}",
+        drained.stdout
+    );
+    until(
+        &mut events,
+        |event| matches!(event, Event::Cancel(cancel) if cancel.reason() == CancelReason::DrainTimeout),
+    )
+    .await;
+    let mut command = sidekeeper(&["drain", "--json"]);
+    command.env("SIDEKEEPER_ENDPOINT", &endpoint);
+    let again = output(command).await;
+    assert_eq!((again.code, again.stdout.as_str()), (Some(0), "{\"instances\":[]}\n"));
+    serve.signal(Signal::SIGTERM);
+    assert_eq!(serve.end().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_second_signal_has_executions_stop() {
+    let (serve, endpoint) = patient().await;
+    let mut events = busy(&endpoint).await;
+    serve.signal(Signal::SIGTERM);
+    until(&mut events, |event| matches!(event, Event::Draining(_))).await;
+    serve.signal(Signal::SIGINT);
+    until(
+        &mut events,
+        |event| matches!(event, Event::Cancel(cancel) if cancel.reason() == CancelReason::DrainTimeout),
+    )
+    .await;
+    assert_eq!(serve.end().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn mistakes_are_usage_and_a_sidecar_that_is_away_is_a_failure() {
+    for mistake in [["--timeout", "soon"], ["--timeout", "2h"], ["--endpoint", "ftp://x"]] {
+        let answer = output(sidekeeper(&["drain", mistake[0], mistake[1]])).await;
+        assert_eq!((answer.code, answer.stdout.as_str()), (Some(64), ""), "{mistake:?}");
+        assert!(answer.stderr.contains(mistake[0]), "{}", answer.stderr);
+    }
+    let away = output(sidekeeper(&["drain", "--endpoint", "unix:///nonexistent/s.sock"])).await;
+    assert_eq!(away.code, Some(1));
+    assert!(away.stderr.contains("cannot connect to the sidecar"), "{}", away.stderr);
+}
