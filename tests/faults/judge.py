@@ -48,7 +48,7 @@ WAKE = 1.0
 BEFORE_MAKING_UP = 2
 
 #: How long before it is told an execution may have been decided on, in seconds: a fire that comes meanwhile is missed.
-DECIDING = 0.5
+DECIDING = 0.1
 
 ENDS = ("end", "cancelled", "refused")
 
