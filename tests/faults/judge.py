@@ -21,7 +21,8 @@ project is asked.
   such execution.
 - *Lost.* Each fire of each item since the first assignment was made good (`Judge.missing`). It has been, if an
   execution for that instant was committed; or if one that makes up for missed fires was committed that began after
-  it, because one execution makes up for all fires that were missed until then, whatever instant it names. It has to
+  it, because one execution makes up for all fires that were missed until then, whatever instant it names; what was
+  interrupted counts as committed when another application has executed it for the same instant. It has to
   come as soon as the item is free: when no more than `BEFORE_MAKING_UP` executions by the schedule began in between.
 
 ElasticJob promises nothing, and a lost fire is excused, only in this case: the item's owner was not able to execute
@@ -45,6 +46,9 @@ WAKE = 1.0
 #: How many executions by the schedule may come before one that makes up for a fire that was missed before them: one
 #: that was due together with it, and one of a new owner.
 BEFORE_MAKING_UP = 2
+
+#: How long before it is told an execution may have been decided on, in seconds: a fire that comes meanwhile is missed.
+DECIDING = 0.1
 
 ENDS = ("end", "cancelled", "refused")
 
@@ -306,7 +310,7 @@ class Judge:
                 if one.outcome == "end" and begun.issuperset(fire for fire in fires if since < fire <= one.fired):
                     near = [other for other in executions if -8 < other.start - one.start < 1]
                     problems.append(Problem("surplus", f"item {item} was made up for, but not missed: {one}", near))
-                since = one.fired
+                since = one.fired - DECIDING
         return problems
 
     def missing(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
@@ -369,7 +373,7 @@ class Judge:
 
 
 def _makes_good(one: Execution, fire: float, all_of_item: Sequence[Execution]) -> bool:
-    if one.outcome != "end":
+    if not _is_done(one, all_of_item):
         return False
     if one.scheduled == fire:
         return True
@@ -381,3 +385,12 @@ def _makes_good(one: Execution, fire: float, all_of_item: Sequence[Execution]) -
         if other.source == "SCHEDULE" and other.scheduled > fire and other.start < one.start
     ]
     return len(between) <= BEFORE_MAKING_UP
+
+
+def _is_done(one: Execution, all_of_item: Sequence[Execution]) -> bool:
+    """Whether an execution was committed, or interrupted and committed by who took it over."""
+    return one.outcome == "end" or any(
+        other.source == "FAILOVER" and other.outcome == "end" and other.scheduled == one.scheduled
+        for other in all_of_item
+        if other.start > one.start
+    )

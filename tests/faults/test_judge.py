@@ -204,6 +204,15 @@ def test_what_was_interrupted_has_to_be_executed_by_somebody(first: Journal, sec
     assert not lost(first, second, fires=[10.0])
 
 
+def test_a_make_up_that_was_interrupted_may_be_finished_by_somebody_else(first: Journal, second: Journal) -> None:
+    first.execute(8.0, 13.0)
+    first.execute(13.1, fire=12.0, source="MISFIRE")
+    first.record.died = 13.5
+    assert lost(first, second, fires=[10.0, 12.0]) == [10.0, 12.0]
+    second.execute(13.6, 14.0, fire=12.0, source="FAILOVER")
+    assert not lost(first, second, fires=[10.0, 12.0])
+
+
 def test_who_comes_later_does_not_judge_what_was_missed(first: Journal, second: Journal) -> None:
     first.execute(8.0, 8.5)
     first.record.died = 9.0
