@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use crate::coordination::effect::{
     Assignment, AssignmentReason, CancelReason, CompletionStatus, Event, ListenerCall, SessionStatus, Source,
 };
+use crate::coordination::handoff::Mode;
 use crate::coordination::status::JobStatus;
 use crate::elasticjob::path::Gate;
 use crate::elasticjob::redaction;
@@ -99,6 +100,14 @@ fn listener_call(call: ListenerCall, job: &JobName, now: Timestamp) -> Message {
 /// The state of a job as a message.
 pub fn status_to_message(job: &JobName, status: JobStatus) -> proto::WatchAssignmentsResponse {
     let configuration = status.configuration.as_deref();
+    let (mode, reason) = match status.handoff {
+        None => (proto::HandoffMode::Unspecified, String::new()),
+        Some(Mode::Gentle) => (proto::HandoffMode::OneByOne, String::new()),
+        Some(Mode::Stock(reason)) => (proto::HandoffMode::AllAtOnce, reason),
+        Some(Mode::Undecided(id)) => {
+            (proto::HandoffMode::AllAtOnce, format!("instance {id} has not said yet how it hands items over"))
+        }
+    };
     proto::WatchAssignmentsResponse {
         job_name: job.to_string(),
         configuration: configuration.map(configuration_message),
@@ -126,12 +135,15 @@ pub fn status_to_message(job: &JobName, status: JobStatus) -> proto::WatchAssign
                     running: item.running,
                     misfire: item.misfire,
                     disabled: item.disabled,
+                    next_instance_id: item.next.map(|id| id.to_string()).unwrap_or_default(),
                 }
             })
             .collect(),
         resharding: status.resharding,
         next_fire_time: status.next_fire.map(timestamp),
         problems: status.problems.into_iter().map(problem).collect(),
+        handoff_mode: mode.into(),
+        handoff_mode_reason: reason,
     }
 }
 

@@ -7,6 +7,8 @@ use jiff::Timestamp;
 use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
 
 use super::facts::ConfigView;
+use super::fleet::FleetView;
+use super::handoff::Mode;
 use super::settings::Settings;
 use super::view::JobView;
 
@@ -36,6 +38,8 @@ pub struct ItemStatus {
     pub misfire: bool,
     /// Whether an operator disabled it.
     pub disabled: bool,
+    /// Who is to get it when its owner is done with it.
+    pub next: Option<InstanceId>,
 }
 
 /// The state of a job.
@@ -53,14 +57,17 @@ pub struct JobStatus {
     pub resharding: bool,
     /// The next fire.
     pub next_fire: Option<Timestamp>,
+    /// By which rules items change hands; `None`: there are no instances, or no configuration.
+    pub handoff: Option<Mode>,
     /// What is wrong.
     pub problems: Vec<Problem>,
 }
 
 impl JobStatus {
-    /// What the view shows at this time of day. `settings` keeps the compiled configuration between calls.
+    /// What the views show at this time of day. `settings` keeps the compiled configuration between calls.
     pub fn of(
         view: &JobView,
+        fleet: &FleetView,
         settings: &mut Option<Settings>,
         config_path: &crate::tree::Path,
         now: Timestamp,
@@ -87,6 +94,10 @@ impl JobStatus {
             running: known.running.is_some(),
             misfire: known.misfire,
             disabled: known.disabled,
+            next: fleet
+                .target(*item)
+                .filter(|next| known.owner.as_ref().is_some_and(|owner| owner.instance != **next))
+                .cloned(),
         });
         let mut problems: Vec<_> = view.problems().collect();
         for message in settings.iter().flat_map(|settings| &settings.problems) {
@@ -100,6 +111,9 @@ impl JobStatus {
             items: items.collect(),
             resharding: view.is_resharding(),
             next_fire: schedule.and_then(|schedule| schedule.next_after(now)),
+            handoff: settings
+                .filter(|_| !view.instances().is_empty())
+                .map(|settings| Mode::of(view, fleet, settings)),
             problems,
         }
     }

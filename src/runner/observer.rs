@@ -7,16 +7,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::Instrument;
 
+use crate::coordination::fleet::FleetView;
 use crate::coordination::participant::Wakeup;
 use crate::coordination::settings::Settings;
 use crate::coordination::status::JobStatus;
 use crate::coordination::view::JobView;
-use crate::elasticjob::path::{JobPaths, Place};
+use crate::elasticjob::path::JobPaths;
 use crate::job::{JobName, Problem};
-use crate::registry::{Session, Watch};
-use crate::tree::Path;
+use crate::registry::Session;
 
 use super::hub::Shared;
+use super::watching::Watched;
 
 /// The pause before a watch is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -75,34 +76,40 @@ async fn follow_session(
     settings: &mut Option<Settings>,
     latest: &watch::Sender<Option<JobStatus>>,
 ) {
-    let mut view = JobView::new(paths.root().clone());
-    let Some(mut changes) = open(session, paths.root()).await else { return };
+    let (mut view, mut fleet) = (JobView::new(paths.root().clone()), FleetView::new(paths.fleet()));
+    let mut nodes = Watched::job(paths.root().clone(), shared.clock.clone());
+    let mut members = Watched::fleet(paths.fleet().root().clone(), shared.clock.clone());
+    nodes.open(session);
+    members.open(session);
     loop {
         let next_fire = latest.borrow().as_ref().and_then(|status| status.next_fire);
+        let now = || shared.clock.now().wall;
         tokio::select! {
             biased;
-            event = changes.recv() => match event {
-                Some(event) => view.apply(event, shared.clock.now().wall),
+            event = nodes.next() => match event {
+                Some(event) => view.apply(event, now()),
+                None => return,
+            },
+            event = members.next() => match event {
+                Some(event) => fleet.apply(event),
                 None => return,
             },
             () = shared.clock.sleep_until(Wakeup { wall: next_fire, mono: None }) => {}
         }
-        while let Ok(event) = changes.try_recv() {
-            view.apply(event, shared.clock.now().wall);
+        while let Some(event) = nodes.next_now() {
+            view.apply(event, now());
         }
-        let status = JobStatus::of(&view, settings, &paths.config(), shared.clock.now().wall);
+        while let Some(event) = members.next_now() {
+            fleet.apply(event);
+        }
+        if !view.is_loaded() {
+            continue;
+        }
+        let status = JobStatus::of(&view, &fleet, settings, &paths.config(), now());
         latest.send_if_modified(|known| {
             let changed = known.as_ref() != Some(&status);
             *known = Some(status);
             changed
         });
     }
-}
-
-async fn open(session: &Arc<dyn Session>, root: &Path) -> Option<Watch> {
-    let filter_root = root.clone();
-    let wants = Arc::new(move |path: &Path| {
-        path.relative_to(&filter_root).is_some_and(|relative| Place::of(relative).wants_data())
-    });
-    session.watch(root, wants).await.ok()
 }

@@ -17,6 +17,8 @@ pub(super) fn json(state: &WatchAssignmentsResponse) -> Value {
         resharding,
         next_fire_time,
         problems,
+        handoff_mode: _,
+        handoff_mode_reason,
     } = state;
     json!({
         "job_name": job_name,
@@ -26,6 +28,8 @@ pub(super) fn json(state: &WatchAssignmentsResponse) -> Value {
         "items": items.iter().map(item).collect::<Vec<_>>(),
         "resharding": resharding,
         "next_fire_time": next_fire_time.as_ref().and_then(instant),
+        "handoff_mode": state.handoff_mode().as_str_name(),
+        "handoff_mode_reason": handoff_mode_reason,
         "problems": problems.iter().map(problem).collect::<Vec<_>>(),
     })
 }
@@ -36,7 +40,16 @@ fn instance(instance: &InstanceStatus) -> Value {
 }
 
 fn item(status: &ItemStatus) -> Value {
-    let ItemStatus { item, item_parameter, instance_id, fencing_token, running, misfire, disabled } = status;
+    let ItemStatus {
+        item,
+        item_parameter,
+        instance_id,
+        fencing_token,
+        running,
+        misfire,
+        disabled,
+        next_instance_id,
+    } = status;
     json!({
         "item": item,
         "item_parameter": item_parameter,
@@ -45,6 +58,7 @@ fn item(status: &ItemStatus) -> Value {
         "running": running,
         "misfire": misfire,
         "disabled": disabled,
+        "next_instance_id": next_instance_id,
     })
 }
 

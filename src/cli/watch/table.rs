@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use crate::proto::{InstanceStatus, ItemStatus, WatchAssignmentsResponse};
+use crate::proto::{HandoffMode, InstanceStatus, ItemStatus, WatchAssignmentsResponse};
 
 /// The fewest characters of an instance id that are shown.
 const SHORT_ID: usize = 6;
@@ -41,6 +41,10 @@ fn head(state: &WatchAssignmentsResponse) -> String {
     head.push_str(&format!("  {}", count(state.instances.len(), "instance")));
     if state.resharding {
         head.push_str("  resharding due");
+    }
+    if state.handoff_mode() == HandoffMode::AllAtOnce {
+        let reason = printable(&state.handoff_mode_reason);
+        head.push_str(&format!("  items change hands all at once: {reason}"));
     }
     head.push('\n');
     match &state.configuration {
@@ -219,6 +223,8 @@ mod tests {
                 item(11, "", ""),
             ],
             resharding: true,
+            handoff_mode: HandoffMode::AllAtOnce.into(),
+            handoff_mode_reason: "instance 10.0.0.9@-@1 is ElasticJob's own".to_owned(),
             next_fire_time: Some(ProtoTimestamp { seconds: 1_767_225_605, nanos: 0 }),
             problems: vec![Problem {
                 path: "/orderSync/config".to_owned(),
