@@ -133,7 +133,7 @@ fn all_wrong_fields_are_named_at_once() {
         configuration.job_sharding_strategy_type: given `RANDOM`; allowed: one of `AVG_ALLOCATION`, `ODEVITY`, `ROUND_ROBIN`, `SINGLE_SHARDING_BALANCE`, `CONSISTENT_HASH`
         configuration.props: given `an empty key`; allowed: keys that are not empty
         configuration.props[n]: given `a text with a NUL character`; allowed: texts without NUL characters
-        configuration.props: given `sidekeeper.lock`; allowed: keys that begin with `sidekeeper.` are Sidekeeper's: sidekeeper.sharding-strategy, sidekeeper.once-listener, sidekeeper.once-listener.started-timeout, sidekeeper.once-listener.completed-timeout, sidekeeper.execution-timeout, sidekeeper.cancel-grace, sidekeeper.retry-max-attempts, sidekeeper.retry-backoff, sidekeeper.retry-backoff-max, sidekeeper.retry-on, sidekeeper.grace
+        configuration.props: given `sidekeeper.lock`; allowed: keys that begin with `sidekeeper.` are Sidekeeper's: sidekeeper.sharding-strategy, sidekeeper.once-listener, sidekeeper.once-listener.started-timeout, sidekeeper.once-listener.completed-timeout, sidekeeper.execution-timeout, sidekeeper.cancel-grace, sidekeeper.retry-max-attempts, sidekeeper.retry-backoff, sidekeeper.retry-backoff-max, sidekeeper.retry-on, sidekeeper.handoff, sidekeeper.handoff-deadline, sidekeeper.ownership, sidekeeper.item-labels, sidekeeper.grace
         configuration.props[sidekeeper.sharding-strategy]: given `ODEVITY`; allowed: `CONSISTENT_HASH`; all other strategies go into `jobShardingStrategyType`
         configuration.job_parameter: given `a text of 65537 bytes`; allowed: a text of at most 65536 bytes
         configuration.description: given `a text with a NUL character`; allowed: texts without NUL characters
