@@ -11,8 +11,8 @@ PYTHON := .tools/venv/bin/python
 BUF := .tools/node/node_modules/.bin/buf
 CARGO_DENY_VERSION := 0.20.2
 
-# Which tests `make test` runs: any of rust, client, e2e, interop.
-PARTS ?= rust client e2e interop
+# Which tests `make test` runs: any of rust, client, e2e, interop, faults.
+PARTS ?= rust client e2e interop faults
 # Which parts `make bench` measures. Empty: all.
 BENCH ?=
 # A ZooKeeper for the demo, host:port. Empty: the registry embedded in the sidecar.
@@ -31,7 +31,7 @@ demo: binary client ## show it at work; ZOOKEEPER=host:port to use a ZooKeeper
 	$(PYTHON) examples/demo/demo.py --sidekeeper $(BINARY) $(if $(ZOOKEEPER),--zookeeper $(ZOOKEEPER))
 
 .PHONY: test
-test: ## run all tests, or some of them: PARTS="rust client e2e interop"
+test: ## run all tests, or some of them: PARTS="rust client e2e interop faults"
 	.ci/test $(PARTS)
 
 .PHONY: interop
@@ -47,6 +47,24 @@ MINUTES ?= 10
 .PHONY: soak
 soak: interop-tools ## kill instances of a fleet with Java at random, for ten minutes; MINUTES=N
 	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/interop/soak.py --minutes $(MINUTES)
+
+# How many faults `make faults` inflicts, and the seed that they are drawn from. Empty: any.
+FAULTS ?= 200
+SEED ?=
+.PHONY: faults
+faults: fault-tools ## inflict faults on a fleet and an ensemble, and judge it: FAULTS=200 SEED=...
+	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/run.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
+
+# How many applications `make failover-time` kills.
+KILLS ?= 120
+.PHONY: failover-time
+failover-time: interop-tools ## measure failovers, beside ElasticJob's in Java; KILLS=120
+	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/failover_time.py --kills $(KILLS)
+
+.PHONY: fault-tools
+fault-tools: binary client .tools/python-tools
+	.ci/setup java
+	tests/support/zookeeper/install.sh
 
 .PHONY: interop-tools
 interop-tools: binary client .tools/python-tools

@@ -136,7 +136,13 @@ impl Participant {
         if !self.fails_over() || !self.is_registered() {
             return Vec::new();
         }
-        let open = self.executions.open.iter().filter(|(_, open)| open.state == State::Running);
+        // What an earlier session of ours left is still ours to hand on, if nobody else has it by now.
+        let left = |item: &Item| self.view.running_of(&self.identity.instance).any(|ours| ours == *item);
+        let open = self.executions.open.iter().filter(|(item, open)| match open.state {
+            State::Running => true,
+            State::Lost => left(item),
+            State::Reported => false,
+        });
         let not_begun = self.view.taken().iter().copied().filter(|item| self.has_taken(*item));
         let not_begun = not_begun.filter(|item| !self.executions.open.contains_key(item));
         open.map(|(item, _)| *item).chain(not_begun).collect()

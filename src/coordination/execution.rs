@@ -13,7 +13,7 @@ use crate::job::{FencingToken, Item, JobConfiguration};
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
 
 use super::deadline::{Deadlines, Limit};
-use super::effect::{CancelReason, CompletionStatus, Event, Execute, Purpose, Source};
+use super::effect::{CancelReason, CompletionStatus, Effect, Event, Execute, Purpose, Source};
 use super::fire::Planned;
 use super::input::{Now, Ticket};
 use super::participant::{Participant, Phase};
@@ -299,7 +299,7 @@ impl Participant {
                 false => task_id::build(&job, &[item], &instance).into(),
             };
             let execution_id = self.executions.open(item, planned, limit);
-            let checkpoint = self.checkpoints.take_along(item, planned);
+            let checkpoint = self.checkpoints.take_along(item, planned.scheduled);
             self.ledger.started(item, planned);
             let execute = Execute {
                 execution_id,
@@ -336,7 +336,10 @@ impl Participant {
         for (item, Starting { planned, index }) in starting.into_iter().filter(assigned) {
             let met_running = error.index == Some(index) && matches!(error.error, Error::NodeExists(_));
             if met_running {
-                self.could_not_start(item, planned);
+                // Somebody's, or one that an earlier request of ours has created late: looked at before it is judged.
+                self.executions.unresolved.insert(item, Starting { planned, index });
+                self.view.forget();
+                self.effects.push(Effect::Refresh);
             } else {
                 self.fires.planned.entry(item).or_insert(planned);
             }

@@ -44,6 +44,9 @@ pub(super) struct Failover {
     /// Items that a Java instance left; it keeps no ledger.
     left_by_java: BTreeSet<Item>,
     echoes: Echoes,
+    /// Items that may be ours since an attempt whose end is not known: what was written down of them has to be read
+    /// before they are executed.
+    unread: BTreeSet<Item>,
 }
 
 impl Failover {
@@ -98,6 +101,7 @@ impl Participant {
             Ok(WrittenDown { ledger, checkpoints }) => {
                 self.failover.failures = 0;
                 for item in taking {
+                    self.failover.unread.remove(&item);
                     self.checkpoints.found(item, checkpoints.get(&item));
                     if let Some(started) = ledger.get(&item).and_then(|entry| entry.started) {
                         self.failover.started.insert(item, started);
@@ -105,6 +109,7 @@ impl Participant {
                 }
             }
             Err(_) => {
+                self.failover.unread.extend(taking);
                 self.failover.failures = self.failover.failures.saturating_add(1);
                 self.failover.retry_at = Some(now.mono.saturating_add(PAUSE));
             }
@@ -322,9 +327,23 @@ impl Participant {
         }
     }
 
+    /// Has that read which was written down of items that we have taken, if we do not know it.
+    fn read_unread(&mut self, now: Now) {
+        let mut unread = std::mem::take(&mut self.failover.unread);
+        unread.retain(|item| self.has_taken(*item));
+        let pausing = self.failover.retry_at.is_some_and(|at| now.mono < at);
+        if !unread.is_empty() && self.failover.taking.is_empty() && !pausing {
+            self.failover.taking.clone_from(&unread);
+            let items = unread.iter().copied().collect();
+            self.effects.push(Effect::TakeOver { transaction: Transaction::new(), items });
+        }
+        self.failover.unread = unread;
+    }
+
     /// Plans the execution of what we have taken. What somebody else executes all the same is given back, to be taken
     /// when that has ended (H13).
     fn plan_taken(&mut self, now: Now) {
+        self.read_unread(now);
         let ours: Vec<_> = self
             .view
             .taken()
@@ -334,6 +353,7 @@ impl Participant {
                 self.has_taken(*item)
                     && !self.executions.is_busy(*item)
                     && !self.failover.taking.contains(item)
+                    && !self.failover.unread.contains(item)
             })
             .collect();
         let mut given_back = Transaction::new();

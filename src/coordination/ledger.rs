@@ -215,6 +215,12 @@ impl Participant {
                 (assigned.item, known.unwrap_or(Entry { says, exists: found.is_some(), token }))
             })
             .collect();
+        // What was planned before may have been executed by an owner in between.
+        let mut planned = std::mem::take(&mut self.fires.planned);
+        planned.retain(|item, planned| {
+            !(planned.is_first_of(Source::Schedule) && self.was_started(*item, planned.scheduled, now.wall))
+        });
+        self.fires.planned = planned;
         self.take_over(now);
     }
 

@@ -20,7 +20,7 @@ use crate::job::Item;
 use crate::tree::{CommitError, Error, NodeKind, Operation, Transaction};
 
 use super::deadline::Limit;
-use super::effect::{Answer, Effect, Purpose, Refusal, Source};
+use super::effect::{Answer, Effect, Purpose, Refusal};
 use super::execution::State;
 use super::fire::Planned;
 use super::input::{Now, ProgressReport, Ticket};
@@ -129,11 +129,10 @@ impl Checkpoints {
         }
     }
 
-    /// What an execution that begins gets: only a further attempt gets anything.
-    pub(super) fn take_along(&mut self, item: Item, planned: Planned) -> Option<Arc<[u8]>> {
-        let again = planned.is_retry() || planned.is_first_of(Source::Failover);
-        let found = self.latest.get(&item).filter(|found| again && found.is_for(planned.scheduled));
-        let data = found.map(|found| Arc::clone(&found.data));
+    /// What an execution that begins gets: what one for the same instant left.
+    pub(super) fn take_along(&mut self, item: Item, scheduled: Timestamp) -> Option<Arc<[u8]>> {
+        let data = self.latest.get(&item).filter(|found| found.is_for(scheduled)).map(|found| &found.data);
+        let data = data.map(Arc::clone);
         if data.is_none() {
             self.latest.remove(&item);
         }

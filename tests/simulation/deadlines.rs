@@ -8,6 +8,7 @@ use sidekeeper::coordination::input::Outcome;
 use sidekeeper::elasticjob::path::Gate;
 use sidekeeper::job::Item;
 
+use crate::scenarios::seeds;
 use crate::world::{Happened, Start, World, six_items};
 
 const SEEDS: u64 = 20;
@@ -77,7 +78,7 @@ fn p2_who_does_not_stop_is_expelled_and_its_items_are_executed_by_others() {
     for seed in 0..SEEDS {
         let props = [("execution-timeout", "2s"), ("cancel-grace", "1s")];
         let mut world = world(seed, 2, true, &props);
-        world.obedient = false;
+        world.disobeyed = vec![CancelReason::Deadline];
         world.next_duration_ms = Some(60_000);
         world.run_for(2_500);
         assert_eq!(world.starts.len(), 6, "seed {seed}");
@@ -109,7 +110,7 @@ fn p2_who_does_not_stop_is_expelled_and_its_items_are_executed_by_others() {
 #[test]
 fn who_does_not_stop_after_a_lost_session_does_not_block_its_items() {
     let mut world = world(3, 1, false, &[]);
-    world.obedient = false;
+    world.disobeyed = vec![CancelReason::LeaseLost];
     world.next_duration_ms = Some(60_000);
     world.run_for(2_000);
     world.expire(0);
@@ -402,5 +403,97 @@ fn attempts_belong_to_the_round_of_the_once_listener() {
             panic!("seed {seed}: {calls:?}")
         };
         assert!(after > last, "seed {seed}: {:#?}", world.happened);
+    }
+}
+
+#[test]
+fn a_pause_that_is_longer_than_others_would_wait_does_not_end_our_own_round() {
+    let props = [
+        ("retry-max-attempts", "2"),
+        ("retry-backoff", "3s"),
+        ("once-listener", "true"),
+        ("once-listener.completed-timeout", "1s"),
+    ];
+    let mut world = world(3, 1, false, &props);
+    fails(&mut world, 3, 1);
+    world.next_duration_ms = Some(100);
+    world.happened.clear();
+    world.run_for(8_500);
+    assert_eq!(attempts_of(&world, 3), [1, 2], "{:?}", world.retries);
+    let calls = world.happened.iter().filter(|happened| matches!(happened, Happened::Called(..)));
+    assert_eq!((calls.count(), &world.problems[..]), (2, &[][..]));
+}
+
+#[test]
+fn p1_p2_p3_hold_whatever_fails_takes_too_long_or_does_not_stop() {
+    for seed in seeds(30) {
+        let props = [
+            ("execution-timeout", "800ms"),
+            ("cancel-grace", "300ms"),
+            ("retry-max-attempts", "3"),
+            ("retry-backoff", "200ms"),
+            ("retry-on", "failure,deadline"),
+        ];
+        let mut configuration = six_items();
+        configuration.failover = seed % 2 == 0;
+        let own = props.map(|(key, value)| (format!("sidekeeper.{key}"), value.to_owned()));
+        configuration.props.extend(own);
+        let mut world = World::new(seed, configuration);
+        for _ in 0..3 {
+            world.join();
+        }
+        world.duration_max_ms = 1_100;
+        world.lossy = seed % 3 == 0;
+        let mut extended = 0;
+        for _ in 0..40 {
+            world.run_for(500);
+            for item in 0..6 {
+                if world.random.once_in(3) {
+                    fails(&mut world, item, 1);
+                }
+                let runs = |world: &World| {
+                    let open = world.nodes.iter().flat_map(|node| node.executions.values());
+                    open.into_iter().any(|open| open.execute.item == Item(item))
+                };
+                if runs(&world) && world.random.once_in(4) {
+                    world.progress(item, true, Some(b"some way"));
+                    extended += 1;
+                }
+            }
+            // Who does not stop when the lease is lost breaks P2, and nobody can help it.
+            let stubborn = world.random.once_in(6);
+            let disobeyed = [CancelReason::Deadline, CancelReason::Operator, CancelReason::DrainTimeout];
+            world.disobeyed = disobeyed.into_iter().filter(|_| stubborn).collect();
+            let staying = world.staying();
+            if staying.len() < 2 {
+                world.join();
+                continue;
+            }
+            let pick = staying[world.random.below(staying.len() as u64) as usize];
+            match world.random.below(24) {
+                0 => drop(world.join()),
+                1 => world.kill(pick),
+                2 => world.expire(pick),
+                3 => world.drain(pick),
+                4 => world.cancel(pick, &[0, 1, 2]),
+                5 => world.toggle_suspended(pick),
+                _ => {}
+            }
+        }
+        assert!(extended > 0, "seed {seed}");
+        // Whatever it was: the job goes on, and nothing is left behind.
+        (world.lossy, world.duration_max_ms) = (false, 100);
+        world.disobeyed.clear();
+        world.outcomes.clear();
+        world.resume_all();
+        world.run_for(25_000);
+        world.settle();
+        world.assert_all_owned();
+        world.run_until(at(world.now.duration_since(at(0)).as_secs() / 2 * 2 + 3));
+        world.starts.clear();
+        world.run_for(8_000);
+        assert!((0..6).all(|item| attempts_of(&world, item) == [1; 4]), "seed {seed}: {:?}", world.starts);
+        let running = world.paths().into_iter().filter(|path| path.ends_with("/running")).count();
+        assert_eq!(running, 0, "seed {seed}");
     }
 }

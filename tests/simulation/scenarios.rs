@@ -8,7 +8,7 @@ use sidekeeper::job::Item;
 use crate::world::{World, six_items};
 
 /// Seeds of each scenario; `SIMULATION_SEEDS` asks for another number, `SIMULATION_SEED` for a single one.
-fn seeds(default: u64) -> std::ops::Range<u64> {
+pub fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     match (number("SIMULATION_SEED"), number("SIMULATION_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,

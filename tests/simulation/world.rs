@@ -155,8 +155,8 @@ pub struct World {
     pub problems: Vec<String>,
     /// How long an application takes, at most, in milliseconds.
     pub duration_max_ms: u64,
-    /// Whether applications stop when they are told to.
-    pub obedient: bool,
+    /// For which reasons applications do not stop when they are told to.
+    pub disobeyed: Vec<CancelReason>,
     /// What was told to stop: the item, why, and when.
     pub cancels: Vec<(Item, CancelReason, Timestamp)>,
     /// How the next executions of an item end; then, and otherwise, well.
@@ -195,7 +195,7 @@ impl World {
             listener: Listener::Succeeds,
             happened: Vec::new(),
             problems: Vec::new(),
-            obedient: true,
+            disobeyed: Vec::new(),
             cancels: Vec::new(),
             outcomes: BTreeMap::new(),
             answers: Vec::new(),
@@ -360,6 +360,15 @@ impl World {
             self.registry.resume(node.session.id());
         }
         node.results.push_back(input);
+    }
+
+    /// All connections come back.
+    pub fn resume_all(&mut self) {
+        for node in self.alive() {
+            if self.nodes[node].suspended {
+                self.toggle_suspended(node);
+            }
+        }
     }
 
     /// One request of the node takes effect.
@@ -618,7 +627,7 @@ impl World {
             Event::CallListener(call) => self.call_listener(index, call),
             Event::Cancel { execution_id, reason, item } => {
                 self.cancels.push((item, reason, self.now));
-                if !self.obedient {
+                if self.disobeyed.contains(&reason) {
                     return;
                 }
                 // An obedient application stops at once, and reports.

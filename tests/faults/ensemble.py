@@ -1,0 +1,196 @@
+"""Three ZooKeeper servers on loopback, and what can be done to them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import time
+from datetime import datetime
+from pathlib import Path
+
+from harness import PATIENCE, ROOT, Process, eventually, free_port
+from kazoo.client import KazooClient
+
+SERVERS = 3
+
+# It tells every attempt to connect, of which there are many here.
+logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+
+#: The servers' tick, in milliseconds: sessions are looked at in ticks.
+TICK = 500
+
+#: How a server logs that it ends a session.
+EXPIRY = re.compile(r"^(\S+) .* - Expiring session (0x[0-9a-f]+),", re.MULTILINE)
+
+#: How long a server that has slept may believe that it still leads, in seconds: its `syncLimit`.
+TO_COME_TO = 2.0
+
+
+class Server(Process):
+    """One server of the ensemble, in a JVM of its own."""
+
+    def __init__(self, number: int, folder: Path, peers: dict[int, str]):
+        library = Path(os.environ.get("SIDEKEEPER_ZOOKEEPER_LIB", ROOT / ".tools" / "zookeeper"))
+        if not list(library.glob("zookeeper-*.jar")):
+            raise RuntimeError(f"no ZooKeeper in {library}: run tests/support/zookeeper/install.sh")
+        self.number = number
+        self.port = free_port()
+        self.stopped = False
+        #: When it was let go on, wall clock.
+        self.woken: list[float] = []
+        data = folder / f"data-{number}"
+        data.mkdir()
+        (data / "myid").write_text(str(number))
+        settings = {
+            "dataDir": data,
+            "clientPort": self.port,
+            "clientPortAddress": "127.0.0.1",
+            "tickTime": TICK,
+            "initLimit": 20,
+            "syncLimit": 4,
+            "minSessionTimeout": 1000,
+            "maxSessionTimeout": 60000,
+            "maxClientCnxns": 0,
+            "preAllocSize": 64,
+            "admin.enableServer": "false",
+            "standaloneEnabled": "false",
+            "quorumListenOnAllIPs": "false",
+            "4lw.commands.whitelist": "*",
+            **{f"server.{peer}": address for peer, address in peers.items()},
+        }
+        configuration = folder / f"zoo-{number}.cfg"
+        configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        java = [
+            *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+            # Processes are killed here, not machines: what was written is read again.
+            *("-Dzookeeper.forceSync=no", "-Dzookeeper.extendedTypesEnabled=true"),
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSZ",
+        ]
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self._arguments = ["java", *java, "-cp", f"{library}/*", main, str(configuration)]
+        self._folder = folder
+        self.start()
+
+    def start(self) -> None:
+        """Starts the server, and does not wait for it."""
+        self.stopped = False
+        super().__init__(f"zookeeper-{self.number}", self._arguments, self._folder, dict(os.environ), pipe=False)
+
+    def stop(self) -> None:
+        """Stops the process where it is, until it is told to go on."""
+        self.stopped = True
+        self.freeze()
+
+    def go_on(self) -> None:
+        self.stopped = False
+        self.woken.append(time.time())
+        self.thaw()
+
+    def ask(self, word: str) -> str:
+        """Asks the server with one of its four-letter words. Empty: it does not answer."""
+        if self.stopped or self.popen.poll() is not None:
+            return ""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(word.encode())
+                return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        except OSError:
+            return ""
+
+    @property
+    def mode(self) -> str:
+        """leader or follower. Empty: it does not serve."""
+        lines = (line.partition(": ") for line in self.ask("srvr").splitlines())
+        return next((value for key, _, value in lines if key == "Mode"), "")
+
+    def packets_received(self) -> int:
+        """How many packets clients have sent it since it was started."""
+        for line in self.ask("mntr").splitlines():
+            name, _, value = line.partition("\t")
+            if name == "zk_packets_received":
+                return int(float(value))
+        raise RuntimeError(f"{self.name} does not tell zk_packets_received")
+
+
+class Ensemble:
+    """The servers."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        peers = {number: f"127.0.0.1:{free_port()}:{free_port()}" for number in range(1, SERVERS + 1)}
+        self.servers = [Server(number, folder, peers) for number in peers]
+        self.wait_serving()
+
+    @property
+    def address(self) -> str:
+        return ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    @property
+    def ports(self) -> list[int]:
+        return [server.port for server in self.servers]
+
+    def leader(self) -> Server:
+        """The server that leads; waits until there is one."""
+        return self._in_mode("leader")
+
+    def follower(self) -> Server:
+        """A server that follows."""
+        return self._in_mode("follower")
+
+    def _in_mode(self, mode: str) -> Server:
+        found = eventually(
+            f"a {mode}", lambda: [server for server in self.servers if server.mode == mode], timeout=3 * PATIENCE
+        )
+        return found[0]
+
+    def wait_serving(self) -> None:
+        """Waits until all servers serve."""
+        eventually("all servers serve", lambda: all(server.mode for server in self.servers), timeout=3 * PATIENCE)
+
+    def repair(self) -> None:
+        """Has all servers serve again."""
+        for server in self.servers:
+            if server.popen.poll() is not None:
+                server.start()
+            elif server.stopped:
+                server.go_on()
+        self.wait_serving()
+
+    def packets_received(self) -> int:
+        return sum(server.packets_received() for server in self.servers)
+
+    def expiries(self) -> list[tuple[float, str]]:
+        """When sessions came to their end because nobody had heard from them, wall clock, by the servers' own logs.
+
+        A server that has slept believes many to be over when it wakes; it may lead no more, so that does not count.
+        """
+        found = []
+        for server in self.servers:
+            for at, session in EXPIRY.findall(server.log.read_text(errors="replace")):
+                seconds = datetime.strptime(at, "%Y-%m-%dT%H:%M:%S.%f%z").timestamp()
+                if not any(0 <= seconds - woken < TO_COME_TO for woken in server.woken):
+                    found.append((seconds, session))
+        return sorted(found)
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+    def start(self) -> None:
+        for server in self.servers:
+            server.start()
+
+    def client(self) -> KazooClient:
+        """A client of its own, not through any proxy."""
+        retry = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5}
+        client = KazooClient(self.address, timeout=20, connection_retry=retry, command_retry=dict(retry))
+        client.start(timeout=3 * PATIENCE)
+        return client
+
+
+def now() -> float:
+    """The clock of all journals: CLOCK_MONOTONIC, the same for all processes of a machine."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)

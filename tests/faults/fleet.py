@@ -1,0 +1,360 @@
+"""Sidecars and applications on an ensemble, each behind a network of its own, and a record of what was done to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Callable, TypeVar
+
+from ensemble import Ensemble, now
+from harness import JOB, NEVER, PATIENCE, ROOT, Fleet, Process, Sidecar, Steered, eventually
+from judge import Judge, Record, Session
+from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
+from proxy import Link, Network
+from store import Store
+
+HERE = Path(__file__).resolve().parent
+
+#: How long ZooKeeper waits for word from a sidecar, in seconds.
+SESSION = 4.0
+
+#: What a client of ZooKeeper says while servers come and go.
+AWAY = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
+
+#: How a sidecar logs that it has a new session.
+OPENED = re.compile(r"^(\S+)Z  ?INFO .*: session opened session=(0x[0-9a-f]+) ", re.MULTILINE)
+
+T = TypeVar("T")
+
+
+class Application(Steered):
+    """A process of an application, its journal, and when it was stopped."""
+
+    def __init__(
+        self,
+        name: str,
+        slot: int,
+        sidecar_socket: Path,
+        fleet: FaultFleet,
+        configuration: dict[str, Any],
+        obeys: bool,
+        duration: float,
+        durations: dict[int, float],
+    ):
+        self.slot = slot
+        self.obeys = obeys
+        self.journal = fleet.folder / f"{name}.jsonl"
+        #: When it was killed, or ended in peace.
+        self.died: float | None = None
+        #: When it was stopped, and when it was let go on.
+        self.stops: list[tuple[float, float]] = []
+        self._stopped_at: float | None = None
+        environment = {
+            **os.environ,
+            "SIDEKEEPER_ENDPOINT": f"unix://{sidecar_socket}",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "clients/python"), os.environ.get("PYTHONPATH")])),
+            "FAULTS_JOB": JOB,
+            "FAULTS_NAME": name,
+            "FAULTS_JOURNAL": str(self.journal),
+            "FAULTS_STORE": str(fleet.store.socket),
+            "FAULTS_CONFIGURATION": json.dumps(configuration),
+            "FAULTS_DURATION": str(duration),
+            "FAULTS_DURATIONS": json.dumps(durations),
+            "FAULTS_IGNORE": "" if obeys else "1",
+        }
+        super().__init__(name, [sys.executable, str(HERE / "application.py")], fleet.folder, environment)
+
+    @property
+    def instance(self) -> str:
+        """Its instance id, as it was told last."""
+        told = self.wait("an assignment", lambda events: [one for one in events if one["event"] == "assignment"])
+        return str(told[-1]["instance"])
+
+    def owned(self) -> list[int]:
+        """The items it was told last."""
+        told = self.events("assignment")
+        return list(told[-1]["items"]) if told else []
+
+    def executing(self) -> set[int]:
+        """What it is executing, as far as it has told."""
+        items: set[int] = set()
+        for event in self.events("start", "end", "cancelled", "refused"):
+            if event["event"] == "start":
+                items.add(event["item"])
+            else:
+                items.discard(event["item"])
+        return items
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Its journal, as it is in the file. What it was writing when it was killed is not in it."""
+        if not self.journal.exists():
+            return []
+        return [json.loads(line) for line in self.journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def record(self) -> Record:
+        return Record(self.name, self.slot, self.obeys, self.died, self.stops, self.entries())
+
+    def freeze(self) -> None:
+        super().freeze()
+        self._stopped_at = now()
+
+    def thaw(self) -> None:
+        if self._stopped_at is not None:
+            self.stops.append((self._stopped_at, now()))
+            self._stopped_at = None
+        super().thaw()
+
+    def kill(self) -> None:
+        if self.died is None:
+            self.died = now()
+        super().kill()
+
+    def terminate(self) -> None:
+        super().terminate()
+        self.died = now()
+
+
+class StoppableSidecar(Sidecar):
+    """A sidecar, and when it was stopped."""
+
+    def __init__(self, *arguments: Any):
+        #: When it was stopped, and when it was let go on, wall clock.
+        self.stops: list[tuple[float, float]] = []
+        self._stopped_at: float | None = None
+        super().__init__(*arguments)
+
+    def freeze(self) -> None:
+        self._stopped_at = time.time()
+        super().freeze()
+
+    def thaw(self) -> None:
+        super().thaw()
+        if self._stopped_at is not None:
+            self.stops.append((self._stopped_at, time.time()))
+            self._stopped_at = None
+
+
+class Slot:
+    """A place for one sidecar and its application: what a machine or a pod is."""
+
+    def __init__(
+        self,
+        fleet: FaultFleet,
+        number: int,
+        session: float,
+        obeys: bool,
+        job: dict[str, Any],
+        options: Sequence[str] = (),
+    ):
+        self.options = options
+        self.fleet = fleet
+        self.number = number
+        self.obeys = obeys
+        self.job = job
+        self.duration = 0.2
+        self.durations: dict[int, float] = {}
+        self.session = session
+        self.link: Link = fleet.network.link(fleet.ensemble.ports)
+        self.sidecar: StoppableSidecar
+        self.application: Application
+        #: The sidecars that were here, one after the other; they share a log.
+        self.sidecars: list[StoppableSidecar] = []
+        self.start_sidecar()
+
+    def start_sidecar(self) -> None:
+        options = ["--connection-timeout", "1s", "--request-timeout", "5s", "--log-format", "text"]
+        options += self.options
+        self.sidecar = StoppableSidecar(
+            self.number,
+            self.fleet.folder,
+            self.link.address,
+            self.fleet.namespace,
+            f"{int(self.session * 1000)}ms",
+            options,
+        )
+        self.sidecars.append(self.sidecar)
+        self.fleet.processes.append(self.sidecar)
+
+    def sessions(self) -> list[Session]:
+        """The sessions with ZooKeeper that were opened here, by the sidecars' log; and when ZooKeeper ended them."""
+        log = self.sidecar.log.read_text(errors="replace")
+        expiries = {session: at for at, session in self.fleet.ensemble.expiries()}
+        stops = [stop for sidecar in self.sidecars for stop in sidecar.stops]
+        return [
+            Session(self.number, session, _wall(opened), expiries.get(session), stops)
+            for opened, session in OPENED.findall(log)
+        ]
+
+    def start_application(self) -> None:
+        name = f"application-{self.number}-{len(self.fleet.applications)}"
+        application = Application(
+            name, self.number, self.sidecar.socket, self.fleet, self.job, self.obeys, self.duration, self.durations
+        )
+        self.application = application
+        self.fleet.applications.append(application)
+        self.fleet.processes.append(application)
+
+    def kill_sidecar(self) -> None:
+        self.sidecar.kill()
+        self.fleet.ended.append(self.sidecar)
+
+    def stop_in_peace(self) -> None:
+        """Ends both, as a deployment does: the application leaves, then its sidecar."""
+        self.application.terminate()
+        self.sidecar.terminate()
+        self.fleet.ended += [self.sidecar, self.application]
+
+    def start_again(self) -> None:
+        self.start_sidecar()
+        self.start_application()
+
+    def kill_application(self) -> None:
+        self.application.kill()
+        self.fleet.ended.append(self.application)
+
+
+class FaultFleet(Fleet):
+    """All that one test starts on the ensemble, in a namespace of its own."""
+
+    def __init__(self, folder: Path, ensemble: Ensemble, network: Network, client: Any, namespace: str):
+        super().__init__(folder, ensemble, client, namespace)  # type: ignore[arg-type]  # any server will do
+        self.ensemble = ensemble
+        self.network = network
+        self.store = Store(folder)
+        self.slots: list[Slot] = []
+        self.applications: list[Application] = []
+        #: Processes that were ended on purpose.
+        self.ended: list[Process] = []
+
+    def slot(
+        self,
+        session: float = SESSION,
+        obeys: bool = True,
+        duration: float = 0.2,
+        durations: dict[int, float] | None = None,
+        options: Sequence[str] = (),
+        **job: Any,
+    ) -> Slot:
+        """Starts a sidecar and its application, and waits until the application is an instance."""
+        job = {"sharding_total_count": 6, "cron": NEVER, "failover": True, "concurrency": 100, **job}
+        slot = Slot(self, len(self.slots) + 1, session, obeys, job, options)
+        slot.duration = duration
+        slot.durations = durations or {}
+        slot.start_application()
+        self.slots.append(slot)
+        return slot
+
+    def start(self, count: int, **options: Any) -> list[Slot]:
+        """Starts some slots that are alike, and waits until the items are divided among them."""
+        slots = [self.slot(**options) for _ in range(count)]
+        for slot in slots:
+            assert slot.application.instance
+        self.divide(slots)
+        return slots
+
+    def look(self, what: str, look: Callable[[], T], timeout: float = PATIENCE) -> T:
+        """Looks at ZooKeeper until something true is seen; a server that goes away meanwhile is not seen."""
+
+        def bearing() -> Any:
+            try:
+                return look()
+            except AWAY:
+                return None
+
+        return eventually(what, bearing, timeout)
+
+    def divide(self, slots: Sequence[Slot] | None = None, timeout: float = PATIENCE) -> None:
+        """Waits until the items are evenly divided among the applications of these slots, and they know it."""
+        slots = self.slots if slots is None else slots
+        total = slots[0].job["sharding_total_count"]
+
+        def divided() -> bool:
+            owners = self.tree.owners()
+            shares = [slot.application.owned() for slot in slots]
+            counts = [len(share) for share in shares]
+            return (
+                len(owners) == total
+                and self.tree.get("leader/sharding/necessary") is None
+                and max(counts) - min(counts) <= 1
+                and all(
+                    share == sorted(item for item, owner in owners.items() if owner == slot.application.instance)
+                    for slot, share in zip(slots, shares)
+                )
+                and sum(counts) == total
+            )
+
+        try:
+            self.look("items divided", divided, timeout)
+        except AssertionError:
+            told = {slot.application.name: (slot.application.instance, slot.application.owned()) for slot in slots}
+            raise AssertionError(
+                f"not divided within {timeout} s\nZooKeeper: {self.tree.owners()}\ntold: {told}\n"
+                f"instances: {self.tree.children('instances')}\nleader: {self.tree.get('leader/election/instance')}\n"
+                f"flag: {self.tree.get('leader/sharding/necessary')}, running: {self.running()}"
+            ) from None
+
+    def executing(self) -> set[int]:
+        """What is being executed, as far as the applications have told."""
+        return {item for slot in self.slots for item in slot.application.executing()}
+
+    def look_executing(self, slots: Sequence[Slot]) -> None:
+        """Waits until the applications of these slots execute what they own."""
+        applications = [slot.application for slot in slots]
+        self.look("all execute what they own", lambda: all(one.executing() == set(one.owned()) for one in applications))
+
+    def running(self) -> dict[int, str]:
+        """The running nodes: item to instance."""
+        nodes = {item: self.tree.get(f"sharding/{item}/running") for item in map(int, self.tree.children("sharding"))}
+        return {item: owner for item, owner in nodes.items() if owner is not None}
+
+    def leftovers(self) -> list[str]:
+        """Nodes that are there only while something happens."""
+        passing = re.compile(
+            r"sharding/\d+/(running|misfire|failover|failovering)|leader/(failover/items|[a-z]+/latch)/.+|"
+            r"leader/sharding/(necessary|processing)"
+        )
+        return [path for path in self.tree.nodes() if passing.fullmatch(path)]
+
+    def fire(self, ahead: float = 1.5) -> float:
+        """Has the job fire once, soon. Returns the time of the fire, wall clock."""
+        return self.tree.fire_once(ahead)
+
+    def sessions(self) -> list[Session]:
+        return [session for slot in self.slots for session in slot.sessions()]
+
+    def judge(self) -> Judge:
+        """A judge over all that has happened so far."""
+        records = [application.record() for application in self.applications]
+        return Judge(records, self.store.log(), self.sessions())
+
+    def ended_by_themselves(self) -> list[str]:
+        """Processes that have ended although nobody ended them."""
+        return [
+            f"{process.name} ended by itself with status {process.popen.returncode}"
+            for process in self.processes
+            if process not in self.ended and process.popen.poll() is not None
+        ]
+
+    def end(self) -> None:
+        """Kills everything; what was journalled and stored can still be judged."""
+        for slot in self.slots:
+            slot.link.heal()
+        for process in self.processes:
+            if process.popen.poll() is None:
+                process.thaw()
+        super().end()
+
+
+def _wall(timestamp: str) -> float:
+    return datetime.fromisoformat(timestamp[:26]).replace(tzinfo=timezone.utc).timestamp()
+
+
+def sleep_until(moment: float) -> None:
+    """Waits until a moment of the monotonic clock."""
+    time.sleep(max(0.0, moment - now()))

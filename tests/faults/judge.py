@@ -1,0 +1,383 @@
+"""What must have been true, judged from the applications' journals, the store's log and ZooKeeper; nothing of the
+project is asked.
+
+**At any time** (`Judge.always`):
+
+- *At once.* No item is being executed by two applications at once, if both obey (P2). An execution lasts from the
+  handler's begin until it has ended, or has received the Cancel and obeyed, or its process has died. A process that
+  is stopped does nothing meanwhile; when it wakes it may go on for `WAKE` before it has read what it was told, and
+  the store must refuse what it writes then. That a *sidecar* was stopped excuses nothing.
+- *Fenced.* The tokens that the store accepted for an item strictly grow, and no commit was accepted after a claim
+  with a higher token (P3). This holds for applications that ignore what they are told, too.
+- *Growing tokens.* Of two executions of an item the later one has the higher token (P3), unless the process that
+  began the older one had been stopped between being told and beginning.
+- *Told in time.* When ZooKeeper ends a session, nothing is being executed any more that was begun in it (P4), unless
+  the application does not obey or is stopped, or the sidecar has just been stopped, which then can tell nobody.
+- *Once.* A fire of an item has been executed to its end at most once by the schedule.
+
+**When faults have stopped:**
+
+- *Surplus.* An execution that makes up for missed fires (source MISFIRE) comes only if one was missed since the last
+  such execution.
+- *Lost.* Each fire of each item since the first assignment was made good (`Judge.missing`). It has been, if an
+  execution for that instant was committed; or if one that makes up for missed fires was committed that began after
+  it, because one execution makes up for all fires that were missed until then, whatever instant it names. It has to
+  come as soon as the item is free: when no more than `BEFORE_MAKING_UP` executions by the schedule began in between.
+
+ElasticJob promises nothing, and a lost fire is excused, only in this case: the item's owner was not able to execute
+when it fired (dead, stopped, or without a session), and whoever executed the item next had attached after the fire.
+What was missed before an instance came is not its to judge: maybe nobody was there on purpose. An execution that was
+interrupted by its application's death or by a Cancel is no excuse: with failover it has to be executed by somebody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from store import Write
+
+#: How long an application that was stopped may take to read what it was told meanwhile, in seconds.
+WAKE = 1.0
+
+#: How many executions by the schedule may come before one that makes up for a fire that was missed before them: one
+#: that was due together with it, and one of a new owner.
+BEFORE_MAKING_UP = 2
+
+ENDS = ("end", "cancelled", "refused")
+
+
+@dataclass
+class Record:
+    """One process of an application, and what was done to it. Times are monotonic."""
+
+    name: str
+    #: Which slot it was in.
+    slot: int
+    obeys: bool
+    #: When it was killed, or ended in peace.
+    died: float | None
+    #: When it was stopped, and when it was let go on.
+    stops: list[tuple[float, float]]
+    #: Its journal.
+    entries: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session of a sidecar with ZooKeeper. Times are wall clock."""
+
+    slot: int
+    session: str
+    opened: float
+    #: When ZooKeeper ended it, because it had not heard from it. None: it did not.
+    expired: float | None
+    #: When the slot's sidecars were stopped, and when they were let go on.
+    stops: list[tuple[float, float]]
+
+    def was_asleep(self) -> bool:
+        """Whether the sidecar was stopped when the session ended, or had only just woken."""
+        assert self.expired is not None
+        return any(stopped <= self.expired <= woken + WAKE for stopped, woken in self.stops)
+
+
+@dataclass
+class Execution:
+    """One execution, as its application journalled it. Times are monotonic, fires are wall clock."""
+
+    application: Record
+    item: int
+    token: int
+    source: str
+    scheduled: float
+    #: When its sidecar has begun it: the application may have been stopped then, and have begun later.
+    fired: float
+    start: float
+    start_wall: float
+    #: When it ended, whatever way. None: the journal says nothing.
+    end: float | None = None
+    #: end, cancelled, refused, or empty.
+    outcome: str = ""
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.application.name
+
+    @property
+    def over(self) -> float:
+        """When it was over at the latest."""
+        died = self.application.died
+        return min(one for one in (self.end, died, float("inf")) if one is not None)
+
+    def spans(self) -> list[tuple[float, float]]:
+        """When it was really being executed: without the times at which its process was stopped."""
+        spans = []
+        begin = self.start
+        for stopped, woken in self.application.stops:
+            if woken <= begin or stopped >= self.over:
+                continue
+            if stopped > begin:
+                spans.append((begin, stopped))
+            begin = woken + WAKE
+            if begin >= self.over:
+                return spans
+        return [*spans, (begin, self.over)]
+
+    def __str__(self) -> str:
+        end = f"{self.end:.3f}" if self.end is not None else "-"
+        return (
+            f"{self.name} item {self.item} token {self.token:#x} {self.source} for {self.scheduled:.0f}: "
+            f"{self.start:.3f}..{end} {self.outcome} {self.reason}".rstrip()
+        )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that must not be."""
+
+    kind: str
+    text: str
+    executions: Sequence[Execution] = field(default=())
+
+    def __str__(self) -> str:
+        return "\n    ".join([f"{self.kind}: {self.text}", *map(str, self.executions)])
+
+
+class Judge:
+    """Looks at everything when it is over."""
+
+    def __init__(self, applications: Iterable[Record], writes: Sequence[Write] = (), sessions: Sequence[Session] = ()):
+        self.applications = list(applications)
+        self.writes = writes
+        self.sessions = sessions
+        #: How long before a session's end applications had been told to stop what they executed in it, in seconds.
+        self.margins: list[float] = []
+        self.executions = sorted(
+            (one for application in self.applications for one in self._executions(application)),
+            key=lambda one: one.start,
+        )
+        self.excused = 0
+
+    def _executions(self, application: Record) -> list[Execution]:
+        found: dict[str, Execution] = {}
+        for entry in application.entries:
+            if entry["event"] == "start":
+                found[entry["execution"]] = Execution(
+                    application=application,
+                    item=entry["item"],
+                    token=entry["token"],
+                    source=entry["source"],
+                    scheduled=entry["scheduled"],
+                    fired=entry["fired"],
+                    start=entry["time"],
+                    start_wall=entry["wall"],
+                )
+            elif entry["event"] in ENDS:
+                execution = found[entry["execution"]]
+                execution.end = entry["time"]
+                execution.outcome = entry["event"]
+                execution.reason = entry.get("reason") or entry.get("write") or ""
+        return list(found.values())
+
+    def of(self, item: int) -> list[Execution]:
+        return [one for one in self.executions if one.item == item]
+
+    def items(self) -> list[int]:
+        return sorted({one.item for one in self.executions})
+
+    def always(self) -> list[Problem]:
+        """What was wrong at some time."""
+        return [*self.at_once(), *self.fenced(), *self.tokens(), *self.late(), *self.once()]
+
+    def late(self) -> list[Problem]:
+        """Executions that were not told to stop before their session ended."""
+        problems = []
+        self.margins = []
+        for session in self.sessions:
+            if session.expired is None or session.was_asleep():
+                continue
+            for one in self.executions:
+                if (
+                    not one.application.obeys
+                    or one.application.slot != session.slot
+                    or not self._begun_in(one, session)
+                ):
+                    continue
+                ahead = session.expired - (one.over + one.start_wall - one.start)
+                at = session.expired - (one.start_wall - one.start)
+                if ahead >= 0:
+                    self.margins += [ahead] if one.reason == "LEASE_LOST" else []
+                elif not any(stopped <= at <= woken + WAKE for stopped, woken in one.application.stops):
+                    text = f"item {one.item} was being executed {-ahead:.3f} s after the end of {session}"
+                    problems.append(Problem("late", text, (one,)))
+        return problems
+
+    def _begun_in(self, one: Execution, session: Session) -> bool:
+        """Whether a session was its slot's latest when an execution began."""
+        opened = [other for other in self.sessions if other.slot == session.slot and other.opened <= one.fired]
+        latest = max(opened, key=lambda other: other.opened, default=None)
+        return latest is session and (session.expired is None or one.fired <= session.expired)
+
+    def at_once(self) -> list[Problem]:
+        problems = []
+        for item in self.items():
+            spans = sorted(
+                ((begin, end, index, one) for index, one in enumerate(self.of(item)) for begin, end in one.spans()),
+                key=lambda span: span[:3],
+            )
+            latest: tuple[float, float, int, Execution] | None = None
+            for span in spans:
+                begin, end, _, one = span
+                if not one.application.obeys:
+                    continue
+                if latest is not None and begin < latest[1] and one is not latest[3]:
+                    over = min(end, latest[1]) - begin
+                    text = f"item {item} was executed twice at once, for {over * 1000:.0f} ms"
+                    if self._sidecar_stopped(latest[3].application.slot, begin + one.start_wall - one.start):
+                        text += "; the first one's sidecar was stopped, and nobody told the application"
+                    problems.append(Problem("at once", text, (latest[3], one)))
+                if latest is None or end > latest[1]:
+                    latest = span
+        return problems
+
+    def _sidecar_stopped(self, slot: int, at: float) -> bool:
+        stops = {stop for session in self.sessions if session.slot == slot for stop in map(tuple, session.stops)}
+        return any(stopped <= at <= woken + WAKE for stopped, woken in stops)
+
+    def fenced(self) -> list[Problem]:
+        problems = []
+        highest: dict[int, int] = {}
+        for write in self.writes:
+            if not write.accepted:
+                continue
+            before = highest.get(write.item, 0)
+            late = write.token <= before if write.kind == "claim" else write.token != before
+            if late:
+                problems.append(Problem("fence", f"{write} was accepted after token {before:#x}"))
+            highest[write.item] = max(before, write.token)
+        return problems
+
+    def tokens(self) -> list[Problem]:
+        problems = []
+        for item in self.items():
+            highest: Execution | None = None
+            for one in self.of(item):
+                if highest is not None and one.token <= highest.token:
+                    if not self._was_stopped_before(one):
+                        text = f"item {item}: the token does not grow"
+                        problems.append(Problem("token", text, (highest, one)))
+                    continue
+                highest = one
+        return problems
+
+    def _was_stopped_before(self, one: Execution) -> bool:
+        """Whether its process was stopped between being told and beginning."""
+        told = one.start - (one.start_wall - one.fired)
+        return any(stopped <= one.start and woken >= told for stopped, woken in one.application.stops)
+
+    def once(self) -> list[Problem]:
+        counted = [one for one in self.executions if one.source == "SCHEDULE" and one.outcome == "end"]
+        counts = Counter((one.item, one.scheduled) for one in counted)
+        return [
+            Problem(
+                "once",
+                f"item {item} was executed {count} times for {scheduled:.0f}",
+                [one for one in counted if (one.item, one.scheduled) == (item, scheduled)],
+            )
+            for (item, scheduled), count in counts.items()
+            if count > 1
+        ]
+
+    def surplus(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
+        """Executions that make up for missed fires although none was missed. Fires are all that there were."""
+        problems = []
+        fires = list(fires)
+        for item in items:
+            executions = self.of(item)
+            begun: set[float] = set()
+            since = 0.0
+            for one in executions:
+                if one.source != "MISFIRE":
+                    begun.add(one.scheduled)
+                    continue
+                if one.outcome == "end" and begun.issuperset(fire for fire in fires if since < fire <= one.fired):
+                    near = [other for other in executions if -8 < other.start - one.start < 1]
+                    problems.append(Problem("surplus", f"item {item} was made up for, but not missed: {one}", near))
+                since = one.fired
+        return problems
+
+    def missing(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
+        """The fires (wall clock) of these items that nobody has made good."""
+        problems = []
+        self.excused = 0
+        fires = list(fires)
+        for item in items:
+            executions = self.of(item)
+            for fire in fires:
+                if any(_makes_good(one, fire, executions) for one in executions):
+                    continue
+                if self._is_excused(executions, fire):
+                    self.excused += 1
+                    continue
+                near = [one for one in executions if abs(one.start_wall - fire) < 8]
+                problems.append(Problem("lost", f"item {item} was not executed for {fire:.0f}", near))
+        return problems
+
+    def _is_excused(self, executions: Sequence[Execution], fire: float) -> bool:
+        if any(one.scheduled == fire for one in executions):
+            return False  # it was begun
+        following = next((one for one in executions if one.start_wall > fire and one.scheduled > fire), None)
+        before = next((one for one in reversed(executions) if one.start_wall <= fire), None)
+        if following is None:
+            return False
+        if before is not None and before.application is following.application and not self._lost(before, following):
+            return False
+        attached = self._attached(following)
+        return attached is not None and attached > fire
+
+    def _attached(self, execution: Execution) -> float | None:
+        """When the application of an execution attached last before it, wall clock."""
+        told = [
+            entry["wall"]
+            for entry in execution.application.entries
+            if entry["event"] == "assignment" and entry["reason"] == "ATTACHED" and entry["time"] <= execution.start
+        ]
+        return told[-1] if told else None
+
+    def _lost(self, before: Execution, after: Execution) -> bool:
+        """Whether an application was detached between two of its executions."""
+        return any(
+            entry["event"] == "assignment"
+            and entry["reason"] == "DETACHED"
+            and before.start < entry["time"] < after.start
+            for entry in before.application.entries
+        )
+
+    def cancels(self) -> Counter[str]:
+        """How many executions were told to stop, by the reason."""
+        told = [entry for application in self.applications for entry in application.entries]
+        return Counter(entry["reason"] for entry in told if entry["event"] in ("cancelled", "ignored"))
+
+    def sources(self) -> Counter[str]:
+        return Counter(one.source for one in self.executions)
+
+    def outcomes(self) -> Counter[str]:
+        return Counter(one.outcome or "died" for one in self.executions)
+
+
+def _makes_good(one: Execution, fire: float, all_of_item: Sequence[Execution]) -> bool:
+    if one.outcome != "end":
+        return False
+    if one.scheduled == fire:
+        return True
+    if one.source != "MISFIRE" or one.fired < fire:
+        return False
+    between = [
+        other
+        for other in all_of_item
+        if other.source == "SCHEDULE" and other.scheduled > fire and other.start < one.start
+    ]
+    return len(between) <= BEFORE_MAKING_UP

@@ -1,0 +1,310 @@
+"""Random faults on a fleet beside an ensemble of three ZooKeeper servers. Run by `make faults`.
+
+Four sidecars with an application each share twelve items that fire every two seconds, with failover on. Two items take
+longer than a session; one of the applications ignores it when it is told to stop. Faults of all kinds, drawn from a
+seed (`plan.py`), befall them. When the last is over, everybody has to be back within a bound; then everything is
+judged (`judge.py`), also what ZooKeeper holds at rest and while items are held open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import random
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Callable
+
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parent
+sys.path[:0] = [str(HERE), str(TESTS / "e2e"), str(TESTS.parent / "clients" / "python")]
+
+from ensemble import Ensemble, now  # noqa: E402
+from fleet import SESSION, FaultFleet, Slot, sleep_until  # noqa: E402
+from harness import NEVER, Process, sidekeeper_binary  # noqa: E402
+from judge import Judge, Problem, Record, Session  # noqa: E402
+from plan import Fault, draw  # noqa: E402
+from proxy import Network  # noqa: E402
+from store import Write  # noqa: E402
+
+SLOTS = 4
+ITEMS = 12
+INTERVAL = 2.0
+CRON = "0/2 * * * * ?"
+
+#: How long executions take, in seconds: most of them, and those of two items, longer than a session.
+DURATION = 0.4
+DURATIONS = {0: 1.2 * SESSION, 7: 1.7 * SESSION}
+
+#: When the last fault is over everybody is back within this time, in seconds: sessions that have to end, servers that
+#: elect (their `initLimit`), the longest pause between two attempts to connect and to attach (5 s), a resharding that
+#: waits for the longest execution.
+RECOVERY = SESSION + 10 + 5 + max(DURATIONS.values())
+
+#: How many fires without faults follow, so that what was missed can be made up for.
+WHOLE_FIRES = 4
+
+
+@dataclass
+class Result:
+    """How a run ended."""
+
+    problems: list[str]
+    summary: str
+
+
+class Run:
+    """One run on a fleet."""
+
+    def __init__(self, fleet: FaultFleet, faults: list[Fault], tell: Callable[[str], None]):
+        self.fleet = fleet
+        self.faults = faults
+        self.tell = tell
+        self._ends: list[tuple[float, int, Fault, Callable[[], None]]] = []
+        self._numbers = iter(range(1 << 30))
+        self.problems: list[str] = []
+        self.recovered = 0.0
+
+    def go(self) -> Result:
+        fleet = self.fleet
+        for number in range(SLOTS):
+            slot = fleet.slot(
+                obeys=number != SLOTS - 1,
+                duration=DURATION,
+                durations=DURATIONS,
+                sharding_total_count=ITEMS,
+                cron=CRON,
+            )
+            assert slot.application.instance
+        fleet.divide(timeout=40)
+        began = time.time()
+        self._inflict()
+        try:
+            self._recover()
+            ended = time.time()
+            self._rest()
+        except AssertionError as error:
+            ended = time.time() - 2 * INTERVAL
+            self.problems.append(f"recovery: {error}")
+        self.problems += fleet.ended_by_themselves() + fleet.panics()
+        return self._judge(began, ended)
+
+    def _inflict(self) -> None:
+        """Has each fault begin and end in its time; one that has to wait for another delays all that follow."""
+        start = now()
+        for fault in self.faults:
+            begin = start + fault.begin
+            while self._ends and self._ends[0][0] <= begin:
+                self._end_next()
+            sleep_until(begin)
+            self.tell(f"{time.strftime('%H:%M:%S')} {now():.3f} {fault}")
+            # A server that leads may have to be elected first.
+            start += max(0.0, now() - begin)
+            undo = self._inflict_on_servers(fault) if fault.on_servers else self._inflict_on_slot(fault)
+            heapq.heappush(self._ends, (now() + fault.duration, next(self._numbers), fault, undo))
+        while self._ends:
+            self._end_next()
+
+    def _end_next(self) -> None:
+        at, _, _, undo = heapq.heappop(self._ends)
+        sleep_until(at)
+        undo()
+
+    def _inflict_on_slot(self, fault: Fault) -> Callable[[], None]:
+        slot = self.fleet.slots[fault.slot]
+        what, _, how = fault.kind.partition(" ")
+        if what in ("cut", "hole", "delay"):
+            return self._inflict_on_link(slot, fault, what, how)
+        if fault.kind == "sidecar killed":
+            slot.kill_sidecar()
+            return slot.start_sidecar
+        if fault.kind == "application killed":
+            slot.kill_application()
+            return slot.start_application
+        victims: dict[str, list[Process]] = {"sidecar": [slot.sidecar], "application": [slot.application]}
+        stopped = victims.get(what, [slot.sidecar, slot.application])
+        for process in stopped:
+            process.freeze()
+
+        def go_on() -> None:
+            for process in stopped:
+                process.thaw()
+
+        return go_on
+
+    def _inflict_on_link(self, slot: Slot, fault: Fault, what: str, how: str) -> Callable[[], None]:
+        if what == "cut":
+            slot.link.cut()
+        elif what == "hole":
+            direction = how.split()[0]
+            slot.link.hole(*(("up", "down") if direction == "both" else (direction,)))
+        else:
+            slot.link.delay(0.05 + 0.35 * fault.dice)
+        return lambda: slot.link.heal(reset=what == "hole" and fault.dice < 0.5)
+
+    def _inflict_on_servers(self, fault: Fault) -> Callable[[], None]:
+        ensemble = self.fleet.ensemble
+        ensemble.wait_serving()
+        if fault.kind == "ensemble away short":
+            for server in ensemble.servers:
+                server.stop()
+
+            def all_go_on() -> None:
+                for server in ensemble.servers:
+                    server.go_on()
+
+            return all_go_on
+        if fault.kind == "ensemble away long":
+            ensemble.kill()
+            return ensemble.start
+        leads = fault.kind.startswith("leader")
+        server = ensemble.leader() if leads else ensemble.follower()
+        if fault.kind.endswith("killed"):
+            server.kill()
+            return server.start
+        server.stop()
+        return server.go_on
+
+    def _recover(self) -> None:
+        """Everybody is back, and the items are divided; then some whole fires."""
+        over = now()
+        self.fleet.ensemble.wait_serving()
+        self.fleet.divide(timeout=RECOVERY)
+        self.recovered = now() - over
+        time.sleep(WHOLE_FIRES * INTERVAL + max(DURATIONS.values()))
+
+    def _rest(self) -> None:
+        """At rest nothing is left; while items are held open, and only then, there are their running nodes."""
+        fleet = self.fleet
+        fleet.tree.configure(cron=NEVER)
+        fleet.look("nothing is executed", lambda: not fleet.executing(), 30)
+        fleet.look("no leftovers", lambda: not fleet.leftovers())
+        for slot in fleet.slots:
+            slot.application.command("hold")
+        fleet.fire()
+        fleet.look("all executed", lambda: fleet.executing() == set(range(ITEMS)))
+        expected = {item: slot.application.instance for slot in fleet.slots for item in slot.application.executing()}
+        fleet.look("running nodes", lambda: fleet.running() == expected)
+        for slot in fleet.slots:
+            slot.application.command("release")
+        fleet.look("nothing is executed", lambda: not fleet.executing(), 30)
+        fleet.look("no leftovers", lambda: not fleet.leftovers())
+
+    def _judge(self, began: float, ended: float) -> Result:
+        judge = self.fleet.judge()
+        fires, found = pass_judgement(judge, began, ended)
+        kinds = Counter(fault.kind for fault in self.faults)
+        refused = sum(not write.accepted for write in judge.writes)
+        lines = [
+            f"{len(self.faults)} faults: " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())),
+            f"{len(fires)} fires of {ITEMS} items, {len(judge.executions)} executions: {_told(judge.sources())}; "
+            f"{_told(judge.outcomes())}",
+            f"told to stop: {_told(judge.cancels())}; writes refused by the store: {refused} of {len(judge.writes)}",
+            _told_in_time(judge),
+            f"fires excused, because who came next was not there when they came: {judge.excused}",
+            f"everybody back {self.recovered:.1f} s after the last fault; longest time from a fire to its execution "
+            f"by the schedule {_lateness(judge):.1f} s",
+        ]
+        problems = self.problems + [str(problem) for problem in found]
+        counts = Counter(problem.kind for problem in found)
+        lines.append(f"problems: {_told(counts)}" if problems else "no problems")
+        self._keep(began, ended)
+        return Result(problems, "\n".join(lines))
+
+    def _keep(self, began: float, ended: float) -> None:
+        """Keeps what is needed to judge again, beside the journals."""
+        records = [asdict(application.record()) for application in self.fleet.applications]
+        writes = [asdict(write) for write in self.fleet.store.log()]
+        sessions = [asdict(session) for session in self.fleet.sessions()]
+        kept = {"began": began, "ended": ended, "records": records, "writes": writes, "sessions": sessions}
+        (self.fleet.folder / "run.json").write_text(json.dumps(kept))
+
+
+def pass_judgement(judge: Judge, began: float, ended: float) -> tuple[list[float], list[Problem]]:
+    """Returns the fires that were judged, and what was wrong with them and at any time."""
+    first = (began // INTERVAL + 2) * INTERVAL
+    # The last fires may still be under way: they are there so that missed ones before are made up for.
+    count = int((ended - max(DURATIONS.values()) - INTERVAL - first) // INTERVAL)
+    fires = [first + number * INTERVAL for number in range(count)]
+    latest = max((one.start_wall for one in judge.executions), default=ended)
+    all_fires = [number * INTERVAL for number in range(int(began // INTERVAL) - 5, int(latest // INTERVAL) + 1)]
+    items = range(ITEMS)
+    return fires, [*judge.always(), *judge.surplus(items, all_fires), *judge.missing(items, fires)]
+
+
+def judge_again(folder: Path) -> int:
+    """Judges a run that was kept."""
+    kept = json.loads((folder / "run.json").read_text())
+    judge = Judge(
+        [Record(**record) for record in kept["records"]],
+        [Write(**write) for write in kept["writes"]],
+        [Session(**session) for session in kept["sessions"]],
+    )
+    _, found = pass_judgement(judge, kept["began"], kept["ended"])
+    print("\n".join(map(str, found)))
+    return 1 if found else 0
+
+
+def _told(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
+
+
+def _told_in_time(judge: Judge) -> str:
+    ended = sum(session.expired is not None for session in judge.sessions)
+    least = f"{min(judge.margins):.2f} s" if judge.margins else "never necessary"
+    return (
+        f"{ended} of {len(judge.sessions)} sessions were ended by ZooKeeper; told to stop before that: {least} at least"
+    )
+
+
+def _lateness(judge: Judge) -> float:
+    late = [one.start_wall - one.scheduled for one in judge.executions if one.source == "SCHEDULE"]
+    return max(late, default=0.0)
+
+
+def run(faults: int, seed: int, tell: Callable[[str], None] = print) -> Result:
+    """Runs on an ensemble and a fleet of its own; keeps the files if something was wrong."""
+    network = Network()
+    with tempfile.TemporaryDirectory(prefix="sk-zk-") as servers:
+        ensemble = Ensemble(Path(servers))
+        client = ensemble.client()
+        folder = Path(tempfile.mkdtemp(prefix="sk-"))
+        fleet = FaultFleet(folder, ensemble, network, client, f"faults-{uuid.uuid4().hex[:8]}")
+        try:
+            result = Run(fleet, draw(seed, faults, SLOTS, SESSION), tell).go()
+        finally:
+            fleet.end()
+            fleet.store.end()
+            client.stop()
+            client.close()
+            ensemble.kill()
+            network.end()
+        if result.problems:
+            result.problems.append(f"journals and logs: {folder}")
+        else:
+            fleet.remove_files()
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="judge a run that was kept once more")
+    arguments = parser.parse_args()
+    if arguments.judge:
+        return judge_again(arguments.judge)
+    print(f"{arguments.faults} faults, seed {arguments.seed}, {sidekeeper_binary()}", flush=True)
+    result = run(arguments.faults, arguments.seed, lambda line: print(line, flush=True))
+    print("\n".join([*result.problems, result.summary]), flush=True)
+    return 1 if result.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""The judge sees what it is there to see: each rule with something that breaks it, and with what it excuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from judge import WAKE, Judge, Record, Session
+from store import Write
+
+#: The wall clock when the monotonic one was zero.
+EPOCH = 1_000_000.0
+
+
+class Journal:
+    """A journal that was never written."""
+
+    def __init__(self, slot: int, obeys: bool = True):
+        self.record = Record(f"application-{slot}-0", slot, obeys, None, [], [])
+        self._number = 0
+        self.tell(0.0, "assignment", reason="ATTACHED", items=[])
+
+    def tell(self, at: float, event: str, **fields: Any) -> None:
+        self.record.entries.append({"event": event, "time": at, "wall": EPOCH + at, **fields})
+        self.record.entries.sort(key=lambda entry: entry["time"])
+
+    def execute(
+        self,
+        begin: float,
+        end: float | None = None,
+        token: int = 0,
+        fire: float | None = None,
+        source: str = "SCHEDULE",
+        outcome: str = "end",
+        fired: float | None = None,
+        reason: str = "",
+    ) -> None:
+        self._number += 1
+        name = f"{self.record.name}/{self._number}"
+        fired = begin if fired is None else fired
+        told = {"item": 0, "token": token or int(begin * 10), "execution": name}
+        scheduled = EPOCH + (begin if fire is None else fire)
+        self.tell(begin, "start", **told, source=source, scheduled=scheduled, fired=EPOCH + fired)
+        if end is not None:
+            self.tell(end, outcome, **told, reason=reason)
+
+
+def kinds(*journals: Journal, sessions: list[Session] | None = None) -> list[str]:
+    judge = Judge([journal.record for journal in journals], [], sessions or [])
+    return [problem.kind for problem in judge.always()]
+
+
+def lost(*journals: Journal, fires: list[float]) -> list[float]:
+    """The fires that nobody has made good, in seconds."""
+    judge = Judge([journal.record for journal in journals])
+    return [fire for fire in fires if judge.missing([0], [EPOCH + fire])]
+
+
+@pytest.fixture
+def first() -> Journal:
+    return Journal(1)
+
+
+@pytest.fixture
+def second() -> Journal:
+    return Journal(2)
+
+
+def test_two_at_once(first: Journal, second: Journal) -> None:
+    first.execute(10.0, 12.0)
+    second.execute(11.0, 13.0)
+    assert kinds(first, second) == ["at once"]
+
+
+def test_one_that_spans_two_others_meets_both(first: Journal, second: Journal) -> None:
+    first.execute(10.0, 20.0)
+    second.execute(11.0, 12.0)
+    second.execute(15.0, 16.0)
+    assert kinds(first, second) == ["at once", "at once"]
+
+
+def test_one_after_the_other(first: Journal, second: Journal) -> None:
+    first.execute(10.0, 12.0, outcome="cancelled", reason="LEASE_LOST")
+    second.execute(12.001, 13.0)
+    assert not kinds(first, second)
+
+
+def test_who_ignores_a_cancel_is_left_to_the_fence(second: Journal) -> None:
+    deaf = Journal(1, obeys=False)
+    deaf.execute(10.0, 14.0)
+    second.execute(12.0, 13.0)
+    assert not kinds(deaf, second)
+
+
+def test_who_is_dead_executes_nothing(first: Journal, second: Journal) -> None:
+    first.execute(10.0)
+    second.execute(12.0, 13.0)
+    assert kinds(first, second) == ["at once"]
+    first.record.died = 11.0
+    assert not kinds(first, second)
+
+
+def test_who_is_stopped_executes_nothing_and_may_take_a_moment_to_wake(first: Journal, second: Journal) -> None:
+    first.execute(10.0, 20.5)
+    first.record.stops = [(11.0, 20.0)]
+    second.execute(12.0, 13.0)
+    assert not kinds(first, second)
+
+
+def test_who_goes_on_after_it_has_woken_is_seen(first: Journal, second: Journal) -> None:
+    first.execute(10.0, 25.0)
+    first.record.stops = [(11.0, 20.0)]
+    second.execute(12.0, 20.0 + 2 * WAKE)
+    assert kinds(first, second) == ["at once"]
+
+
+def test_a_token_that_does_not_grow(first: Journal, second: Journal) -> None:
+    first.execute(10.0, 11.0, token=7)
+    second.execute(12.0, 13.0, token=7)
+    assert kinds(first, second) == ["token"]
+
+
+def test_who_was_stopped_between_being_told_and_beginning_may_have_an_old_token(
+    first: Journal, second: Journal
+) -> None:
+    second.execute(12.0, 13.0, token=8)
+    first.execute(20.0, 21.0, token=7, fired=10.0)
+    assert kinds(first, second) == ["token"]
+    first.record.stops = [(9.9, 19.9)]
+    assert not kinds(first, second)
+
+
+def test_a_fire_that_was_executed_twice(first: Journal, second: Journal) -> None:
+    first.execute(10.0, 11.0, fire=10.0)
+    second.execute(12.0, 13.0, fire=10.0)
+    assert kinds(first, second) == ["once"]
+
+
+@pytest.mark.parametrize(
+    ("asleep", "problems"), [([], ["late"]), ([(5.0, 15.0)], []), ([(5.0, 11.9)], []), ([(5.0, 9.0)], ["late"])]
+)
+def test_who_executes_when_its_session_ends_was_told_late(
+    first: Journal, asleep: list[tuple[float, float]], problems: list[str]
+) -> None:
+    first.execute(10.0, 13.0, outcome="cancelled", reason="LEASE_LOST")
+    stops = [(EPOCH + stopped, EPOCH + woken) for stopped, woken in asleep]
+    session = Session(1, "0x1", EPOCH, EPOCH + 12.0, stops)
+    assert kinds(first, sessions=[session]) == problems
+
+
+def test_who_was_told_in_time_leaves_a_margin(first: Journal) -> None:
+    first.execute(10.0, 11.0, outcome="cancelled", reason="LEASE_LOST")
+    # A later session, which the slot's new sidecar has, is none of its business.
+    first.execute(11.5, 20.0)
+    sessions = [Session(1, "0x1", EPOCH, EPOCH + 12.5, []), Session(1, "0x2", EPOCH + 11.2, None, [])]
+    judge = Judge([first.record], [], sessions)
+    assert not judge.always()
+    assert judge.margins == [pytest.approx(1.5)]
+
+
+@pytest.mark.parametrize(
+    ("writes", "problems"),
+    [
+        ([("claim", 5, True), ("commit", 5, True), ("claim", 7, True)], 0),
+        ([("claim", 5, True), ("claim", 7, True), ("commit", 5, False)], 0),
+        ([("claim", 5, True), ("claim", 7, True), ("commit", 5, True)], 1),
+        ([("claim", 7, True), ("claim", 5, True)], 1),
+        ([("claim", 7, True), ("claim", 7, True)], 1),
+    ],
+)
+def test_the_fence(writes: list[tuple[str, int, bool]], problems: int) -> None:
+    log = [
+        Write(number, float(number), kind, 0, token, "somebody", accepted)
+        for number, (kind, token, accepted) in enumerate(writes)
+    ]
+    assert len(Judge([], log).fenced()) == problems
+
+
+def test_a_fire_that_nobody_executed(first: Journal) -> None:
+    first.execute(10.0, 10.5)
+    first.execute(14.0, 14.5)
+    assert lost(first, fires=[10.0, 12.0, 14.0]) == [12.0]
+
+
+def test_one_execution_makes_up_for_all_fires_missed_before_it_but_not_for_later_ones(first: Journal) -> None:
+    first.execute(10.0, 15.0)
+    first.execute(15.1, 15.5, fire=12.0, source="MISFIRE")
+    first.execute(18.0, 18.5)
+    assert lost(first, fires=[10.0, 12.0, 14.0, 16.0, 18.0]) == [16.0]
+
+
+def test_what_is_made_up_for_late_was_not_made_up_for(first: Journal) -> None:
+    for fire in (12.0, 14.0, 16.0):
+        first.execute(fire, fire + 0.5)
+    first.execute(17.0, 17.5, fire=16.0, source="MISFIRE")
+    assert lost(first, fires=[10.0]) == [10.0]
+
+
+def test_what_was_interrupted_has_to_be_executed_by_somebody(first: Journal, second: Journal) -> None:
+    first.execute(10.0, 10.5, outcome="cancelled", reason="LEASE_LOST")
+    second.execute(12.0, 12.5)
+    assert lost(first, second, fires=[10.0]) == [10.0]
+    second.execute(11.0, 11.5, fire=10.0, source="FAILOVER")
+    assert not lost(first, second, fires=[10.0])
+
+
+def test_who_comes_later_does_not_judge_what_was_missed(first: Journal, second: Journal) -> None:
+    first.execute(8.0, 8.5)
+    first.record.died = 9.0
+    second.execute(14.0, 14.5)
+    assert lost(first, second, fires=[10.0, 12.0]) == [10.0, 12.0]
+    second.tell(11.0, "assignment", reason="ATTACHED", items=[])
+    assert lost(first, second, fires=[10.0, 12.0]) == [12.0]
+
+
+def test_a_make_up_without_a_miss(first: Journal) -> None:
+    first.execute(10.0, 10.5)
+    first.execute(12.0, 13.0)
+    first.execute(13.1, 13.5, fire=12.0, source="MISFIRE")
+    fires = [EPOCH + fire for fire in (10.0, 12.0)]
+    assert [problem.kind for problem in Judge([first.record]).surplus([0], fires)] == ["surplus"]
+    # One that came while the second was being executed was missed.
+    assert not Judge([first.record]).surplus([0], [*fires, EPOCH + 12.5])

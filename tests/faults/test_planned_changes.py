@@ -1,0 +1,140 @@
+"""Changes that are made on purpose, which are most of them: nobody who executes may notice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ensemble import now
+from fleet import FaultFleet, Slot
+from harness import EACH_SECOND, NEVER, eventually
+from judge import Judge
+
+ITEMS = 50
+SLOTS = 5
+
+
+@dataclass(frozen=True)
+class Change:
+    """A slot leaves or comes back."""
+
+    at: float
+    slot: int
+    leaves: bool
+
+
+def test_the_ensemble_changes_its_leader(fleet: FaultFleet) -> None:
+    """Twenty items are being executed: none is cancelled, none moves, none is failed over."""
+    items = 20
+    slots = fleet.start(3, session=6.0, sharding_total_count=items)
+    for slot in slots:
+        slot.application.command("hold")
+    owners = created(fleet, items)
+    fire = fleet.fire()
+    everything = set(range(items))
+    fleet.look("all executed", lambda: fleet.executing() == everything)
+    leader = fleet.ensemble.leader()
+    leader.kill()
+    fleet.ensemble.leader()
+    running = {item: slot.application.instance for slot in slots for item in slot.application.executing()}
+    assert set(running) == everything
+    fleet.look("the same running nodes", lambda: fleet.running() == running)
+    leader.start()
+    fleet.ensemble.wait_serving()
+    # Results are recorded only when the sidecars are connected again.
+    for slot in slots:
+        slot.application.command("release")
+    fleet.look("all recorded", lambda: not fleet.running())
+    judge = fleet.judge()
+    assert sorted((one.item, one.source, one.outcome, one.scheduled) for one in judge.executions) == [
+        (item, "SCHEDULE", "end", fire) for item in range(items)
+    ]
+    assert created(fleet, items) == owners
+    assert not judge.cancels()
+
+
+def created(fleet: FaultFleet, items: int) -> list[int]:
+    """The transactions that gave each item to its owner."""
+    tree = fleet.tree
+    return [tree.client.get(tree.path(f"sharding/{item}/instance"))[1].czxid for item in range(items)]
+
+
+def test_five_sidecars_are_restarted_one_after_the_other(fleet: FaultFleet) -> None:
+    """Fifty items fire each second for 300 ms: none is interrupted, none is executed twice for one fire, none is lost,
+    and none moves but with its owner: away when that leaves, back when it is there again."""
+    slots = fleet.start(SLOTS, session=6.0, sharding_total_count=ITEMS, cron=EACH_SECOND, duration=0.3, failover=True)
+    wait_fire(fleet)
+    began = time.time()
+    changes: list[Change] = []
+    for slot in slots:
+        changes.append(Change(now(), slot.number, leaves=True))
+        slot.stop_in_peace()
+        whole(fleet, [other for other in slots if other is not slot])
+        wait_fire(fleet)
+        changes.append(Change(now(), slot.number, leaves=False))
+        slot.start_again()
+        whole(fleet, slots)
+        wait_fire(fleet)
+    ended = time.time()
+    wait_fire(fleet, ended + 1.0)
+    fleet.tree.configure(cron=NEVER)
+    fleet.look("all recorded", lambda: not fleet.executing() and not fleet.running())
+    judge = fleet.judge()
+    fires = [float(second) for second in range(int(began) + 1, int(ended))]
+    problems = [
+        str(one) for one in judge.executions if one.outcome != "end" or one.source not in ("SCHEDULE", "MISFIRE")
+    ]
+    problems += map(str, [*judge.once(), *judge.missing(range(ITEMS), fires)])
+    problems += moves_beyond(judge, changes)
+    assert not problems, "\n".join(problems)
+    assert not judge.excused
+
+
+def whole(fleet: FaultFleet, slots: Sequence[Slot]) -> None:
+    """Waits until each item belongs to an instance that is there, and knows it."""
+
+    def owned() -> bool:
+        owners = fleet.tree.owners()
+        shares = [(slot.application.instance, slot.application.owned()) for slot in slots]
+        told = {item: instance for instance, share in shares for item in share}
+        return len(told) == ITEMS and told == owners and fleet.tree.get("leader/sharding/necessary") is None
+
+    fleet.look("each item has an owner", owned)
+
+
+def wait_fire(fleet: FaultFleet, after: float = 0.0) -> None:
+    """Waits until all items have been executed for one fire that is still to come, or for one after an instant."""
+    fire = float(int(max(after, time.time())) + 1)
+
+    def executed() -> bool:
+        done = {
+            event["item"]
+            for application in fleet.applications
+            for event in application.events("start")
+            if event["scheduled"] >= fire
+        }
+        return len(done) == ITEMS
+
+    eventually(f"all items executed for {fire:.0f}", executed)
+
+
+def moves_beyond(judge: Judge, changes: Sequence[Change]) -> list[str]:
+    """Items that have moved although their owner did not leave, nor had the one come back that they were taken from."""
+    found = []
+    for item in range(ITEMS):
+        executions = judge.of(item)
+        #: Slots that the item has left when they went away.
+        left: set[int] = set()
+        for one, other in zip(executions, executions[1:]):
+            old, new = one.application.slot, other.application.slot
+            if old == new:
+                continue
+            meanwhile = [change for change in changes if one.start - 1.0 < change.at < other.start]
+            if any(change.leaves and change.slot == old for change in meanwhile):
+                left.add(old)
+            elif new in left and any(not change.leaves and change.slot == new for change in meanwhile):
+                left.discard(new)
+            else:
+                found.append(f"item {item} moved from slot {old} to {new}: {one} -> {other}")
+    return found
