@@ -227,8 +227,11 @@ impl Participant {
     }
 
     /// Whether an item of ours is to be somebody else's, so that the application is to let go of it. Not while it is
-    /// being started: the application is told in the order in which things happen.
+    /// being started: the application is told in the order in which things happen; nor while nobody can be told.
     pub(super) fn is_revoked(&self, item: Item) -> bool {
+        if matches!(self.phase, Phase::Away { .. }) {
+            return false;
+        }
         let target = self.fleet.target(item);
         target.is_some_and(|target| *target != self.identity.instance) && !self.executions.is_starting(item)
     }

@@ -210,3 +210,21 @@ async fn a_lost_session_ends_the_grace() {
     });
     assert!(next.await.fencing_token > execute.fencing_token);
 }
+
+#[tokio::test]
+async fn items_of_who_is_away_do_not_change_hands_until_it_is_back() {
+    let ground = Ground::new().await;
+    let (one, two) = (ground.sidecar().await, ground.sidecar_with(2, |_| ()).await);
+    let configuration = JobConfiguration { cron: String::new(), ..with_grace("1h", 2) };
+    let mut app = one.attach(of(configuration.clone())).await;
+    app.assigned(&[0, 1]).await;
+    let instance = app.attached.instance_id.clone();
+    drop(app);
+    let mut newcomer = two.attach(request(None)).await;
+    let owners = |tree: &Tree| [0, 1].map(|item| tree.text(&format!("sharding/{item}/instance")).unwrap());
+    assert_eq!(owners(&ground.outside.quiet().await), [instance.clone(), instance.clone()]);
+    let mut back = one.attach(of(configuration)).await;
+    newcomer.assigned(&[1]).await;
+    back.assigned(&[0]).await;
+    assert_eq!(back.attached.instance_id, instance);
+}
