@@ -234,7 +234,7 @@ mod tests {
         check(
             &state,
             &expect![[r#"
-                orderSync  generation 7  5 items  2 instances  resharding due
+                orderSync  generation 7  5 items  2 instances  resharding due  items change hands all at once: instance 10.0.0.9@-@1 is ElasticJob's own
                 cron 0/5 * * * * ?  next fire 2026-01-01T00:00:05Z
 
                 item  parameter                 a1b2c3*  12

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from sidekeeper._proto.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
@@ -19,6 +20,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _HandoffMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HandoffModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HandoffMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HANDOFF_MODE_UNSPECIFIED: _HandoffMode.ValueType  # 0
+    """Not set: the job has no instances or no configuration."""
+    HANDOFF_MODE_ONE_BY_ONE: _HandoffMode.ValueType  # 1
+    """One by one, each when its owner is done with it: all instances are sidecars."""
+    HANDOFF_MODE_ALL_AT_ONCE: _HandoffMode.ValueType  # 2
+    """All at once, as in ElasticJob; `handoff_mode_reason` says why."""
+
+class HandoffMode(_HandoffMode, metaclass=_HandoffModeEnumTypeWrapper):
+    """By which rules items change hands."""
+
+HANDOFF_MODE_UNSPECIFIED: HandoffMode.ValueType  # 0
+"""Not set: the job has no instances or no configuration."""
+HANDOFF_MODE_ONE_BY_ONE: HandoffMode.ValueType  # 1
+"""One by one, each when its owner is done with it: all instances are sidecars."""
+HANDOFF_MODE_ALL_AT_ONCE: HandoffMode.ValueType  # 2
+"""All at once, as in ElasticJob; `handoff_mode_reason` says why."""
+Global___HandoffMode: _TypeAlias = HandoffMode  # noqa: Y015
 
 @_typing.final
 class WatchAssignmentsRequest(_message.Message):
@@ -56,12 +81,18 @@ class WatchAssignmentsResponse(_message.Message):
     RESHARDING_FIELD_NUMBER: _builtins.int
     NEXT_FIRE_TIME_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    HANDOFF_MODE_FIELD_NUMBER: _builtins.int
+    HANDOFF_MODE_REASON_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name."""
     generation: _builtins.int
     """Counts shardings of the job. Zero: never sharded."""
     resharding: _builtins.bool
     """Whether a resharding is due and has not happened yet."""
+    handoff_mode: Global___HandoffMode.ValueType
+    """By which rules items change hands now."""
+    handoff_mode_reason: _builtins.str
+    """Why they change hands all at once, in words. Empty otherwise."""
     @_builtins.property
     def configuration(self) -> _job_pb2.JobConfiguration:
         """The configuration in force. Absent: the job has none, or an unreadable one."""
@@ -93,10 +124,12 @@ class WatchAssignmentsResponse(_message.Message):
         resharding: _builtins.bool = ...,
         next_fire_time: _timestamp_pb2.Timestamp | None = ...,
         problems: _abc.Iterable[_job_pb2.Problem] | None = ...,
+        handoff_mode: Global___HandoffMode.ValueType = ...,
+        handoff_mode_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "next_fire_time", b"next_fire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "generation", b"generation", "instances", b"instances", "items", b"items", "job_name", b"job_name", "next_fire_time", b"next_fire_time", "problems", b"problems", "resharding", b"resharding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "generation", b"generation", "handoff_mode", b"handoff_mode", "handoff_mode_reason", b"handoff_mode_reason", "instances", b"instances", "items", b"items", "job_name", b"job_name", "next_fire_time", b"next_fire_time", "problems", b"problems", "resharding", b"resharding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -149,6 +182,7 @@ class ItemStatus(_message.Message):
     RUNNING_FIELD_NUMBER: _builtins.int
     MISFIRE_FIELD_NUMBER: _builtins.int
     DISABLED_FIELD_NUMBER: _builtins.int
+    NEXT_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     item: _builtins.int
     """The item."""
     item_parameter: _builtins.str
@@ -163,6 +197,8 @@ class ItemStatus(_message.Message):
     """Whether a fire of it was missed and will be made up for."""
     disabled: _builtins.bool
     """Whether an operator has disabled it."""
+    next_instance_id: _builtins.str
+    """The instance that is to get it when its owner is done with it. Empty: it stays."""
     def __init__(
         self,
         *,
@@ -173,10 +209,11 @@ class ItemStatus(_message.Message):
         running: _builtins.bool = ...,
         misfire: _builtins.bool = ...,
         disabled: _builtins.bool = ...,
+        next_instance_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "item_parameter", b"item_parameter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "disabled", b"disabled", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "item", b"item", "item_parameter", b"item_parameter", "misfire", b"misfire", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "disabled", b"disabled", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "item", b"item", "item_parameter", b"item_parameter", "misfire", b"misfire", "next_instance_id", b"next_instance_id", "running", b"running"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__item_parameter: _TypeAlias = _typing.Literal["item_parameter"]  # noqa: Y015
     _WhichOneofArgType__item_parameter: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter"]  # noqa: Y015
