@@ -90,6 +90,8 @@ class Application:
         job_executor_thread_pool_size_provider_type: str = "",
         job_listener_types: Sequence[str] = (),
         concurrency: int = DEFAULT_CONCURRENCY,
+        weight: int = 1,
+        labels: Sequence[str] = (),
         on_assignment: Callable[[Assignment], object] | None = None,
         on_leadership: Callable[[Leadership], object] | None = None,
         on_session: Callable[[SessionChange], object] | None = None,
@@ -130,6 +132,9 @@ class Application:
             job_executor_thread_pool_size_provider_type: See ``JobConfiguration``.
             job_listener_types: See ``JobConfiguration``.
             concurrency: How many items are executed at once in this process; further ones wait in order.
+            weight: How many items this instance gets in proportion to others, 1 to 1000, when all instances are
+                sidecars'.
+            labels: What this instance has that items may ask for (``sidekeeper.item-labels``).
             on_assignment: Called with each assignment.
             on_leadership: Called when this instance begins or ceases to lead the job.
             on_session: Called when the sidecar's session with the registry changes.
@@ -191,6 +196,8 @@ class Application:
                 handler=handler,
                 configuration=None if sharding_total_count is None else configuration,
                 concurrency=concurrency,
+                weight=weight,
+                labels=tuple(labels),
                 callbacks=callbacks,
             )
             return handler

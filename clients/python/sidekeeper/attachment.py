@@ -144,6 +144,8 @@ class Attachment:
             configuration=None if configuration is None else configuration.to_proto(),
             application_id=self._application_id,
             client=CLIENT,
+            weight=self._job.weight,
+            labels=self._job.labels,
         )
 
     async def _read(self, call: AttachCall) -> None:

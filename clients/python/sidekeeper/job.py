@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -35,3 +36,7 @@ class Job:
     #: How many items are executed at once in this process.
     concurrency: int
     callbacks: Callbacks
+    #: How many items this instance gets in proportion to others, when all instances are sidecars'.
+    weight: int = 1
+    #: What this instance has that items may ask for.
+    labels: Sequence[str] = ()

@@ -1,0 +1,75 @@
+"""A consumer of a partitioned queue: it owns partitions for as long as the sidecar says so, and is never told to execute.
+
+    python consumer.py QUEUE.db
+
+The queue is a SQLite file (see ``queue_db.py``). Start as many consumers as you like; partitions are divided among them,
+and move one by one when consumers come and go: who has one lets go of it before the next one begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from queue_db import PARTITIONS, Queue
+
+import sidekeeper
+
+#: How long handling a message takes, in seconds.
+WORK = 0.005
+#: How long to wait when a partition is empty, in seconds.
+IDLE = 0.02
+
+JOB = "orderSync"
+
+queue = Queue(Path(sys.argv[1]))
+app = sidekeeper.Application()
+consumers: dict[int, asyncio.Task[None]] = {}
+
+
+async def consume(partition: int, token: int) -> None:
+    """Handles the messages of one partition in order, until it is cancelled."""
+    while True:
+        message = queue.next(partition)
+        if message is None:
+            await asyncio.sleep(IDLE)
+            continue
+        await asyncio.sleep(WORK)
+        # The token goes into the store: whoever has lost the partition without knowing it is refused.
+        if not queue.handled(partition, message, token, os.getpid()):
+            return
+
+
+@app.job(
+    JOB,
+    sharding_total_count=PARTITIONS,
+    props={"sidekeeper.ownership": "continuous", "sidekeeper.handoff-deadline": "10s"},
+)
+def never_called(execution: sidekeeper.Execution) -> None:
+    """Who owns items all the time is not told to execute them."""
+
+
+@app.on_assignment(JOB)
+async def on_assignment(assignment: sidekeeper.Assignment) -> None:
+    """Lets go of what is not ours any more, and begins with what is. When this returns, others may have what we lost."""
+    owned = {item.item: item.fencing_token for item in assignment.items}
+    for partition in [partition for partition in consumers if partition not in owned]:
+        await stop(consumers.pop(partition))
+    for partition, token in owned.items():
+        if partition not in consumers:
+            consumers[partition] = asyncio.create_task(consume(partition, token))
+    print(f"{os.getpid()} owns {sorted(owned)}: {assignment.reason.name}", flush=True)
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    """Waits until a task has ended: what it is doing with its message is done, or was never begun."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+if __name__ == "__main__":
+    app.run()
