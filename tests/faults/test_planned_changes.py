@@ -123,7 +123,10 @@ def moves_beyond(judge: Judge, began: float, changes: Sequence[Change]) -> list[
     """Items that have moved although their owner did not leave, nor had the one come back that they were taken from."""
     found = []
     for item in range(ITEMS):
-        executions = [one for one in judge.of(item) if one.start_wall >= began]
+        executions = judge.of(item)
+        earlier = sum(one.start_wall < began for one in executions)
+        # Begins with the last one before: it tells whose the item was.
+        executions = executions[max(0, earlier - 1) :]
         #: Slots that the item has left when they went away.
         left: set[int] = set()
         for one, other in zip(executions, executions[1:]):
