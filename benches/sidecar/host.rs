@@ -22,13 +22,17 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn start(registry: impl Registry) -> Self {
+        // One of its own: what another left in the registry is not to be found.
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        Self::start_in(registry, Path::root().child(&format!("bench-{number}")))
+    }
+
+    /// With others in one namespace.
+    pub(crate) fn start_in(registry: impl Registry, namespace: Path) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         // As many workers as the program has.
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
         let config = application::config(&folder.path().join("socket"));
-        // One of its own: what another left in the registry is not to be found.
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let namespace = Path::root().child(&format!("bench-{number}"));
         let sidecar = runtime.block_on(Sidecar::start_on(config, namespace, Arc::new(registry)));
         Self { sidecar: sidecar.expect("the sidecar to start"), runtime, _folder: folder }
     }

@@ -13,6 +13,7 @@
 mod application;
 mod budget;
 mod environment;
+mod handoff;
 mod host;
 mod latency;
 mod load;
@@ -31,10 +32,11 @@ mod throughput;
 mod zookeeper;
 
 /// The parts by name, in the order in which they are run.
-const PARTS: [(&str, fn()); 6] = [
+const PARTS: [(&str, fn()); 7] = [
     ("budget", budget::embedded),
     ("latency", latency::embedded),
     ("latency-zookeeper", latency::on_zookeeper),
+    ("handoff", handoff::on_zookeeper),
     ("throughput", throughput::embedded),
     ("throughput-zookeeper", throughput::on_zookeeper),
     ("memory", memory::all),
