@@ -12,6 +12,7 @@
 
 mod cases;
 mod deadlines;
+mod handoff;
 mod lease;
 mod once;
 mod progress;

@@ -841,6 +841,13 @@ impl World {
         session.get(&path).now_or_never().unwrap().unwrap().unwrap().stat.version
     }
 
+    /// The transaction that created a node of the job.
+    pub fn created(&self, relative: &str) -> i64 {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns/job").unwrap().child(relative);
+        session.get(&path).now_or_never().unwrap().unwrap().unwrap().stat.created.0
+    }
+
     /// What a node of the job holds.
     pub fn get(&self, relative: &str) -> Option<Vec<u8>> {
         self.read(&format!("/ns/job/{relative}"))

@@ -1,0 +1,120 @@
+//! Items change hands one by one among sidecars (P1, P2): who lets go of what, when, and when not.
+
+use sidekeeper::coordination::effect::Purpose;
+use sidekeeper::job::{Item, JobConfiguration};
+
+use crate::cases::one_node;
+use crate::world::World;
+
+fn with(properties: &[(&str, &str)]) -> impl FnOnce(&mut JobConfiguration) {
+    let properties: Vec<_> =
+        properties.iter().map(|(key, value)| (format!("sidekeeper.{key}"), (*value).to_owned())).collect();
+    move |configuration| configuration.props.extend(properties)
+}
+
+fn owner(world: &World, item: u32) -> String {
+    String::from_utf8(world.get(&format!("sharding/{item}/instance")).unwrap()).unwrap()
+}
+
+fn czxid_of_all(world: &World) -> Vec<i64> {
+    (0..6).map(|item| world.created(&format!("sharding/{item}/instance"))).collect()
+}
+
+#[test]
+fn p1_who_joins_gets_its_share_and_nothing_else_is_touched() {
+    let mut world = one_node(|_| {});
+    let before = czxid_of_all(&world);
+    world.join();
+    world.run_for(900);
+    world.assert_all_owned();
+    assert_eq!(world.nodes[0].items, [0, 1, 2].map(Item));
+    assert_eq!(world.nodes[1].items, [3, 4, 5].map(Item));
+    let after = czxid_of_all(&world);
+    assert_eq!(after[..3], before[..3]);
+    assert!(after[3..].iter().min() > before.iter().max());
+    // No flag went up: nobody had to hold still.
+    assert_eq!(world.commits.get(&Purpose::FlagResharding), None);
+    assert_eq!(world.read("/ns-sidekeeper/job/fleet/handoff"), None);
+}
+
+#[test]
+fn p2_an_item_that_runs_changes_hands_when_it_has_ended() {
+    let mut world = one_node(|_| {});
+    world.next_duration_ms = Some(5_000);
+    world.run_for(2_000);
+    assert_eq!(world.nodes[0].executions.len(), 6);
+    world.join();
+    world.run_for(2_000);
+    // The application was told to let go of three, which it goes on to execute.
+    assert_eq!(world.nodes[0].items.len(), 3);
+    assert_eq!(world.nodes[0].executions.len(), 6);
+    assert!(owner(&world, 5).ends_with("n0") && world.nodes[1].items.is_empty());
+    world.next_duration_ms = None;
+    world.run_for(4_000);
+    world.assert_all_owned();
+    assert!(owner(&world, 5).ends_with("n1"));
+    assert_eq!(world.nodes[1].items.len(), 3);
+    assert_eq!(world.interrupted, []);
+}
+
+#[test]
+fn p2_without_an_acknowledgement_an_item_changes_hands_at_the_deadline() {
+    let mut world = one_node(with(&[("handoff", "drained"), ("handoff-deadline", "3s")]));
+    world.join();
+    world.run_for(2_500);
+    assert_eq!((world.nodes[0].items.len(), world.nodes[1].items.len()), (3, 0));
+    assert!((3..6).all(|item| owner(&world, item).ends_with("n0")));
+    world.run_for(1_500);
+    assert_eq!((world.nodes[0].items.len(), world.nodes[1].items.len()), (3, 3));
+}
+
+#[test]
+fn who_is_to_have_handoffs_off_has_elasticjob_s_rules() {
+    let mut world = one_node(with(&[("handoff", "off")]));
+    let before = czxid_of_all(&world);
+    world.join();
+    world.run_for(900);
+    world.assert_all_owned();
+    assert!(czxid_of_all(&world).iter().min() > before.iter().max(), "all are assigned anew");
+}
+
+#[test]
+fn p8_with_a_java_instance_elasticjob_s_rules_hold() {
+    let mut world = one_node(|_| {});
+    world.join();
+    world.run_for(900);
+    let before = czxid_of_all(&world);
+    world.put("servers/10.9.9.9", "ENABLED");
+    world.put("instances/10.9.9.9@-@77", "jobInstanceId: 10.9.9.9@-@77\nserverIp: 10.9.9.9\n");
+    world.run_for(900);
+    assert!(czxid_of_all(&world).iter().min() > before.iter().max(), "all are assigned anew");
+    assert_eq!((0..6).filter(|item| owner(&world, *item).ends_with("@77")).count(), 2);
+}
+
+#[test]
+fn p5_who_leaves_hands_over_first() {
+    let mut world = one_node(|_| {});
+    world.join();
+    world.run_for(900);
+    world.next_duration_ms = Some(3_000);
+    world.run_for(1_500);
+    world.drain(0);
+    world.run_for(600);
+    // It still executes, and its items are on their way.
+    assert!(world.nodes[0].ended.is_none() && world.nodes[0].items.is_empty());
+    world.next_duration_ms = None;
+    world.run_for(6_000);
+    assert!(world.nodes[0].ended.is_some());
+    assert_eq!(world.nodes[1].items.len(), 6);
+    assert_eq!(world.interrupted, []);
+}
+
+#[test]
+fn a_continuous_owner_is_never_told_to_execute() {
+    let mut world = one_node(with(&[("ownership", "continuous")]));
+    world.put("trigger/10.0.0.1@-@n0", "");
+    world.run_for(5_000);
+    assert_eq!(world.starts, []);
+    assert_eq!(world.nodes[0].items.len(), 6);
+    assert_eq!(world.get("trigger/10.0.0.1@-@n0"), None);
+}
