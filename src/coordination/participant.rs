@@ -203,6 +203,7 @@ impl Participant {
             self.register(now);
             self.announce(now);
             self.tell(now);
+            self.tell_lease(now);
             self.elect(now);
             self.look_for_crashes(now);
             self.shard(now);
@@ -254,6 +255,7 @@ impl Participant {
             self.checkpoints.next_retry(now.mono),
             self.removal_settles(),
             self.lease.end(),
+            self.lease.next_word(),
             drain,
         ];
         let mono = retries.into_iter().flatten().filter(|at| *at > now.mono).min();

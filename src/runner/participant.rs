@@ -563,6 +563,10 @@ impl Runner {
                 info!(?status, ?remaining_lease, "session");
                 None
             }
+            Event::LeaseRenewed { remaining } => {
+                debug!(?remaining, "lease");
+                None
+            }
             Event::Execute(_)
             | Event::Attached { .. }
             | Event::Cancel { .. }
