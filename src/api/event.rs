@@ -71,6 +71,10 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp
             state: session_state(status).into(),
             remaining_lease: remaining_lease.and_then(|lease| lease.try_into().ok()),
         }),
+        Event::LeaseRenewed { remaining } => Message::SessionChanged(proto::SessionChanged {
+            state: proto::SessionState::Connected.into(),
+            remaining_lease: remaining.try_into().ok(),
+        }),
         Event::JobChanged { configuration, problems } => Message::JobChanged(proto::JobChanged {
             configuration: Some(configuration_message(&configuration)),
             problems: problems.into_iter().map(problem).collect(),

@@ -207,7 +207,7 @@ impl Participant {
     /// Tells the session's state, once the application is attached.
     pub(super) fn tell_session(&mut self, now: Now, status: SessionStatus) {
         if self.told.session.replace(status) != Some(status) && self.told.attached {
-            let remaining_lease = self.lease.remaining(now.mono);
+            let remaining_lease = self.lease.tell(now.mono);
             self.tell_event(Event::SessionChanged { status, remaining_lease });
         }
     }

@@ -334,6 +334,11 @@ pub enum Event {
         /// How long it may be acted on without word from the registry; `None`: not known.
         remaining_lease: Option<Duration>,
     },
+    /// The session is as it was, and may be acted on for longer than was told before.
+    LeaseRenewed {
+        /// For how long, without word from the registry.
+        remaining: Duration,
+    },
     /// Configuration or problems.
     JobChanged {
         /// The configuration in force.

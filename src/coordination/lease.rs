@@ -6,17 +6,31 @@
 //!
 //! Decides only when that is. It is looked at before anything else that has happened: a process that was asleep for
 //! longer than its lease must learn that first, also if news of the registry wait for it.
+//!
+//! A process that is stopped for that long cannot tell its application so. Therefore the application is told now and
+//! then how long the lease lasts, and stops by itself what it executes when that is over without newer word.
 
 use std::time::Duration;
 
-use super::effect::Effect;
+use super::effect::{Effect, Event};
 use super::input::Now;
 use super::participant::{Participant, Session};
 
-/// Until when the session may be acted on; monotonic. `None`: nothing is known to end it.
+/// The part of what the application was told after which it is told again, as a divisor: if one word is late, there is
+/// still time for another.
+const TELL_PART: u32 = 3;
+/// The shortest time between two words, also if little of the lease is left.
+const TELL_INTERVAL_MIN: Duration = Duration::from_millis(50);
+
+/// Until when the session may be acted on; all times are monotonic.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
+    /// `None`: nothing is known to end it.
     until: Option<Duration>,
+    /// The end that the application was told last.
+    told: Option<Duration>,
+    /// When to look whether it is to be told a later one. `None`: at once.
+    tell_at: Option<Duration>,
 }
 
 impl Lease {
@@ -34,6 +48,19 @@ impl Lease {
     pub(super) fn end(&self) -> Option<Duration> {
         self.until
     }
+
+    /// When to look whether the application is to be told a later end.
+    pub(super) fn next_word(&self) -> Option<Duration> {
+        self.tell_at
+    }
+
+    /// Takes note that the application is told now how long it lasts; gives that.
+    pub(super) fn tell(&mut self, now: Duration) -> Option<Duration> {
+        let remaining = self.remaining(now);
+        self.told = self.until;
+        self.tell_at = remaining.map(|left| now.saturating_add((left / TELL_PART).max(TELL_INTERVAL_MIN)));
+        remaining
+    }
 }
 
 impl Participant {
@@ -43,6 +70,21 @@ impl Participant {
         if over && self.session != Session::None {
             self.effects.push(Effect::GiveUpSession);
             self.lose_session();
+        }
+    }
+
+    /// Tells the application how long the session may be acted on, each time a third of what it was told is over.
+    pub(super) fn tell_lease(&mut self, now: Now) {
+        // While the registry is away nothing is proven, and what was told stays so.
+        let connected = matches!(self.session, Session::Connected(_));
+        if !self.told.attached || !connected || self.lease.tell_at.is_some_and(|at| now.mono < at) {
+            return;
+        }
+        let newer = self.lease.until > self.lease.told;
+        if let Some(remaining) = self.lease.tell(now.mono)
+            && newer
+        {
+            self.tell_event(Event::LeaseRenewed { remaining });
         }
     }
 }

@@ -211,6 +211,7 @@ impl Participant {
             self.register(now);
             self.announce(now);
             self.tell(now);
+            self.tell_lease(now);
             self.elect(now);
             self.look_for_crashes(now);
             self.shard(now);
@@ -263,6 +264,7 @@ impl Participant {
             self.removal_settles(),
             self.lease.end(),
             self.grace_ends(),
+            self.lease.next_word(),
             drain,
         ];
         let mono = retries.into_iter().flatten().filter(|at| *at > now.mono).min();

@@ -72,11 +72,12 @@ impl Keeper {
     /// Proves a session alive until it cannot be any more, or somebody has given it up. `margin`: the safety margin;
     /// `None`: the default.
     pub async fn keep(&mut self, session: &dyn Session, clock: &Clock, margin: Option<Duration>) {
-        if session.timeout() == Duration::MAX {
-            // Nothing can end it but this process.
-            return std::future::pending().await;
-        }
         let id = session.id();
+        if session.timeout() == Duration::MAX {
+            // Nothing ends it by itself: there is nothing to prove, and no lease to tell of.
+            let _ = self.giving_up.wait_for(|given_up| *given_up == Some(id)).await;
+            return;
+        }
         let usable = usable(session.timeout(), margin);
         // It was alive a moment ago: it was opened.
         let mut until = clock.now().mono.saturating_add(usable);

@@ -1,7 +1,7 @@
 //! What the log is told: of what applications are told, and of executions that are not what their schedule says. Decides
 //! nothing.
 
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::coordination::effect::{Event, RetryNews};
 use crate::job::Item;
@@ -19,6 +19,7 @@ pub(super) fn told(event: &Event) {
             info!(generation, count, ?items, leader, ?reason, "assignment");
         }
         Event::SessionChanged { status, remaining_lease } => info!(?status, ?remaining_lease, "session"),
+        Event::LeaseRenewed { remaining } => debug!(?remaining, "lease"),
         Event::Execute(_)
         | Event::Attached { .. }
         | Event::Cancel { .. }

@@ -125,8 +125,7 @@ async fn p4_a_session_that_is_not_proven_alive_in_time_is_given_up_before_the_re
     let execute = app.execute().await;
     let session = ground.outside.tree().await.session_of(&app.attached.instance_id);
     ground.registry.suspend(session);
-    let Event::SessionChanged(changed) = app.next().await else { panic!("no SessionChanged") };
-    assert_eq!(changed.state(), SessionState::Suspended);
+    let changed = app.until("SUSPENDED", suspended).await;
     let remaining: Duration = changed.remaining_lease.unwrap().try_into().unwrap();
     assert!(remaining <= Duration::from_secs(1), "{remaining:?} of a lease of 2 s less the margin of 1 s");
 
@@ -147,4 +146,47 @@ async fn p4_a_session_that_is_not_proven_alive_in_time_is_given_up_before_the_re
     );
     let next = app.execute().await;
     app.done(&next).await;
+}
+
+fn suspended(event: &Event) -> Option<sidekeeper::proto::SessionChanged> {
+    match event {
+        Event::SessionChanged(changed) if changed.state() == SessionState::Suspended => Some(changed.clone()),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn p4_the_application_is_told_the_lease_at_the_beginning_and_again_and_again() {
+    let ground = Ground::on(Embedded::in_memory().with_session_timeout(Duration::from_secs(2))).await;
+    let host = ground.sidecar().await;
+    // It has read `Attached` and the first assignment.
+    let mut app = host.attach(request(JobConfiguration { cron: String::new(), ..ticking(1) })).await;
+    for _ in 0..4 {
+        let remaining = app
+            .until("a lease", |event| match event {
+                Event::SessionChanged(changed) => {
+                    assert_eq!(changed.state(), SessionState::Connected);
+                    Some(Duration::try_from(changed.remaining_lease.unwrap()).unwrap())
+                }
+                _ => None,
+            })
+            .await;
+        assert!(remaining <= Duration::from_secs(1), "{remaining:?} of 2 s less the margin of 1 s");
+    }
+}
+
+#[tokio::test]
+async fn p4_no_lease_is_told_of_a_registry_that_ends_no_sessions() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(request(ticking(1))).await;
+    for _ in 0..3 {
+        let executed = |event: &Event| match event {
+            Event::SessionChanged(changed) => panic!("{changed:?}"),
+            Event::Execute(execute) => Some(execute.clone()),
+            _ => None,
+        };
+        let execute = app.until("Execute", executed).await;
+        app.done(&execute).await;
+    }
 }

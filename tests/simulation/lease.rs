@@ -53,11 +53,79 @@ fn p4_a_proof_that_comes_in_time_keeps_everything() {
     assert_eq!(world.interrupted, []);
 }
 
+/// Lets a node sleep until it wakes by itself; gives for how long.
+fn sleep(world: &mut World) -> Duration {
+    let wakes_in = world.wakes_in(0).expect("a wake-up");
+    world.now += SignedDuration::try_from(wakes_in).unwrap();
+    wakes_in
+}
+
 #[test]
 fn p4_the_end_of_the_lease_wakes_by_itself() {
     let mut world = executing();
     world.look(0);
-    assert_eq!(world.wakes_in(0), Some(Duration::from_secs(2)));
+    // Before that it looks whether there is something newer to tell.
+    let (mut slept, mut looks) = (Duration::ZERO, 0);
+    while world.nodes[0].executions.len() == 6 {
+        slept += sleep(&mut world);
+        looks += 1;
+        world.look(0);
+    }
+    assert_eq!(slept, Duration::from_secs(2));
+    assert!(looks < 20, "{looks} wake-ups");
+}
+
+#[test]
+fn p4_the_application_is_told_the_lease_and_again_when_a_third_of_it_is_over() {
+    let mut world = executing();
+    let lease = Some(Duration::from_secs(3));
+    world.prove(0, Duration::from_secs(3));
+    world.look(0);
+    // It had been told nothing yet.
+    assert_eq!(world.nodes[0].leases, [lease]);
+    for _ in 0..4 {
+        // Proofs between change nothing.
+        world.prove(0, Duration::from_millis(3_100));
+        world.look(0);
+        assert_eq!(sleep(&mut world), Duration::from_secs(1));
+        world.prove(0, Duration::from_secs(3));
+        world.look(0);
+    }
+    assert_eq!(world.nodes[0].leases, [lease; 5]);
+    // Without a newer proof there is nothing to tell.
+    sleep(&mut world);
+    world.look(0);
+    assert_eq!(world.nodes[0].leases.len(), 5);
+    // As soon as there is one, it is told at the next look.
+    sleep(&mut world);
+    world.prove(0, Duration::from_secs(3));
+    world.look(0);
+    assert_eq!(world.nodes[0].leases, [lease; 6]);
+}
+
+#[test]
+fn p4_an_application_whose_registry_is_away_is_told_once() {
+    let mut world = executing();
+    world.look(0);
+    world.toggle_suspended(0);
+    world.look(0);
+    let told = world.nodes[0].leases.clone();
+    assert_eq!(told, [Some(Duration::from_secs(2)); 2]);
+    sleep(&mut world);
+    world.look(0);
+    assert_eq!(world.nodes[0].leases, told);
+    world.toggle_suspended(0);
+    world.prove(0, Duration::from_secs(2));
+    world.look(0);
+    assert_eq!(world.nodes[0].leases.len(), 3);
+    assert_eq!(world.nodes[0].leases[2], Some(Duration::from_secs(2)));
+}
+
+#[test]
+fn p4_a_lease_that_is_not_known_is_not_told() {
+    let mut world = one_node(|_| {});
+    world.run_for(60_000);
+    assert_eq!(world.nodes[0].leases, []);
 }
 
 #[test]

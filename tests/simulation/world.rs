@@ -92,6 +92,8 @@ pub struct Node {
     pub items: Vec<Item>,
     /// What is wrong, each time that this was told.
     pub problems: Vec<Vec<Problem>>,
+    /// How long its session may be acted on, each time that this was told.
+    pub leases: Vec<Option<Duration>>,
     pub ended: Option<EndReason>,
     generation: i64,
     tickets: u64,
@@ -246,6 +248,7 @@ impl World {
             executions: BTreeMap::new(),
             items: Vec::new(),
             problems: Vec::new(),
+            leases: Vec::new(),
             ended: None,
             generation: 0,
             tickets: 0,
@@ -640,10 +643,9 @@ impl World {
                 self.report(index, Some(item), execution_id);
             }
             Event::JobChanged { problems, .. } => self.nodes[index].problems.push(problems),
-            Event::Attached { .. }
-            | Event::LeadershipChanged(_)
-            | Event::SessionChanged { .. }
-            | Event::Draining { .. } => {}
+            Event::SessionChanged { remaining_lease, .. } => self.nodes[index].leases.push(remaining_lease),
+            Event::LeaseRenewed { remaining } => self.nodes[index].leases.push(Some(remaining)),
+            Event::Attached { .. } | Event::LeadershipChanged(_) | Event::Draining { .. } => {}
         }
     }
 

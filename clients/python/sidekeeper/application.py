@@ -228,7 +228,10 @@ class Application:
         return register
 
     def on_session(self, job_name: str) -> Callable[[S], S]:
-        """Registers a function that is called when the sidecar's session with the registry changes."""
+        """Registers a function that is called when the sidecar's session with the registry changes.
+
+        Also with the state ``SILENT``, when the sidecar has not said in time that the session is still alive.
+        """
 
         def register(callback: S) -> S:
             self._callbacks.setdefault(job_name, Callbacks()).session.append(callback)

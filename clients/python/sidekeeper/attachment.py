@@ -17,11 +17,12 @@ from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.acknowledger import Acknowledger
 from sidekeeper.dispatcher import Dispatcher
 from sidekeeper.errors import SidekeeperError
-from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionChange
+from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionChange, SessionState
 from sidekeeper.execution import CancelReason, Execution
 from sidekeeper.executor import Executor, OpenExecution
 from sidekeeper.job import Job
 from sidekeeper.kept import Kept, grace_of
+from sidekeeper.lease import Lease
 from sidekeeper.listener import ListenerReporter
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import Outcome
@@ -86,6 +87,8 @@ class Attachment:
         self._progress: ProgressReporter | None = None
         self._helpers: list[asyncio.Task[None]] = []
         self._assignment: Assignment | None = None
+        self._lease = Lease(self._on_silence)
+        self._session = SessionState.CONNECTED
         self._instance_id = ""
         self._call: AttachCall | None = None
         self._given_up = False
@@ -221,8 +224,8 @@ class Attachment:
             self._dispatcher.call(callbacks.leadership, leadership)
         elif kind == "session_changed":
             session = SessionChange.from_proto(name, event.session_changed)
-            logger.info("session with the registry: %s", session.state.name, extra=fields(name))
-            self._dispatcher.call(callbacks.session, session)
+            self._lease.told(session.remaining_lease)
+            self._on_session(session)
         elif kind == "job_changed":
             change = JobChange.from_proto(name, event.job_changed)
             self._grace = grace_of(event.job_changed.configuration.props)
@@ -236,6 +239,20 @@ class Attachment:
         elif kind == "draining":
             logger.info("the sidecar is stopping: finishing what runs", extra=fields(name))
         # Anything else is of a newer sidecar, and does not concern this client.
+
+    def _on_session(self, session: SessionChange) -> None:
+        if session.state is self._session:
+            return  # the lease was renewed, nothing else
+        self._session = session.state
+        logger.info("session with the registry: %s", session.state.name, extra=fields(self._job.name))
+        self._dispatcher.call(self._job.callbacks.session, session)
+
+    def _on_silence(self) -> None:
+        """The lease is over, and the sidecar has not said what is now: as if it had said that the lease is lost."""
+        logger.warning("the sidecar has not renewed the lease in time; it may be stopped", extra=fields(self._job.name))
+        for opened in list(self._open.values()):
+            self._executor.cancel(opened, CancelReason.LEASE_LOST)
+        self._on_session(SessionChange(self._job.name, SessionState.SILENT, None))
 
     def _on_call(
         self,
@@ -324,10 +341,12 @@ class Attachment:
     def _end(self) -> None:
         """The instance is gone, or stays for its grace."""
         self._ended = True
+        lease = self._lease.left()
+        self._lease.close()
         for helper in self._helpers:
             helper.cancel()
         if self._broken and self._grace:
-            self._kept.keep(list(self._open.values()), self._grace, self._tell_detached)
+            self._kept.keep(list(self._open.values()), self._grace, lease, self._tell_detached)
             self._open.clear()
             self._answered.set()
             return

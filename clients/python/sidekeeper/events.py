@@ -38,6 +38,10 @@ class AssignmentReason(enum.Enum):
     SESSION_LOST = 5
     #: The instance is leaving.
     DRAINING = 6
+    #: The job relays one item from instance to instance, and the relay has moved on.
+    RELAYED = 7
+    #: Items changed hands one by one.
+    HANDED_OFF = 8
     #: The stream to the sidecar has ended: this instance is gone, and owns nothing until it is attached again.
     DETACHED = -1
 
@@ -132,7 +136,7 @@ class Leadership:
 
 
 class SessionState(enum.Enum):
-    """The state of the sidecar's session with the registry. The values are those of the protocol."""
+    """The state of the sidecar's session with the registry. Positive values are those of the protocol."""
 
     UNSPECIFIED = 0
     #: The session is alive.
@@ -141,6 +145,9 @@ class SessionState(enum.Enum):
     SUSPENDED = 2
     #: The session is gone, and the instance's items with it. The sidecar registers anew as soon as it can.
     LOST = 3
+    #: The sidecar has said nothing until the session's lease was over: it may be stopped. What was executed has been told
+    #: to stop. When the sidecar is heard of again, what it says counts.
+    SILENT = -1
 
     @classmethod
     def _missing_(cls, value: object) -> SessionState:

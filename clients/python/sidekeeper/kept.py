@@ -51,9 +51,17 @@ class Kept:
         self._lapse: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def keep(self, opened: Sequence[OpenExecution], seconds: float, lapse: Callable[[], None]) -> None:
-        """Lets executions go on in a grace of so many seconds, a margin less; then calls ``lapse``, and they stop."""
+    def keep(
+        self, opened: Sequence[OpenExecution], seconds: float, lease: float | None, lapse: Callable[[], None]
+    ) -> None:
+        """Lets executions go on in a grace of so many seconds, a margin less; then calls ``lapse``, and they stop.
+
+        They stop when the lease is over in any case, so many seconds from now: the sidecar may be gone, and its
+        session with it. None: that has no end.
+        """
         seconds -= min(seconds * _MARGIN_PART, _MARGIN_MAX)
+        if lease is not None:
+            seconds = min(seconds, lease)
         for one in opened:
             one.answer = self._ended
             self._open[one.execution.execution_id] = one

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import sidekeeper
 from sidekeeper import outcome
+from sidekeeper._proto.v1 import assignment_pb2, execution_pb2
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.backoff import Backoff
 from sidekeeper.channel import endpoint_target
 from sidekeeper.configuration import JobConfiguration
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper as EnumTypeWrapper
+
+
+@pytest.mark.parametrize(
+    ("ours", "protocol", "prefix"),
+    [
+        (sidekeeper.AssignmentReason, assignment_pb2.AssignmentReason, "ASSIGNMENT_REASON_"),
+        (sidekeeper.CancelReason, execution_pb2.CancelReason, "CANCEL_REASON_"),
+        (sidekeeper.ExecutionSource, execution_pb2.ExecutionSource, "EXECUTION_SOURCE_"),
+        (sidekeeper.SessionState, service_pb2.SessionState, "SESSION_STATE_"),
+    ],
+)
+def test_enums_have_what_the_protocol_has(ours: type[enum.Enum], protocol: EnumTypeWrapper[Any], prefix: str) -> None:
+    # Negative values are the client's own.
+    known = {f"{prefix}{member.name}": member.value for member in ours if member.value >= 0}
+    assert known == dict(protocol.items())
 
 
 def ignore(execution: sidekeeper.Execution) -> None: ...

@@ -478,7 +478,7 @@ Global___LeadershipChanged: _TypeAlias = LeadershipChanged  # noqa: Y015
 
 @_typing.final
 class SessionChanged(_message.Message):
-    """The session with the registry has changed."""
+    """The session with the registry has changed; or it is CONNECTED as before, and its lease lasts longer than was told."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -488,7 +488,9 @@ class SessionChanged(_message.Message):
     """The state now."""
     @_builtins.property
     def remaining_lease(self) -> _duration_pb2.Duration:
-        """How long the session is surely alive without word from the registry. Absent: not known."""
+        """How long the session is surely alive without word from the registry, from when this is told. An application that
+        has heard nothing newer by then stops what it executes. Absent: not known, no end is to be expected.
+        """
 
     def __init__(
         self,
