@@ -150,7 +150,7 @@ async fn p4_a_session_that_is_not_proven_alive_in_time_is_given_up_before_the_re
 
 fn suspended(event: &Event) -> Option<sidekeeper::proto::SessionChanged> {
     match event {
-        Event::SessionChanged(changed) if changed.state() == SessionState::Suspended => Some(changed.clone()),
+        Event::SessionChanged(changed) if changed.state() == SessionState::Suspended => Some(*changed),
         _ => None,
     }
 }
