@@ -49,6 +49,29 @@ def test_a_killed_sidecar_leaves_with_its_session(fleet: Fleet) -> None:
     assert without_trace(fleet, instance)
 
 
+def test_an_application_whose_sidecar_is_stopped_stops_before_others_take_over(fleet: Fleet) -> None:
+    first, second, third = fleet.three(session_timeout="6s", cron=NEVER, failover=True)
+    instance, items = second.instance, second.owned()
+    second.command("hold")
+    fleet.tree.fire_once()
+    second.wait("executions", lambda events: sum(event["event"] == "start" for event in events) == 2)
+    # The sidecar cannot say that its session ends; the application knows until when it may go on.
+    second.sidecar.freeze()
+    second.wait("cancels", lambda events: sum(event["event"] == "cancelled" for event in events) == 2)
+    assert instance in fleet.tree.children("instances")
+    assert {event["reason"] for event in second.events("cancelled")} == {"LEASE_LOST"}
+
+    def taken_over() -> list[int]:
+        events = first.events("start") + third.events("start")
+        return sorted(event["item"] for event in events if event["source"] == "FAILOVER")
+
+    eventually("its items taken over", lambda: taken_over() == items)
+    assert instance not in fleet.tree.children("instances")
+    second.command("release")
+    second.sidecar.thaw()
+    fleet.settle(first, second, third)
+
+
 def test_an_application_that_leaves_leaves_no_trace(fleet: Fleet) -> None:
     first, second, third = fleet.three(cron=NEVER)
     instance = second.instance

@@ -145,8 +145,8 @@ class SessionState(enum.Enum):
     SUSPENDED = 2
     #: The session is gone, and the instance's items with it. The sidecar registers anew as soon as it can.
     LOST = 3
-    #: The sidecar has said nothing until the session's lease was over: it may be stopped. What was executed has been told
-    #: to stop. When the sidecar is heard of again, what it says counts.
+    #: The sidecar has said nothing until the session's lease was over: it may be stopped. What was executed has been
+    #: told to stop. When the sidecar is heard of again, what it says counts.
     SILENT = -1
 
     @classmethod

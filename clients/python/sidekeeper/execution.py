@@ -38,8 +38,8 @@ class CancelReason(enum.Enum):
     """Why an execution is to stop. Positive values are those of the protocol."""
 
     UNSPECIFIED = 0
-    #: The session with the registry is lost or about to be, or the sidecar does not say that it is not: another instance
-    #: may own the item from now on.
+    #: The session with the registry is lost or about to be, or the sidecar does not say in time that it is not: another
+    #: instance may own the item from now on.
     LEASE_LOST = 1
     #: The execution's deadline has passed.
     DEADLINE = 2

@@ -1,7 +1,8 @@
 """Until when the sidecar's session is surely alive, as far as it has said.
 
 A sidecar that is itself stopped, or gets no time to run, cannot say that its session is lost. Therefore it says now and
-then how long the session may be acted on, and an application that hears nothing newer stops by itself when that is over.
+then how long the session may be acted on, and an application that hears nothing newer stops by itself when that is
+over.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.sidecar import PATIENCE, FakeSidecar, Stream, serving, soon
 
 def tell(stream: Stream, lease: float | None, state: SessionState = SessionState.CONNECTED) -> None:
     """Tells the session's state, and that it may be acted on for so many seconds."""
-    message = service_pb2.SessionChanged(state=service_pb2.SessionState.Name(state.value))
+    message = service_pb2.SessionChanged(state=service_pb2.SessionState.Value(f"SESSION_STATE_{state.name}"))
     if lease is not None:
         message.remaining_lease.FromMilliseconds(int(lease * 1000))
     stream.send(session_changed=message)
@@ -37,7 +37,7 @@ async def test_a_function_is_told_to_stop_when_the_sidecar_falls_silent(sidecar:
         ids = {stream.execute(0), stream.execute(1)}
         await asyncio.get_running_loop().run_in_executor(None, begun.wait, PATIENCE)
         waiting = stream.execute(2)  # finds no room, and does not begin any more
-        results = {}
+        results: dict[str, str] = {}
         while len(results) < 3:
             report = await sidecar.report()
             results.update({result.execution_id: result.failure_message for result in report.results})
