@@ -3,6 +3,10 @@
 //! A node's requests wait in line and take effect one by one when the scheduler says so; so do the steps of its core,
 //! which makes its view as stale as a slow network would. Applications obey: they stop when they are told to.
 
+mod applications;
+mod outside;
+mod requests;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -12,16 +16,15 @@ use std::time::Duration;
 use futures::FutureExt;
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{
-    Answer, AssignmentReason, CancelReason, CommitId, Effect, EndReason, Event, Execute, ListenerCall,
-    Purpose, Refusal, RetryNews, Source,
+    Answer, CancelReason, CommitId, Effect, EndReason, Execute, Purpose, Refusal, RetryNews, Source,
 };
 use sidekeeper::coordination::fleet::Profile;
-use sidekeeper::coordination::input::{ExecutionResult, Input, Now, Outcome, ProgressReport, Ticket};
+use sidekeeper::coordination::input::{Input, Now, Outcome, ProgressReport, Ticket};
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
-use sidekeeper::elasticjob::path::{Gate, JobPaths, Place};
+use sidekeeper::elasticjob::path::{Gate, JobPaths};
 use sidekeeper::job::{InstanceId, Item, JobConfiguration, JobName, Problem};
 use sidekeeper::registry::embedded::Embedded;
-use sidekeeper::registry::{CommitError, Error, Registry, Session, Watch};
+use sidekeeper::registry::{Registry, Session, Watch};
 use sidekeeper::tree::{NodeKind, Operation, Path, Transaction, WatchEvent};
 
 use crate::random::Random;
@@ -374,78 +377,6 @@ impl World {
         }
     }
 
-    /// One request of the node takes effect.
-    fn perform(&mut self, index: usize) {
-        let registry_now = self.now.as_millisecond() + self.registry_ahead_ms;
-        self.registry_ms.store(registry_now, Ordering::Relaxed);
-        let node = &mut self.nodes[index];
-        match node.line.pop_front() {
-            Some(Ask::Commit(id, transaction)) => {
-                let lost = self.lossy && self.random.once_in(25);
-                // A request that was lost on its way did nothing; one whose answer was lost did all of it.
-                let result = if lost && self.random.once_in(2) {
-                    Ok(Vec::new())
-                } else {
-                    node.session.commit(transaction).now_or_never().expect("at once")
-                };
-                let unknown = CommitError::from(Error::OutcomeUnknown("the answer was lost".to_owned()));
-                let result = if lost { Err(unknown) } else { result };
-                node.results.push_back(Input::Committed(id, result));
-            }
-            Some(Ask::Elect(transaction)) => {
-                for parent in ["leader", "leader/election"] {
-                    let path = Path::parse("/ns").unwrap().child(&format!("job/{parent}"));
-                    let _ = node.session.ensure(&path, NodeKind::Container, b"").now_or_never().unwrap();
-                }
-                let _ = node.session.commit(transaction).now_or_never().unwrap();
-                node.results.push_back(Input::Elected(Ok(())));
-            }
-            Some(Ask::ListCheckpoints) => {
-                let folder = Path::parse("/ns-sidekeeper/job/checkpoints").unwrap();
-                let list = sidekeeper::runner::ledger::list_checkpoints(Arc::clone(&node.session), folder);
-                let listed = list.now_or_never().unwrap_or(Err("later".into()));
-                node.results.push_back(Input::Checkpoints(listed));
-            }
-            Some(Ask::TakeOver(transaction, items)) => {
-                let _ = node.session.commit(transaction).now_or_never().unwrap();
-                let paths = JobPaths::new(&Path::parse("/ns").unwrap(), &self.configuration.job_name);
-                let read = sidekeeper::runner::ledger::read_taken(Arc::clone(&node.session), paths, items);
-                node.results.push_back(Input::TookOver(read.now_or_never().unwrap_or(Err("later".into()))));
-            }
-            Some(Ask::ReadLedger) => {
-                let folder = Path::parse("/ns-sidekeeper/job/fires").unwrap();
-                let read = sidekeeper::runner::ledger::read(Arc::clone(&node.session), folder);
-                node.results.push_back(Input::Ledger(read.now_or_never().unwrap_or(Err("later".into()))));
-            }
-            Some(Ask::JoinLatch(gate, until)) => {
-                let contenders = self.latches.entry(gate).or_default();
-                contenders.push_back(Contender { node: index, until, held: false });
-                self.grant(gate);
-            }
-            Some(Ask::LeaveLatch(gate, transactions)) => {
-                let mut result = Ok(());
-                for transaction in transactions {
-                    let committed = node.session.commit(transaction).now_or_never().unwrap();
-                    result = result.and(committed.map(drop).map_err(|error| error.to_string()));
-                }
-                node.results.push_back(Input::LatchLeft(gate, result));
-                self.leave_latch(gate, index);
-            }
-            Some(Ask::Watch) => {
-                let root = Path::parse("/ns/job").unwrap();
-                let filter_root = root.clone();
-                let wants = Arc::new(move |path: &Path| {
-                    path.relative_to(&filter_root).is_some_and(|relative| Place::of(relative).wants_data())
-                });
-                node.watch = node.session.watch(&root, wants).now_or_never().unwrap().ok();
-                let fleet = Path::parse("/ns-sidekeeper/job/fleet").unwrap();
-                let all = Arc::new(|_: &Path| true);
-                node.fleet = node.session.watch(&fleet, all).now_or_never().unwrap().ok();
-            }
-            None => {}
-        }
-    }
-
     /// The node's core takes in what has come, watch first, as the runner does.
     fn step(&mut self, index: usize) {
         let now = self.time();
@@ -562,190 +493,6 @@ impl World {
         assert!(!left, "seed {}: {index} left its instance", self.seed);
     }
 
-    /// Gives a latch to who is at its head.
-    fn grant(&mut self, gate: Gate) {
-        let head = self.latches.get_mut(&gate).and_then(VecDeque::front_mut);
-        if let Some(head) = head.filter(|head| !head.held) {
-            head.held = true;
-            self.nodes[head.node].results.push_back(Input::LatchHeld(gate));
-        }
-    }
-
-    fn leave_latch(&mut self, gate: Gate, index: usize) {
-        if let Some(contenders) = self.latches.get_mut(&gate) {
-            contenders.retain(|contender| contender.node != index);
-        }
-        self.grant(gate);
-    }
-
-    /// H1: nobody is at a latch longer than it said.
-    fn time_out_latches(&mut self) {
-        for gate in [Gate::Started, Gate::Completed] {
-            let Some(contenders) = self.latches.get_mut(&gate) else { continue };
-            for contender in contenders.iter().filter(|contender| contender.until < self.now) {
-                assert!(
-                    !contender.held,
-                    "seed {}: {} holds {gate:?} for too long",
-                    self.seed, contender.node
-                );
-                let late = Input::LatchLeft(gate, Err("the latch was not free".to_owned()));
-                self.nodes[contender.node].results.push_back(late);
-            }
-            contenders.retain(|contender| contender.held || contender.until >= self.now);
-        }
-    }
-
-    fn call_listener(&mut self, index: usize, call: ListenerCall) {
-        self.happened.push(Happened::Called(call.gate, index));
-        if self.nodes[index].dead || self.listener == Listener::IsSilent {
-            return;
-        }
-        let takes = jiff::SignedDuration::from_millis(self.random.below(120) as i64);
-        self.nodes[index].calls.push((call.call_id, call.gate, self.now + takes));
-    }
-
-    fn told(&mut self, index: usize, event: Event) {
-        let seed = self.seed;
-        if !matches!(event, Event::Execute(_) | Event::JobChanged { .. }) {
-            self.log.push(format!("{} {index} {event:?}", self.now));
-        }
-        match event {
-            Event::AssignmentChanged { assignment, revoked, reason, .. } => {
-                let node = &mut self.nodes[index];
-                // What was taken over belongs to no sharding.
-                let assigned = |open: &&Execution| open.execute.source != Source::Failover;
-                let open = node.executions.values().filter(assigned);
-                let running: Vec<_> = open.map(|open| open.execute.item).collect();
-                let moved = reason == AssignmentReason::Resharded
-                    && revoked.iter().any(|item| running.contains(item));
-                assert!(
-                    !moved,
-                    "seed {seed}: of {revoked:?}, {running:?} were moved from {index} while they ran"
-                );
-                assert!(assignment.generation.0 >= node.generation, "seed {seed}: generation went backwards");
-                node.generation = assignment.generation.0;
-                node.items = assignment.items.iter().map(|assigned| assigned.item).collect();
-            }
-            Event::Execute(execute) => self.execute(index, execute),
-            Event::CallListener(call) => self.call_listener(index, call),
-            Event::Cancel { execution_id, reason, item } => {
-                self.cancels.push((item, reason, self.now));
-                if self.disobeyed.contains(&reason) {
-                    return;
-                }
-                // An obedient application stops at once, and reports.
-                let stopped = self.nodes[index].executions.remove(&execution_id);
-                let ended = stopped.as_ref().map(|stopped| Happened::Ended(stopped.execute.item, index));
-                self.happened.extend(ended);
-                if let Some(stopped) = stopped.filter(|_| reason == CancelReason::LeaseLost) {
-                    self.interrupted.push((stopped.execute.item, self.now));
-                }
-                self.report(index, Some(item), execution_id);
-            }
-            Event::JobChanged { problems, .. } => self.nodes[index].problems.push(problems),
-            Event::SessionChanged { remaining_lease, .. } => self.nodes[index].leases.push(remaining_lease),
-            Event::LeaseRenewed { remaining } => self.nodes[index].leases.push(Some(remaining)),
-            Event::Attached { .. } | Event::LeadershipChanged(_) | Event::Draining { .. } => {}
-        }
-    }
-
-    fn execute(&mut self, index: usize, execute: Execute) {
-        let seed = self.seed;
-        let item = execute.item;
-        if self.nodes[index].dead {
-            // The application is dead; nobody executes this.
-            self.interrupted.push((item, self.now));
-            self.record(index, &execute);
-            return;
-        }
-        assert!(
-            self.nodes[index].items.contains(&item) || execute.source == Source::Failover,
-            "seed {seed}: item {item} is not assigned to {index}"
-        );
-        for other in &self.nodes {
-            let twice = other.executions.values().any(|execution| execution.execute.item == item);
-            assert!(
-                !twice,
-                "seed {seed}: P2: item {item} runs at {} and {index} at {}",
-                other.name, self.now
-            );
-        }
-        assert!(execute.task_id.len() <= 255, "seed {seed}: {}", execute.task_id);
-        let newest = self.tokens.entry(item).or_default();
-        // Without running nodes all executions of one owner have the same.
-        let least = *newest + i64::from(execute.configuration.monitor_execution);
-        assert!(execute.token.0 >= least, "seed {seed}: P3: token {:?} after {newest}", execute.token);
-        *newest = execute.token.0;
-        self.record(index, &execute);
-        let random = self.random.below(self.duration_max_ms);
-        let duration = self.next_duration_ms.unwrap_or(random) as i64;
-        let ends = self.now + jiff::SignedDuration::from_millis(duration);
-        self.happened.push(Happened::Began(execute.source, item, index));
-        self.nodes[index].executions.insert(execute.execution_id.clone(), Execution { execute, ends });
-    }
-
-    fn record(&mut self, index: usize, execute: &Execute) {
-        self.starts.push(Start {
-            scheduled: execute.scheduled,
-            item: execute.item,
-            misfire: execute.source == Source::Misfire,
-            source: execute.source,
-            node: index,
-            deadline: execute.deadline,
-            attempt: execute.attempt,
-            checkpoint: execute.checkpoint.as_ref().map(|data| data.to_vec()),
-            execution_id: execute.execution_id.clone(),
-            at: self.now,
-        });
-    }
-
-    fn report(&mut self, index: usize, item: Option<Item>, execution_id: String) {
-        let outcome = item.and_then(|item| self.outcomes.get_mut(&item)?.pop_front());
-        let outcome = outcome.unwrap_or(Outcome::Success);
-        let node = &mut self.nodes[index];
-        node.tickets += 1;
-        let result = ExecutionResult { execution_id, outcome };
-        node.results.push_back(Input::Report(Ticket(node.tickets), vec![result]));
-    }
-
-    /// The applications report what has come to its end.
-    fn finish_executions(&mut self) {
-        for index in 0..self.nodes.len() {
-            let now = self.now;
-            let done: Vec<_> = self.nodes[index]
-                .executions
-                .iter()
-                .filter(|(_, execution)| execution.ends <= now)
-                .map(|(id, _)| id.clone())
-                .collect();
-            for id in done {
-                let done = self.nodes[index].executions.remove(&id).map(|done| done.execute);
-                self.happened.extend(done.iter().map(|execute| Happened::Ended(execute.item, index)));
-                let item = done.as_ref().map(|done| done.item);
-                let taken_over = done.filter(|execute| execute.source == Source::Failover);
-                self.made_good.extend(taken_over.map(|execute| (execute.item, execute.fired)));
-                self.report(index, item, id);
-            }
-        }
-    }
-
-    /// The applications' listeners answer what they have done.
-    fn finish_calls(&mut self) {
-        for index in 0..self.nodes.len() {
-            let (due, later) = self.nodes[index].calls.drain(..).partition(|(_, _, ends)| *ends <= self.now);
-            self.nodes[index].calls = later;
-            let due: Vec<(String, Gate, Timestamp)> = due;
-            for (call, gate, _) in due {
-                self.happened.push(Happened::Answered(gate, index));
-                let fails = self.listener == Listener::Fails && gate == Gate::Started;
-                let outcome = if fails { Err("no books today".to_owned()) } else { Ok(()) };
-                let node = &mut self.nodes[index];
-                node.tickets += 1;
-                node.results.push_back(Input::ListenerReport(Ticket(node.tickets), call, outcome));
-            }
-        }
-    }
-
     /// One thing happens somewhere. Tells whether anything could.
     pub fn turn(&mut self) {
         let alive = self.alive();
@@ -814,110 +561,6 @@ impl World {
         self.now -= by;
         self.start -= by;
     }
-
-    /// An operator, or a peer, writes a node of the job.
-    pub fn put(&mut self, relative: &str, data: &str) {
-        let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let path = Path::parse("/ns/job").unwrap().child(relative);
-        let created =
-            session.ensure(&path, NodeKind::Persistent, data.as_bytes()).now_or_never().unwrap().unwrap();
-        if !created {
-            session.commit(vec![Operation::set(path, data)]).now_or_never().unwrap().unwrap();
-        }
-    }
-
-    /// Somebody writes a node of the job, whatever it holds.
-    pub fn put_bytes(&mut self, relative: &str, data: &[u8]) {
-        let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let path = Path::parse("/ns/job").unwrap().child(relative);
-        // A node that our own instances delete at the same time may be gone again.
-        if let Ok(false) = session.ensure(&path, NodeKind::Persistent, data).now_or_never().unwrap() {
-            let _ = session.commit(vec![Operation::set(path, data)]).now_or_never().unwrap();
-        }
-    }
-
-    /// How often a node of the job was set.
-    pub fn version(&self, relative: &str) -> i32 {
-        let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let path = Path::parse("/ns/job").unwrap().child(relative);
-        session.get(&path).now_or_never().unwrap().unwrap().unwrap().stat.version
-    }
-
-    /// The transaction that created a node of the job.
-    pub fn created(&self, relative: &str) -> i64 {
-        let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let path = Path::parse("/ns/job").unwrap().child(relative);
-        session.get(&path).now_or_never().unwrap().unwrap().unwrap().stat.created.0
-    }
-
-    /// What a node of the job holds.
-    pub fn get(&self, relative: &str) -> Option<Vec<u8>> {
-        self.read(&format!("/ns/job/{relative}"))
-    }
-
-    /// What any node holds.
-    pub fn read(&self, path: &str) -> Option<Vec<u8>> {
-        let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let path = Path::parse(path).unwrap();
-        session.get(&path).now_or_never().unwrap().unwrap().map(|node| node.data.to_vec())
-    }
-
-    /// The checkpoint of an item, without the instant.
-    pub fn checkpoint(&self, item: u32) -> Option<Vec<u8>> {
-        let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let path = Path::parse("/ns-sidekeeper/job/checkpoints").unwrap().child(&item.to_string());
-        let node = session.get(&path).now_or_never().unwrap().unwrap()?;
-        let instant = node.data.iter().position(|byte| *byte == b'\n').unwrap();
-        Some(node.data[instant + 1..].to_vec())
-    }
-
-    /// Somebody deletes all checkpoints, and their folder.
-    pub fn remove_checkpoints(&mut self) {
-        let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let folder = Path::parse("/ns-sidekeeper/job/checkpoints").unwrap();
-        let names = session.children(&folder).now_or_never().unwrap().unwrap().unwrap();
-        let nodes = names.iter().map(|name| folder.child(name)).chain([folder.clone()]);
-        session.commit(nodes.map(Operation::delete).collect()).now_or_never().unwrap().unwrap();
-    }
-
-    /// Deletes a node of the job, and what is above it and holds nothing else.
-    pub fn remove_with_parents(&mut self, relative: &str) {
-        let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let root = Path::parse("/ns/job").unwrap();
-        let mut path = root.child(relative);
-        while path != root && path.parent().is_some_and(|parent| parent != root) {
-            let _ = session.commit(vec![Operation::delete(path.clone())]).now_or_never().unwrap();
-            path = path.parent().unwrap();
-        }
-        if path != root && relative == path.name() {
-            let _ = session.commit(vec![Operation::delete(path)]).now_or_never().unwrap();
-        }
-    }
-
-    /// An operator, or a peer, deletes a node of the job.
-    pub fn remove(&mut self, relative: &str) {
-        let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let path = Path::parse("/ns/job").unwrap().child(relative);
-        session.commit(vec![Operation::delete(path)]).now_or_never().unwrap().unwrap();
-    }
-
-    /// All nodes below a path, for looking at traces.
-    pub fn paths(&self) -> Vec<String> {
-        let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let root = Path::parse("/ns/job").unwrap();
-        let mut watch = session.watch(&root, Arc::new(|_: &Path| true)).now_or_never().unwrap().unwrap();
-        match watch.try_recv() {
-            Ok(WatchEvent::Snapshot(nodes)) => nodes.into_iter().map(|node| node.path.to_string()).collect(),
-            other => panic!("no snapshot: {other:?}"),
-        }
-    }
-}
-
-/// The job of most scenarios: six items, every two seconds.
-pub fn six_items() -> JobConfiguration {
-    let mut configuration = JobConfiguration::new(JobName::parse("job").unwrap(), 6);
-    configuration.cron = Some("0/2 * * * * ?".to_owned());
-    configuration
 }
 
 impl World {
@@ -935,4 +578,11 @@ impl World {
         });
         lines.collect()
     }
+}
+
+/// The job of most scenarios: six items, every two seconds.
+pub fn six_items() -> JobConfiguration {
+    let mut configuration = JobConfiguration::new(JobName::parse("job").unwrap(), 6);
+    configuration.cron = Some("0/2 * * * * ?".to_owned());
+    configuration
 }

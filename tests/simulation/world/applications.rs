@@ -1,0 +1,164 @@
+//! The applications of the world: they obey what they are told, and note what that says about the promises.
+
+use jiff::Timestamp;
+use sidekeeper::coordination::effect::{
+    AssignmentReason, CancelReason, Event, Execute, ListenerCall, Source,
+};
+use sidekeeper::coordination::input::{ExecutionResult, Input, Outcome, Ticket};
+use sidekeeper::elasticjob::path::Gate;
+use sidekeeper::job::Item;
+
+use super::{Execution, Happened, Listener, Start, World};
+
+impl World {
+    pub(super) fn call_listener(&mut self, index: usize, call: ListenerCall) {
+        self.happened.push(Happened::Called(call.gate, index));
+        if self.nodes[index].dead || self.listener == Listener::IsSilent {
+            return;
+        }
+        let takes = jiff::SignedDuration::from_millis(self.random.below(120) as i64);
+        self.nodes[index].calls.push((call.call_id, call.gate, self.now + takes));
+    }
+
+    pub(super) fn told(&mut self, index: usize, event: Event) {
+        let seed = self.seed;
+        if !matches!(event, Event::Execute(_) | Event::JobChanged { .. }) {
+            self.log.push(format!("{} {index} {event:?}", self.now));
+        }
+        match event {
+            Event::AssignmentChanged { assignment, revoked, reason, .. } => {
+                let node = &mut self.nodes[index];
+                // What was taken over belongs to no sharding.
+                let assigned = |open: &&Execution| open.execute.source != Source::Failover;
+                let open = node.executions.values().filter(assigned);
+                let running: Vec<_> = open.map(|open| open.execute.item).collect();
+                let moved = reason == AssignmentReason::Resharded
+                    && revoked.iter().any(|item| running.contains(item));
+                assert!(
+                    !moved,
+                    "seed {seed}: of {revoked:?}, {running:?} were moved from {index} while they ran"
+                );
+                assert!(assignment.generation.0 >= node.generation, "seed {seed}: generation went backwards");
+                node.generation = assignment.generation.0;
+                node.items = assignment.items.iter().map(|assigned| assigned.item).collect();
+            }
+            Event::Execute(execute) => self.execute(index, execute),
+            Event::CallListener(call) => self.call_listener(index, call),
+            Event::Cancel { execution_id, reason, item } => {
+                self.cancels.push((item, reason, self.now));
+                if self.disobeyed.contains(&reason) {
+                    return;
+                }
+                // An obedient application stops at once, and reports.
+                let stopped = self.nodes[index].executions.remove(&execution_id);
+                let ended = stopped.as_ref().map(|stopped| Happened::Ended(stopped.execute.item, index));
+                self.happened.extend(ended);
+                if let Some(stopped) = stopped.filter(|_| reason == CancelReason::LeaseLost) {
+                    self.interrupted.push((stopped.execute.item, self.now));
+                }
+                self.report(index, Some(item), execution_id);
+            }
+            Event::JobChanged { problems, .. } => self.nodes[index].problems.push(problems),
+            Event::SessionChanged { remaining_lease, .. } => self.nodes[index].leases.push(remaining_lease),
+            Event::LeaseRenewed { remaining } => self.nodes[index].leases.push(Some(remaining)),
+            Event::Attached { .. } | Event::LeadershipChanged(_) | Event::Draining { .. } => {}
+        }
+    }
+
+    pub(super) fn execute(&mut self, index: usize, execute: Execute) {
+        let seed = self.seed;
+        let item = execute.item;
+        if self.nodes[index].dead {
+            // The application is dead; nobody executes this.
+            self.interrupted.push((item, self.now));
+            self.record(index, &execute);
+            return;
+        }
+        assert!(
+            self.nodes[index].items.contains(&item) || execute.source == Source::Failover,
+            "seed {seed}: item {item} is not assigned to {index}"
+        );
+        for other in &self.nodes {
+            let twice = other.executions.values().any(|execution| execution.execute.item == item);
+            assert!(
+                !twice,
+                "seed {seed}: P2: item {item} runs at {} and {index} at {}",
+                other.name, self.now
+            );
+        }
+        assert!(execute.task_id.len() <= 255, "seed {seed}: {}", execute.task_id);
+        let newest = self.tokens.entry(item).or_default();
+        // Without running nodes all executions of one owner have the same.
+        let least = *newest + i64::from(execute.configuration.monitor_execution);
+        assert!(execute.token.0 >= least, "seed {seed}: P3: token {:?} after {newest}", execute.token);
+        *newest = execute.token.0;
+        self.record(index, &execute);
+        let random = self.random.below(self.duration_max_ms);
+        let duration = self.next_duration_ms.unwrap_or(random) as i64;
+        let ends = self.now + jiff::SignedDuration::from_millis(duration);
+        self.happened.push(Happened::Began(execute.source, item, index));
+        self.nodes[index].executions.insert(execute.execution_id.clone(), Execution { execute, ends });
+    }
+
+    pub(super) fn record(&mut self, index: usize, execute: &Execute) {
+        self.starts.push(Start {
+            scheduled: execute.scheduled,
+            item: execute.item,
+            misfire: execute.source == Source::Misfire,
+            source: execute.source,
+            node: index,
+            deadline: execute.deadline,
+            attempt: execute.attempt,
+            checkpoint: execute.checkpoint.as_ref().map(|data| data.to_vec()),
+            execution_id: execute.execution_id.clone(),
+            at: self.now,
+        });
+    }
+
+    pub(super) fn report(&mut self, index: usize, item: Option<Item>, execution_id: String) {
+        let outcome = item.and_then(|item| self.outcomes.get_mut(&item)?.pop_front());
+        let outcome = outcome.unwrap_or(Outcome::Success);
+        let node = &mut self.nodes[index];
+        node.tickets += 1;
+        let result = ExecutionResult { execution_id, outcome };
+        node.results.push_back(Input::Report(Ticket(node.tickets), vec![result]));
+    }
+
+    /// The applications report what has come to its end.
+    pub(super) fn finish_executions(&mut self) {
+        for index in 0..self.nodes.len() {
+            let now = self.now;
+            let done: Vec<_> = self.nodes[index]
+                .executions
+                .iter()
+                .filter(|(_, execution)| execution.ends <= now)
+                .map(|(id, _)| id.clone())
+                .collect();
+            for id in done {
+                let done = self.nodes[index].executions.remove(&id).map(|done| done.execute);
+                self.happened.extend(done.iter().map(|execute| Happened::Ended(execute.item, index)));
+                let item = done.as_ref().map(|done| done.item);
+                let taken_over = done.filter(|execute| execute.source == Source::Failover);
+                self.made_good.extend(taken_over.map(|execute| (execute.item, execute.fired)));
+                self.report(index, item, id);
+            }
+        }
+    }
+
+    /// The applications' listeners answer what they have done.
+    pub(super) fn finish_calls(&mut self) {
+        for index in 0..self.nodes.len() {
+            let (due, later) = self.nodes[index].calls.drain(..).partition(|(_, _, ends)| *ends <= self.now);
+            self.nodes[index].calls = later;
+            let due: Vec<(String, Gate, Timestamp)> = due;
+            for (call, gate, _) in due {
+                self.happened.push(Happened::Answered(gate, index));
+                let fails = self.listener == Listener::Fails && gate == Gate::Started;
+                let outcome = if fails { Err("no books today".to_owned()) } else { Ok(()) };
+                let node = &mut self.nodes[index];
+                node.tickets += 1;
+                node.results.push_back(Input::ListenerReport(Ticket(node.tickets), call, outcome));
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The world from outside: what operators and peers write, and what anybody can read.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use sidekeeper::registry::Registry;
+use sidekeeper::tree::{NodeKind, Operation, Path, WatchEvent};
+
+use super::World;
+
+impl World {
+    /// An operator, or a peer, writes a node of the job.
+    pub fn put(&mut self, relative: &str, data: &str) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns/job").unwrap().child(relative);
+        let created =
+            session.ensure(&path, NodeKind::Persistent, data.as_bytes()).now_or_never().unwrap().unwrap();
+        if !created {
+            session.commit(vec![Operation::set(path, data)]).now_or_never().unwrap().unwrap();
+        }
+    }
+
+    /// Somebody writes a node of the job, whatever it holds.
+    pub fn put_bytes(&mut self, relative: &str, data: &[u8]) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns/job").unwrap().child(relative);
+        // A node that our own instances delete at the same time may be gone again.
+        if let Ok(false) = session.ensure(&path, NodeKind::Persistent, data).now_or_never().unwrap() {
+            let _ = session.commit(vec![Operation::set(path, data)]).now_or_never().unwrap();
+        }
+    }
+
+    /// How often a node of the job was set.
+    pub fn version(&self, relative: &str) -> i32 {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns/job").unwrap().child(relative);
+        session.get(&path).now_or_never().unwrap().unwrap().unwrap().stat.version
+    }
+
+    /// The transaction that created a node of the job.
+    pub fn created(&self, relative: &str) -> i64 {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns/job").unwrap().child(relative);
+        session.get(&path).now_or_never().unwrap().unwrap().unwrap().stat.created.0
+    }
+
+    /// What a node of the job holds.
+    pub fn get(&self, relative: &str) -> Option<Vec<u8>> {
+        self.read(&format!("/ns/job/{relative}"))
+    }
+
+    /// What any node holds.
+    pub fn read(&self, path: &str) -> Option<Vec<u8>> {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse(path).unwrap();
+        session.get(&path).now_or_never().unwrap().unwrap().map(|node| node.data.to_vec())
+    }
+
+    /// The checkpoint of an item, without the instant.
+    pub fn checkpoint(&self, item: u32) -> Option<Vec<u8>> {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns-sidekeeper/job/checkpoints").unwrap().child(&item.to_string());
+        let node = session.get(&path).now_or_never().unwrap().unwrap()?;
+        let instant = node.data.iter().position(|byte| *byte == b'\n').unwrap();
+        Some(node.data[instant + 1..].to_vec())
+    }
+
+    /// Somebody deletes all checkpoints, and their folder.
+    pub fn remove_checkpoints(&mut self) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let folder = Path::parse("/ns-sidekeeper/job/checkpoints").unwrap();
+        let names = session.children(&folder).now_or_never().unwrap().unwrap().unwrap();
+        let nodes = names.iter().map(|name| folder.child(name)).chain([folder.clone()]);
+        session.commit(nodes.map(Operation::delete).collect()).now_or_never().unwrap().unwrap();
+    }
+
+    /// Deletes a node of the job, and what is above it and holds nothing else.
+    pub fn remove_with_parents(&mut self, relative: &str) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let root = Path::parse("/ns/job").unwrap();
+        let mut path = root.child(relative);
+        while path != root && path.parent().is_some_and(|parent| parent != root) {
+            let _ = session.commit(vec![Operation::delete(path.clone())]).now_or_never().unwrap();
+            path = path.parent().unwrap();
+        }
+        if path != root && relative == path.name() {
+            let _ = session.commit(vec![Operation::delete(path)]).now_or_never().unwrap();
+        }
+    }
+
+    /// An operator, or a peer, deletes a node of the job.
+    pub fn remove(&mut self, relative: &str) {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns/job").unwrap().child(relative);
+        session.commit(vec![Operation::delete(path)]).now_or_never().unwrap().unwrap();
+    }
+
+    /// All nodes below a path, for looking at traces.
+    pub fn paths(&self) -> Vec<String> {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let root = Path::parse("/ns/job").unwrap();
+        let mut watch = session.watch(&root, Arc::new(|_: &Path| true)).now_or_never().unwrap().unwrap();
+        match watch.try_recv() {
+            Ok(WatchEvent::Snapshot(nodes)) => nodes.into_iter().map(|node| node.path.to_string()).collect(),
+            other => panic!("no snapshot: {other:?}"),
+        }
+    }
+}

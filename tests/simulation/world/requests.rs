@@ -1,0 +1,120 @@
+//! How requests of the nodes take effect: one by one, now and then with a lost answer; and who holds the latches.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures::FutureExt;
+use sidekeeper::coordination::input::Input;
+use sidekeeper::elasticjob::path::{Gate, JobPaths, Place};
+use sidekeeper::registry::{CommitError, Error};
+use sidekeeper::tree::{NodeKind, Path};
+
+use super::{Ask, Contender, World};
+
+impl World {
+    /// One request of the node takes effect.
+    pub(super) fn perform(&mut self, index: usize) {
+        let registry_now = self.now.as_millisecond() + self.registry_ahead_ms;
+        self.registry_ms.store(registry_now, Ordering::Relaxed);
+        let node = &mut self.nodes[index];
+        match node.line.pop_front() {
+            Some(Ask::Commit(id, transaction)) => {
+                let lost = self.lossy && self.random.once_in(25);
+                // A request that was lost on its way did nothing; one whose answer was lost did all of it.
+                let result = if lost && self.random.once_in(2) {
+                    Ok(Vec::new())
+                } else {
+                    node.session.commit(transaction).now_or_never().expect("at once")
+                };
+                let unknown = CommitError::from(Error::OutcomeUnknown("the answer was lost".to_owned()));
+                let result = if lost { Err(unknown) } else { result };
+                node.results.push_back(Input::Committed(id, result));
+            }
+            Some(Ask::Elect(transaction)) => {
+                for parent in ["leader", "leader/election"] {
+                    let path = Path::parse("/ns").unwrap().child(&format!("job/{parent}"));
+                    let _ = node.session.ensure(&path, NodeKind::Container, b"").now_or_never().unwrap();
+                }
+                let _ = node.session.commit(transaction).now_or_never().unwrap();
+                node.results.push_back(Input::Elected(Ok(())));
+            }
+            Some(Ask::ListCheckpoints) => {
+                let folder = Path::parse("/ns-sidekeeper/job/checkpoints").unwrap();
+                let list = sidekeeper::runner::ledger::list_checkpoints(Arc::clone(&node.session), folder);
+                let listed = list.now_or_never().unwrap_or(Err("later".into()));
+                node.results.push_back(Input::Checkpoints(listed));
+            }
+            Some(Ask::TakeOver(transaction, items)) => {
+                let _ = node.session.commit(transaction).now_or_never().unwrap();
+                let paths = JobPaths::new(&Path::parse("/ns").unwrap(), &self.configuration.job_name);
+                let read = sidekeeper::runner::ledger::read_taken(Arc::clone(&node.session), paths, items);
+                node.results.push_back(Input::TookOver(read.now_or_never().unwrap_or(Err("later".into()))));
+            }
+            Some(Ask::ReadLedger) => {
+                let folder = Path::parse("/ns-sidekeeper/job/fires").unwrap();
+                let read = sidekeeper::runner::ledger::read(Arc::clone(&node.session), folder);
+                node.results.push_back(Input::Ledger(read.now_or_never().unwrap_or(Err("later".into()))));
+            }
+            Some(Ask::JoinLatch(gate, until)) => {
+                let contenders = self.latches.entry(gate).or_default();
+                contenders.push_back(Contender { node: index, until, held: false });
+                self.grant(gate);
+            }
+            Some(Ask::LeaveLatch(gate, transactions)) => {
+                let mut result = Ok(());
+                for transaction in transactions {
+                    let committed = node.session.commit(transaction).now_or_never().unwrap();
+                    result = result.and(committed.map(drop).map_err(|error| error.to_string()));
+                }
+                node.results.push_back(Input::LatchLeft(gate, result));
+                self.leave_latch(gate, index);
+            }
+            Some(Ask::Watch) => {
+                let root = Path::parse("/ns/job").unwrap();
+                let filter_root = root.clone();
+                let wants = Arc::new(move |path: &Path| {
+                    path.relative_to(&filter_root).is_some_and(|relative| Place::of(relative).wants_data())
+                });
+                node.watch = node.session.watch(&root, wants).now_or_never().unwrap().ok();
+                let fleet = Path::parse("/ns-sidekeeper/job/fleet").unwrap();
+                let all = Arc::new(|_: &Path| true);
+                node.fleet = node.session.watch(&fleet, all).now_or_never().unwrap().ok();
+            }
+            None => {}
+        }
+    }
+
+    /// Gives a latch to who is at its head.
+    pub(super) fn grant(&mut self, gate: Gate) {
+        let head = self.latches.get_mut(&gate).and_then(VecDeque::front_mut);
+        if let Some(head) = head.filter(|head| !head.held) {
+            head.held = true;
+            self.nodes[head.node].results.push_back(Input::LatchHeld(gate));
+        }
+    }
+
+    pub(super) fn leave_latch(&mut self, gate: Gate, index: usize) {
+        if let Some(contenders) = self.latches.get_mut(&gate) {
+            contenders.retain(|contender| contender.node != index);
+        }
+        self.grant(gate);
+    }
+
+    /// H1: nobody is at a latch longer than it said.
+    pub(super) fn time_out_latches(&mut self) {
+        for gate in [Gate::Started, Gate::Completed] {
+            let Some(contenders) = self.latches.get_mut(&gate) else { continue };
+            for contender in contenders.iter().filter(|contender| contender.until < self.now) {
+                assert!(
+                    !contender.held,
+                    "seed {}: {} holds {gate:?} for too long",
+                    self.seed, contender.node
+                );
+                let late = Input::LatchLeft(gate, Err("the latch was not free".to_owned()));
+                self.nodes[contender.node].results.push_back(late);
+            }
+            contenders.retain(|contender| contender.held || contender.until >= self.now);
+        }
+    }
+}
