@@ -80,8 +80,10 @@ impl Participant {
             Session::Suspended(_) => {}
             Session::Connected(_) if busy || !self.view.is_loaded() => {}
             Session::Connected(_) => {
-                let transaction = self.leaving_transaction();
-                if transaction.is_empty() {
+                let transaction = if self.gone { self.late_nodes() } else { self.leaving_transaction() };
+                if transaction.is_empty() && self.awaits_nodes() {
+                    // What is in flight may still create some; each of it ends.
+                } else if transaction.is_empty() {
                     self.left();
                 } else if self.may_commit(now, Purpose::Leave) {
                     self.commit(Purpose::Leave, transaction);
@@ -162,8 +164,33 @@ impl Participant {
     /// A transaction of the departure is done; more follow while our instance is there.
     pub(super) fn removed(&mut self) {
         if !self.is_registered() {
-            self.left();
+            self.gone = true;
+            if !self.awaits_nodes() {
+                self.left();
+            }
         }
+    }
+
+    /// Whether something is in flight that creates nodes of ours: a node of an instance that is gone would stay as long
+    /// as the sidecar's session.
+    fn awaits_nodes(&self) -> bool {
+        let commits = [Purpose::Announce, Purpose::PlanHandoff];
+        commits.into_iter().any(|purpose| self.pending.is_in_flight(purpose))
+            || self.election.is_standing()
+            || self.failover.is_taking()
+    }
+
+    /// Removes what was created after we had left.
+    fn late_nodes(&self) -> Transaction {
+        let mut transaction = Transaction::new();
+        for item in self.view.taken().iter().copied().filter(|item| self.has_taken(*item)) {
+            self.hand_over(&mut transaction, item, false);
+        }
+        if self.is_leader() {
+            self.give_up_leadership(&mut transaction);
+        }
+        transaction.extend(self.fall_silent());
+        transaction
     }
 
     /// Our nodes are gone.

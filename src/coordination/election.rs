@@ -12,6 +12,7 @@ use crate::tree::{NodeKind, Operation, Transaction};
 use super::effect::{Effect, Purpose};
 use super::input::Now;
 use super::participant::{Participant, Phase};
+use super::registration::REMOVAL_TAKES;
 
 /// How long a candidate stays in the latch. Holding it takes two round trips; whoever takes longer is stuck.
 pub const LATCH_LIMIT: Duration = Duration::from_secs(10);
@@ -28,6 +29,9 @@ pub(super) struct Election {
     failures: u32,
     retry_at: Option<Duration>,
     leftover_since: Option<Duration>,
+    /// Who led last.
+    last: Option<InstanceId>,
+    vacant_since: Option<Duration>,
 }
 
 impl Election {
@@ -41,7 +45,8 @@ impl Election {
     /// When the next pause ends.
     pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
         let leftover = self.leftover_since.map(|since| since.saturating_add(LEFTOVER_AFTER));
-        [self.retry_at, leftover].into_iter().flatten().filter(|at| *at > now).min()
+        let vacant = self.vacant_since.map(|since| since.saturating_add(REMOVAL_TAKES));
+        [self.retry_at, leftover, vacant].into_iter().flatten().filter(|at| *at > now).min()
     }
 
     /// What is wrong, if elections fail.
@@ -54,6 +59,11 @@ impl Election {
                     .to_owned(),
         })
     }
+
+    /// Whether an attempt to be elected is in flight.
+    pub(super) fn is_standing(&self) -> bool {
+        self.standing
+    }
 }
 
 impl Participant {
@@ -64,9 +74,18 @@ impl Participant {
         }
         let Some(leader) = self.view.leader().cloned() else {
             self.election.leftover_since = None;
-            self.stand(now);
+            let since = *self.election.vacant_since.get_or_insert(now.mono);
+            // Somebody may be removing the whole job, and whoever stands creates nodes. Otherwise a leader goes together
+            // with its instance.
+            let last = self.election.last.as_ref();
+            let odd = last.is_some_and(|last| self.view.instances().contains_key(last));
+            if !odd || now.mono >= since.saturating_add(REMOVAL_TAKES) {
+                self.stand(now);
+            }
             return;
         };
+        self.election.vacant_since = None;
+        self.election.last = Some(leader.instance.clone());
         let leftover = if self.view.instances().contains_key(&leader.instance) {
             self.election.leftover_since = None;
             false

@@ -57,6 +57,11 @@ impl Failover {
         ends.chain(self.retry_at).filter(|at| *at > now).min()
     }
 
+    /// Whether an attempt to take items is in flight.
+    pub(super) fn is_taking(&self) -> bool {
+        !self.taking.is_empty()
+    }
+
     /// Whether an item is flagged, so that its owner should not start it before it was taken and executed.
     pub(super) fn comes_first(&self, item: Item, now: Now) -> bool {
         let since = self.flagged_since.get(&item);

@@ -129,6 +129,8 @@ pub struct Participant {
     pub(super) seen: bool,
     /// When our node was removed by somebody; monotonic.
     pub(super) removed_at: Option<Duration>,
+    /// Whether our nodes have been removed because we leave.
+    pub(super) gone: bool,
     /// Whether the request's `overwrite` has been carried out; once is enough.
     pub(super) overwritten: bool,
     pub(super) phase: Phase,
@@ -170,6 +172,7 @@ impl Participant {
             registered: None,
             seen: false,
             removed_at: None,
+            gone: false,
             overwritten: false,
             phase: Phase::Joining,
             settings: None,

@@ -18,7 +18,7 @@ use super::input::Now;
 use super::participant::{Participant, Phase, Session};
 
 /// How long the removal of a whole job takes, node by node.
-const REMOVAL_TAKES: Duration = Duration::from_millis(500);
+pub(super) const REMOVAL_TAKES: Duration = Duration::from_millis(500);
 
 impl Participant {
     /// Registers, unless we are registered.

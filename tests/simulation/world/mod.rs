@@ -491,6 +491,11 @@ impl World {
         }
         let left = self.paths().into_iter().any(|path| path.contains("instances/") && path.ends_with(&id));
         assert!(!left, "seed {}: {index} left its instance", self.seed);
+        let me = &self.nodes[index].instance;
+        let leads =
+            self.get("leader/election/instance").is_some_and(|leader| leader == me.as_str().as_bytes());
+        let says = self.read(&format!("/ns-sidekeeper/job/fleet/members/{me}")).is_some();
+        assert!(!leads && !says, "seed {}: {index} left that it leads ({leads}), or is a member", self.seed);
     }
 
     /// One thing happens somewhere. Tells whether anything could.
