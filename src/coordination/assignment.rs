@@ -143,6 +143,9 @@ impl Participant {
     fn put_assignment(&mut self, assignment: Assignment, reason: AssignmentReason) {
         let before = item_set(self.told.assignment.as_ref());
         let after = item_set(Some(&assignment));
+        if !after.is_subset(&before) {
+            self.ledger.look_again();
+        }
         let leader = self.is_leader();
         self.told.leader = leader;
         self.told.assignment = Some(assignment.clone());

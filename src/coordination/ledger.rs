@@ -109,6 +109,11 @@ impl Ledger {
         self.retry_at.filter(|at| *at > now)
     }
 
+    /// Items have come: look whether their entries are known, and what they have missed.
+    pub(super) fn look_again(&mut self) {
+        self.generation = None;
+    }
+
     /// The entries may be wrong: read them again.
     pub(super) fn doubt(&mut self) {
         self.generation = None;
@@ -181,8 +186,9 @@ impl Participant {
             self.ledger.entries.get(&assigned.item).is_some_and(|entry| entry.token == assigned.token)
         };
         if self.told.assignment.iter().flat_map(|told| &told.items).all(known) {
-            // Items were handed over, but none has come.
+            // No item has come that we did not have before. One may have been revoked for a while, and fires with it.
             self.ledger.generation = Some(generation);
+            self.take_over(now);
             return;
         }
         self.ledger.reading = Some(generation);

@@ -118,3 +118,22 @@ fn a_continuous_owner_is_never_told_to_execute() {
     assert_eq!(world.nodes[0].items.len(), 6);
     assert_eq!(world.get("trigger/10.0.0.1@-@n0"), None);
 }
+
+#[test]
+fn p5_a_fire_that_came_while_an_item_was_to_be_handed_over_in_vain_is_made_up_for() {
+    let mut world = one_node(|_| {});
+    world.next_duration_ms = Some(3_500);
+    // It executes from :06 to :09.5.
+    world.run_for(2_000);
+    assert_eq!(world.nodes[0].executions.len(), 6);
+    world.next_duration_ms = Some(200);
+    let other = world.join();
+    // The fire at :08 finds three items revoked, and busy.
+    world.run_for(1_500);
+    assert_eq!(world.nodes[0].items.len(), 3);
+    world.kill(other);
+    world.starts.clear();
+    world.run_for(1_400);
+    let made_up = world.starts.iter().filter(|start| start.misfire).count();
+    assert_eq!(made_up, 6, "{:?}", world.starts);
+}
