@@ -161,14 +161,9 @@ impl Participant {
         self.executions.open.iter().filter(|(_, open)| ends(&open.state)).map(|(item, _)| *item).collect()
     }
 
-    /// A transaction of the departure is done; more follow while our instance is there.
+    /// A transaction of the departure is done; more follow while our instance is there, or late nodes of ours.
     pub(super) fn removed(&mut self) {
-        if !self.is_registered() {
-            self.gone = true;
-            if !self.awaits_nodes() {
-                self.left();
-            }
-        }
+        self.gone |= !self.is_registered();
     }
 
     /// Whether something is in flight that creates nodes of ours: a node of an instance that is gone would stay as long

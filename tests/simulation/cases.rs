@@ -386,24 +386,3 @@ fn h11_a_crash_after_that_is_none_of_the_old_one_s_echo() {
     world.run_for(5_000);
     assert_eq!(world.made_good.len(), 2, "{:?}", world.made_good);
 }
-
-#[test]
-fn p6_who_leaves_while_it_is_being_elected_does_not_stay_the_leader() {
-    let mut world = one_node(|_| {});
-    world.join();
-    world.run_for(900);
-    world.remove("leader/election/instance");
-    for node in 0..2 {
-        world.look(node);
-    }
-    world.now += SignedDuration::from_millis(600);
-    for node in 0..2 {
-        // Its request to be elected is on its way when it leaves.
-        world.look(node);
-        world.kill(node);
-        world.look(node);
-    }
-    world.run_for(3_000);
-    assert!(world.nodes.iter().all(|node| node.ended.is_some()));
-    assert_eq!(world.get("leader/election/instance"), None);
-}
