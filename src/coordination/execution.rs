@@ -212,12 +212,19 @@ impl Participant {
             let path = self.identity.paths.leader_sharding();
             transaction.push(Operation::Check { path, version: Some(version) });
         }
+        let mut waiting = Vec::new();
         while size < TRANSACTION_BYTES_MAX
             && let Some((item, planned)) = self.next_planned(assigned_too)
         {
+            if self.fires.misfires.is_flagging(item) {
+                // What is in flight writes the item's entry in the ledger.
+                waiting.push((item, planned));
+                continue;
+            }
             if !self.may_start(now, item, planned) {
                 continue;
             }
+            let planned = self.made_up(item, planned, now);
             let before = transaction.len();
             if self.view.misfired().contains(&item) && planned.is_first_of(Source::Misfire) {
                 transaction.push(Operation::delete(self.identity.paths.item_misfire(item)));
@@ -234,6 +241,7 @@ impl Participant {
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
             batch.insert(item, Starting { planned, index });
         }
+        self.fires.planned.extend(waiting);
         let triggered = batch.values().any(|starting| starting.planned.is_first_of(Source::Trigger));
         if triggered && self.view.triggers().contains(&instance) {
             transaction.push(Operation::delete(self.identity.paths.trigger(&instance)));

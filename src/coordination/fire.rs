@@ -1,22 +1,21 @@
-//! What is due? Follows the schedule, and decides for each fire and each item: start it, flag it as missed, or skip
-//! it (protocol 6.5; P5).
+//! What is due? Follows the schedule, and decides for each fire and each item: start it, or count it as missed
+//! (protocol 6.5; P5).
 //!
 //! ElasticJob's rule: a fire that cannot be executed at its time is made up for by one execution, however many were
-//! missed, if the job has `misfire` on; otherwise it is skipped. We flag it when it happens, and make up for it as
-//! soon as the item is free, where Java peers wait for the next fire (H8 to H10).
+//! missed, if the job has `misfire` on; otherwise it is skipped. We make up for it as soon as the item is free (see
+//! [`super::misfire`]), where Java peers wait for the next fire (H8 to H10).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::job::Item;
-use crate::tree::{NodeKind, Operation, Transaction};
 
-use super::effect::{Effect, Purpose, Source};
+use super::effect::Source;
 use super::input::Now;
+use super::misfire::Misfires;
 use super::participant::{Participant, Phase};
 use super::settings::Schedule;
-use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// How late a fire may be noticed and still be an ordinary one: far above the lateness of a loaded machine's timers,
 /// far below what anybody calls a suspension.
@@ -75,6 +74,8 @@ impl Planned {
 pub(super) struct Fires {
     next: Option<Timestamp>,
     latest: Option<Timestamp>,
+    /// The latest fire before the first that could come.
+    before: Option<Timestamp>,
     last_seen: Option<Timestamp>,
     /// When the participant came to be; its first schedule begins there, so that a fire during its registration is
     /// not missed.
@@ -83,12 +84,7 @@ pub(super) struct Fires {
     due: Option<Due>,
     /// What is to start, by item.
     pub(super) planned: BTreeMap<Item, Planned>,
-    /// Missed fires that are not flagged in the registry yet.
-    to_flag: BTreeMap<Item, Timestamp>,
-    /// What the flagging in flight flags.
-    flagging: BTreeSet<Item>,
-    /// For which instant an item was flagged, as far as we know.
-    missed_at: BTreeMap<Item, Timestamp>,
+    pub(super) misfires: Misfires,
 }
 
 impl Fires {
@@ -116,14 +112,17 @@ impl Fires {
     pub(super) fn forget(&mut self) {
         self.due = None;
         self.planned.clear();
-        self.to_flag.clear();
-        self.flagging.clear();
-        self.missed_at.clear();
+        self.misfires.forget_all();
     }
 
     /// The latest fire that has come.
     pub(super) fn latest(&self) -> Option<Timestamp> {
         self.latest
+    }
+
+    /// The newest fire that there was, whether we were there or not.
+    pub(super) fn newest(&self) -> Option<Timestamp> {
+        self.latest.or(self.before)
     }
 
     /// Whether a fire waits to be divided.
@@ -143,6 +142,7 @@ impl Fires {
             let from = self.latest.map_or(now, |latest| latest.max(now));
             let from = self.begin.take().map_or(from, |begin| begin.min(from));
             self.next = schedule.and_then(|schedule| schedule.next_after(from));
+            self.before = schedule.and_then(|schedule| latest_before(schedule, from));
         }
         let (Some(schedule), Some(first)) = (schedule, self.next) else { return };
         if first > now {
@@ -209,11 +209,6 @@ impl Participant {
         self.plan_misfires(now);
     }
 
-    /// Whether fires that cannot be executed are made up for.
-    fn makes_up(&self) -> bool {
-        self.settings.as_ref().is_some_and(|settings| settings.configuration.misfire)
-    }
-
     /// Whether an execution of the item may not begin because one has not ended.
     pub(super) fn is_busy(&self, item: Item, now: Now) -> bool {
         self.executions.is_busy(item)
@@ -225,31 +220,6 @@ impl Participant {
     /// Whether somebody has taken the item over from a crashed instance, and has not finished it.
     fn is_taken_over(&self, item: Item) -> bool {
         self.view.taken().contains(&item) && self.view.item(item).is_some_and(|view| view.failover.is_some())
-    }
-
-    /// A fire of an item could not be executed at its time.
-    pub(super) fn missed(&mut self, item: Item, scheduled: Timestamp) {
-        if self.makes_up() {
-            self.fires.to_flag.insert(item, scheduled);
-        } else {
-            self.effects.push(Effect::Skipped { item, scheduled });
-        }
-    }
-
-    /// The flags are in the registry.
-    pub(super) fn flagged(&mut self) {
-        for item in std::mem::take(&mut self.fires.flagging) {
-            if let Some(scheduled) = self.fires.to_flag.remove(&item) {
-                self.ledger.flagged(item, scheduled);
-                self.fires.missed_at.insert(item, scheduled);
-            }
-        }
-    }
-
-    /// The flags were not written; they will be tried again.
-    pub(super) fn flag_failed(&mut self) {
-        self.fires.flagging.clear();
-        self.ledger.doubt();
     }
 
     fn divide_due(&mut self, now: Now) {
@@ -278,67 +248,5 @@ impl Participant {
                 self.missed(item, missed);
             }
         }
-    }
-
-    /// Plans to make up for missed fires of items that are free: flagged ones, by whomever, and those of ours that
-    /// need no flag because they can start at once.
-    fn plan_misfires(&mut self, now: Now) {
-        if !self.makes_up() || self.phase != Phase::Active {
-            return;
-        }
-        let unflagged = self.fires.to_flag.keys().filter(|item| !self.fires.flagging.contains(item));
-        let candidates: Vec<_> = self.view.misfired().iter().chain(unflagged).copied().collect();
-        for item in candidates {
-            let free = !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
-            if !free || self.told.executable_item(item).is_none() || !self.may_make_up(item) {
-                continue;
-            }
-            let unflagged = self.fires.to_flag.remove(&item);
-            let missed =
-                unflagged.max(self.fires.missed_at.remove(&item)).or_else(|| self.ledger.flagged_for(item));
-            let scheduled = missed.or(self.fires.latest).unwrap_or(now.wall);
-            self.fires.planned.insert(item, Planned::new(Source::Misfire, scheduled));
-        }
-    }
-
-    /// Flags missed fires of items that are not free, so that they survive us.
-    pub(super) fn flag_misfires(&mut self, now: Now) {
-        let ready = self.is_registered() && !self.view.is_resharding() && self.is_ledger_read();
-        if self.fires.to_flag.is_empty() || !ready {
-            return;
-        }
-        if !self.may_commit(now, Purpose::FlagMisfire) {
-            return;
-        }
-        let (told, view) = (&self.told, &self.view);
-        let missed_at = &mut self.fires.missed_at;
-        // What is flagged already needs no second flag, and is made up for by one execution; what is not ours any more
-        // is its owner's concern.
-        self.fires.to_flag.retain(|item, scheduled| {
-            let flagged = view.misfired().contains(item);
-            if flagged {
-                missed_at.insert(*item, *scheduled);
-            }
-            told.executable_item(*item).is_some() && !flagged
-        });
-        let paths = &self.identity.paths;
-        let mut transaction = Transaction::new();
-        let mut flagging = BTreeSet::new();
-        let mut size = 0;
-        for (item, scheduled) in &self.fires.to_flag {
-            // What does not fit goes into the next transaction.
-            if size >= TRANSACTION_BYTES_MAX {
-                break;
-            }
-            let flag = Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");
-            let steps = std::iter::once(flag).chain(self.ledger_flag(*item, *scheduled));
-            transaction.extend(steps.inspect(|step| size += step.wire_size()));
-            flagging.insert(*item);
-        }
-        if flagging.is_empty() {
-            return;
-        }
-        self.fires.flagging = flagging;
-        self.commit(Purpose::FlagMisfire, transaction);
     }
 }

@@ -64,7 +64,7 @@ impl LedgerEntry {
     /// The entry after this execution was started.
     fn after_start(self, planned: Planned) -> Self {
         let entry = if planned.is_fire() { self.with_latest(planned.scheduled) } else { self };
-        let flagged = entry.flagged.filter(|_| planned.source != Source::Misfire);
+        let flagged = entry.flagged.filter(|_| !planned.is_first_of(Source::Misfire));
         Self { started: Some(planned.scheduled), flagged, ..entry }
     }
 
@@ -98,6 +98,8 @@ pub(super) struct Ledger {
     /// The sharding for which the entries were read.
     generation: Option<Generation>,
     entries: BTreeMap<Item, Entry>,
+    /// The tokens of the items for which the ledger was read last.
+    tokens: BTreeMap<Item, FencingToken>,
     /// The sharding for which a read is under way.
     reading: Option<Generation>,
     retry_at: Option<Duration>,
@@ -157,7 +159,12 @@ impl Participant {
 
     /// Whether a fire of an item has been started before.
     pub(super) fn was_started(&self, item: Item, scheduled: Timestamp, now: Timestamp) -> bool {
-        self.keeps_ledger() && self.ledger.latest(item, now).is_some_and(|latest| latest >= scheduled)
+        self.settled(item, now).is_some_and(|settled| settled >= scheduled)
+    }
+
+    /// Up to which fire nothing of an item is missed, but what is flagged or noted elsewhere; `None`: nothing is known.
+    pub(super) fn settled(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
+        self.ledger.latest(item, now).filter(|_| self.keeps_ledger())
     }
 
     /// The step that writes down an execution, to go with the one that starts it.
@@ -221,13 +228,27 @@ impl Participant {
                 (assigned.item, known.unwrap_or(Entry { says, exists: found.is_some(), token }))
             })
             .collect();
-        // What was planned before may have been executed by an owner in between.
-        let mut planned = std::mem::take(&mut self.fires.planned);
-        planned.retain(|item, planned| {
-            !(planned.is_first_of(Source::Schedule) && self.was_started(*item, planned.scheduled, now.wall))
-        });
-        self.fires.planned = planned;
+        self.forget_overtaken(now);
         self.take_over(now);
+    }
+
+    /// Forgets what owners in between have executed or made up for, as the ledger tells.
+    fn forget_overtaken(&mut self, now: Now) {
+        let tokens = self.ledger.entries.iter().map(|(item, entry)| (*item, entry.token)).collect();
+        let before = std::mem::replace(&mut self.ledger.tokens, tokens);
+        let came = |item: &Item| before.get(item) != self.ledger.tokens.get(item);
+        let is_over = |item: &Item, missed: Timestamp| {
+            came(item) && !self.view.misfired().contains(item) && self.was_started(*item, missed, now.wall)
+        };
+        let (mut planned, mut misfires) = (self.fires.planned.clone(), self.fires.misfires.clone());
+        planned.retain(|item, planned| match planned.source {
+            _ if planned.is_retry() => true,
+            Source::Schedule => !self.was_started(*item, planned.scheduled, now.wall),
+            Source::Misfire => !is_over(item, planned.scheduled),
+            Source::Trigger | Source::Failover => true,
+        });
+        misfires.forget(is_over);
+        (self.fires.planned, self.fires.misfires) = (planned, misfires);
     }
 
     /// Makes up for fires that came while the items changed hands, and that nobody started.
@@ -243,7 +264,7 @@ impl Participant {
             if now.wall.duration_since(missed) > HANDOVER_MAX {
                 continue;
             }
-            let (newest, _) = latest_until(&schedule, missed, now.wall);
+            let (newest, before) = latest_until(&schedule, missed, now.wall);
             // Who came after a fire makes up for it only while it is fresh: then it met our registration. What was
             // missed before we came is not ours to judge; maybe nobody was there on purpose.
             let witnessed = self.fires.latest().is_some_and(|fired| fired >= newest);
@@ -261,8 +282,10 @@ impl Participant {
                 self.fires.planned.entry(item).or_insert(planned);
             }
             if executes || self.fires.is_due() {
-                if missed < newest && witnessed {
-                    self.missed(item, missed);
+                // What is flagged is made up for by somebody in any case, and what came after the flag with it.
+                let flagged = self.view.misfired().contains(&item);
+                if let Some(before) = before.filter(|_| witnessed || flagged) {
+                    self.missed(item, before);
                 }
             } else if witnessed || fresh {
                 self.missed(item, newest);

@@ -1,0 +1,181 @@
+//! What was missed, and what makes up for it? (protocol 6.5; H8 to H10; P5.)
+//!
+//! One execution makes up for all fires that an item has missed until it starts, as in ElasticJob. It is told for the
+//! newest of them, and the ledger then says that everything up to that instant is settled. So an application may take
+//! the instant for its idempotency key, and no later owner makes up for the same fires again.
+//!
+//! What is missed while the item is busy is flagged in the registry, so that it survives us. The next fire that is missed
+//! needs no second flag: it lies after the ledger's latest, where whoever owns the item finds it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::job::Item;
+use crate::tree::{NodeKind, Operation, Transaction};
+
+use super::effect::{Effect, Purpose, Source};
+use super::fire::{Planned, latest_before};
+use super::input::Now;
+use super::participant::{Participant, Phase};
+use super::sharding::TRANSACTION_BYTES_MAX;
+
+/// What an item has missed, as far as we know.
+#[derive(Debug, Clone, Copy)]
+struct Missed {
+    newest: Timestamp,
+    /// Whether the item's flag has been seen.
+    flagged: bool,
+}
+
+/// What the items of one participant have missed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Misfires {
+    missed: BTreeMap<Item, Missed>,
+    /// What the flagging in flight flags, and for which instants.
+    flagging: BTreeMap<Item, Timestamp>,
+}
+
+impl Misfires {
+    /// Nothing is ours any more: others will make up for what was missed.
+    pub(super) fn forget_all(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Forgets what somebody else has made up for.
+    pub(super) fn forget(&mut self, is_over: impl Fn(&Item, Timestamp) -> bool) {
+        self.missed.retain(|item, missed| !is_over(item, missed.newest));
+    }
+
+    /// Whether the item's flag is being written, and with it the ledger.
+    pub(super) fn is_flagging(&self, item: Item) -> bool {
+        self.flagging.contains_key(&item)
+    }
+}
+
+impl Participant {
+    /// Whether fires that cannot be executed are made up for.
+    fn makes_up(&self) -> bool {
+        self.settings.as_ref().is_some_and(|settings| settings.configuration.misfire)
+    }
+
+    /// A fire of an item could not be executed at its time.
+    pub(super) fn missed(&mut self, item: Item, scheduled: Timestamp) {
+        if !self.makes_up() {
+            self.effects.push(Effect::Skipped { item, scheduled });
+            return;
+        }
+        let missed = self.fires.misfires.missed.entry(item);
+        let missed = missed.or_insert(Missed { newest: scheduled, flagged: false });
+        missed.newest = missed.newest.max(scheduled);
+    }
+
+    /// Plans to make up for missed fires of items that are free: flagged ones, by whomever, and those of ours that
+    /// need no flag because they can start at once.
+    pub(super) fn plan_misfires(&mut self, now: Now) {
+        if !self.makes_up() || self.phase != Phase::Active {
+            return;
+        }
+        let missed = self.fires.misfires.missed.keys();
+        let candidates: BTreeSet<_> = self.view.misfired().iter().chain(missed).copied().collect();
+        for item in candidates {
+            let free = !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
+            if free
+                && !self.fires.misfires.is_flagging(item)
+                && self.told.executable_item(item).is_some()
+                && self.may_make_up(item)
+            {
+                let scheduled = self.newest_missed(item, now);
+                self.fires.planned.insert(item, Planned::new(Source::Misfire, scheduled));
+            }
+        }
+    }
+
+    /// What is about to start, if it makes up for missed fires: for all of them until now.
+    pub(super) fn made_up(&mut self, item: Item, planned: Planned, now: Now) -> Planned {
+        if !planned.is_first_of(Source::Misfire) {
+            return planned;
+        }
+        let scheduled = self.newest_missed(item, now).max(planned.scheduled);
+        self.fires.misfires.missed.remove(&item);
+        Planned { scheduled, ..planned }
+    }
+
+    /// The newest fire that an item has missed: the newest that has come, unless the ledger says that it was started;
+    /// then what was noted when it was missed. Java peers flag and note nothing: then the newest that may have been.
+    fn newest_missed(&self, item: Item, now: Now) -> Timestamp {
+        let (newest, settled) = (self.fires.newest(), self.settled(item, now.wall));
+        let is_open = |newest: &Timestamp| {
+            settled.is_some_and(|settled| settled < *newest) && !self.came_before_turn(*newest)
+        };
+        let noted = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
+        let noted = noted.max(self.ledger.flagged_for(item));
+        let known = newest.filter(is_open).max(noted);
+        known.or_else(|| self.fire_before(settled?)).or(newest).unwrap_or(now.wall)
+    }
+
+    fn fire_before(&self, fire: Timestamp) -> Option<Timestamp> {
+        let schedule = self.settings.as_ref()?.schedule.as_ref()?;
+        latest_before(schedule, fire.checked_sub(SignedDuration::from_millis(1)).ok()?)
+    }
+
+    /// Flags missed fires of items that are not free, so that they survive us.
+    pub(super) fn flag_misfires(&mut self, now: Now) {
+        let ready = self.is_registered() && !self.view.is_resharding() && self.is_ledger_read();
+        if self.fires.misfires.missed.is_empty() || !ready || !self.may_commit(now, Purpose::FlagMisfire) {
+            return;
+        }
+        self.follow_flags();
+        let paths = &self.identity.paths;
+        let mut transaction = Transaction::new();
+        let mut flagging = BTreeMap::new();
+        let mut size = 0;
+        for (item, Missed { newest, flagged }) in &self.fires.misfires.missed {
+            let planned = self.fires.planned.get(item);
+            let made_up = planned.is_some_and(|planned| planned.is_first_of(Source::Misfire));
+            // What is being started writes the ledger itself.
+            if *flagged || made_up || self.executions.is_starting(*item) {
+                continue;
+            }
+            // What does not fit goes into the next transaction.
+            if size >= TRANSACTION_BYTES_MAX {
+                break;
+            }
+            let flag = Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");
+            let steps = std::iter::once(flag).chain(self.ledger_flag(*item, *newest));
+            transaction.extend(steps.inspect(|step| size += step.wire_size()));
+            flagging.insert(*item, *newest);
+        }
+        if flagging.is_empty() {
+            return;
+        }
+        self.fires.misfires.flagging = flagging;
+        self.commit(Purpose::FlagMisfire, transaction);
+    }
+
+    /// Compares what was missed with the flags. What is not ours any more is its owner's concern; what was flagged, and is
+    /// not any more, has been made up for.
+    fn follow_flags(&mut self) {
+        let (told, view, executions) = (&self.told, &self.view, &self.executions);
+        self.fires.misfires.missed.retain(|item, missed| {
+            let flag = view.misfired().contains(item);
+            let over = missed.flagged && !flag;
+            // The flag of what is being started is about to go.
+            missed.flagged = flag && !executions.is_starting(*item);
+            told.executable_item(*item).is_some() && !over
+        });
+    }
+
+    /// The flags are in the registry.
+    pub(super) fn flagged(&mut self) {
+        for (item, scheduled) in std::mem::take(&mut self.fires.misfires.flagging) {
+            self.ledger.flagged(item, scheduled);
+        }
+    }
+
+    /// The flags were not written; they will be tried again.
+    pub(super) fn flag_failed(&mut self) {
+        self.fires.misfires.flagging.clear();
+        self.ledger.doubt();
+    }
+}
