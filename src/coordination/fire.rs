@@ -199,10 +199,11 @@ impl Participant {
         }
         let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
         self.fires.tick(now.wall, schedule);
-        if !self.is_registered() || self.view.is_resharding() {
+        if !self.is_registered() {
             return;
         }
-        if !self.is_ledger_read() {
+        self.miss_unavailable(now);
+        if self.view.is_resharding() || !self.is_ledger_read() {
             return;
         }
         self.divide_due(now);
@@ -231,6 +232,7 @@ impl Participant {
                 self.fires.planned.get(&item).is_some_and(|planned| planned.scheduled >= due.scheduled);
             if planned
                 || self.was_started(item, due.scheduled, now.wall)
+                || self.fires.misfires.has_missed(item, due.scheduled)
                 || self.came_before_turn(due.scheduled)
             {
                 continue;

@@ -85,6 +85,11 @@ pub(super) struct Handoff {
 }
 
 impl Handoff {
+    /// The items that are ours until the next owner has them, though the application was told to let go.
+    pub(super) fn revoked_items(&self) -> impl Iterator<Item = Item> + '_ {
+        self.revoked.keys().copied()
+    }
+
     /// When silence becomes an answer, or an item goes whatever its owner does.
     pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
         let silence = self.undecided_since.map(|since| since.saturating_add(SILENCE_MAX));
@@ -290,7 +295,8 @@ impl Participant {
             kept.insert(*item, revoked);
         }
         self.handoff.revoked = kept;
-        let ready = self.is_registered() && !self.pending.is_in_flight(Purpose::Start);
+        let writes = [Purpose::Start, Purpose::FlagMisfire].map(|purpose| self.pending.is_in_flight(purpose));
+        let ready = self.is_registered() && !writes.contains(&true);
         if transaction.is_empty() || !ready || !self.may_commit(now, Purpose::HandOff) {
             return;
         }

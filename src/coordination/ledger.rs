@@ -167,15 +167,37 @@ impl Participant {
         self.ledger.latest(item, now).filter(|_| self.keeps_ledger())
     }
 
+    /// An item's entry, as long as the item is ours, told or revoked. Who takes over what is somebody else's leaves the
+    /// ledger to its owner: it says for which instant that is already.
+    fn ledger_entry(&self, item: Item) -> Option<&Entry> {
+        let token = self.token(item)?;
+        self.ledger.entries.get(&item).filter(|entry| self.keeps_ledger() && entry.token == token)
+    }
+
+    /// Whether what happens to an item can be written down: it is ours, and its entry is known.
+    pub(super) fn is_in_ledger(&self, item: Item) -> bool {
+        self.ledger_entry(item).is_some()
+    }
+
+    /// With which token an item is ours.
+    fn token(&self, item: Item) -> Option<FencingToken> {
+        let told = self.told.executable_item(item).map(|assigned| assigned.token);
+        told.or_else(|| {
+            let view = self.view.item(item).filter(|view| !view.disabled)?;
+            let owner = view.owner.as_ref().filter(|owner| owner.instance == self.identity.instance)?;
+            Some(owner.token)
+        })
+    }
+
     /// The step that writes down an execution, to go with the one that starts it.
     pub(super) fn ledger_start(&self, item: Item, planned: Planned) -> Option<Operation> {
-        let entry = self.ledger.entries.get(&item).filter(|_| self.keeps_ledger())?;
+        let entry = self.ledger_entry(item)?;
         Some(entry.operation(self.identity.paths.ledger_entry(item), entry.says.after_start(planned)))
     }
 
     /// The step that writes down a missed fire, to go with the one that flags it.
     pub(super) fn ledger_flag(&self, item: Item, scheduled: Timestamp) -> Option<Operation> {
-        let entry = self.ledger.entries.get(&item).filter(|_| self.keeps_ledger())?;
+        let entry = self.ledger_entry(item)?;
         Some(entry.operation(self.identity.paths.ledger_entry(item), entry.says.after_flag(scheduled)))
     }
 
@@ -215,17 +237,15 @@ impl Participant {
             return;
         }
         self.ledger.generation = reading;
-        self.ledger.entries = self
-            .told
-            .assignment
-            .iter()
-            .flat_map(|assignment| &assignment.items)
-            .map(|assigned| {
-                let known = self.ledger.entries.get(&assigned.item);
-                let known = known.filter(|entry| entry.token == assigned.token).copied();
-                let found = read.get(&assigned.item);
-                let (says, token) = (found.copied().unwrap_or_default(), assigned.token);
-                (assigned.item, known.unwrap_or(Entry { says, exists: found.is_some(), token }))
+        let told = self.told.assignment.iter().flat_map(|told| &told.items);
+        let told = told.map(|assigned| (assigned.item, assigned.token));
+        let revoked = self.handoff.revoked_items().filter_map(|item| Some((item, self.token(item)?)));
+        self.ledger.entries = told
+            .chain(revoked)
+            .map(|(item, token)| {
+                let known = self.ledger.entries.get(&item).filter(|entry| entry.token == token);
+                let (exists, says) = (read.contains_key(&item), read.get(&item).copied().unwrap_or_default());
+                (item, known.copied().unwrap_or(Entry { says, exists, token }))
             })
             .collect();
         self.forget_overtaken(now);
@@ -269,9 +289,11 @@ impl Participant {
             // missed before we came is not ours to judge; maybe nobody was there on purpose.
             let witnessed = self.fires.latest().is_some_and(|fired| fired >= newest);
             let fresh = now.wall.duration_since(newest) <= MISFIRE_THRESHOLD;
-            // What is about to start, or may have been started, is not missed.
+            // What is about to start, or may have been started, is not missed; what is known to be missed is made up for.
             let planned = self.fires.planned.get(&item);
-            if planned.is_some_and(|planned| planned.scheduled >= newest) || self.executions.is_starting(item)
+            if planned.is_some_and(|planned| planned.scheduled >= newest)
+                || self.executions.is_starting(item)
+                || self.fires.misfires.has_missed(item, newest)
             {
                 continue;
             }

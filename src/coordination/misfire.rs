@@ -9,16 +9,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, Unit};
 
 use crate::job::Item;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{Effect, Purpose, Source};
-use super::fire::{Planned, latest_before};
+use super::fire::Planned;
 use super::input::Now;
 use super::participant::{Participant, Phase};
 use super::sharding::TRANSACTION_BYTES_MAX;
+
+/// How old a fire of an item that is to be handed over may be and still be left to its next owner, who executes it if it is
+/// fresh: half of [`super::fire::MISFIRE_THRESHOLD`], so that there is time to hand over.
+const LEFT_TO_NEXT: SignedDuration = SignedDuration::from_millis(500);
 
 /// What an item has missed, as far as we know.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +51,11 @@ impl Misfires {
         self.missed.retain(|item, missed| !is_over(item, missed.newest));
     }
 
+    /// Whether it is known that an item has missed a fire.
+    pub(super) fn has_missed(&self, item: Item, fire: Timestamp) -> bool {
+        self.missed.get(&item).is_some_and(|missed| missed.newest >= fire)
+    }
+
     /// Whether the item's flag is being written, and with it the ledger.
     pub(super) fn is_flagging(&self, item: Item) -> bool {
         self.flagging.contains_key(&item)
@@ -68,6 +77,28 @@ impl Participant {
         let missed = self.fires.misfires.missed.entry(item);
         let missed = missed.or_insert(Missed { newest: scheduled, flagged: false });
         missed.newest = missed.newest.max(scheduled);
+    }
+
+    /// Notes what items miss that are ours and cannot be executed, whatever the rest waits for: those that are busy while the
+    /// job is to be divided, or to be handed over. Their next owner may come after the fire, and would not know of it.
+    pub(super) fn miss_unavailable(&mut self, now: Now) {
+        let Some(newest) = self.fires.latest().filter(|_| self.makes_up() && !self.is_relay()) else {
+            return;
+        };
+        let old = now.wall.duration_since(newest) > LEFT_TO_NEXT;
+        let revoked = self.handoff.revoked_items().filter(|_| old);
+        // Without a fire that waits, all is divided.
+        let busy = self.executions.busy_items().filter(|_| self.fires.is_due());
+        let unavailable: BTreeSet<_> = busy.chain(revoked).collect();
+        for item in unavailable {
+            let may_start = self.executions.is_starting(item)
+                || (self.fires.planned.contains_key(&item) && self.told.executable_item(item).is_some());
+            let known = self.fires.misfires.has_missed(item, newest);
+            let open = self.settled(item, now.wall).is_some_and(|settled| settled < newest);
+            if open && !may_start && !known && self.is_in_ledger(item) {
+                self.missed(item, newest);
+            }
+        }
     }
 
     /// Plans to make up for missed fires of items that are free: flagged ones, by whomever, and those of ours that
@@ -102,39 +133,43 @@ impl Participant {
     }
 
     /// The newest fire that an item has missed: the newest that has come, unless the ledger says that it was started;
-    /// then what was noted when it was missed. Java peers flag and note nothing: then the newest that may have been.
+    /// then what was noted when it was missed. Java peers flag and note nothing; if all that has come was started, or
+    /// there is no ledger, it is the present, as for a trigger: no instant of an execution that there was.
     fn newest_missed(&self, item: Item, now: Now) -> Timestamp {
-        let (newest, settled) = (self.fires.newest(), self.settled(item, now.wall));
+        let settled = self.settled(item, now.wall);
         let is_open = |newest: &Timestamp| {
             settled.is_some_and(|settled| settled < *newest) && !self.came_before_turn(*newest)
         };
         let noted = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
         let noted = noted.max(self.ledger.flagged_for(item));
-        let known = newest.filter(is_open).max(noted);
-        known.or_else(|| self.fire_before(settled?)).or(newest).unwrap_or(now.wall)
-    }
-
-    fn fire_before(&self, fire: Timestamp) -> Option<Timestamp> {
-        let schedule = self.settings.as_ref()?.schedule.as_ref()?;
-        latest_before(schedule, fire.checked_sub(SignedDuration::from_millis(1)).ok()?)
+        let newest = self.fires.newest().filter(is_open).max(noted);
+        newest.unwrap_or_else(|| now.wall.round(Unit::Millisecond).unwrap_or(now.wall))
     }
 
     /// Flags missed fires of items that are not free, so that they survive us.
     pub(super) fn flag_misfires(&mut self, now: Now) {
-        let ready = self.is_registered() && !self.view.is_resharding() && self.is_ledger_read();
-        if self.fires.misfires.missed.is_empty() || !ready || !self.may_commit(now, Purpose::FlagMisfire) {
+        if self.fires.misfires.missed.is_empty()
+            || !self.is_registered()
+            || !self.may_commit(now, Purpose::FlagMisfire)
+        {
             return;
         }
         self.follow_flags();
         let paths = &self.identity.paths;
-        let mut transaction = Transaction::new();
+        let settled = !self.view.is_resharding() && self.is_ledger_read();
+        // Fails if the items were divided anew since we looked: then the ledger is somebody else's.
+        let version = self.view.sharding_version();
+        let check =
+            version.map(|version| Operation::Check { path: paths.leader_sharding(), version: Some(version) });
+        let mut transaction: Transaction = check.into_iter().collect();
         let mut flagging = BTreeMap::new();
         let mut size = 0;
         for (item, Missed { newest, flagged }) in &self.fires.misfires.missed {
             let planned = self.fires.planned.get(item);
             let made_up = planned.is_some_and(|planned| planned.is_first_of(Source::Misfire));
             // What is being started writes the ledger itself.
-            if *flagged || made_up || self.executions.is_starting(*item) {
+            let ready = settled || self.is_in_ledger(*item);
+            if *flagged || made_up || !ready || self.executions.is_starting(*item) {
                 continue;
             }
             // What does not fit goes into the next transaction.
@@ -156,14 +191,16 @@ impl Participant {
     /// Compares what was missed with the flags. What is not ours any more is its owner's concern; what was flagged, and is
     /// not any more, has been made up for.
     fn follow_flags(&mut self) {
-        let (told, view, executions) = (&self.told, &self.view, &self.executions);
-        self.fires.misfires.missed.retain(|item, missed| {
+        let mut all = std::mem::take(&mut self.fires.misfires.missed);
+        let (view, executions) = (&self.view, &self.executions);
+        all.retain(|item, missed| {
             let flag = view.misfired().contains(item);
             let over = missed.flagged && !flag;
             // The flag of what is being started is about to go.
             missed.flagged = flag && !executions.is_starting(*item);
-            told.executable_item(*item).is_some() && !over
+            (self.told.executable_item(*item).is_some() || self.is_in_ledger(*item)) && !over
         });
+        self.fires.misfires.missed = all;
     }
 
     /// The flags are in the registry.

@@ -101,6 +101,7 @@ impl World {
     }
 
     pub(super) fn record(&mut self, index: usize, execute: &Execute) {
+        self.assert_not_told(index, execute);
         self.starts.push(Start {
             scheduled: execute.scheduled,
             item: execute.item,
@@ -111,8 +112,32 @@ impl World {
             attempt: execute.attempt,
             checkpoint: execute.checkpoint.as_ref().map(|data| data.to_vec()),
             execution_id: execute.execution_id.clone(),
+            monitored: execute.configuration.monitor_execution,
             at: self.now,
         });
+    }
+
+    /// P5: no instant is executed twice by the schedule, or made up for after it was executed or made up for.
+    fn assert_not_told(&self, index: usize, execute: &Execute) {
+        let first = execute.attempt == 1 && execute.configuration.monitor_execution;
+        if !first || !matches!(execute.source, Source::Schedule | Source::Misfire) || self.was_set_back {
+            return;
+        }
+        let before = self.starts.iter().filter(|start| start.item == execute.item && start.attempt == 1);
+        let before = before.filter(|start| start.monitored);
+        for start in before {
+            let covers = start.misfire && start.scheduled >= execute.scheduled;
+            let same = start.source == Source::Schedule && start.scheduled == execute.scheduled;
+            assert!(
+                !covers && !same,
+                "seed {}: P5: at {}, {index} executes {} for {} ({:?}) after {start:?}",
+                self.seed,
+                self.now,
+                execute.item,
+                execute.scheduled,
+                execute.source
+            );
+        }
     }
 
     pub(super) fn report(&mut self, index: usize, item: Option<Item>, execution_id: String) {

@@ -121,6 +121,8 @@ pub struct Start {
     pub attempt: u32,
     pub checkpoint: Option<Vec<u8>>,
     pub execution_id: String,
+    /// Whether the job monitored its executions, so that there was a ledger.
+    pub monitored: bool,
     /// When it was told.
     pub at: Timestamp,
 }
@@ -166,6 +168,8 @@ pub struct World {
     pub cancels: Vec<(Item, CancelReason, Timestamp)>,
     /// How the next executions of an item end; then, and otherwise, well.
     pub outcomes: BTreeMap<Item, VecDeque<Outcome>>,
+    /// Whether the time of day went back: then instants come again.
+    was_set_back: bool,
     /// What callers were answered.
     pub answers: Vec<Answer>,
     /// What was said of executions that failed.
@@ -203,6 +207,7 @@ impl World {
             disobeyed: Vec::new(),
             cancels: Vec::new(),
             outcomes: BTreeMap::new(),
+            was_set_back: false,
             answers: Vec::new(),
             retries: Vec::new(),
         }
@@ -563,6 +568,7 @@ impl World {
 
     /// The time of day goes back; the monotonic time does not.
     pub fn set_wall_back(&mut self, by: jiff::SignedDuration) {
+        self.was_set_back = true;
         self.now -= by;
         self.start -= by;
     }
