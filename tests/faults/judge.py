@@ -17,11 +17,11 @@ project is asked.
 
 **When faults have stopped:**
 
-- *Surplus.* An execution that makes up for missed fires (source MISFIRE) comes only if one was missed since the last
-  such execution.
+- *Surplus.* An execution that makes up for missed fires (source MISFIRE) names the newest fire that it covers. That has
+  come, nobody has begun it before, and no earlier such execution has covered it.
 - *Lost.* Each fire of each item since the first assignment was made good (`Judge.missing`). It has been, if an
-  execution for that instant was committed; or if one that makes up for missed fires was committed that began after
-  it, because one execution makes up for all fires that were missed until then, whatever instant it names; what was
+  execution for that instant was committed; or if one that makes up for missed fires was committed that names it or a
+  later one, because one execution makes up for all fires that were missed until the one it names; what was
   interrupted counts as committed when another application has executed it for the same instant. It has to
   come as soon as the item is free: when no more than `BEFORE_MAKING_UP` executions by the schedule began in between.
 
@@ -46,9 +46,6 @@ WAKE = 1.0
 #: How many executions by the schedule may come before one that makes up for a fire that was missed before them: one
 #: that was due together with it, and one of a new owner.
 BEFORE_MAKING_UP = 2
-
-#: How long before it is told an execution may have been decided on, in seconds: a fire that comes meanwhile is missed.
-DECIDING = 0.1
 
 ENDS = ("end", "cancelled", "refused")
 
@@ -153,7 +150,12 @@ class Problem:
 class Judge:
     """Looks at everything when it is over."""
 
-    def __init__(self, applications: Iterable[Record], writes: Sequence[Write] = (), sessions: Sequence[Session] = ()):
+    def __init__(
+        self,
+        applications: Iterable[Record],
+        writes: Sequence[Write] = (),
+        sessions: Sequence[Session] = (),
+    ):
         self.applications = list(applications)
         self.writes = writes
         self.sessions = sessions
@@ -194,7 +196,13 @@ class Judge:
 
     def always(self) -> list[Problem]:
         """What was wrong at some time."""
-        return [*self.at_once(), *self.fenced(), *self.tokens(), *self.late(), *self.once()]
+        return [
+            *self.at_once(),
+            *self.fenced(),
+            *self.tokens(),
+            *self.late(),
+            *self.once(),
+        ]
 
     def late(self) -> list[Problem]:
         """Executions that were not told to stop before their session ended."""
@@ -296,21 +304,29 @@ class Judge:
         ]
 
     def surplus(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
-        """Executions that make up for missed fires although none was missed. Fires are all that there were."""
+        """Executions that make up for what nobody has missed. Fires are all that there were."""
         problems = []
-        fires = list(fires)
+        fires = set(fires)
         for item in items:
-            executions = self.of(item)
             begun: set[float] = set()
-            since = 0.0
-            for one in executions:
-                if one.source != "MISFIRE":
-                    begun.add(one.scheduled)
-                    continue
-                if one.outcome == "end" and begun.issuperset(fire for fire in fires if since < fire <= one.fired):
-                    near = [other for other in executions if -8 < other.start - one.start < 1]
-                    problems.append(Problem("surplus", f"item {item} was made up for, but not missed: {one}", near))
-                since = one.fired - DECIDING
+            covered = 0.0
+            for one in self.of(item):
+                if one.source == "MISFIRE":
+                    wrong = (
+                        "which was no fire"
+                        if one.scheduled not in fires or one.scheduled > one.fired
+                        else "which was begun before"
+                        if one.scheduled in begun
+                        else "which was made up for before"
+                        if one.scheduled <= covered
+                        else ""
+                    )
+                    if wrong:
+                        near = [other for other in self.of(item) if -8 < other.start - one.start < 1]
+                        text = f"item {item} was made up for until {one.scheduled:.0f}, {wrong}: {one}"
+                        problems.append(Problem("surplus", text, near))
+                    covered = max(covered, one.scheduled)
+                begun.add(one.scheduled)
         return problems
 
     def missing(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
@@ -333,7 +349,10 @@ class Judge:
     def _is_excused(self, executions: Sequence[Execution], fire: float) -> bool:
         if any(one.scheduled == fire for one in executions):
             return False  # it was begun
-        following = next((one for one in executions if one.start_wall > fire and one.scheduled > fire), None)
+        following = next(
+            (one for one in executions if one.start_wall > fire and one.scheduled > fire),
+            None,
+        )
         before = next((one for one in reversed(executions) if one.start_wall <= fire), None)
         if following is None:
             return False
@@ -377,7 +396,7 @@ def _makes_good(one: Execution, fire: float, all_of_item: Sequence[Execution]) -
         return False
     if one.scheduled == fire:
         return True
-    if one.source != "MISFIRE" or one.fired < fire:
+    if one.source != "MISFIRE" or one.scheduled < fire:
         return False
     between = [
         other

@@ -40,7 +40,14 @@ class Journal:
         fired = begin if fired is None else fired
         told = {"item": 0, "token": token or int(begin * 10), "execution": name}
         scheduled = EPOCH + (begin if fire is None else fire)
-        self.tell(begin, "start", **told, source=source, scheduled=scheduled, fired=EPOCH + fired)
+        self.tell(
+            begin,
+            "start",
+            **told,
+            source=source,
+            scheduled=scheduled,
+            fired=EPOCH + fired,
+        )
         if end is not None:
             self.tell(end, outcome, **told, reason=reason)
 
@@ -137,7 +144,13 @@ def test_a_fire_that_was_executed_twice(first: Journal, second: Journal) -> None
 
 
 @pytest.mark.parametrize(
-    ("asleep", "problems"), [([], ["late"]), ([(5.0, 15.0)], []), ([(5.0, 11.9)], []), ([(5.0, 9.0)], ["late"])]
+    ("asleep", "problems"),
+    [
+        ([], ["late"]),
+        ([(5.0, 15.0)], []),
+        ([(5.0, 11.9)], []),
+        ([(5.0, 9.0)], ["late"]),
+    ],
 )
 def test_who_executes_when_its_session_ends_was_told_late(
     first: Journal, asleep: list[tuple[float, float]], problems: list[str]
@@ -152,7 +165,10 @@ def test_who_was_told_in_time_leaves_a_margin(first: Journal) -> None:
     first.execute(10.0, 11.0, outcome="cancelled", reason="LEASE_LOST")
     # A later session, which the slot's new sidecar has, is none of its business.
     first.execute(11.5, 20.0)
-    sessions = [Session(1, "0x1", EPOCH, EPOCH + 12.5, []), Session(1, "0x2", EPOCH + 11.2, None, [])]
+    sessions = [
+        Session(1, "0x1", EPOCH, EPOCH + 12.5, []),
+        Session(1, "0x2", EPOCH + 11.2, None, []),
+    ]
     judge = Judge([first.record], [], sessions)
     assert not judge.always()
     assert judge.margins == [pytest.approx(1.5)]
@@ -182,11 +198,21 @@ def test_a_fire_that_nobody_executed(first: Journal) -> None:
     assert lost(first, fires=[10.0, 12.0, 14.0]) == [12.0]
 
 
-def test_one_execution_makes_up_for_all_fires_missed_before_it_but_not_for_later_ones(first: Journal) -> None:
+def test_one_execution_makes_up_for_all_fires_missed_before_it_but_not_for_later_ones(
+    first: Journal,
+) -> None:
     first.execute(10.0, 15.0)
-    first.execute(15.1, 15.5, fire=12.0, source="MISFIRE")
+    first.execute(15.1, 15.5, fire=14.0, source="MISFIRE")
     first.execute(18.0, 18.5)
     assert lost(first, fires=[10.0, 12.0, 14.0, 16.0, 18.0]) == [16.0]
+
+
+def test_one_execution_makes_up_for_nothing_after_the_fire_that_it_names(
+    first: Journal,
+) -> None:
+    first.execute(10.0, 15.0)
+    first.execute(15.1, 15.5, fire=12.0, source="MISFIRE")
+    assert lost(first, fires=[10.0, 12.0, 14.0]) == [14.0]
 
 
 def test_what_is_made_up_for_late_was_not_made_up_for(first: Journal) -> None:
@@ -222,11 +248,33 @@ def test_who_comes_later_does_not_judge_what_was_missed(first: Journal, second: 
     assert lost(first, second, fires=[10.0, 12.0]) == [12.0]
 
 
-def test_a_make_up_without_a_miss(first: Journal) -> None:
+def surplus(*journals: Journal, fires: list[float]) -> int:
+    judge = Judge([journal.record for journal in journals])
+    return len(judge.surplus([0], [EPOCH + fire for fire in fires]))
+
+
+def test_a_make_up_of_what_was_executed(first: Journal) -> None:
     first.execute(10.0, 10.5)
     first.execute(12.0, 13.0)
     first.execute(13.1, 13.5, fire=12.0, source="MISFIRE")
-    fires = [EPOCH + fire for fire in (10.0, 12.0)]
-    assert [problem.kind for problem in Judge([first.record]).surplus([0], fires)] == ["surplus"]
-    # One that came while the second was being executed was missed.
-    assert not Judge([first.record]).surplus([0], [*fires, EPOCH + 12.5])
+    assert surplus(first, fires=[10.0, 12.0]) == 1
+
+
+def test_a_make_up_of_what_was_made_up_for(first: Journal, second: Journal) -> None:
+    first.execute(10.0, 15.0)
+    first.execute(15.1, 15.5, fire=14.0, source="MISFIRE")
+    fires = [10.0, 12.0, 14.0, 16.0]
+    assert surplus(first, second, fires=fires) == 0
+    second.execute(15.6, 16.0, fire=12.0, source="MISFIRE")
+    second.execute(16.1, 16.5, fire=14.0, source="MISFIRE")
+    assert surplus(first, second, fires=fires) == 2
+    second.execute(17.5, 18.0, fire=16.0, source="MISFIRE")
+    assert surplus(first, second, fires=fires) == 2
+
+
+def test_a_make_up_of_no_fire(first: Journal) -> None:
+    first.execute(10.0, 10.5)
+    first.execute(12.5, 13.0, fire=12.1, source="MISFIRE")
+    assert surplus(first, fires=[10.0, 12.0]) == 1
+    first.execute(13.5, 13.9, fire=14.0, source="MISFIRE")
+    assert surplus(first, fires=[10.0, 12.0, 14.0]) == 2
