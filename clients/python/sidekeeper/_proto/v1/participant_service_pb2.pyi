@@ -373,7 +373,11 @@ class Execute(_message.Message):
     @_builtins.property
     def scheduled_time(self) -> _timestamp_pb2.Timestamp:
         """For which instant of the schedule. For a trigger: when it was seen. For a failover: for which instant the crashed
-        execution was, as far as is known.
+        execution was, as far as is known. For a misfire: the newest fire that it makes up for; it makes up for all before
+        it that nobody has executed, and no other execution is told for that instant, but attempts and failovers of this one.
+        It lies before an instant that was executed already, if that one met the missed ones at its own time. A misfire that a
+        Java peer has flagged is told for the newest fire that is not known to have been executed, or else for when it was
+        seen.
         """
 
     @_builtins.property
