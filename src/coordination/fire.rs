@@ -15,6 +15,7 @@ use super::effect::Source;
 use super::input::Now;
 use super::misfire::Misfires;
 use super::participant::{Participant, Phase};
+use super::relay::Turn;
 use super::settings::Schedule;
 
 /// How late a fire may be noticed and still be an ordinary one: far above the lateness of a loaded machine's timers,
@@ -203,7 +204,7 @@ impl Participant {
             return;
         }
         self.miss_unavailable(now);
-        if self.view.is_resharding() || !self.is_ledger_read() {
+        if self.view.is_resharding() || !self.is_ledger_read() || self.turn() == Turn::Changing {
             return;
         }
         self.divide_due(now);
