@@ -14,6 +14,7 @@ mod cases;
 mod deadlines;
 mod handoff;
 mod lease;
+mod names;
 mod once;
 mod progress;
 mod random;
