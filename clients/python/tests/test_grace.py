@@ -67,6 +67,18 @@ async def test_a_handler_goes_on_and_its_result_is_reported_to_the_next_stream(s
     assert handlers.cancelled.empty()
 
 
+@pytest.mark.parametrize("for_good", [False, True])
+async def test_who_stops_says_whether_its_name_comes_back(sidecar: FakeSidecar, for_good: bool) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    app.job("orderSync", sharding_total_count=1, props={"sidekeeper.grace": "1h"}, instance_name="worker-0")(print)
+    running = asyncio.create_task(app.serve())
+    stream = await sidecar.stream()
+    assert stream.request.instance_name == "worker-0"
+    app.stop(for_good=for_good)
+    await soon(running)
+    assert [(one.attachment_id, one.for_good) for one in sidecar.detached] == [(stream.attachment_id, for_good)]
+
+
 async def test_a_result_of_the_meantime_is_reported_to_the_next_stream(sidecar: FakeSidecar) -> None:
     app = sidekeeper.Application(sidecar.target)
     handlers = Handlers(app, "1h")
@@ -167,7 +179,7 @@ async def test_an_application_that_stops_says_so_if_it_would_be_waited_for(sidec
         await soon(handlers.assignments.get())
         app.stop()
         await soon(task)
-    assert sidecar.detached == ([first.attachment_id] if grace == "1h" else [])
+    assert [one.attachment_id for one in sidecar.detached] == ([first.attachment_id] if grace == "1h" else [])
 
 
 def test_the_grace_is_read_as_the_sidecar_reads_it() -> None:
