@@ -17,13 +17,14 @@ from tests.sidecar import FakeSidecar, Stream, serving, soon
 class Handlers:
     """Handlers that run until they are let go, and what became of them."""
 
-    def __init__(self, app: sidekeeper.Application, grace: str) -> None:
+    def __init__(self, app: sidekeeper.Application, grace: str, instance_name: str = "") -> None:
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Queue[sidekeeper.Execution] = asyncio.Queue()
         self.cancelled: asyncio.Queue[sidekeeper.Execution] = asyncio.Queue()
         self.assignments: asyncio.Queue[sidekeeper.Assignment] = asyncio.Queue()
         self.release = threading.Event()
-        app.job("orderSync", sharding_total_count=6, props={"sidekeeper.grace": grace})(self.handler)
+        props = {"sidekeeper.grace": grace}
+        app.job("orderSync", sharding_total_count=6, props=props, instance_name=instance_name)(self.handler)
         app.on_assignment("orderSync")(self.assigned)
 
     def handler(self, execution: sidekeeper.Execution) -> None:
@@ -70,12 +71,13 @@ async def test_a_handler_goes_on_and_its_result_is_reported_to_the_next_stream(s
 @pytest.mark.parametrize("for_good", [False, True])
 async def test_who_stops_says_whether_its_name_comes_back(sidecar: FakeSidecar, for_good: bool) -> None:
     app = sidekeeper.Application(sidecar.target)
-    app.job("orderSync", sharding_total_count=1, props={"sidekeeper.grace": "1h"}, instance_name="worker-0")(print)
-    running = asyncio.create_task(app.serve())
-    stream = await sidecar.stream()
+    handlers = Handlers(app, "1h", instance_name="worker-0")
+    async with serving(app) as task:
+        stream = await sidecar.stream()
+        await soon(handlers.assignments.get())
+        app.stop(for_good=for_good)
+        await soon(task)
     assert stream.request.instance_name == "worker-0"
-    app.stop(for_good=for_good)
-    await soon(running)
     assert [(one.attachment_id, one.for_good) for one in sidecar.detached] == [(stream.attachment_id, for_good)]
 
 
