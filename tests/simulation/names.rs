@@ -248,6 +248,46 @@ fn who_goes_while_it_waits_for_its_name_leaves_what_is_not_its_own() {
 }
 
 #[test]
+fn p1_of_two_who_come_at_once_under_one_name_one_has_it() {
+    for seed in seeds(40) {
+        let mut world = three(seed, "60s", |_| {});
+        world.lossy = seed % 2 == 1;
+        let before = names(&world);
+        world.crash(1);
+        world.end_session(1);
+        let newcomers = [50, 60].map(|machine| world.join_as(Some(NAMES[1]), machine));
+        world.run_for(3_000);
+        let there = world.paths().into_iter().filter(|path| path.ends_with("@-@w-1"));
+        assert_eq!(there.filter(|path| path.contains("/instances/")).count(), 1, "seed {seed}");
+        world.settle();
+        world.assert_all_owned();
+        assert_eq!(names(&world), before);
+        let owning = newcomers.iter().filter(|node| world.nodes[**node].items.len() == 2).count();
+        assert_eq!(owning, 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn p1_p2_p3_hold_when_somebody_comes_back_at_the_end_of_the_grace() {
+    for seed in seeds(40) {
+        let mut world = three(seed, "2s", |configuration| configuration.monitor_execution = seed % 3 != 0);
+        let gone = world.random.below(3) as usize;
+        world.crash(gone);
+        world.end_session(gone);
+        let around = world.random.below(60) as i64;
+        world.run_for(1_970 + around);
+        world.join_as(Some(NAMES[gone]), u8::try_from(gone).unwrap() + 1);
+        world.run_for(4_000);
+        world.settle();
+        world.assert_all_owned();
+        assert!(noted(&world, NAMES[gone]), "seed {seed}");
+        assert!(
+            (0..6).all(|item| names(&world).iter().filter(|name| **name == names(&world)[item]).count() == 2)
+        );
+    }
+}
+
+#[test]
 fn h36_with_static_sharding_a_name_gets_its_items_again() {
     for (machine, java) in [(2, false), (2, true), (99, false), (99, true)] {
         let mut world = three(7, "0s", |configuration| configuration.static_sharding = true);
