@@ -19,6 +19,7 @@ fn three(seed: u64, grace: &str, configure: impl FnOnce(&mut JobConfiguration)) 
     configure(&mut configuration);
     let mut world = World::new(seed, configuration);
     world.duration_max_ms = 200;
+    world.gentle = true;
     for (name, machine) in NAMES.into_iter().zip(1..) {
         world.join_as(Some(name), machine);
         world.run_for(300);
@@ -274,8 +275,8 @@ fn p1_p2_p3_hold_when_somebody_comes_back_at_the_end_of_the_grace() {
         let gone = world.random.below(3) as usize;
         world.crash(gone);
         world.end_session(gone);
-        let around = world.random.below(60) as i64;
-        world.run_for(1_970 + around);
+        let around = world.random.below(30) as i64;
+        world.run_for(1_985 + around);
         world.join_as(Some(NAMES[gone]), u8::try_from(gone).unwrap() + 1);
         world.run_for(4_000);
         world.settle();

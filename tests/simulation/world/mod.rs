@@ -147,6 +147,8 @@ pub struct World {
     pub seed: u64,
     /// What happened, for looking at a failure.
     pub log: Vec<String>,
+    /// Whether items are only taken from owners who are not there, as is the rule unless Java instances are.
+    pub gentle: bool,
     /// Whether answers of the registry get lost now and then.
     pub lossy: bool,
     /// How long the next executions take; `None`: a random time.
@@ -193,6 +195,7 @@ impl World {
             configuration,
             seed,
             log: Vec::new(),
+            gentle: false,
             lossy: false,
             next_duration_ms: None,
             duration_max_ms: 700,
