@@ -119,6 +119,16 @@ impl InstanceId {
         unique.is_some_and(|unique| !unique.is_empty() && unique.bytes().all(|byte| byte.is_ascii_digit()))
     }
 
+    /// What follows the separator: an instance's name, if it was given one. `None`: there is no separator.
+    pub fn unique(&self) -> Option<&str> {
+        self.0.split_once(ID_SEPARATOR).map(|(_, unique)| unique)
+    }
+
+    /// Whether it is the id of the instance of this name, on whatever server.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.unique() == Some(name)
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -138,6 +148,48 @@ impl fmt::Display for InstanceId {
 }
 
 impl fmt::Debug for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What somebody calls an instance, so that it is the same one after a restart: the end of its id.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceName(Arc<str>);
+
+impl InstanceName {
+    /// Characters in the longest name accepted: a pod's name has 63.
+    pub const MAX_CHARS: usize = 64;
+    /// What a name may be, for whoever gave something else.
+    pub const ALLOWED: &'static str = "1 to 64 characters of [A-Za-z0-9_.-], one of them a letter";
+
+    /// Checks a name. One without a letter could be a process id, by which Java's instances are known, or no name of a
+    /// node.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+        let is_name = text.len() <= Self::MAX_CHARS
+            && text.chars().all(allowed)
+            && text.chars().any(|c| c.is_ascii_alphabetic());
+        if is_name {
+            return Ok(Self(text.into()));
+        }
+        let reason = "is none; allowed are 1 to 64 characters of [A-Za-z0-9_.-], one of them a letter";
+        Err(NameError { what: "instance name", given: text.to_owned(), reason })
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for InstanceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for InstanceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -260,4 +312,22 @@ pub struct Problem {
     pub path: crate::tree::Path,
     /// What is wrong and what to do about it, in one sentence.
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_name_can_be_told_from_a_process_id_and_is_the_name_of_a_node() {
+        for text in ["worker-0", "a", "7a", "A.b_c-1", &"x".repeat(64)] {
+            assert_eq!(InstanceName::parse(text).unwrap().as_str(), text);
+        }
+        for text in ["", "4711", ".", "..", "-", "1-2", "a/b", "a@-@b", "a b", "\u{e4}", &"x".repeat(65)] {
+            assert!(InstanceName::parse(text).is_err(), "{text}");
+        }
+        let id = InstanceId::new(Ipv4Addr::new(10, 0, 0, 1), "worker-0");
+        assert!(id.has_name("worker-0") && !id.has_name("worker") && !id.is_java());
+        assert_eq!(InstanceId::from_registry("worker-0").unique(), None);
+    }
 }

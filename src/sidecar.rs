@@ -166,8 +166,8 @@ impl Sidecar {
         let deadline = clock.now().mono.saturating_add(self.config.drain_timeout);
         let drained = tokio::select! {
             biased; // What is done is done, whatever else is asked for.
-            drained = self.hub.drain(deadline) => drained,
-            () = session::becomes(&mut hurry, true) => self.hub.drain(clock.now().mono).await,
+            drained = self.hub.drain(deadline, false) => drained,
+            () = session::becomes(&mut hurry, true) => self.hub.drain(clock.now().mono, false).await,
         };
         for (job, instance) in drained.remaining {
             warn!(job.name = %job, instance.id = %instance, "not left in time; its nodes go with the session");

@@ -15,7 +15,7 @@ use crate::coordination::progress::CHECKPOINT_BYTES_MAX;
 use crate::coordination::settings::schedule_check;
 use crate::elasticjob::handoff_policy::is_label;
 use crate::elasticjob::validate::FieldError;
-use crate::job::{Generation, JobConfiguration, JobName};
+use crate::job::{Generation, InstanceName, JobConfiguration, JobName};
 use crate::proto;
 use crate::proto::participant_service_server::ParticipantService;
 use crate::runner::clock::Clock;
@@ -54,6 +54,7 @@ impl Participants {
             errors.push(FieldError::new("client", &request.client, "at most 128 bytes"));
         }
         let profile = read_profile(&request, &mut errors);
+        let name = read_name(&request.instance_name, &mut errors);
         let checked = match &request.configuration {
             Some(message) => convert::job_from_proto(&request.job_name, message, schedule_check())
                 .map(|checked| (Some(Arc::new(checked.configuration)), checked.job_class)),
@@ -75,6 +76,7 @@ impl Participants {
             configuration,
             class,
             profile,
+            name,
             application_id: request.application_id,
             client: request.client,
         })
@@ -95,6 +97,18 @@ fn read_profile(request: &proto::AttachRequest, errors: &mut Vec<FieldError>) ->
         errors.push(FieldError::new(&field, label, "1 to 64 characters of [A-Za-z0-9_.:/-]"));
     }
     Profile { weight, labels: request.labels.iter().cloned().collect(), leaving: false }
+}
+
+/// What the instance is called; `None`: nothing in particular.
+fn read_name(given: &str, errors: &mut Vec<FieldError>) -> Option<InstanceName> {
+    if given.is_empty() {
+        return None;
+    }
+    let name = InstanceName::parse(given).ok();
+    if name.is_none() {
+        errors.push(FieldError::new("instance_name", given, InstanceName::ALLOWED));
+    }
+    name
 }
 
 fn check_application_id(given: &str, errors: &mut Vec<FieldError>) {
@@ -159,7 +173,8 @@ impl ParticipantService for Participants {
         &self,
         request: Request<proto::DetachRequest>,
     ) -> Result<Response<proto::DetachResponse>, Status> {
-        let left = self.hub.detach(&request.get_ref().attachment_id).await;
+        let request = request.get_ref();
+        let left = self.hub.detach(&request.attachment_id, request.for_good).await;
         left.map_err(|error| status::of_call(&error))?;
         Ok(Response::new(proto::DetachResponse {}))
     }

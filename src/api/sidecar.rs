@@ -44,7 +44,7 @@ impl SidecarService for Sidecars {
         tracing::info!(?timeout, "draining, as it was asked for; the sidecar stays until it is told to stop");
         self.draining.send_replace(true);
         let deadline = self.hub.shared().clock.now().mono.saturating_add(timeout);
-        let drained = self.hub.drain(deadline).await;
+        let drained = self.hub.drain(deadline, request.get_ref().for_good).await;
         if !drained.remaining.is_empty() {
             return Err(Status::deadline_exceeded(format!(
                 "not left in time, because the registry does not answer: {}; what they have there goes when the \

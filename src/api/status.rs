@@ -17,6 +17,7 @@ pub fn of_attach(error: &AttachError) -> Status {
         AttachError::Draining | AttachError::PredecessorStays(_) => Code::Unavailable,
         AttachError::TooMany => Code::ResourceExhausted,
         AttachError::Conflict { .. } => Code::FailedPrecondition,
+        AttachError::NameTaken { .. } => Code::AlreadyExists,
     };
     Status::new(code, error.to_string())
 }
@@ -79,6 +80,10 @@ pub fn of_end(job: &JobName, end: Option<&StreamEnd>) -> Option<Status> {
              field empty",
             shorten(given),
             shorten(found)
+        )),
+        StreamEnd::Ended(EndReason::NameTaken { name, path }) => Status::already_exists(format!(
+            "instance_name `{name}` of job `{job}` is in use by the session that has `{path}`, which has not left; if it \
+             was killed, wait until its session times out; otherwise stop one of the two, or give one another name"
         )),
         StreamEnd::Ended(EndReason::Disobedient { item, execution_id, grace }) => {
             Status::deadline_exceeded(format!(

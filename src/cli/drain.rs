@@ -24,6 +24,10 @@ pub(super) struct DrainArgs {
     /// How long executions may go on, `0s` to `1h`. [default: the sidecar's `drain_timeout`]
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
+    /// The instances do not come back: what the job's `sidekeeper.grace` would keep for those with a name goes to others
+    /// at once.
+    #[arg(long)]
+    for_good: bool,
     /// The sidecar's address, `http://127.0.0.1:7070` or `unix:///path`.
     #[arg(long, env = "SIDEKEEPER_ENDPOINT", default_value = "http://127.0.0.1:7070")]
     endpoint: String,
@@ -41,7 +45,7 @@ pub(super) async fn drain(args: DrainArgs) -> Result<ExitCode, Failure> {
     let channel = endpoint.connect().await.context("cannot connect to the sidecar")?;
     let mut client = SidecarServiceClient::new(channel);
     let given = timeout.map(prost_types::Duration::try_from).transpose().context("--timeout")?;
-    let mut request = Request::new(DrainRequest { timeout: given });
+    let mut request = Request::new(DrainRequest { timeout: given, for_good: args.for_good });
     request.set_timeout(timeout.unwrap_or(DRAIN_TIMEOUT_MAX).saturating_add(ANSWER_TAKES));
     let answer = client.drain(request).await.map_err(|status| {
         anyhow!("the sidecar answered {:?}: {}", status.code(), printable(status.message()))

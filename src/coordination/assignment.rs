@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::job::{Generation, Item, JobConfiguration, Problem};
 
-use super::effect::{AssignedItem, Assignment, AssignmentReason, Effect, Event, SessionStatus};
+use super::effect::{AssignedItem, Assignment, AssignmentReason, Effect, Event, Purpose, SessionStatus};
 use super::handoff::Mode;
 use super::input::Now;
 use super::participant::{Participant, Phase};
@@ -79,6 +79,10 @@ impl Participant {
             self.told.configuration.as_ref() != Some(&configuration) || self.told.problems != problems;
         self.told.problems.clone_from(&problems);
         self.told.configuration = Some(Arc::clone(&configuration));
+        // What was the name's is told together with the rest.
+        if !self.told.attached && self.pending.is_in_flight(Purpose::Renew) {
+            return;
+        }
         if !self.told.attached {
             self.told.attached = true;
             let instance = self.identity.instance.clone();
@@ -176,7 +180,7 @@ impl Participant {
                 let Some(owner) = &view.owner else { continue };
                 let token = match turn {
                     Turn::Assigned if owner.instance == self.identity.instance => {
-                        if self.is_revoked(*item) {
+                        if self.is_revoked(*item) || self.is_to_be_renewed(owner) {
                             continue;
                         }
                         owner.token

@@ -77,10 +77,12 @@ impl Participant {
         match self.session {
             // The session takes everything with it, or there was nothing yet.
             Session::None => self.end(reason),
+            Session::Connected(_) if self.is_namesake_there() => self.end(reason),
             Session::Suspended(_) => {}
             Session::Connected(_) if busy || !self.view.is_loaded() => {}
             Session::Connected(_) => {
-                let transaction = if self.gone { self.late_nodes() } else { self.leaving_transaction() };
+                let transaction =
+                    if self.gone { self.late_nodes() } else { self.leaving_transaction(&reason) };
                 if transaction.is_empty() && self.awaits_nodes() {
                     // What is in flight may still create some; each of it ends.
                 } else if transaction.is_empty() {
@@ -94,7 +96,7 @@ impl Participant {
 
     /// Removes our nodes, the instance last: as long as it exists, the running nodes of our items are ours. What does
     /// not fit into one transaction goes into the next.
-    fn leaving_transaction(&self) -> Transaction {
+    fn leaving_transaction(&self, reason: &EndReason) -> Transaction {
         let paths = &self.identity.paths;
         let mut transaction = Transaction::new();
         let mut size = 0;
@@ -126,6 +128,7 @@ impl Participant {
             self.give_up_leadership(&mut transaction);
         }
         transaction.extend(self.fall_silent());
+        transaction.extend(self.give_up_name(reason));
         if self.is_registered() {
             transaction.push(Operation::delete(paths.instance(&self.identity.instance)));
         }

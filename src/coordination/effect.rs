@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::elasticjob::path::Gate;
-use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
-use crate::tree::Transaction;
+use crate::job::{FencingToken, Generation, InstanceId, InstanceName, Item, JobConfiguration, Problem};
+use crate::tree::{Path, Transaction};
 
 use super::input::Ticket;
 
@@ -42,6 +42,10 @@ pub enum Purpose {
     PlanHandoff,
     /// Give items to their next owners.
     HandOff,
+    /// Make items ours that were our name's before we had it.
+    Renew,
+    /// Delete names that are waited for no more.
+    ForgetNames,
     /// Remind a Java leader of items that belong to nobody.
     Nudge,
     /// Remove a turn of somebody who is not there.
@@ -72,6 +76,8 @@ impl fmt::Display for Purpose {
             Self::Announce => "announce",
             Self::PlanHandoff => "plan handoff",
             Self::HandOff => "hand off",
+            Self::Renew => "renew items",
+            Self::ForgetNames => "forget names",
             Self::Nudge => "nudge",
             Self::RepairRelay => "repair relay",
             Self::TakeTrigger => "take trigger",
@@ -279,6 +285,13 @@ pub enum EndReason {
         execution_id: String,
         /// For how long it was waited for.
         grace: Duration,
+    },
+    /// Another session has the name that the instance was given, and has not left for a while.
+    NameTaken {
+        /// The name.
+        name: InstanceName,
+        /// The node of who has it.
+        path: Path,
     },
     /// The job runs under another class or type.
     ClassConflict {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::job::{FencingToken, InstanceId, JobConfiguration};
-use crate::tree::{SessionId, Stat};
+use crate::tree::{SessionId, Stat, Zxid};
 
 /// A server's status as an operator set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub enum ServerStatus {
 pub struct InstanceView {
     /// The session that registered it.
     pub session: Option<SessionId>,
+    /// The transaction that did.
+    pub created: Zxid,
     /// Whether its node can be read, so that it may be given items.
     pub readable: bool,
 }
@@ -47,6 +49,8 @@ pub struct Ownership {
     pub token: FencingToken,
     /// The version of the node.
     pub version: i32,
+    /// When that was, by the registry's clock; `None`: it has told an impossible time.
+    pub since: Option<Timestamp>,
 }
 
 /// A running node.

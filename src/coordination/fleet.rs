@@ -4,6 +4,7 @@
 //! | node under `/{namespace}-sidekeeper/{job}/fleet` | content |
 //! | --- | --- |
 //! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `leaving` |
+//! | `names/{name}`, persistent | a line `instance {id}`: who has the name, or had it last; then as above |
 //! | `handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5` |
 //!
 //! What cannot be read is skipped, so that a later version may say more.
@@ -113,12 +114,37 @@ pub struct MemberView {
     pub version: i32,
 }
 
+/// What is written down of an instance that has a name. It outlives the instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameView {
+    /// Who has it, or had it last.
+    pub instance: InstanceId,
+    /// What it said of itself.
+    pub profile: Profile,
+    /// The version of the node.
+    pub version: i32,
+}
+
+impl NameView {
+    fn read(data: &[u8], version: i32) -> Self {
+        let text = String::from_utf8_lossy(data);
+        let instance = text.lines().find_map(|line| line.strip_prefix("instance ")).unwrap_or_default();
+        Self { instance: InstanceId::from_registry(instance), profile: Profile::read(data), version }
+    }
+
+    /// The node's content.
+    pub fn write(instance: &InstanceId, profile: &Profile) -> String {
+        format!("instance {instance}\n{}", profile.write())
+    }
+}
+
 /// What the sidecars of a job have told each other.
 #[derive(Debug)]
 pub struct FleetView {
     paths: FleetPaths,
     loaded: bool,
     members: BTreeMap<InstanceId, MemberView>,
+    names: BTreeMap<String, NameView>,
     plan: Option<HandoffPlan>,
     revision: u64,
 }
@@ -126,7 +152,8 @@ pub struct FleetView {
 impl FleetView {
     /// Nothing is known yet.
     pub fn new(paths: FleetPaths) -> Self {
-        Self { paths, loaded: false, members: BTreeMap::new(), plan: None, revision: 0 }
+        let (members, names) = (BTreeMap::new(), BTreeMap::new());
+        Self { paths, loaded: false, members, names, plan: None, revision: 0 }
     }
 
     /// Takes in what the watch told.
@@ -135,6 +162,7 @@ impl FleetView {
         match event {
             WatchEvent::Snapshot(nodes) => {
                 self.members.clear();
+                self.names.clear();
                 self.plan = None;
                 self.loaded = true;
                 for Node { path, data, stat } in nodes {
@@ -161,6 +189,8 @@ impl FleetView {
             let profile = Profile::read(data);
             let member = MemberView { profile, session: stat.ephemeral_owner, version: stat.version };
             self.members.insert(id, member);
+        } else if let Some(name) = self.paths.name_of(path) {
+            self.names.insert(name.to_owned(), NameView::read(data, stat.version));
         }
     }
 
@@ -169,6 +199,8 @@ impl FleetView {
             self.plan = None;
         } else if let Some(id) = self.paths.member_of(path) {
             self.members.remove(&id);
+        } else if let Some(name) = self.paths.name_of(path) {
+            self.names.remove(name);
         }
     }
 
@@ -190,6 +222,18 @@ impl FleetView {
     /// What an instance has said; `None`: nothing.
     pub fn member(&self, id: &InstanceId) -> Option<&MemberView> {
         self.members.get(id)
+    }
+
+    /// What an instance has said, or what is written down of it because it has a name; `None`: nothing.
+    pub fn profile(&self, id: &InstanceId) -> Option<&Profile> {
+        let member = self.members.get(id).map(|member| &member.profile);
+        let named = || self.names.get(id.unique()?).filter(|name| name.instance == *id);
+        member.or_else(|| named().map(|name| &name.profile))
+    }
+
+    /// The names that are written down.
+    pub fn names(&self) -> &BTreeMap<String, NameView> {
+        &self.names
     }
 
     /// Which items are to change hands; `None`: none.
@@ -217,6 +261,16 @@ mod tests {
         assert_eq!(Profile::read(b"weight 4294967296"), Profile::default());
         let many: String = (0..100).map(|label| format!("label {label}\n")).collect();
         assert_eq!(Profile::read(many.as_bytes()).labels.len(), LABELS_MAX);
+    }
+
+    #[test]
+    fn names_are_read_as_they_were_written_and_nonsense_is_nobody_s() {
+        let profile = Profile { weight: 7, labels: ["gpu".to_owned()].into(), leaving: false };
+        let instance = InstanceId::from_registry("10.0.0.1@-@worker-0");
+        let text = NameView::write(&instance, &profile);
+        assert_eq!(text, "instance 10.0.0.1@-@worker-0\nweight 7\nlabel gpu\n");
+        assert_eq!(NameView::read(text.as_bytes(), 3), NameView { instance, profile, version: 3 });
+        assert_eq!(NameView::read(b"\xff\ninstance", 0).instance, InstanceId::from_registry(""));
     }
 
     #[test]

@@ -69,7 +69,12 @@ impl Participant {
     /// Ends the absence: with everything if the application is back, by leaving if its time is over.
     pub(super) fn mind_grace(&mut self, now: Now) {
         let Phase::Away { until } = self.phase else { return };
-        if self.session == Session::None || until.is_some_and(|until| now.mono >= until) {
+        let is_over = until.is_some_and(|until| now.mono >= until);
+        if is_over {
+            // Its items have waited for it; a name is not waited for once more.
+            self.names.leaves_for_good();
+        }
+        if self.session == Session::None || is_over {
             self.leave(EndReason::Detached);
         } else if until.is_none() && self.is_registered() {
             self.phase = Phase::Active;

@@ -10,9 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::elasticjob::handoff_policy::Handoff as Policy;
+use crate::elasticjob::java;
 use crate::job::{Generation, InstanceId, Item, ShardingStrategy};
 use crate::tree::{NodeKind, Operation, SessionId, Transaction};
 
+use super::absence::Absences;
 use super::effect::{EndReason, Purpose};
 use super::facts::ItemView;
 use super::fleet::{FleetView, HandoffPlan, Profile};
@@ -57,7 +59,7 @@ impl Mode {
             if id.is_java() {
                 return Self::Stock(format!("instance {id} is ElasticJob's own"));
             }
-            if !fleet.is_loaded() || fleet.member(id).is_none() {
+            if !fleet.is_loaded() || fleet.profile(id).is_none() {
                 silent = silent.or_else(|| Some(id.clone()));
             }
         }
@@ -78,7 +80,7 @@ struct Revoked {
 pub(super) struct Handoff {
     undecided_since: Option<Duration>,
     /// Who should own each item, and for which state of the job that was worked out.
-    targets: Option<((u64, u64), Vec<InstanceId>)>,
+    targets: Option<((u64, u64, u64), Vec<InstanceId>)>,
     revoked: BTreeMap<Item, Revoked>,
     leaving_since: Option<Duration>,
     deadline: Option<Duration>,
@@ -122,7 +124,8 @@ impl Participant {
     /// Says what we can, and that we are about to leave.
     pub(super) fn announce(&mut self, now: Now) {
         let Session::Connected(session) = self.session else { return };
-        let leaving = matches!(self.phase, Phase::Draining { reason: EndReason::Drained, .. });
+        let leaving =
+            matches!(self.phase, Phase::Draining { reason: EndReason::Drained, .. }) && !self.keeps_items();
         if leaving {
             self.handoff.leaving_since.get_or_insert(now.mono);
         }
@@ -151,24 +154,27 @@ impl Participant {
 
     /// Who should own each item in the end, if items change hands gently.
     pub(super) fn targets(&mut self, now: Now) -> Vec<InstanceId> {
-        let state = (self.view.membership_revision(), self.fleet.revision());
+        let state = (self.view.membership_revision(), self.fleet.revision(), self.absences.revision());
         if let Some((known, targets)) = &self.handoff.targets
             && *known == state
         {
             return targets.clone();
         }
         let Some(settings) = &self.settings else { return Vec::new() };
-        let targets = targets(&self.view, &self.fleet, settings, now);
+        let targets = targets(&self.view, &self.fleet, &self.absences, settings, now);
         self.handoff.targets = Some((state, targets.clone()));
         targets
     }
 
-    /// Who is to own each item at once: who does, if it is online; else who should in the end.
+    /// Who is to own each item at once: who does, if it is online or waited for; else who should in the end.
     pub(super) fn owners_at_once(&mut self, now: Now) -> Vec<InstanceId> {
         let targets = self.targets(now);
         let owner = |(item, target): (u32, &InstanceId)| {
             let owner = self.view.item(Item(item)).and_then(|view| view.owner.as_ref());
-            let online = owner.filter(|owner| self.view.instances().contains_key(&owner.instance));
+            let online = owner.filter(|owner| {
+                self.view.instances().contains_key(&owner.instance)
+                    || self.absences.stays_with(&owner.instance).is_some()
+            });
             online.map_or_else(|| target.clone(), |owner| owner.instance.clone())
         };
         (0..).zip(&targets).map(owner).collect()
@@ -343,24 +349,40 @@ impl Participant {
 }
 
 /// Who should own each item, if items change hands gently.
-fn targets(view: &JobView, fleet: &FleetView, settings: &Settings, now: Now) -> Vec<InstanceId> {
-    let mut available = view.available();
+fn targets(
+    view: &JobView,
+    fleet: &FleetView,
+    absences: &Absences,
+    settings: &Settings,
+    now: Now,
+) -> Vec<InstanceId> {
+    let mut there = view.available();
     let leaving = |id: &InstanceId| fleet.member(id).is_some_and(|member| member.profile.leaving);
-    if !available.iter().all(leaving) {
-        available.retain(|id| !leaving(id));
+    if !there.iter().all(leaving) {
+        there.retain(|id| !leaving(id));
     }
-    let profile = |id: &InstanceId| fleet.member(id).map(|member| member.profile.clone()).unwrap_or_default();
-    let members: Vec<_> = available.iter().map(profile).collect();
-    let place = |id: &InstanceId| available.iter().position(|known| known == id);
+    if there.is_empty() {
+        return there;
+    }
+    let mut everybody: Vec<_> = there.iter().chain(absences.away(view)).cloned().collect();
+    java::sort_descending(&mut everybody);
+    let places: BTreeMap<_, _> = everybody.iter().zip(0..).collect();
+    let member = |id: &InstanceId| {
+        let Profile { weight, labels, .. } = fleet.profile(id).cloned().unwrap_or_default();
+        Member { weight, labels, absent: !view.instances().contains_key(id) }
+    };
+    let members: Vec<_> = everybody.iter().map(member).collect();
+    let place = |id: &InstanceId| {
+        let id = if view.instances().contains_key(id) { id } else { absences.stays_with(id)? };
+        places.get(id).copied()
+    };
+    let owner = |item| view.item(item).and_then(|view| view.owner.as_ref());
     let held: Vec<_> = settings
         .items()
-        .map(|item| {
-            let owner = view.item(item).and_then(|view| view.owner.as_ref());
-            Held {
-                owner: owner.and_then(|owner| place(&owner.instance)),
-                since: owner.map_or(0, |owner| owner.token.0),
-                label: settings.handoff.item_labels.get(&item).cloned(),
-            }
+        .map(|item| Held {
+            owner: owner(item).and_then(|owner| place(&owner.instance)),
+            since: owner(item).map_or(0, |owner| owner.token.0),
+            label: settings.handoff.item_labels.get(&item).cloned(),
         })
         .collect();
     let named =
@@ -369,13 +391,30 @@ fn targets(view: &JobView, fleet: &FleetView, settings: &Settings, now: Now) -> 
     let plain = members.windows(2).all(|pair| matches!(pair, [one, other] if one.weight == other.weight))
         && settings.handoff.item_labels.is_empty();
     // The first division is the one that everybody knows from ElasticJob.
-    if named || (plain && held.iter().all(|item| item.owner.is_none())) {
-        return sharding::owners(settings, &available, now);
-    }
-    let members: Vec<_> = members
-        .into_iter()
-        .map(|profile| Member { weight: profile.weight, labels: profile.labels })
-        .collect();
-    let owners = sticky::allocate(&held, &members);
-    owners.into_iter().filter_map(|place| available.get(place).cloned()).collect()
+    let owners = if named || (plain && held.iter().all(|item| item.owner.is_none())) {
+        let choose = |ids: &[InstanceId]| -> Vec<usize> {
+            sharding::owners(settings, ids, now).iter().filter_map(|id| places.get(id).copied()).collect()
+        };
+        by_strategy(&held, &members, choose(&there), choose(&everybody))
+    } else {
+        sticky::allocate(&held, &members)
+    };
+    let stays = |(item, place): (Item, usize)| match members.get(place) {
+        // It may be known by another address; whoever comes back sees to that.
+        Some(member) if member.absent => owner(item).map(|owner| owner.instance.clone()),
+        Some(_) | None => everybody.get(place).cloned(),
+    };
+    settings.items().zip(owners).filter_map(stays).collect()
+}
+
+/// Who should own each item by the job's strategy, which was asked without and with those who are away. What is with them
+/// stays there; what would go to them stays where it is, or goes to whom the strategy chooses without them.
+fn by_strategy(held: &[Held], members: &[Member], without: Vec<usize>, with: Vec<usize>) -> Vec<usize> {
+    let is_absent = |place: &usize| members.get(*place).is_some_and(|member| member.absent);
+    let choose = |((held, with), without): ((&Held, usize), usize)| match held.owner {
+        Some(owner) if is_absent(&owner) => owner,
+        owner if is_absent(&with) => owner.unwrap_or(without),
+        Some(_) | None => with,
+    };
+    held.iter().zip(with).zip(without).map(choose).collect()
 }

@@ -119,6 +119,8 @@ pub enum Input {
     Reattached,
     /// The application is gone for good: it said so, or another participant takes this one's place.
     Left,
+    /// Whoever leaves next does not come back under its name: nothing is to be kept for it.
+    ForGood,
     /// The sidecar is stopping: leave in peace until the deadline (on the monotonic clock).
     Drain {
         /// When executions that still run are cancelled; monotonic.

@@ -24,7 +24,8 @@ use super::participant::Participant;
 
 /// The pause before a failed read is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How old a fire may be that an item's new owner makes up for. Above the longest session timeout (10 minutes), after
+/// How old a fire may be that an item's new owner makes up for, besides the time for which the item may have waited for
+/// its owner. Above the longest session timeout (10 minutes), after
 /// which the items of a dead machine change hands; a longer gap means that the job was off, and nobody expects what
 /// was missed then.
 const HANDOVER_MAX: SignedDuration = SignedDuration::from_mins(11);
@@ -276,18 +277,22 @@ impl Participant {
         let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.clone());
         let Some(schedule) = schedule.filter(|_| !self.is_relay()) else { return };
         let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
+        let grace = self.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
+        let oldest = HANDOVER_MAX.saturating_add(SignedDuration::try_from(grace).unwrap_or_default());
         for item in items {
-            let Some(latest) = self.ledger.latest(item, now.wall) else { continue };
+            let returned = self.names.returned(item);
+            self.names.caught_up(item);
+            let Some(latest) = self.ledger.latest(item, now.wall).or(returned) else { continue };
             let Some(missed) = schedule.next_after(latest).filter(|missed| *missed <= now.wall) else {
                 continue;
             };
-            if now.wall.duration_since(missed) > HANDOVER_MAX {
+            if now.wall.duration_since(missed) > oldest {
                 continue;
             }
             let (newest, before) = latest_until(&schedule, missed, now.wall);
             // Who came after a fire makes up for it only while it is fresh: then it met our registration. What was
-            // missed before we came is not ours to judge; maybe nobody was there on purpose.
-            let witnessed = self.fires.latest().is_some_and(|fired| fired >= newest);
+            // missed before we came is not ours to judge, maybe nobody was there on purpose; unless it waited for us.
+            let witnessed = returned.is_some() || self.fires.latest().is_some_and(|fired| fired >= newest);
             let fresh = now.wall.duration_since(newest) <= MISFIRE_THRESHOLD;
             // What is about to start, or may have been started, is not missed; what is known to be missed is made up for.
             let planned = self.fires.planned.get(&item);

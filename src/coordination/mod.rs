@@ -5,8 +5,8 @@
 //! in flight is state too, so a second look asks for nothing twice.
 //!
 //! The decisions, in the order in which each step takes them:
-//! `lease` (is our session alive?), [`registration`] (are we an instance?), [`assignment`] (what is the application to
-//! know?), [`election`] (who leads?), `crash` (who is gone?), [`sharding`] (who owns what?), [`handoff`] (which items are
+//! `lease` (is our session alive?), [`registration`] (are we an instance?), `names` (who has a name?), [`assignment`] (what is the application to
+//! know?), [`election`] (who leads?), `crash` (who is gone?), `absence` (who is away for a while?), [`sharding`] (who owns what?), [`handoff`] (which items are
 //! to change hands, and when?), `nudge` (whom has a Java leader forgotten?), `failover` (what did they leave unfinished?),
 //! [`ledger`] (what has been started?), [`fire`] (what is due?), `misfire` (what was missed?), `relay` (whose turn is
 //! it?), `trigger` (what was asked for?), `retry` (what is tried again?), `guarantee` (who acts for all?), [`execution`]
@@ -14,6 +14,7 @@
 //! `deadline` (what has run for too long?), `grace` (what if the application's stream breaks?), [`departure`] (how do we
 //! leave?).
 
+mod absence;
 pub mod assignment;
 mod clock_check;
 pub mod completion;
@@ -37,6 +38,7 @@ mod lease;
 pub mod ledger;
 mod listener;
 mod misfire;
+mod names;
 mod nudge;
 pub mod operations;
 pub mod participant;

@@ -10,9 +10,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::elasticjob::path::JobPaths;
-use crate::job::{Generation, InstanceId, JobConfiguration, JobName, Problem};
+use crate::job::{Generation, InstanceId, InstanceName, JobConfiguration, JobName, Problem};
 use crate::tree::{CommitResult, Error, SessionId, Transaction};
 
+use super::absence::Absences;
 use super::assignment::Told;
 use super::clock_check::ClockCheck;
 use super::crash::Crash;
@@ -30,6 +31,7 @@ use super::handoff::Handoff;
 use super::input::{Input, Now, Ticket};
 use super::lease::Lease;
 use super::ledger::Ledger;
+use super::names::Names;
 use super::nudge::Nudge;
 use super::pending::Pending;
 use super::progress::Checkpoints;
@@ -47,6 +49,8 @@ pub struct Identity {
     pub job: JobName,
     /// The instance.
     pub instance: InstanceId,
+    /// What its id ends with, if somebody chose that; it is the same after a restart.
+    pub name: Option<InstanceName>,
     /// The instance's server.
     pub server_ip: Ipv4Addr,
     /// Its job's nodes.
@@ -142,6 +146,8 @@ pub struct Participant {
     pub(super) sharding: Sharding,
     pub(super) crash: Crash,
     pub(super) handoff: Handoff,
+    pub(super) names: Names,
+    pub(super) absences: Absences,
     pub(super) nudge: Nudge,
     pub(super) relay: Relay,
     pub(super) failover: Failover,
@@ -184,6 +190,8 @@ impl Participant {
             sharding: Sharding::default(),
             crash: Crash::default(),
             handoff: Handoff::default(),
+            names: Names::default(),
+            absences: Absences::default(),
             nudge: Nudge::default(),
             relay: Relay::default(),
             failover: Failover::default(),
@@ -217,10 +225,12 @@ impl Participant {
             self.register(now);
             self.announce(now);
             self.mind_turn(now);
+            self.renew_items(now);
             self.tell(now);
             self.tell_lease(now);
             self.elect(now);
             self.look_for_crashes(now);
+            self.mind_absences(now);
             self.shard(now);
             self.plan_handoff(now);
             self.nudge_leader(now);
@@ -261,6 +271,8 @@ impl Participant {
             self.election.next_retry(now.mono),
             self.crash.next_retry(now.mono),
             self.handoff.next_retry(now.mono),
+            self.names.next_retry(now.mono),
+            self.absences.next_retry(now.mono),
             self.nudge.next_retry(now.mono),
             self.failover.next_retry(now.mono),
             self.ledger.next_retry(now.mono),
@@ -284,6 +296,11 @@ impl Participant {
     pub fn items_max(&self) -> usize {
         let total = self.settings.as_ref().map_or(0, |settings| settings.configuration.sharding_total_count);
         usize::try_from(total).unwrap_or(usize::MAX)
+    }
+
+    /// Whether the participant is about to end, and has told everything.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.phase, Phase::Leaving(_) | Phase::Ended)
     }
 
     /// Whether the participant has ended; nothing is to be expected of it any more.
@@ -330,6 +347,7 @@ impl Participant {
             Input::Detached => self.detach(now),
             Input::Reattached => self.reattach(),
             Input::Left => self.leave(EndReason::Detached),
+            Input::ForGood => self.names.leaves_for_good(),
             Input::Drain { deadline } => self.drain(now, deadline),
         }
     }
@@ -390,6 +408,8 @@ impl Participant {
                     | Purpose::Announce
                     | Purpose::PlanHandoff
                     | Purpose::HandOff
+                    | Purpose::Renew
+                    | Purpose::ForgetNames
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }
@@ -421,6 +441,8 @@ impl Participant {
                     | Purpose::Announce
                     | Purpose::PlanHandoff
                     | Purpose::HandOff
+                    | Purpose::Renew
+                    | Purpose::ForgetNames
                     | Purpose::TakeTrigger
                     | Purpose::FlagFailover => {}
                 }
@@ -448,7 +470,8 @@ impl Participant {
     pub(super) fn is_registered(&self) -> bool {
         match self.session {
             Session::Connected(id) => {
-                self.registered == Some(id) && self.view.instances().contains_key(&self.identity.instance)
+                let ours = self.view.instances().get(&self.identity.instance);
+                self.registered == Some(id) && ours.is_some_and(|ours| ours.session == Some(id))
             }
             Session::None | Session::Suspended(_) => false,
         }
@@ -462,6 +485,7 @@ impl Participant {
     /// Whether we lead, as far as the view knows.
     pub(super) fn is_leader(&self) -> bool {
         self.view.leader().is_some_and(|leader| leader.instance == self.identity.instance)
+            && !self.is_namesake_there()
     }
 
     fn compile_settings(&mut self) {

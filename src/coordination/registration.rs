@@ -1,6 +1,8 @@
 //! Are we an instance? Writes configuration, server and instance in one transaction (protocol 2.1, 12), again in
 //! each new session, and notices when somebody else removed us.
 //!
+//! Who has a name writes that down, too, and waits if somebody else has it ([`super::names`]).
+//!
 //! Must not: turn a DISABLED server into an ENABLED one (H15), overwrite a configuration without being told to, or
 //! come back after an operator's stop (protocol 2.3).
 
@@ -34,6 +36,9 @@ impl Participant {
             self.end(reason);
             return;
         }
+        if !self.is_registered() && self.waits_for_name(now) {
+            return;
+        }
         if !self.may_commit(now, Purpose::Register) {
             return;
         }
@@ -47,6 +52,7 @@ impl Participant {
     pub(super) fn registered_now(&mut self) {
         if let Session::Connected(id) | Session::Suspended(id) = self.session {
             self.registered = Some(id);
+            self.names.registered(id);
             // What was divided before we knew that we are registered was not told.
             self.told.look_again();
             self.overwritten = true;
@@ -171,6 +177,7 @@ impl Participant {
             // Left by our earlier session; the id is ours alone.
             transaction.push(Operation::delete(instance.clone()));
         }
+        transaction.extend(self.take_name());
         let yaml = instance_yaml::write(&self.identity.instance);
         transaction.push(Operation::create(instance, NodeKind::Ephemeral, yaml));
     }

@@ -12,6 +12,7 @@ use crate::elasticjob::strategy;
 use crate::job::{InstanceId, Item, Problem, ShardingStrategy};
 use crate::tree::{NodeKind, Operation, Transaction};
 
+use super::absence::Absences;
 use super::crash::is_leftover;
 use super::effect::Purpose;
 use super::facts::ItemView;
@@ -61,7 +62,7 @@ pub(super) struct Sharding {
     /// Instances and total count of the last sharding that we made; strategies with a clock cannot be compared.
     membership: Option<(Vec<InstanceId>, u32)>,
     /// For which revision, by which rules, with which result.
-    checked: Option<(u64, bool, bool)>,
+    checked: Option<((u64, u64), bool, bool)>,
     waiting_for: Vec<Item>,
     waiting_since: Option<Duration>,
     report: bool,
@@ -159,14 +160,14 @@ impl Participant {
 
     /// Whether the assignment is not what it should be. Looks only when something that matters has changed.
     fn is_stale(&mut self, gentle: bool, now: Now) -> bool {
-        let revision = self.view.membership_revision();
+        let revision = (self.view.membership_revision(), self.absences.revision());
         if let Some((checked, was_gentle, stale)) = self.sharding.checked
             && (checked, was_gentle) == (revision, gentle)
         {
             return stale;
         }
         let stale = self.settings.as_ref().is_some_and(|settings| match gentle {
-            true => has_orphans(&self.view, settings),
+            true => has_orphans(&self.view, &self.absences, settings),
             false => is_stale(&self.view, settings, self.sharding.membership.as_ref(), now),
         });
         self.sharding.checked = Some((revision, gentle, stale));
@@ -210,6 +211,19 @@ impl Participant {
         self.commit(Purpose::FlagResharding, transaction);
     }
 
+    /// The steps that end the waiting for those whose items a gentle division gives to others, before its first item.
+    fn absences_to_end(&self) -> Transaction {
+        let Some(progress) = self.sharding.progress.as_ref().filter(|one| one.plan.gentle && one.done == 0)
+        else {
+            return Transaction::new();
+        };
+        let moves = |(item, next): (Item, &InstanceId)| {
+            let owner = &self.view.item(item)?.owner.as_ref()?.instance;
+            (owner != next && !self.view.instances().contains_key(owner)).then_some(item)
+        };
+        self.end_absences((0..).map(Item).zip(&progress.plan.owners).filter_map(moves))
+    }
+
     /// The next transaction of the division in progress.
     fn sharding_transaction(&mut self, now: Now) -> Transaction {
         let paths = &self.identity.paths;
@@ -222,6 +236,7 @@ impl Participant {
         if !self.view.has_folder(Folder::Sharding) {
             transaction.push(Operation::create(paths.folder(Folder::Sharding), NodeKind::Persistent, ""));
         }
+        let absences = self.absences_to_end();
         let monitors = self.settings.as_ref().is_some_and(|s| s.configuration.monitor_execution);
         let fails_over = self.fails_over();
         let Some(progress) = &mut self.sharding.progress else { return transaction };
@@ -230,6 +245,7 @@ impl Participant {
             // one knows when they are complete.
             transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
         }
+        transaction.extend(absences);
         let mut size: usize = transaction.iter().map(Operation::wire_size).sum();
         let beyond = self.view.items().range(Item(progress.plan.total)..).map(|(item, _)| (*item, None));
         let within = (0..).map(Item).zip(progress.plan.owners.iter().map(Some));
@@ -342,12 +358,15 @@ pub(super) fn owners(settings: &Settings, available: &[InstanceId], now: Now) ->
     owners.into_iter().map(|(_, id)| id).collect()
 }
 
-/// Whether items have no owner online, or there are too many.
-fn has_orphans(view: &JobView, settings: &Settings) -> bool {
+/// Whether items have no owner that is online or waited for, or there are too many.
+fn has_orphans(view: &JobView, absences: &Absences, settings: &Settings) -> bool {
     let surplus = view.items().range(Item(settings.configuration.sharding_total_count)..).next().is_some();
     let is_orphan = |item| {
         let owner = view.item(item).and_then(|item| item.owner.as_ref());
-        owner.is_none_or(|owner| !view.instances().contains_key(&owner.instance))
+        owner.is_none_or(|owner| {
+            let id = &owner.instance;
+            !view.instances().contains_key(id) && absences.stays_with(id).is_none()
+        })
     };
     !view.available().is_empty() && (surplus || settings.items().any(is_orphan))
 }

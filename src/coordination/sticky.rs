@@ -7,6 +7,9 @@
 //! leads to the same result as when it was begun, because what has moved is kept.
 //!
 //! An item that asks for a label goes to members with that label, if there are any, whatever that does to the balance.
+//!
+//! A member that is away for a while has its place in the balance: what it has stays with it, it gets nothing new, and
+//! nobody else has to give or take because it has gone or come back.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -18,6 +21,8 @@ pub(super) struct Member {
     pub(super) weight: u32,
     /// The labels it has.
     pub(super) labels: BTreeSet<String>,
+    /// Whether it is away, and keeps what it has.
+    pub(super) absent: bool,
 }
 
 /// An item, as it is.
@@ -31,16 +36,17 @@ pub(super) struct Held {
     pub(super) label: Option<String>,
 }
 
-/// Gives each item an owner, by its place among the members. Empty if there are no members. Costs
+/// Gives each item an owner, by its place among the members. Empty if no member is there. Costs
 /// O(items x log items + items x members) at worst, the second only for items with labels.
 pub(super) fn allocate(items: &[Held], members: &[Member]) -> Vec<usize> {
-    if members.is_empty() {
+    if members.iter().all(|member| member.absent) {
         return Vec::new();
     }
     let eligible: Vec<Option<Vec<usize>>> = items.iter().map(|item| eligible(item, members)).collect();
-    let shares = shares(items, members);
+    let shares = shares_with_room(items, members);
     let mut counts = vec![0_usize; members.len()];
-    let mut owners: Vec<Option<usize>> = vec![None; items.len()];
+    let is_absent = |place: &usize| members.get(*place).is_some_and(|member| member.absent);
+    let mut owners: Vec<Option<usize>> = items.iter().map(|item| item.owner.filter(is_absent)).collect();
     let mut order: Vec<usize> = (0..items.len()).collect();
     // Who asks for a label comes first: others can go anywhere.
     order.sort_by_key(|place| {
@@ -49,6 +55,9 @@ pub(super) fn allocate(items: &[Held], members: &[Member]) -> Vec<usize> {
     });
     for place in &order {
         let Some(owner) = items.get(*place).and_then(|item| item.owner) else { continue };
+        if is_absent(&owner) {
+            continue;
+        }
         let may = eligible.get(*place).and_then(Option::as_ref).is_none_or(|them| them.contains(&owner));
         let room = counts.get(owner) < shares.get(owner);
         if let Some(count) = counts.get_mut(owner).filter(|_| may && room)
@@ -65,7 +74,7 @@ pub(super) fn allocate(items: &[Held], members: &[Member]) -> Vec<usize> {
         let them = match eligible.get(place).and_then(Option::as_ref) {
             Some(them) => them,
             None => {
-                anybody = (0..members.len()).collect();
+                anybody = (0..members.len()).filter(|place| !is_absent(place)).collect();
                 &anybody
             }
         };
@@ -90,28 +99,45 @@ pub(super) fn allocate(items: &[Held], members: &[Member]) -> Vec<usize> {
 /// Whom an item may go to; `None`: anybody.
 fn eligible(item: &Held, members: &[Member]) -> Option<Vec<usize>> {
     let label = item.label.as_ref()?;
-    let has = |(place, member): (usize, &Member)| member.labels.contains(label).then_some(place);
+    let has = |(place, member): (usize, &Member)| {
+        (member.labels.contains(label) && !member.absent).then_some(place)
+    };
     let them: Vec<_> = members.iter().enumerate().filter_map(has).collect();
     (!them.is_empty()).then_some(them)
 }
 
-/// How many items each member gets.
-fn shares(items: &[Held], members: &[Member]) -> Vec<usize> {
+/// How many items each member may have. Who is there may have what it has if everybody is, and its part of what those
+/// who are away do not keep, whichever is more: so an absence takes nothing from anybody.
+fn shares_with_room(items: &[Held], members: &[Member]) -> Vec<usize> {
+    let owners: Vec<_> = items.iter().map(|item| item.owner).collect();
+    let weight = |member: &Member| u64::from(member.weight.max(1));
+    let everybody = shares(&owners, &members.iter().map(weight).collect::<Vec<_>>());
+    if members.iter().all(|member| !member.absent) {
+        return everybody;
+    }
+    let is_absent = |place: &usize| members.get(*place).is_some_and(|member| member.absent);
+    let free: Vec<_> = owners.into_iter().filter(|owner| !owner.as_ref().is_some_and(is_absent)).collect();
+    let present = |member: &Member| if member.absent { 0 } else { weight(member) };
+    let present = shares(&free, &members.iter().map(present).collect::<Vec<_>>());
+    everybody.into_iter().zip(present).map(|(one, other)| one.max(other)).collect()
+}
+
+/// How many of these items, by their owners, each member gets by its weight.
+fn shares(owners: &[Option<usize>], weights: &[u64]) -> Vec<usize> {
     let wide = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-    let weights: Vec<u64> = members.iter().map(|member| u64::from(member.weight.max(1))).collect();
     let all = weights.iter().sum::<u64>().max(1);
-    let total = wide(items.len());
+    let total = wide(owners.len());
     let exact = |weight: &u64| (total.saturating_mul(*weight) / all, total.saturating_mul(*weight) % all);
     let mut shares: Vec<(u64, u64)> = weights.iter().map(exact).collect();
     let left = total.saturating_sub(shares.iter().map(|(whole, _)| whole).sum());
-    let mut held = vec![0_u64; members.len()];
-    for owner in items.iter().filter_map(|item| item.owner) {
-        if let Some(held) = held.get_mut(owner) {
+    let mut held = vec![0_u64; weights.len()];
+    for owner in owners.iter().flatten() {
+        if let Some(held) = held.get_mut(*owner) {
             *held += 1;
         }
     }
     // What is left over stays where it is: with members that have more than the whole part now.
-    let mut order: Vec<usize> = (0..members.len()).collect();
+    let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by_key(|place| {
         let (whole, rest) = shares.get(*place).copied().unwrap_or_default();
         (Reverse(held.get(*place).copied() > Some(whole)), Reverse(rest), *place)
@@ -129,7 +155,7 @@ mod tests {
     use super::*;
 
     fn members(count: usize) -> Vec<Member> {
-        vec![Member { weight: 1, labels: BTreeSet::new() }; count]
+        vec![Member { weight: 1, labels: BTreeSet::new(), absent: false }; count]
     }
 
     fn held(owners: &[Option<usize>]) -> Vec<Held> {
@@ -222,7 +248,58 @@ mod tests {
     }
 
     #[test]
+    fn nothing_moves_when_a_member_goes_away_for_a_while_and_comes_back() {
+        for (items, count) in [(50, 5), (11, 3), (7, 9), (1, 2), (100, 7)] {
+            for heavy in 1..=4 {
+                let mut them = members(count);
+                them[0].weight = heavy;
+                them[count - 1].labels.insert("gpu".to_owned());
+                let mut before = held(&vec![None; items]);
+                for item in before.iter_mut().step_by(3) {
+                    item.label = Some("gpu".to_owned());
+                }
+                for _ in 0..2 {
+                    let owners = allocate(&before, &them);
+                    for (item, owner) in before.iter_mut().zip(owners) {
+                        item.owner = Some(owner);
+                    }
+                }
+                for away in 0..count {
+                    let mut fewer = them.clone();
+                    fewer[away].absent = true;
+                    let during = allocate(&before, &fewer);
+                    let case = format!("{items} items, {count} members, weight {heavy}, {away} away");
+                    assert_eq!(moved(&before, &during), 0, "{case}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_away_gets_nothing_new_and_gives_nothing() {
+        let mut them = members(3);
+        them[2].absent = true;
+        // Six new items, and nobody else has any: the member that is away keeps its one.
+        let owners = allocate(&held(&[Some(2), None, None, None, None, None, None]), &them);
+        assert_eq!(owners[0], 2);
+        assert_eq!(counts(&owners, 3), [3, 3, 1]);
+        // Somebody joins: it gets what those who are there can spare.
+        them.insert(0, Member { weight: 1, labels: BTreeSet::new(), absent: false });
+        let before = held(&[1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3].map(Some));
+        let after = allocate(&before, &them);
+        assert_eq!(after[8..], [3, 3, 3, 3]);
+        assert_eq!(counts(&after, 4), [2, 3, 3, 4]);
+        // With everybody there, only what is missing moves.
+        them[3].absent = false;
+        let before = held(&after.into_iter().map(Some).collect::<Vec<_>>());
+        let after = allocate(&before, &them);
+        assert_eq!((counts(&after, 4), moved(&before, &after)), (vec![3; 4], 1));
+    }
+
+    #[test]
     fn nobody_gets_nothing() {
+        let away = Member { absent: true, ..members(1).remove(0) };
+        assert_eq!(allocate(&held(&[None]), &[away]), Vec::<usize>::new());
         assert_eq!(allocate(&held(&[None]), &[]), Vec::<usize>::new());
         assert_eq!(allocate(&[], &members(1)), Vec::<usize>::new());
     }

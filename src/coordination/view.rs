@@ -168,7 +168,8 @@ impl JobView {
             Place::ItemInstance(item) => {
                 let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
                 let token = stat.created.into();
-                self.item_mut(item).owner = Some(Ownership { instance, token, version: stat.version });
+                let since = Timestamp::from_millisecond(stat.modified_ms).ok();
+                self.item_mut(item).owner = Some(Ownership { instance, token, version: stat.version, since });
                 self.membership_revision += 1;
             }
             Place::Failover(item) => {
@@ -255,7 +256,7 @@ impl JobView {
             self.problems.insert(path.clone(), text);
         }
         let session = stat.ephemeral_owner;
-        let before = self.instances.insert(id, InstanceView { session, readable });
+        let before = self.instances.insert(id, InstanceView { session, created: stat.created, readable });
         // It came back before anybody saw it go.
         self.departures += u64::from(before.is_some_and(|before| before.session != session));
         self.membership_revision += 1;

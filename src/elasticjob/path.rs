@@ -206,6 +206,22 @@ impl FleetPaths {
         (!name.contains('/')).then(|| InstanceId::from_registry(name))
     }
 
+    /// The node above what is written down of each instance that has a name.
+    pub fn names(&self) -> Path {
+        self.root.child("names")
+    }
+
+    /// What is written down of the instance of a name.
+    pub fn name(&self, name: &str) -> Path {
+        self.root.child(&format!("names/{name}"))
+    }
+
+    /// Of whose name this path tells; `None`: of nobody's.
+    pub fn name_of<'a>(&self, path: &'a Path) -> Option<&'a str> {
+        let name = path.relative_to(&self.root)?.strip_prefix("names/")?;
+        (!name.contains('/')).then_some(name)
+    }
+
     /// Which items are to change hands.
     pub fn handoff(&self) -> Path {
         self.root.child("handoff")

@@ -7,15 +7,17 @@ use futures::future::BoxFuture;
 use crate::registry::Session;
 use crate::tree::{CommitResult, NodeKind, Path, Transaction};
 
-/// Commits a transaction once a folder exists.
-pub(super) fn commit_in(
+/// Commits a transaction once some folders exist.
+pub(super) fn commit_in<const N: usize>(
     session: &Arc<dyn Session>,
-    folder: Path,
+    folders: [Option<Path>; N],
     transaction: Transaction,
 ) -> BoxFuture<'static, CommitResult> {
     let session = Arc::clone(session);
     Box::pin(async move {
-        session.ensure(&folder, NodeKind::Persistent, b"").await?;
+        for folder in folders.iter().flatten() {
+            session.ensure(folder, NodeKind::Persistent, b"").await?;
+        }
         session.commit(transaction).await
     })
 }

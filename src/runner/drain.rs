@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::coordination::participant::Wakeup;
 use crate::job::{InstanceId, JobName};
 
+use super::command::Command;
 use super::hub::Hub;
-use super::participant::Command;
 
 /// How long leaving may take after the deadline: executions that are told to stop have two seconds to be reported, and
 /// then the registry a few for its round trips. One that is away must not hold up the exit for ever.
@@ -27,8 +27,8 @@ pub struct Drained {
 
 impl Hub {
     /// Lets nobody attach any more, and drains everybody until the deadline (monotonic). Comes back when the last one
-    /// has left, or some seconds after the deadline.
-    pub async fn drain(&self, deadline: Duration) -> Drained {
+    /// has left, or some seconds after the deadline. `for_good`: nothing is to be kept for those who have a name.
+    pub async fn drain(&self, deadline: Duration, for_good: bool) -> Drained {
         let handles: Vec<_> = {
             let mut inner = self.lock();
             inner.draining = true;
@@ -37,7 +37,7 @@ impl Hub {
         let instances = self.attached();
         for handle in handles {
             // One that has ended has nothing to drain.
-            let _ = handle.commands.send(Command::Drain(deadline)).await;
+            let _ = handle.commands.send(Command::Drain { deadline, for_good }).await;
         }
         let mut count = self.count.subscribe();
         let last = deadline.saturating_add(LEAVING_TAKES);

@@ -17,12 +17,13 @@ use crate::coordination::input::{ExecutionResult, ProgressReport};
 use crate::coordination::participant::{Identity, Participant, Request, Wakeup};
 use crate::elasticjob::path::JobPaths;
 use crate::elasticjob::validate::shorten;
-use crate::job::{Generation, InstanceId, Item, JobConfiguration, JobName};
+use crate::job::{Generation, InstanceId, InstanceName, Item, JobConfiguration, JobName};
 use crate::tree::Path;
 
 use super::clock::Clock;
+use super::command::{Command, Handle};
 use super::lease::Lease;
-use super::participant::{Command, Handle, Outlet, Runner};
+use super::participant::{Outlet, Runner};
 use super::session::Current;
 
 /// Streams that may be open at once. Each costs some tens of kilobytes.
@@ -44,6 +45,8 @@ pub struct Attach {
     pub class: Option<String>,
     /// What the other sidecars are to know of the instance.
     pub profile: Profile,
+    /// What the instance is called, so that it is the same one after a restart; `None`: nothing in particular.
+    pub name: Option<InstanceName>,
     /// The application's process; empty: this stream is an instance of its own.
     pub application_id: String,
     /// The client library, for the log.
@@ -68,6 +71,19 @@ pub enum AttachError {
         job: JobName,
         /// The fields, with both values.
         fields: String,
+    },
+    /// Another application that is attached has the name.
+    #[error(
+        "instance_name `{name}` of job `{job}` is in use by another application that is attached here, with application_id \
+         `{application_id}`; stop that one, or give one of them another name"
+    )]
+    NameTaken {
+        /// The job.
+        job: JobName,
+        /// The name.
+        name: InstanceName,
+        /// Who has it.
+        application_id: String,
     },
     /// An earlier stream of the same application does not leave.
     #[error("the application's earlier stream for job `{0}` has not ended yet; attach again")]
@@ -150,6 +166,7 @@ pub(super) struct Attachment {
     pub(super) configuration: Option<Arc<JobConfiguration>>,
     pub(super) class: Option<String>,
     pub(super) profile: Profile,
+    pub(super) name: Option<InstanceName>,
     /// What distinguishes the participant, whose attachment's id changes with each stream that takes it over.
     execution_prefix: String,
     pub(super) handle: Handle,
@@ -198,11 +215,17 @@ impl Hub {
         let execution_prefix: String = self.shared.clock.unguessable().chars().take(16).collect();
         let mut inner = self.lock();
         inner.admit(&attach)?;
-        let unique = inner.unique(&attach.application_id, predecessor, &self.shared.clock);
-        let instance = InstanceId::new(self.shared.server_ip, &unique);
+        let instance = match &attach.name {
+            Some(name) => InstanceId::new(self.shared.server_ip, name.as_str()),
+            None => {
+                let unique = inner.unique(&attach.application_id, predecessor, &self.shared.clock);
+                InstanceId::new(self.shared.server_ip, &unique)
+            }
+        };
         let identity = Identity {
             job: attach.job.clone(),
             instance,
+            name: attach.name.clone(),
             server_ip: self.shared.server_ip,
             paths: JobPaths::new(&self.shared.namespace, &attach.job),
             execution_prefix: execution_prefix.clone(),
@@ -231,6 +254,7 @@ impl Hub {
             configuration: attach.configuration,
             class: attach.class,
             profile: attach.profile,
+            name: attach.name,
             execution_prefix: execution_prefix.clone(),
             handle,
         };
@@ -289,9 +313,10 @@ impl Hub {
     }
 
     /// Has a participant leave, because its application says so.
-    pub async fn detach(&self, attachment_id: &str) -> Result<(), CallError> {
+    /// `for_good`: nothing is to be kept for it if it has a name.
+    pub async fn detach(&self, attachment_id: &str, for_good: bool) -> Result<(), CallError> {
         let handle = self.commands(attachment_id)?;
-        handle.commands.send(Command::Leave).await.map_err(|_| CallError::Ended)
+        handle.commands.send(Command::Leave { for_good }).await.map_err(|_| CallError::Ended)
     }
 
     /// Takes note of an acknowledgement.
@@ -388,6 +413,13 @@ impl Inner {
         if self.attachments.len() >= ATTACHMENTS_MAX {
             return Err(AttachError::TooMany);
         }
+        if let Some((name, other)) = self.namesake(attach) {
+            return Err(AttachError::NameTaken {
+                job: attach.job.clone(),
+                name: name.clone(),
+                application_id: other.application_id.clone(),
+            });
+        }
         let Some(ours) = attach.configuration.as_ref().filter(|ours| !ours.overwrite) else { return Ok(()) };
         let others = self.attachments.values().filter(|other| other.job == attach.job);
         for theirs in others.filter_map(|other| other.configuration.as_ref()) {
@@ -397,6 +429,15 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Who is attached for the same job under the name that is asked for.
+    pub(super) fn namesake<'a>(&'a self, attach: &'a Attach) -> Option<(&'a InstanceName, &'a Attachment)> {
+        let name = attach.name.as_ref()?;
+        let same = |other: &&Attachment| {
+            other.job == attach.job && other.name.as_ref() == Some(name) && !*other.handle.over.borrow()
+        };
+        self.attachments.values().find(same).map(|other| (name, other))
     }
 
     /// What distinguishes the application's instances from others on this server: what its streams have, or else its

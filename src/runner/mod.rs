@@ -2,12 +2,13 @@
 //!
 //! [`session`] keeps one session with the registry for the whole sidecar, [`lease`] proves it alive; [`participant`]
 //! runs one participant for each attached application stream; [`observer`] follows a job for those who only look;
-//! [`operator`] carries out what they command; [`hub`] knows who is attached, [`drain`] has all of them leave; `watching` opens their watches, `waiting` waits
-//! for the rest of what happens to them; `succession` hands one from a
-//! stream to the next;
-//! [`clock`] is the only reader of clocks and entropy.
+//! [`operator`] carries out what they command; [`hub`] knows who is attached, [`drain`] has all of them leave;
+//! [`command`] lists what callers can ask of a participant; `watching` opens their watches, `waiting` waits for the rest
+//! of what happens to them; `succession` hands one from a stream to the next; [`clock`] is the only reader of clocks and
+//! entropy.
 
 pub mod clock;
+pub mod command;
 mod commits;
 pub mod drain;
 mod held_latch;

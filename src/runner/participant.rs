@@ -4,7 +4,7 @@
 //! else; then the watch before the results of commits, so that a result never overtakes its changes; the application
 //! last. Everything that is ready is taken in one step.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use tokio_stream::StreamExt;
 use tracing::{Span, debug, info, warn};
 
 use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
-use crate::coordination::input::{ExecutionResult, Input, Now, ProgressReport, Ticket};
+use crate::coordination::input::{Input, Now, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
 use crate::elasticjob::path::Gate;
-use crate::job::{Generation, Item};
 use crate::registry::{Session, SessionState};
 use crate::telemetry;
 use crate::tree::{Path, WatchEvent};
 
 use super::clock::Clock;
+use super::command::{Command, Handle};
 use super::commits::commit_in;
 use super::held_latch::HeldLatch;
 use super::lease::Lease;
@@ -61,42 +61,6 @@ pub enum StreamEnd {
     SlowApplication(Duration),
     /// Another stream of the same application took its place.
     Replaced,
-}
-
-/// Something that a caller wants.
-#[derive(Debug)]
-pub enum Command {
-    /// Record results.
-    Report(Vec<ExecutionResult>, oneshot::Sender<Answer>),
-    /// Take note of an acknowledgement.
-    Acknowledge(Generation, oneshot::Sender<Answer>),
-    /// Take the outcome of a call of the listener; the error is what failed.
-    Listener(String, Result<(), String>, oneshot::Sender<Answer>),
-    /// Take note of how far an execution is.
-    Progress(ProgressReport, oneshot::Sender<Answer>),
-    /// Tell executions to stop: those of these items, or all.
-    Cancel(Option<BTreeSet<Item>>, oneshot::Sender<Answer>),
-    /// Leave in peace until the deadline, monotonic.
-    Drain(Duration),
-    /// The application has another stream. Go on with that, if the job lets it and it asks for the same, or else leave at
-    /// once.
-    Replace {
-        /// Whether it asks for the same.
-        same: bool,
-        /// Takes what the other stream is to read; `None`: it needs a participant of its own.
-        outlet: oneshot::Sender<Option<Outlet>>,
-    },
-    /// Leave at once: the application says that it does not come back.
-    Leave,
-}
-
-/// The sending ends of a running participant.
-#[derive(Debug, Clone)]
-pub struct Handle {
-    /// Takes commands.
-    pub commands: mpsc::Sender<Command>,
-    /// Becomes `true` when the participant is over.
-    pub over: watch::Receiver<bool>,
 }
 
 /// What the application reads.
@@ -391,7 +355,10 @@ impl Runner {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::Cancel(ticket, items));
             }
-            Command::Drain(deadline) => inputs.push(Input::Drain { deadline }),
+            Command::Drain { deadline, for_good } => {
+                inputs.extend(for_good.then_some(Input::ForGood));
+                inputs.push(Input::Drain { deadline });
+            }
             Command::Replace { same, outlet } => {
                 let resumed = (same && self.core.may_resume()).then(|| self.replace_outlet());
                 if resumed.is_some() {
@@ -403,7 +370,17 @@ impl Runner {
                 // A caller that has gone away leaves a stream that is broken.
                 let _ = outlet.send(resumed);
             }
-            Command::Leave => inputs.push(Input::Left),
+            Command::Yield { leaves } => {
+                let leaving = inputs.iter().any(|input| matches!(input, Input::Left));
+                let gone = self.outbox.is_none() || leaving || self.core.is_leaving();
+                inputs.extend(gone.then_some(Input::Left));
+                // A caller that has gone away looks again when it comes back.
+                let _ = leaves.send(gone);
+            }
+            Command::Leave { for_good } => {
+                inputs.extend(for_good.then_some(Input::ForGood));
+                inputs.push(Input::Left);
+            }
         }
     }
 
@@ -414,9 +391,12 @@ impl Runner {
                 debug!(%purpose, steps = transaction.len(), "commit");
                 let commit = match purpose {
                     // What has to exist before, but is not written for an application that is refused.
-                    Purpose::Register => commit_in(session, self.namespace.clone(), transaction),
+                    Purpose::Register => {
+                        let names = self.identity.name.as_ref().map(|_| self.identity.paths.fleet().names());
+                        commit_in(session, [Some(self.namespace.clone()), names], transaction)
+                    }
                     Purpose::Announce => {
-                        commit_in(session, self.identity.paths.fleet().members(), transaction)
+                        commit_in(session, [Some(self.identity.paths.fleet().members())], transaction)
                     }
                     Purpose::Abdicate
                     | Purpose::FlagResharding
@@ -433,6 +413,8 @@ impl Runner {
                     | Purpose::Nudge
                     | Purpose::PlanHandoff
                     | Purpose::HandOff
+                    | Purpose::Renew
+                    | Purpose::ForgetNames
                     | Purpose::Leave => session.commit(transaction),
                 };
                 self.in_flight.push(Box::pin(async move {

@@ -1,4 +1,5 @@
-//! One stream of an application after another: the next one takes the participant over, or waits until it has left.
+//! One stream of an application after another: the next one takes the participant over, or waits until it has left. So
+//! does the next application of the same name, if the one that had it is gone.
 
 use std::time::Duration;
 
@@ -6,8 +7,9 @@ use tokio::sync::oneshot;
 
 use crate::coordination::participant::Wakeup;
 
+use super::command::Command;
 use super::hub::{Attach, AttachError, Hub};
-use super::participant::{Command, Outlet};
+use super::participant::Outlet;
 
 /// How long a stream waits for its predecessor to leave the registry.
 const PREDECESSOR_LEAVES: Duration = Duration::from_secs(5);
@@ -19,6 +21,7 @@ impl Hub {
         &self,
         attach: &Attach,
     ) -> Result<Option<(String, Outlet)>, AttachError> {
+        self.replace_namesake(attach).await?;
         if attach.application_id.is_empty() {
             return Ok(None);
         }
@@ -33,6 +36,7 @@ impl Hub {
                 .map(|(id, other)| {
                     let same = other.configuration == attach.configuration
                         && other.class == attach.class
+                        && other.name == attach.name
                         && other.profile == attach.profile;
                     (id.clone(), same, other.handle.clone())
                 })
@@ -52,6 +56,34 @@ impl Hub {
         };
         tokio::select! {
             outlet = over => Ok(outlet.map(|outlet| (self.rename(&id), outlet))),
+            () = self.shared().clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }) => {
+                Err(AttachError::PredecessorStays(attach.job.clone()))
+            }
+        }
+    }
+
+    /// Waits until an application of the same name has left that is gone already: its stream has broken, and the job has a
+    /// grace. Refuses if it is there.
+    async fn replace_namesake(&self, attach: &Attach) -> Result<(), AttachError> {
+        let (mut handle, taken) = {
+            let inner = self.lock();
+            let Some((name, other)) = inner.namesake(attach) else { return Ok(()) };
+            if !attach.application_id.is_empty() && other.application_id == attach.application_id {
+                return Ok(());
+            }
+            let (job, name) = (attach.job.clone(), name.clone());
+            let application_id = other.application_id.clone();
+            (other.handle.clone(), AttachError::NameTaken { job, name, application_id })
+        };
+        let (sender, leaves) = oneshot::channel();
+        // If it has ended meanwhile, that is as good.
+        let _ = handle.commands.send(Command::Yield { leaves: sender }).await;
+        if let Ok(false) = leaves.await {
+            return Err(taken);
+        }
+        let deadline = self.shared().clock.now().mono.saturating_add(PREDECESSOR_LEAVES);
+        tokio::select! {
+            _ = handle.over.wait_for(|over| *over) => Ok(()),
             () = self.shared().clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }) => {
                 Err(AttachError::PredecessorStays(attach.job.clone()))
             }

@@ -239,11 +239,14 @@ class FaultFleet(Fleet):
         duration: float = 0.2,
         durations: dict[int, float] | None = None,
         options: Sequence[str] = (),
+        named: bool = False,
         **job: Any,
     ) -> Slot:
         """Starts a sidecar and its application, and waits until the application is an instance."""
-        job = {"sharding_total_count": 6, "cron": NEVER, "failover": True, "concurrency": 100, **job}
-        slot = Slot(self, len(self.slots) + 1, session, obeys, job, options)
+        number = len(self.slots) + 1
+        name = {"instance_name": f"worker-{number}"} if named else {}
+        job = {"sharding_total_count": 6, "cron": NEVER, "failover": True, "concurrency": 100, **name, **job}
+        slot = Slot(self, number, session, obeys, job, options)
         slot.duration = duration
         slot.durations = durations or {}
         slot.start_application()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from ensemble import now
@@ -91,20 +91,116 @@ def test_five_sidecars_are_restarted_one_after_the_other(fleet: FaultFleet) -> N
     assert not judge.excused
 
 
-def whole(fleet: FaultFleet, slots: Sequence[Slot]) -> None:
+def test_five_sidecars_with_names_are_restarted_and_no_item_moves(fleet: FaultFleet) -> None:
+    """As before, but each instance has a name, and its items wait for it: none moves, and nobody divides anything."""
+    slots = fleet.start(
+        SLOTS,
+        named=True,
+        session=6.0,
+        sharding_total_count=ITEMS,
+        cron=EACH_SECOND,
+        duration=0.3,
+        failover=True,
+        props={"sidekeeper.grace": "60s"},
+    )
+    wait_fire(fleet)
+    owners = fleet.tree.owners()
+    divided = fleet.tree.client.get(fleet.tree.path("leader/sharding"))[1].version
+    began = time.time()
+    for slot in slots:
+        away = slot.application.instance
+        slot.stop_in_peace()
+        assert away not in fleet.tree.children("instances")
+        others = {item for item, owner in owners.items() if owner != away}
+        wait_fire(fleet, items=others)
+        assert fleet.tree.owners() == owners
+        slot.start_again()
+        whole(fleet, slots)
+        wait_fire(fleet)
+        assert fleet.tree.owners() == owners
+    ended = time.time()
+    wait_fire(fleet, ended + 1.0)
+    fleet.tree.configure(cron=NEVER)
+    fleet.look("all recorded", lambda: not fleet.executing() and not fleet.running())
+    judge = fleet.judge()
+    fires = [float(second) for second in range(int(began) + 1, int(ended))]
+    problems = [
+        str(one) for one in judge.executions if one.outcome != "end" or one.source not in ("SCHEDULE", "MISFIRE")
+    ]
+    problems += map(str, [*judge.once(), *judge.missing(range(ITEMS), fires)])
+    problems += [
+        f"item {item} moved from slot {one.application.slot} to {other.application.slot}"
+        for item in range(ITEMS)
+        for one, other in zip(judge.of(item), judge.of(item)[1:])
+        if one.start_wall > began and one.application.slot != other.application.slot
+    ]
+    assert not problems, "\n".join(problems)
+    assert not judge.excused
+    assert fleet.tree.client.get(fleet.tree.path("leader/sharding"))[1].version == divided
+
+
+def test_a_machine_that_dies_is_waited_for_and_its_items_go_in_the_end(fleet: FaultFleet) -> None:
+    """What it executed is taken over at once; what it owns is when it is back, or when the grace is over."""
+    items = 9
+    slots = fleet.start(
+        3,
+        named=True,
+        session=3.0,
+        sharding_total_count=items,
+        duration=0.3,
+        failover=True,
+        props={"sidekeeper.grace": "8s"},
+    )
+    owners = fleet.tree.owners()
+    dead = slots[1]
+    mine = {item for item, owner in owners.items() if owner == dead.application.instance}
+    dead.application.command("hold")
+    fleet.fire()
+    fleet.look("held", lambda: dead.application.executing() == mine)
+    kill(dead)
+    others = [slot for slot in slots if slot is not dead]
+
+    def taken() -> set[int]:
+        events = [event for slot in others for event in slot.application.events("start")]
+        return {event["item"] for event in events if event["source"] == "FAILOVER"}
+
+    fleet.look("taken over", lambda: taken() == mine)
+    assert fleet.tree.owners() == owners
+    dead.start_again()
+    whole(fleet, slots, items)
+    assert fleet.tree.owners() == owners
+    # The leader, this time; and it stays away.
+    leader = next(slot for slot in slots if slot.application.instance == fleet.tree.get("leader/election/instance"))
+    kill(leader)
+    rest = [slot for slot in slots if slot is not leader]
+    fleet.look("gone", lambda: len(fleet.tree.children("instances")) == 2)
+    assert fleet.tree.owners() == owners
+    whole(fleet, rest, items)
+    assert {len(slot.application.owned()) for slot in rest} == {4, 5}
+    assert not fleet.leftovers()
+
+
+def kill(slot: Slot) -> None:
+    """The machine is gone, with both processes."""
+    slot.kill_application()
+    slot.kill_sidecar()
+
+
+def whole(fleet: FaultFleet, slots: Sequence[Slot], items: int = ITEMS) -> None:
     """Waits until each item belongs to an instance that is there, and knows it."""
 
     def owned() -> bool:
         owners = fleet.tree.owners()
         shares = [(slot.application.instance, slot.application.owned()) for slot in slots]
         told = {item: instance for instance, share in shares for item in share}
-        return len(told) == ITEMS and told == owners and fleet.tree.get("leader/sharding/necessary") is None
+        return len(told) == items and told == owners and fleet.tree.get("leader/sharding/necessary") is None
 
     fleet.look("each item has an owner", owned)
 
 
-def wait_fire(fleet: FaultFleet, after: float = 0.0) -> None:
-    """Waits until all items have been executed for one fire that is still to come, or for one after an instant."""
+def wait_fire(fleet: FaultFleet, after: float = 0.0, items: Container[int] = range(ITEMS)) -> None:
+    """Waits until these items have been executed for one fire that is still to come, or for one after an instant."""
+    wanted = {item for item in range(ITEMS) if item in items}
     fire = float(int(max(after, time.time())) + 1)
 
     def executed() -> bool:
@@ -114,7 +210,7 @@ def wait_fire(fleet: FaultFleet, after: float = 0.0) -> None:
             for event in application.events("start")
             if event["scheduled"] >= fire
         }
-        return len(done) == ITEMS
+        return wanted <= done
 
     eventually(f"all items executed for {fire:.0f}", executed)
 

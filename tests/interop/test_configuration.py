@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 import yaml
 from harness import JOB, PATIENCE, eventually
-from peers import JOB_CLASS, LEADERS, TOTAL, Lifecycle, MixedFleet
+from peers import JOB_CLASS, LEADERS, TOTAL, Lifecycle, MixedFleet, Ours
 
 KINDS = ["java", "ours"]
 
@@ -115,6 +115,36 @@ def test_static_sharding(fleet: MixedFleet, leader: str) -> None:
     fleet.tree.configure(shardingTotalCount=6)
     fleet.fire(total=6)
     fleet.divide(first, second, total=6)
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_static_sharding_gives_a_name_its_items_again(fleet: MixedFleet, leader: str) -> None:
+    """H36: an id with a process's number never comes back, and its items wait; one with a name does."""
+    static = {"static_sharding": True}
+    named = {**static, "instance_name": "worker-0"}
+    if leader == "java":
+        java, ours = fleet.java(1, **static), fleet.ours(1, **named)
+    else:
+        # Another one leads, so that ours can go and come back.
+        fleet.ours(2, **static)
+        java, ours = fleet.java(1, **static), fleet.ours(1, **named)
+    fleet.tree.configure(shardingTotalCount=6)
+    fleet.fire(total=6)
+    eventually("divided", lambda: len(fleet.items_of(ours)) >= 2)
+    owners = fleet.tree.owners()
+    mine = fleet.items_of(ours)
+    for end in (Ours.leave, Ours.die):
+        end(ours)
+        eventually("gone", lambda: ours.instance not in fleet.tree.children("instances"))
+        fire = fleet.fire(set(range(6)) - set(mine), total=6)
+        assert fleet.executed(fire).isdisjoint(mine)
+        again = fleet.ours(1, **named)
+        assert again.instance == ours.instance == f"{again.address}@-@worker-0"
+        ours = again
+        fire = fleet.fire(total=6)
+        assert {one.item for one in fleet.told(fire) if one.member == again.name} >= set(mine)
+        assert fleet.tree.owners() == owners
+    assert java.instance in fleet.tree.children("instances")
 
 
 def test_another_java_class_is_refused_by_us(fleet: MixedFleet) -> None:

@@ -179,7 +179,7 @@ async fn the_earliest_of_several_drains_counts() {
     let drain = |seconds: i64| {
         let mut sidecar = SidecarServiceClient::new(host.lazily());
         let timeout = Some(prost_types::Duration { seconds, nanos: 0 });
-        async move { bounded("a drain", sidecar.drain(DrainRequest { timeout })).await }
+        async move { bounded("a drain", sidecar.drain(DrainRequest { timeout, for_good: false })).await }
     };
     let application = async {
         draining(&mut app).await;

@@ -134,7 +134,8 @@ async fn who_says_that_it_leaves_has_no_grace_and_neither_has_who_cannot_be_know
     let mut app = host.attach(of(with_grace("1h", 1))).await;
     app.execute().await;
     let attachment_id = app.attached.attachment_id.clone();
-    let detach = |attachment_id: &str| DetachRequest { attachment_id: attachment_id.to_owned() };
+    let detach =
+        |attachment_id: &str| DetachRequest { attachment_id: attachment_id.to_owned(), for_good: false };
     bounded("the answer", app.client.detach(detach(&attachment_id))).await.unwrap();
     let (ended, _) = app.end().await;
     ended.unwrap();

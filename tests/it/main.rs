@@ -22,6 +22,7 @@ mod garbage;
 mod grace;
 mod ground;
 mod misfire;
+mod names;
 mod once;
 mod operator;
 mod refusals;

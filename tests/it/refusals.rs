@@ -183,6 +183,15 @@ async fn names_that_cannot_be_nodes_are_refused() {
             "at most 64 characters of [A-Za-z0-9_.-]",
         );
     }
+    for name in ["two words", "a/b", "4711", "..", &"x".repeat(65)] {
+        let wrong = proto::AttachRequest { instance_name: name.to_owned(), ..request(job(1)) };
+        check_field(
+            &host.refusal(wrong).await,
+            "instance_name",
+            name,
+            "1 to 64 characters of [A-Za-z0-9_.-], one of them a letter",
+        );
+    }
     let wrong = proto::AttachRequest { client: "x".repeat(129), ..request(job(1)) };
     check_field(&host.refusal(wrong).await, "client", "xxx", "at most 128 bytes");
     assert_eq!(ground.outside.tree().await, before);

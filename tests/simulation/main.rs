@@ -15,6 +15,7 @@ mod deadlines;
 mod handoff;
 mod lease;
 mod misfires;
+mod names;
 mod once;
 mod progress;
 mod random;

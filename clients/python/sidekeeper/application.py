@@ -16,7 +16,7 @@ from sidekeeper.channel import endpoint_target, open_channel, resolve_endpoint
 from sidekeeper.configuration import JobConfiguration, item_parameters_text
 from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionChange
 from sidekeeper.execution import Execution
-from sidekeeper.job import Callbacks, Job
+from sidekeeper.job import Callbacks, Job, resolve_instance_name
 from sidekeeper.log import logger
 from sidekeeper.worker import LEAVE_GRACE, Worker
 
@@ -63,6 +63,7 @@ class Application:
         self._tasks: list[asyncio.Task[None]] = []
         self._stop_requested = False
         self._stop_immediately = False
+        self._stop_for_good = False
 
     def job(
         self,
@@ -92,6 +93,7 @@ class Application:
         concurrency: int = DEFAULT_CONCURRENCY,
         weight: int = 1,
         labels: Sequence[str] = (),
+        instance_name: str | None = None,
         on_assignment: Callable[[Assignment], object] | None = None,
         on_leadership: Callable[[Leadership], object] | None = None,
         on_session: Callable[[SessionChange], object] | None = None,
@@ -135,6 +137,10 @@ class Application:
             weight: How many items this instance gets in proportion to others, 1 to 1000, when all instances are
                 sidecars'.
             labels: What this instance has that items may ask for (``sidekeeper.item-labels``).
+            instance_name: What this instance is called, the same after each restart, as a pod of a StatefulSet is: it
+                then owns again what it owned before, if it is back within the job's ``sidekeeper.grace``. 1 to 64
+                characters of ``[A-Za-z0-9_.-]``, one of them a letter; no two instances of a job may have the same.
+                Default: the environment variable ``SIDEKEEPER_INSTANCE_NAME``, else none.
             on_assignment: Called with each assignment.
             on_leadership: Called when this instance begins or ceases to lead the job.
             on_session: Called when the sidecar's session with the registry changes.
@@ -143,12 +149,14 @@ class Application:
             on_after_last: See the method of this name.
 
         Raises:
-            ValueError: The name is taken, the concurrency is not positive, or a parameter cannot be expressed.
+            ValueError: The name is taken, the concurrency is not positive, the instance's name is none, or a parameter
+                cannot be expressed.
         """
         if name in self._jobs:
             raise ValueError(f"job {name!r}: it is registered already")
         if concurrency < 1:
             raise ValueError(f"job {name!r}: concurrency: {concurrency} is not positive")
+        called = resolve_instance_name(instance_name)
         configuration = JobConfiguration(
             sharding_total_count=sharding_total_count or 0,
             cron=cron,
@@ -198,6 +206,7 @@ class Application:
                 concurrency=concurrency,
                 weight=weight,
                 labels=tuple(labels),
+                instance_name=called,
                 callbacks=callbacks,
             )
             return handler
@@ -300,12 +309,15 @@ class Application:
         self._check()
         await self._serve(handle_signals=False)
 
-    def stop(self, *, immediately: bool = False) -> None:
+    def stop(self, *, immediately: bool = False, for_good: bool = False) -> None:
         """Tells the application to stop, from any thread and also before it runs.
 
         Args:
             immediately: Whether running handlers are told to stop now, rather than after the drain timeout.
+            for_good: Whether nobody of its ``instance_name`` comes back, so that its items go to others at once.
+                Otherwise, and after a signal, they wait for the time of the job's ``sidekeeper.grace``.
         """
+        self._stop_for_good = self._stop_for_good or for_good
         self._stop_immediately = self._stop_immediately or immediately
         self._stop_requested = True
         loop = self._loop
@@ -342,7 +354,7 @@ class Application:
             await channel.close()
             self._loop = None
             self._workers, self._tasks = [], []
-            self._stop_requested = self._stop_immediately = False
+            self._stop_requested = self._stop_immediately = self._stop_for_good = False
 
     async def _supervise(self) -> None:
         """Waits for the workers; when one fails, the others finish, and its error is raised."""
@@ -356,7 +368,7 @@ class Application:
 
     def _carry_out_stop(self) -> None:
         for worker in self._workers:
-            worker.stop()
+            worker.stop(for_good=self._stop_for_good)
         if self._stop_immediately:
             for task in self._tasks:
                 task.cancel()

@@ -117,10 +117,14 @@ class Attachment:
             self._call.cancel()
             self._end()
 
-    async def leave(self) -> None:
-        """Says that the application does not come back, if the sidecar would wait for it; then ends the stream."""
+    async def leave(self, *, for_good: bool) -> None:
+        """Says that the application does not come back, if the sidecar would wait for it; then ends the stream.
+
+        Args:
+            for_good: Whether nobody of its name does.
+        """
         if self._reporter is not None and self._grace and not self._ended:
-            request = service_pb2.DetachRequest(attachment_id=self._reporter.attachment_id)
+            request = service_pb2.DetachRequest(attachment_id=self._reporter.attachment_id, for_good=for_good)
             try:
                 await self._stub.Detach(request, timeout=DETACH_TIMEOUT)
             except grpc.aio.AioRpcError as error:
@@ -149,6 +153,7 @@ class Attachment:
             client=CLIENT,
             weight=self._job.weight,
             labels=self._job.labels,
+            instance_name=self._job.instance_name,
         )
 
     async def _read(self, call: AttachCall) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Callable
@@ -10,7 +12,26 @@ from sidekeeper.configuration import JobConfiguration
 from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionChange
 from sidekeeper.executor import Handler
 
-__all__ = ["Callbacks", "Job"]
+__all__ = ["INSTANCE_NAME_VARIABLE", "Callbacks", "Job", "resolve_instance_name"]
+
+#: The environment variable that names the process's instances.
+INSTANCE_NAME_VARIABLE = "SIDEKEEPER_INSTANCE_NAME"
+
+#: One without a letter could be a process id, by which ElasticJob's own instances are known.
+_INSTANCE_NAME = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9_.-]{1,64}")
+
+
+def resolve_instance_name(name: str | None) -> str:
+    """Returns the name given, or the environment's; empty: there is none.
+
+    Raises:
+        ValueError: It is no name.
+    """
+    resolved = os.environ.get(INSTANCE_NAME_VARIABLE, "") if name is None else name
+    if resolved and not _INSTANCE_NAME.fullmatch(resolved):
+        source = INSTANCE_NAME_VARIABLE if name is None else "instance_name"
+        raise ValueError(f"{source}: {resolved!r} is not 1 to 64 characters of [A-Za-z0-9_.-], one of them a letter")
+    return resolved
 
 
 @dataclass
@@ -40,3 +61,5 @@ class Job:
     weight: int = 1
     #: What this instance has that items may ask for.
     labels: Sequence[str] = ()
+    #: What this instance is called, the same after each restart; empty: nothing in particular.
+    instance_name: str = ""

@@ -48,9 +48,15 @@ class Worker:
         self._dispatcher = Dispatcher(job.name)
         self._kept = Kept(job.name, self._executor)
         self._stopping = asyncio.Event()
+        self._for_good = False
 
-    def stop(self) -> None:
-        """Begins nothing any more; ``run`` returns when what runs has ended and is reported."""
+    def stop(self, *, for_good: bool = False) -> None:
+        """Begins nothing any more; ``run`` returns when what runs has ended and is reported.
+
+        Args:
+            for_good: Whether nothing is to be kept for the instance's name.
+        """
+        self._for_good = self._for_good or for_good
         self._stopping.set()
         self._executor.close()
 
@@ -85,7 +91,7 @@ class Worker:
                     await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     if not reading.done():
                         await self._drain(attachment, reading)
-                        await attachment.leave()
+                        await attachment.leave(for_good=self._for_good)
                 finally:
                     await self._leave(attachment, reading)
                 self._judge(attachment, reading)

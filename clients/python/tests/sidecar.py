@@ -133,7 +133,7 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self._acknowledgements: asyncio.Queue[service_pb2.AcknowledgeAssignmentRequest] = asyncio.Queue()
         self._listener_reports: asyncio.Queue[service_pb2.ReportListenerRequest] = asyncio.Queue()
         #: The attachments that have left.
-        self.detached: list[str] = []
+        self.detached: list[service_pb2.DetachRequest] = []
         self._progress: asyncio.Queue[service_pb2.ReportProgressRequest] = asyncio.Queue()
         #: How reports of progress are answered, one after the other; then well.
         self.progress_answers: list[service_pb2.ReportProgressResponse | tuple[grpc.StatusCode, str]] = []
@@ -245,7 +245,7 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     async def Detach(  # noqa: N802
         self, request: service_pb2.DetachRequest, context: Any
     ) -> service_pb2.DetachResponse:
-        self.detached.append(request.attachment_id)
+        self.detached.append(request)
         return service_pb2.DetachResponse()
 
     async def ReportProgress(  # noqa: N802

@@ -17,13 +17,14 @@ from tests.sidecar import FakeSidecar, Stream, serving, soon
 class Handlers:
     """Handlers that run until they are let go, and what became of them."""
 
-    def __init__(self, app: sidekeeper.Application, grace: str) -> None:
+    def __init__(self, app: sidekeeper.Application, grace: str, instance_name: str = "") -> None:
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Queue[sidekeeper.Execution] = asyncio.Queue()
         self.cancelled: asyncio.Queue[sidekeeper.Execution] = asyncio.Queue()
         self.assignments: asyncio.Queue[sidekeeper.Assignment] = asyncio.Queue()
         self.release = threading.Event()
-        app.job("orderSync", sharding_total_count=6, props={"sidekeeper.grace": grace})(self.handler)
+        props = {"sidekeeper.grace": grace}
+        app.job("orderSync", sharding_total_count=6, props=props, instance_name=instance_name)(self.handler)
         app.on_assignment("orderSync")(self.assigned)
 
     def handler(self, execution: sidekeeper.Execution) -> None:
@@ -65,6 +66,19 @@ async def test_a_handler_goes_on_and_its_result_is_reported_to_the_next_stream(s
     ]
     assert handlers.started.empty()
     assert handlers.cancelled.empty()
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+async def test_who_stops_says_whether_its_name_comes_back(sidecar: FakeSidecar, for_good: bool) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    handlers = Handlers(app, "1h", instance_name="worker-0")
+    async with serving(app) as task:
+        stream = await sidecar.stream()
+        await soon(handlers.assignments.get())
+        app.stop(for_good=for_good)
+        await soon(task)
+    assert stream.request.instance_name == "worker-0"
+    assert [(one.attachment_id, one.for_good) for one in sidecar.detached] == [(stream.attachment_id, for_good)]
 
 
 async def test_a_result_of_the_meantime_is_reported_to_the_next_stream(sidecar: FakeSidecar) -> None:
@@ -167,7 +181,7 @@ async def test_an_application_that_stops_says_so_if_it_would_be_waited_for(sidec
         await soon(handlers.assignments.get())
         app.stop()
         await soon(task)
-    assert sidecar.detached == ([first.attachment_id] if grace == "1h" else [])
+    assert [one.attachment_id for one in sidecar.detached] == ([first.attachment_id] if grace == "1h" else [])
 
 
 def test_the_grace_is_read_as_the_sidecar_reads_it() -> None:

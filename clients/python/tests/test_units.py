@@ -16,6 +16,7 @@ from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.backoff import Backoff
 from sidekeeper.channel import endpoint_target
 from sidekeeper.configuration import JobConfiguration
+from sidekeeper.job import resolve_instance_name
 
 if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper as EnumTypeWrapper
@@ -52,6 +53,32 @@ def ignore(execution: sidekeeper.Execution) -> None: ...
 )
 def test_endpoints(endpoint: str, target: str) -> None:
     assert endpoint_target(endpoint) == target
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "name"),
+    [
+        (None, "worker-0", "worker-0"),
+        ("a.B_1", "worker-0", "a.B_1"),
+        ("", "worker-0", ""),
+        (None, "", ""),
+        (None, None, ""),
+    ],
+)
+def test_instance_names(monkeypatch: pytest.MonkeyPatch, given: str | None, environment: str | None, name: str) -> None:
+    monkeypatch.delenv("SIDEKEEPER_INSTANCE_NAME", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("SIDEKEEPER_INSTANCE_NAME", environment)
+    assert resolve_instance_name(given) == name
+
+
+@pytest.mark.parametrize("name", ["4711", "a/b", "a b", "..", "x" * 65, "a@-@b", "a\n"])
+def test_instance_names_that_are_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with pytest.raises(ValueError, match="instance_name: "):
+        sidekeeper.Application().job("orderSync", sharding_total_count=1, instance_name=name)
+    monkeypatch.setenv("SIDEKEEPER_INSTANCE_NAME", name)
+    with pytest.raises(ValueError, match="SIDEKEEPER_INSTANCE_NAME: "):
+        sidekeeper.Application().job("orderSync", sharding_total_count=1)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ use sidekeeper::coordination::fleet::Profile;
 use sidekeeper::coordination::input::{Input, Now, Outcome, ProgressReport, Ticket};
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
 use sidekeeper::elasticjob::path::{Gate, JobPaths};
-use sidekeeper::job::{InstanceId, Item, JobConfiguration, JobName, Problem};
+use sidekeeper::job::{InstanceId, InstanceName, Item, JobConfiguration, JobName, Problem};
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::{Registry, Session, Watch};
 use sidekeeper::tree::{NodeKind, Operation, Path, Transaction, WatchEvent};
@@ -149,6 +149,8 @@ pub struct World {
     pub seed: u64,
     /// What happened, for looking at a failure.
     pub log: Vec<String>,
+    /// Whether items are only taken from owners who are not there, as is the rule unless Java instances are.
+    pub gentle: bool,
     /// Whether answers of the registry get lost now and then.
     pub lossy: bool,
     /// How long the next executions take; `None`: a random time.
@@ -197,6 +199,7 @@ impl World {
             configuration,
             seed,
             log: Vec::new(),
+            gentle: false,
             lossy: false,
             next_duration_ms: None,
             duration_max_ms: 700,
@@ -221,13 +224,22 @@ impl World {
     /// A new application with a sidecar of its own.
     pub fn join(&mut self) -> usize {
         let name = self.nodes.len();
-        self.log.push(format!("{} join {name}", self.now));
-        let ip = Ipv4Addr::new(10, 0, 0, u8::try_from(name % 250).unwrap() + 1);
+        self.join_as(None, u8::try_from(name % 250).unwrap() + 1)
+    }
+
+    /// A new application with a sidecar of its own, under a name, on this machine.
+    pub fn join_as(&mut self, called: Option<&str>, machine: u8) -> usize {
+        let name = self.nodes.len();
+        self.log.push(format!("{} join {name} as {called:?} on {machine}", self.now));
+        let ip = Ipv4Addr::new(10, 0, 0, machine);
+        let called = called.map(|called| InstanceName::parse(called).unwrap());
+        let unique = called.as_ref().map_or(format!("n{name}"), InstanceName::to_string);
         let job = self.configuration.job_name.clone();
         let namespace = Path::parse("/ns").unwrap();
         let identity = Identity {
             job: job.clone(),
-            instance: InstanceId::new(ip, &format!("n{name}")),
+            instance: InstanceId::new(ip, &unique),
+            name: called,
             server_ip: ip,
             paths: JobPaths::new(&namespace, &job),
             execution_prefix: format!("node{name}"),
@@ -240,8 +252,9 @@ impl World {
         };
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         session.ensure(&namespace, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
-        let members = identity.paths.fleet().members();
-        session.ensure(&members, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
+        for folder in [identity.paths.fleet().members(), identity.paths.fleet().names()] {
+            session.ensure(&folder, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
+        }
         let mut results = VecDeque::new();
         results.push_back(Input::SessionOpened(session.id()));
         self.nodes.push(Node {
@@ -290,6 +303,27 @@ impl World {
         self.nodes[node].results.push_back(Input::Detached);
     }
 
+    /// The machine is gone: the application at once, and what the sidecar had in the registry when the server ends its
+    /// session.
+    pub fn crash(&mut self, node: usize) {
+        self.log.push(format!("{} crash {node}", self.now));
+        let open = std::mem::take(&mut self.nodes[node].executions);
+        self.happened.extend(open.values().map(|open| Happened::Ended(open.execute.item, node)));
+        self.interrupted.extend(open.values().map(|open| (open.execute.item, self.now)));
+        for gate in [Gate::Started, Gate::Completed] {
+            self.leave_latch(gate, node);
+        }
+        let node = &mut self.nodes[node];
+        (node.dead, node.leaving, node.ended) = (true, true, Some(EndReason::Detached));
+        node.items.clear();
+        node.line.clear();
+    }
+
+    /// The server ends the session of a node that has crashed.
+    pub fn end_session(&mut self, node: usize) {
+        self.registry.expire(self.nodes[node].session.id());
+    }
+
     /// An operator cancels the executions of these items of a node.
     pub fn cancel(&mut self, node: usize, items: &[u32]) {
         let items = items.iter().copied().map(Item).collect();
@@ -318,6 +352,12 @@ impl World {
         self.log.push(format!("{} drain {node}", self.now));
         self.nodes[node].leaving = true;
         self.nodes[node].results.push_back(Input::Drain { deadline });
+    }
+
+    /// The sidecar is told to stop, and that it does not come back.
+    pub fn leave_for_good(&mut self, node: usize) {
+        self.nodes[node].results.push_back(Input::ForGood);
+        self.drain(node);
     }
 
     /// The node learns that its session is lost, and then the server ends it: in the order that a lease guarantees
@@ -484,7 +524,13 @@ impl World {
     /// P6: whoever has ended has no running node, is no instance, and does not lead.
     fn assert_nothing_left(&self, index: usize) {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let id = format!("@-@n{index}");
+        let me = &self.nodes[index].instance;
+        let successor =
+            self.nodes.iter().any(|other| other.name != index && other.instance == *me && !other.leaving);
+        if successor {
+            return;
+        }
+        let id = me.to_string();
         for item in 0..self.configuration.sharding_total_count.min(6) {
             let path = Path::parse("/ns/job").unwrap().child(&format!("sharding/{item}/running"));
             let running = session.get(&path).now_or_never().unwrap().unwrap();
@@ -496,7 +542,6 @@ impl World {
         }
         let left = self.paths().into_iter().any(|path| path.contains("instances/") && path.ends_with(&id));
         assert!(!left, "seed {}: {index} left its instance", self.seed);
-        let me = &self.nodes[index].instance;
         let leads =
             self.get("leader/election/instance").is_some_and(|leader| leader == me.as_str().as_bytes());
         let says = self.read(&format!("/ns-sidekeeper/job/fleet/members/{me}")).is_some();

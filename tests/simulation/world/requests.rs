@@ -8,7 +8,7 @@ use futures::FutureExt;
 use sidekeeper::coordination::input::Input;
 use sidekeeper::elasticjob::path::{Gate, JobPaths, Place};
 use sidekeeper::registry::{CommitError, Error};
-use sidekeeper::tree::{NodeKind, Path};
+use sidekeeper::tree::{NodeKind, Operation, Path};
 
 use super::{Ask, Contender, World};
 
@@ -17,9 +17,11 @@ impl World {
     pub(super) fn perform(&mut self, index: usize) {
         let registry_now = self.now.as_millisecond() + self.registry_ahead_ms;
         self.registry_ms.store(registry_now, Ordering::Relaxed);
+        let gentle = self.gentle;
         let node = &mut self.nodes[index];
         match node.line.pop_front() {
             Some(Ask::Commit(id, transaction)) => {
+                let stolen = if gentle { stolen(node, &transaction) } else { Vec::new() };
                 let lost = self.lossy && self.random.once_in(25);
                 // A request that was lost on its way did nothing; one whose answer was lost did all of it.
                 let result = if lost && self.random.once_in(2) {
@@ -27,6 +29,11 @@ impl World {
                 } else {
                     node.session.commit(transaction).now_or_never().expect("at once")
                 };
+                assert!(
+                    stolen.is_empty() || result.is_err(),
+                    "seed {}: {index} has taken {stolen:?} from who is there",
+                    self.seed
+                );
                 let unknown = CommitError::from(Error::OutcomeUnknown("the answer was lost".to_owned()));
                 let result = if lost { Err(unknown) } else { result };
                 node.results.push_back(Input::Committed(id, result));
@@ -117,4 +124,22 @@ impl World {
             contenders.retain(|contender| contender.held || contender.until >= self.now);
         }
     }
+}
+
+/// The items that a transaction takes from somebody else who is there.
+fn stolen(node: &super::Node, transaction: &[Operation]) -> Vec<Path> {
+    let read = |path: &Path| node.session.get(path).now_or_never().unwrap().unwrap();
+    let root = Path::parse("/ns/job").unwrap();
+    let is_stolen = |path: &Path| {
+        let relative = path.relative_to(&root).unwrap_or_default();
+        let Place::ItemInstance(_) = Place::of(relative) else { return false };
+        let owner = read(path).map(|owner| String::from_utf8_lossy(&owner.data).into_owned());
+        let another = owner.filter(|owner| *owner != node.instance.to_string());
+        another.is_some_and(|owner| read(&root.child(&format!("instances/{owner}"))).is_some())
+    };
+    let deleted = transaction.iter().filter_map(|step| match step {
+        Operation::Delete { path, .. } => Some(path),
+        _ => None,
+    });
+    deleted.filter(|path| is_stolen(path)).cloned().collect()
 }

@@ -94,6 +94,7 @@ class AttachRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    INSTANCE_NAME_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name: 1 to 200 bytes, without `/`, `@-@` and control characters. Required."""
     application_id: _builtins.str
@@ -105,6 +106,16 @@ class AttachRequest(_message.Message):
     """The client library and its version, for the log: `sidekeeper-python/0.1.0`. At most 128 bytes."""
     weight: _builtins.int
     """How many items the instance gets in proportion to others, when all instances are sidecars: 1 to 1000. Zero: 1."""
+    instance_name: _builtins.str
+    """What the instance is called, the same after each restart and on whatever machine: a pod's name in a StatefulSet,
+    for example. Its instance id is then `{ipv4}@-@{instance_name}`, and what it owned before it owns again: with
+    `staticSharding` always, and otherwise if it is back within the job's property `sidekeeper.grace` and all instances
+    are sidecars. 1 to 64 characters of `[A-Za-z0-9_.-]`, one of them a letter. Empty: it has a new id each time.
+
+    One instance of a job has the name at a time. While another session has it, which may be the earlier one of a sidecar
+    that was killed, the stream stays silent for up to 45 seconds, and ends with ALREADY_EXISTS after that; so does a
+    stream that gives the name of another application which is attached to the same sidecar. Attach again.
+    """
     @_builtins.property
     def configuration(self) -> _job_pb2.JobConfiguration:
         """The job's configuration. Absent: the one in the sidecar's configuration directory, else the registry's."""
@@ -124,10 +135,11 @@ class AttachRequest(_message.Message):
         client: _builtins.str = ...,
         weight: _builtins.int = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
+        instance_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "client", b"client", "configuration", b"configuration", "job_name", b"job_name", "labels", b"labels", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "client", b"client", "configuration", b"configuration", "instance_name", b"instance_name", "job_name", b"job_name", "labels", b"labels", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -692,16 +704,22 @@ class DetachRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ATTACHMENT_ID_FIELD_NUMBER: _builtins.int
+    FOR_GOOD_FIELD_NUMBER: _builtins.int
     attachment_id: _builtins.str
     """The stream of which it leaves, from `Attached`. Required."""
+    for_good: _builtins.bool
+    """Whether nobody of the instance's name comes back, so that its items go to others at once. Without a name, or
+    without the job's property `sidekeeper.grace`, they do anyway.
+    """
     def __init__(
         self,
         *,
         attachment_id: _builtins.str = ...,
+        for_good: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment_id", b"attachment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment_id", b"attachment_id", "for_good", b"for_good"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -99,7 +99,7 @@ class ParticipantServiceServicer(object):
 
         Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
         configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
-        UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+        ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
         until it is back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -145,7 +145,8 @@ class ParticipantServiceServicer(object):
     def Detach(self, request, context):
         """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
         handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
-        only this says that the application does not come back.
+        only this says that no other stream of the application takes the instance over. If the instance has a name
+        (`AttachRequest.instance_name`), its items wait for that time nevertheless, unless it leaves `for_good`.
 
         Fails with NOT_FOUND (an attachment that this sidecar does not know).
         """

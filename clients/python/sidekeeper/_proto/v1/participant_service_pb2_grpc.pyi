@@ -61,7 +61,7 @@ class ParticipantServiceStub:
 
     Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
     configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
-    UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+    ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
     until it is back.
     """
     ReportCompletion: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportCompletionRequest, _participant_service_pb2.ReportCompletionResponse]
@@ -91,7 +91,8 @@ class ParticipantServiceStub:
     Detach: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.DetachRequest, _participant_service_pb2.DetachResponse]
     """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
     handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
-    only this says that the application does not come back.
+    only this says that no other stream of the application takes the instance over. If the instance has a name
+    (`AttachRequest.instance_name`), its items wait for that time nevertheless, unless it leaves `for_good`.
 
     Fails with NOT_FOUND (an attachment that this sidecar does not know).
     """
@@ -136,7 +137,7 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
 
     Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
     configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
-    UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+    ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
     until it is back.
     """
     ReportCompletion: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportCompletionRequest, _participant_service_pb2.ReportCompletionResponse]  # type: ignore[assignment]
@@ -166,7 +167,8 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
     Detach: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.DetachRequest, _participant_service_pb2.DetachResponse]  # type: ignore[assignment]
     """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
     handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
-    only this says that the application does not come back.
+    only this says that no other stream of the application takes the instance over. If the instance has a name
+    (`AttachRequest.instance_name`), its items wait for that time nevertheless, unless it leaves `for_good`.
 
     Fails with NOT_FOUND (an attachment that this sidecar does not know).
     """
@@ -214,7 +216,7 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
         configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
-        UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+        ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
         until it is back.
         """
 
@@ -268,7 +270,8 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_participant_service_pb2.DetachResponse, _abc.Awaitable[_participant_service_pb2.DetachResponse]]:
         """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
         handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
-        only this says that the application does not come back.
+        only this says that no other stream of the application takes the instance over. If the instance has a name
+        (`AttachRequest.instance_name`), its items wait for that time nevertheless, unless it leaves `for_good`.
 
         Fails with NOT_FOUND (an attachment that this sidecar does not know).
         """

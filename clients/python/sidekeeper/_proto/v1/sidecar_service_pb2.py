@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#sidekeeper/v1/sidecar_service.proto\x12\rsidekeeper.v1\x1a\x1egoogle/protobuf/duration.proto\":\n\x0c\x44rainRequest\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"B\n\rDrainResponse\x12\x31\n\tinstances\x18\x01 \x03(\x0b\x32\x1e.sidekeeper.v1.DrainedInstance\"8\n\x0f\x44rainedInstance\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t2T\n\x0eSidecarService\x12\x42\n\x05\x44rain\x12\x1b.sidekeeper.v1.DrainRequest\x1a\x1c.sidekeeper.v1.DrainResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#sidekeeper/v1/sidecar_service.proto\x12\rsidekeeper.v1\x1a\x1egoogle/protobuf/duration.proto\"L\n\x0c\x44rainRequest\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x66or_good\x18\x02 \x01(\x08\"B\n\rDrainResponse\x12\x31\n\tinstances\x18\x01 \x03(\x0b\x32\x1e.sidekeeper.v1.DrainedInstance\"8\n\x0f\x44rainedInstance\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t2T\n\x0eSidecarService\x12\x42\n\x05\x44rain\x12\x1b.sidekeeper.v1.DrainRequest\x1a\x1c.sidekeeper.v1.DrainResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,11 +34,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
   _globals['_DRAINREQUEST']._serialized_start=86
-  _globals['_DRAINREQUEST']._serialized_end=144
-  _globals['_DRAINRESPONSE']._serialized_start=146
-  _globals['_DRAINRESPONSE']._serialized_end=212
-  _globals['_DRAINEDINSTANCE']._serialized_start=214
-  _globals['_DRAINEDINSTANCE']._serialized_end=270
-  _globals['_SIDECARSERVICE']._serialized_start=272
-  _globals['_SIDECARSERVICE']._serialized_end=356
+  _globals['_DRAINREQUEST']._serialized_end=162
+  _globals['_DRAINRESPONSE']._serialized_start=164
+  _globals['_DRAINRESPONSE']._serialized_end=230
+  _globals['_DRAINEDINSTANCE']._serialized_start=232
+  _globals['_DRAINEDINSTANCE']._serialized_end=288
+  _globals['_SIDECARSERVICE']._serialized_start=290
+  _globals['_SIDECARSERVICE']._serialized_end=374
 # @@protoc_insertion_point(module_scope)

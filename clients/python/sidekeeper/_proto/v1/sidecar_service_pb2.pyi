@@ -26,6 +26,11 @@ class DrainRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TIMEOUT_FIELD_NUMBER: _builtins.int
+    FOR_GOOD_FIELD_NUMBER: _builtins.int
+    for_good: _builtins.bool
+    """Whether the instances do not come back. Otherwise those that have a name (`AttachRequest.instance_name`) keep their
+    items for the time of the job's property `sidekeeper.grace`.
+    """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """After what time running executions are told to stop, 0 to 1 hour. Absent: the sidecar's setting `drain_timeout`."""
@@ -34,10 +39,11 @@ class DrainRequest(_message.Message):
         self,
         *,
         timeout: _duration_pb2.Duration | None = ...,
+        for_good: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["for_good", b"for_good", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
