@@ -96,7 +96,7 @@ fn read_profile(request: &proto::AttachRequest, errors: &mut Vec<FieldError>) ->
         let field = format!("labels[{index}]");
         errors.push(FieldError::new(&field, label, "1 to 64 characters of [A-Za-z0-9_.:/-]"));
     }
-    Profile { weight, labels: request.labels.iter().cloned().collect(), leaving: false }
+    Profile { weight, labels: request.labels.iter().cloned().collect(), ..Profile::default() }
 }
 
 /// What the instance is called; `None`: nothing in particular.

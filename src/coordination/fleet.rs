@@ -3,7 +3,7 @@
 //!
 //! | node under `/{namespace}-sidekeeper/{job}/fleet` | content |
 //! | --- | --- |
-//! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `leaving` |
+//! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `leaving`, `away` |
 //! | `names/{name}`, persistent | a line `instance {id}`: who has the name, or had it last; then as above |
 //! | `handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5` |
 //!
@@ -31,11 +31,13 @@ pub struct Profile {
     pub labels: BTreeSet<String>,
     /// Whether it is about to leave, and wants to be rid of its items.
     pub leaving: bool,
+    /// Whether its application has no stream at the moment: it keeps its items, and wants no more.
+    pub away: bool,
 }
 
 impl Default for Profile {
     fn default() -> Self {
-        Self { weight: WEIGHT_DEFAULT, labels: BTreeSet::new(), leaving: false }
+        Self { weight: WEIGHT_DEFAULT, labels: BTreeSet::new(), leaving: false, away: false }
     }
 }
 
@@ -45,6 +47,7 @@ impl Profile {
         for line in String::from_utf8_lossy(data).lines() {
             match line.split_once(' ') {
                 None if line == "leaving" => profile.leaving = true,
+                None if line == "away" => profile.away = true,
                 Some(("weight", weight)) => {
                     let weight = weight.parse().unwrap_or(WEIGHT_DEFAULT);
                     profile.weight = weight.clamp(1, WEIGHT_MAX);
@@ -62,7 +65,12 @@ impl Profile {
     pub fn write(&self) -> String {
         let labels = self.labels.iter().map(|label| format!("label {label}\n"));
         let leaving = self.leaving.then(|| "leaving\n".to_owned());
-        std::iter::once(format!("weight {}\n", self.weight)).chain(labels).chain(leaving).collect()
+        let away = self.away.then(|| "away\n".to_owned());
+        std::iter::once(format!("weight {}\n", self.weight))
+            .chain(labels)
+            .chain(leaving)
+            .chain(away)
+            .collect()
     }
 }
 
@@ -255,7 +263,7 @@ mod tests {
     #[test]
     fn profiles_are_read_as_they_were_written_and_nonsense_is_skipped() {
         let labels = ["a", "zone b"].map(str::to_owned).into();
-        let profile = Profile { weight: 7, labels, leaving: true };
+        let profile = Profile { weight: 7, labels, leaving: true, away: true };
         assert_eq!(Profile::read(profile.write().as_bytes()), profile);
         assert_eq!(Profile::read(b"weight 0\nweight\n\xff\xff x\nnews 5\n").weight, 1);
         assert_eq!(Profile::read(b"weight 4294967296"), Profile::default());
@@ -265,7 +273,7 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_were_written_and_nonsense_is_nobody_s() {
-        let profile = Profile { weight: 7, labels: ["gpu".to_owned()].into(), leaving: false };
+        let profile = Profile { weight: 7, labels: ["gpu".to_owned()].into(), ..Profile::default() };
         let instance = InstanceId::from_registry("10.0.0.1@-@worker-0");
         let text = NameView::write(&instance, &profile);
         assert_eq!(text, "instance 10.0.0.1@-@worker-0\nweight 7\nlabel gpu\n");

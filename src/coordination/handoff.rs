@@ -121,7 +121,7 @@ impl Participant {
         self.settings.as_ref().is_some_and(|settings| settings.handoff.continuous)
     }
 
-    /// Says what we can, and that we are about to leave.
+    /// Says what we can, and that we are about to leave, or away.
     pub(super) fn announce(&mut self, now: Now) {
         let Session::Connected(session) = self.session else { return };
         let leaving =
@@ -132,7 +132,8 @@ impl Participant {
         if !self.is_registered() || !self.fleet.is_loaded() || matches!(self.phase, Phase::Leaving(_)) {
             return;
         }
-        let profile = Profile { leaving, ..self.request.profile.clone() };
+        let away = matches!(self.phase, Phase::Away { until: Some(_) });
+        let profile = Profile { leaving, away, ..self.request.profile.clone() };
         let path = self.identity.paths.fleet().member(&self.identity.instance);
         let data = profile.write();
         let mut transaction = Transaction::new();
@@ -364,12 +365,20 @@ fn targets(
     if there.is_empty() {
         return there;
     }
-    let mut everybody: Vec<_> = there.iter().chain(absences.away(view)).cloned().collect();
+    // Who has no stream keeps what it has, and gets nothing new that nobody would execute.
+    let is_away = |id: &InstanceId| fleet.member(id).is_some_and(|member| member.profile.away);
+    let (mut away, mut present): (Vec<_>, Vec<_>) = there.into_iter().partition(is_away);
+    if present.is_empty() {
+        // Every item has an owner all the same.
+        present = std::mem::take(&mut away);
+    }
+    let there = present;
+    let mut everybody: Vec<_> = there.iter().chain(&away).chain(absences.away(view)).cloned().collect();
     java::sort_descending(&mut everybody);
     let places: BTreeMap<_, _> = everybody.iter().zip(0..).collect();
     let member = |id: &InstanceId| {
         let Profile { weight, labels, .. } = fleet.profile(id).cloned().unwrap_or_default();
-        Member { weight, labels, absent: !view.instances().contains_key(id) }
+        Member { weight, labels, absent: away.contains(id) || !view.instances().contains_key(id) }
     };
     let members: Vec<_> = everybody.iter().map(member).collect();
     let place = |id: &InstanceId| {

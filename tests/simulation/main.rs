@@ -20,4 +20,5 @@ mod once;
 mod progress;
 mod random;
 mod scenarios;
+mod streams;
 mod world;

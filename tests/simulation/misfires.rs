@@ -10,7 +10,7 @@ use crate::scenarios::seeds;
 use crate::world::{World, six_items};
 
 /// The instant so many seconds after the begin of the world.
-fn second(seconds: i64) -> Timestamp {
+pub fn second(seconds: i64) -> Timestamp {
     "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + SignedDuration::from_secs(seconds)
 }
 
@@ -21,7 +21,7 @@ fn told(world: &World, item: u32) -> Vec<(Source, i64)> {
 }
 
 /// Asserts that each fire between two instants was started, or is before one that was made up for later.
-fn assert_nothing_lost(world: &World, from: Timestamp, to: Timestamp) {
+pub fn assert_nothing_lost(world: &World, from: Timestamp, to: Timestamp) {
     for item in (0..6).map(Item) {
         let starts: Vec<_> = world.starts.iter().filter(|start| start.item == item).collect();
         let mut fire = from;

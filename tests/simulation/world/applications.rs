@@ -68,6 +68,9 @@ impl World {
     pub(super) fn execute(&mut self, index: usize, execute: Execute) {
         let seed = self.seed;
         let item = execute.item;
+        if self.is_resumed(index, &execute) {
+            return;
+        }
         if self.nodes[index].dead {
             // The application is dead; nobody executes this.
             self.interrupted.push((item, self.now));
@@ -153,6 +156,10 @@ impl World {
     pub(super) fn finish_executions(&mut self) {
         for index in 0..self.nodes.len() {
             let now = self.now;
+            if self.is_away(index) {
+                // What ends now is reported on return.
+                continue;
+            }
             let done: Vec<_> = self.nodes[index]
                 .executions
                 .iter()

@@ -6,6 +6,7 @@
 mod applications;
 mod outside;
 mod requests;
+mod streams;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
@@ -104,6 +105,8 @@ pub struct Node {
     /// The application was killed: it executes nothing any more.
     dead: bool,
     leaving: bool,
+    /// Until when its application goes on without a stream.
+    away_until: Option<Timestamp>,
     /// Calls of its listener that are to be answered, and when.
     calls: Vec<(String, Gate, Timestamp)>,
 }
@@ -172,6 +175,8 @@ pub struct World {
     pub outcomes: BTreeMap<Item, VecDeque<Outcome>>,
     /// Whether the time of day went back: then instants come again.
     was_set_back: bool,
+    /// Whether a node learns that its session is lost.
+    expiring: bool,
     /// What callers were answered.
     pub answers: Vec<Answer>,
     /// What was said of executions that failed.
@@ -211,6 +216,7 @@ impl World {
             cancels: Vec::new(),
             outcomes: BTreeMap::new(),
             was_set_back: false,
+            expiring: false,
             answers: Vec::new(),
             retries: Vec::new(),
         }
@@ -276,6 +282,7 @@ impl World {
             suspended: false,
             dead: false,
             leaving: false,
+            away_until: None,
             calls: Vec::new(),
         });
         name
@@ -370,8 +377,14 @@ impl World {
         self.nodes[node].results.retain(|input| matches!(input, Input::Detached | Input::Drain { .. }));
         self.nodes[node].watch = None;
         self.nodes[node].fleet = None;
+        if self.is_away(node) {
+            // Its client stops when nobody renews the lease.
+            self.stop_application(node);
+        }
         self.nodes[node].results.push_front(Input::SessionLost);
+        self.expiring = true;
         self.step(node);
+        self.expiring = false;
         let id = self.nodes[node].session.id();
         self.registry.expire(id);
         let session = self.registry.open().now_or_never().unwrap().unwrap();
@@ -516,7 +529,10 @@ impl World {
                     self.leave_latch(gate, index);
                 }
                 self.log.push(format!("{} {index} ended", self.now));
-                self.assert_nothing_left(index);
+                // What it had goes with its session.
+                if !self.expiring {
+                    self.assert_nothing_left(index);
+                }
             }
         }
     }
@@ -564,6 +580,7 @@ impl World {
             }
             let millis = 1 + self.random.below(8) as i64;
             self.now += jiff::SignedDuration::from_millis(millis);
+            self.give_up_streams();
             self.finish_executions();
             self.finish_calls();
             self.time_out_latches();

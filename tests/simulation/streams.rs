@@ -1,0 +1,168 @@
+//! Streams that break, and come back within the grace of their job, or do not (P2, P5, P6).
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use sidekeeper::coordination::effect::Purpose;
+use sidekeeper::job::{Item, JobConfiguration};
+
+use crate::cases::one_node;
+use crate::misfires::{assert_nothing_lost, second};
+use crate::scenarios::seeds;
+use crate::world::{World, six_items};
+
+const GRACE: Duration = Duration::from_secs(3);
+
+fn patient(configuration: &mut JobConfiguration) {
+    configuration.props.insert("sidekeeper.grace".to_owned(), "3s".to_owned());
+}
+
+/// The second of the next fire, and lets it be close.
+fn come_close_to_a_fire(world: &mut World) {
+    let next = second(world.now.duration_since(second(0)).as_secs() / 2 * 2 + 2);
+    let offset = world.random.below(60) as i64 - 30;
+    world.run_until(next + SignedDuration::from_millis(offset));
+}
+
+/// A member's node, and which items it owns.
+fn says(world: &World, node: usize) -> String {
+    let data = world.read(&format!("/ns-sidekeeper/job/fleet/members/10.0.0.{}@-@n{node}", node + 1));
+    String::from_utf8(data.unwrap_or_default()).unwrap()
+}
+
+#[test]
+fn p5_nothing_is_lost_and_nothing_runs_twice_while_streams_break_and_come_back() {
+    for seed in seeds(100) {
+        let mut configuration = six_items();
+        patient(&mut configuration);
+        let mut world = World::new(seed, configuration);
+        world.duration_max_ms = 2_500;
+        world.lossy = seed % 2 == 1;
+        world.join();
+        world.run_for(2_500);
+        let from = second(world.now.duration_since(second(0)).as_secs() / 2 * 2 + 2);
+        for _ in 0..12 {
+            come_close_to_a_fire(&mut world);
+            let staying = world.staying();
+            let pick = staying[world.random.below(staying.len() as u64) as usize];
+            match world.random.below(4) {
+                0 if staying.len() < 4 => drop(world.join()),
+                1 | 2 if !world.is_away(pick) => {
+                    world.break_stream(pick, GRACE);
+                    let away = world.random.below(2_500) as i64;
+                    world.run_for(away);
+                    world.come_back(pick);
+                }
+                _ => {}
+            }
+            world.run_for(500);
+        }
+        let to = world.now;
+        world.duration_max_ms = 300;
+        world.run_for(10_000);
+        world.settle();
+        world.assert_all_owned();
+        assert_eq!(world.interrupted, [], "seed {seed}");
+        assert_nothing_lost(&world, from, to);
+    }
+}
+
+#[test]
+fn p1_p2_p5_p6_hold_while_applications_come_back_within_their_grace_or_do_not() {
+    for seed in seeds(100) {
+        let mut configuration = six_items();
+        patient(&mut configuration);
+        configuration.failover = true;
+        let mut world = World::new(seed, configuration);
+        world.duration_max_ms = 1_500;
+        world.lossy = seed % 3 == 2;
+        world.join();
+        for _ in 0..25 {
+            come_close_to_a_fire(&mut world);
+            let staying = world.staying();
+            if staying.len() < 2 {
+                world.join();
+            }
+            let pick = staying.get(world.random.below(staying.len().max(1) as u64) as usize).copied();
+            match (world.random.below(9), pick) {
+                (0 | 1, _) if staying.len() < 5 => drop(world.join()),
+                (2 | 3, Some(pick)) if !world.is_away(pick) => world.break_stream(pick, GRACE),
+                (4 | 5, Some(pick)) => world.come_back(pick),
+                (6, Some(pick)) if !world.is_away(pick) => world.kill(pick),
+                (7, Some(pick)) if !world.is_away(pick) => world.drain(pick),
+                (8, Some(pick)) => world.expire(pick),
+                _ => {}
+            }
+            world.run_for(400);
+        }
+        world.join();
+        world.run_for(15_000);
+        world.settle();
+        world.assert_all_owned();
+        let recent = world.now - SignedDuration::from_secs(5);
+        for (item, at) in world.interrupted.iter().filter(|(_, at)| *at < recent) {
+            let made_good = world.made_good.iter().any(|(other, started)| other == item && started >= at);
+            let starts: Vec<_> = world.starts.iter().filter(|start| start.item == *item).collect();
+            assert!(made_good, "seed {seed}: item {item}, interrupted at {at}: {starts:#?}");
+        }
+    }
+}
+
+#[test]
+fn who_is_away_keeps_its_items_and_gets_no_new_ones() {
+    let mut world = one_node(patient);
+    let [second, third] = [0, 1].map(|_| world.join());
+    world.run_for(900);
+    let kept = world.nodes[second].items.clone();
+    assert_eq!(kept.len(), 2);
+    world.break_stream(second, GRACE);
+    world.run_for(200);
+    assert!(says(&world, second).contains("away"), "{}", says(&world, second));
+    // The third one's items go to whoever can execute them.
+    world.drain(third);
+    world.run_for(500);
+    assert!(world.nodes[third].ended.is_some());
+    assert_eq!(world.nodes[0].items.len(), 4);
+    let owner = |world: &World, item: &Item| {
+        String::from_utf8(world.get(&format!("sharding/{item}/instance")).unwrap()).unwrap()
+    };
+    assert!(kept.iter().all(|item| owner(&world, item).ends_with("n1")));
+    world.come_back(second);
+    world.run_for(900);
+    assert!(!says(&world, second).contains("away"));
+    assert_eq!((world.nodes[0].items.len(), world.nodes[second].items.len()), (3, 3));
+}
+
+#[test]
+fn p1_if_everybody_is_away_the_items_have_owners_all_the_same() {
+    let mut world = one_node(patient);
+    let other = world.join();
+    world.run_for(900);
+    world.break_stream(0, GRACE);
+    world.run_for(200);
+    world.drain(other);
+    world.run_for(500);
+    assert!(world.nodes[other].ended.is_some());
+    let of_first = |item: u32| world.get(&format!("sharding/{item}/instance")).unwrap().ends_with(b"n0");
+    assert!((0..6).all(of_first));
+    world.come_back(0);
+    world.run_for(500);
+    world.assert_all_owned();
+}
+
+#[test]
+fn p4_a_session_that_is_lost_ends_an_absence_at_once() {
+    let mut world = one_node(patient);
+    world.next_duration_ms = Some(60_000);
+    world.run_for(2_000);
+    world.break_stream(0, GRACE);
+    world.run_for(100);
+    assert!(world.nodes[0].ended.is_none());
+    world.expire(0);
+    // Nobody is there to be told, and the next session is nobody's.
+    let registered = world.commits[&Purpose::Register];
+    world.run_for(500);
+    assert!(world.nodes[0].ended.is_some());
+    assert_eq!(world.commits[&Purpose::Register], registered);
+    assert!(!world.paths().iter().any(|path| path.contains("instances/")));
+}

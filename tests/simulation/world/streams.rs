@@ -1,0 +1,58 @@
+//! Streams that break, and come back: the application goes on with what it executes, and hears nothing meanwhile.
+
+use std::time::Duration;
+
+use sidekeeper::coordination::effect::Execute;
+use sidekeeper::coordination::input::Input;
+
+use super::{Happened, World};
+
+impl World {
+    /// The application's stream breaks. It goes on, and stops by itself when the grace of its job is over.
+    pub fn break_stream(&mut self, node: usize, grace: Duration) {
+        self.log.push(format!("{} the stream of {node} breaks", self.now));
+        let until = self.now + jiff::SignedDuration::try_from(grace).unwrap();
+        self.nodes[node].away_until = Some(until);
+        self.nodes[node].results.push_back(Input::Detached);
+    }
+
+    /// Whether a node's application has no stream.
+    pub fn is_away(&self, node: usize) -> bool {
+        self.nodes[node].away_until.is_some()
+    }
+
+    /// The application has a stream again, unless it has given up.
+    pub fn come_back(&mut self, node: usize) {
+        if self.nodes[node].ended.is_none() && self.nodes[node].away_until.take().is_some() {
+            self.log.push(format!("{} {node} is back", self.now));
+            self.nodes[node].results.push_back(Input::Reattached);
+        }
+    }
+
+    /// Applications that have been without a stream for as long as their job allows stop.
+    pub(super) fn give_up_streams(&mut self) {
+        for index in 0..self.nodes.len() {
+            if self.nodes[index].away_until.is_some_and(|until| self.now >= until) {
+                self.stop_application(index);
+            }
+        }
+    }
+
+    /// Everything that an application executes ends without a report.
+    pub(super) fn stop_application(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
+        (node.away_until, node.dead, node.leaving) = (None, true, true);
+        let open = std::mem::take(&mut node.executions);
+        for open in open.into_values() {
+            self.interrupted.push((open.execute.item, self.now));
+            self.happened.push(Happened::Ended(open.execute.item, index));
+        }
+    }
+
+    /// Whether an execution that is told on a new stream is one that the application knows.
+    pub(super) fn is_resumed(&self, index: usize, execute: &Execute) -> bool {
+        let known = self.nodes[index].executions.contains_key(&execute.execution_id);
+        assert!(execute.resumed || !known, "seed {}: {execute:?}", self.seed);
+        known
+    }
+}
