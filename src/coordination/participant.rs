@@ -35,6 +35,7 @@ use super::names::Names;
 use super::nudge::Nudge;
 use super::pending::Pending;
 use super::progress::Checkpoints;
+use super::relay::Relay;
 use super::retry::Retries;
 use super::settings::Settings;
 use super::sharding::Sharding;
@@ -148,6 +149,7 @@ pub struct Participant {
     pub(super) names: Names,
     pub(super) absences: Absences,
     pub(super) nudge: Nudge,
+    pub(super) relay: Relay,
     pub(super) failover: Failover,
     pub(super) told: Told,
     pub(super) ledger: Ledger,
@@ -191,6 +193,7 @@ impl Participant {
             names: Names::default(),
             absences: Absences::default(),
             nudge: Nudge::default(),
+            relay: Relay::default(),
             failover: Failover::default(),
             told: Told::default(),
             ledger: Ledger::default(),
@@ -222,6 +225,7 @@ impl Participant {
             self.register(now);
             self.announce(now);
             self.renew_items(now);
+            self.mind_turn(now);
             self.tell(now);
             self.tell_lease(now);
             self.elect(now);
@@ -277,6 +281,7 @@ impl Participant {
             self.retries.next_retry(now.mono),
             self.checkpoints.next_retry(now.mono),
             self.removal_settles(),
+            self.relay.settles(),
             self.lease.end(),
             self.grace_ends(),
             self.lease.next_word(),
@@ -363,6 +368,7 @@ impl Participant {
         self.crash = Crash::default();
         self.handoff = Handoff::default();
         self.nudge = Nudge::default();
+        self.relay = Relay::default();
         self.failover = Failover::default();
         self.ledger = Ledger::default();
         self.fires.forget();
