@@ -224,8 +224,8 @@ impl Participant {
             self.mind_grace(now);
             self.register(now);
             self.announce(now);
-            self.mind_turn(now);
             self.renew_items(now);
+            self.mind_turn(now);
             self.tell(now);
             self.tell_lease(now);
             self.elect(now);

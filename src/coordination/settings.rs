@@ -65,7 +65,8 @@ pub struct Settings {
     pub policy: ExecutionPolicy,
     /// How items change hands among sidecars.
     pub handoff: HandoffPolicy,
-    /// How long an instance may stay when its application's stream has broken.
+    /// How long an instance may stay when its application's stream has broken, and how long its items do when it has a
+    /// name and is gone.
     pub grace: Duration,
     /// What is wrong, each with the setting's name.
     pub problems: Vec<String>,

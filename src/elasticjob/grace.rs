@@ -1,5 +1,5 @@
-//! The property that lets an instance keep its items for a while when its application's stream has broken. Java peers do
-//! not look at it.
+//! The property that lets an instance keep its items for a while: when its application's stream has broken, and, if it has
+//! a name, when it has vanished or left. Java peers do not look at it.
 
 use std::time::Duration;
 

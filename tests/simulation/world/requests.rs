@@ -139,7 +139,7 @@ fn stolen(node: &super::Node, transaction: &[Operation]) -> Vec<Path> {
     };
     let deleted = transaction.iter().filter_map(|step| match step {
         Operation::Delete { path, .. } => Some(path),
-        _ => None,
+        Operation::Create { .. } | Operation::Set { .. } | Operation::Check { .. } => None,
     });
     deleted.filter(|path| is_stolen(path)).cloned().collect()
 }

@@ -1,0 +1,82 @@
+//! Sessions that are lost, suspended, and proven alive.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use sidekeeper::coordination::input::Input;
+use sidekeeper::elasticjob::path::Gate;
+use sidekeeper::registry::Registry;
+
+use super::{Ask, World};
+
+impl World {
+    /// The node learns that its session is lost, and then the server ends it: in the order that a lease guarantees
+    /// (P4). Then the node opens another one.
+    pub fn expire(&mut self, node: usize) {
+        for gate in [Gate::Started, Gate::Completed] {
+            self.leave_latch(gate, node);
+        }
+        self.nodes[node].line.clear();
+        let stays =
+            |input: &Input| matches!(input, Input::Detached | Input::Reattached | Input::Drain { .. });
+        self.nodes[node].results.retain(stays);
+        self.nodes[node].watch = None;
+        self.nodes[node].fleet = None;
+        if self.is_away(node) {
+            // Its client stops when nobody renews the lease.
+            self.stop_application(node);
+        }
+        self.nodes[node].results.push_front(Input::SessionLost);
+        self.expiring = true;
+        self.step(node);
+        self.expiring = false;
+        let id = self.nodes[node].session.id();
+        self.registry.expire(id);
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let node = &mut self.nodes[node];
+        node.line.clear();
+        node.results.push_back(Input::SessionOpened(session.id()));
+        node.session = session;
+        node.line.push_back(Ask::Watch);
+        node.suspended = false;
+    }
+
+    /// The registry has answered what a node sent now: its session may be acted on for so long.
+    pub fn prove(&mut self, node: usize, usable: Duration) {
+        let until = self.time().mono + usable;
+        self.nodes[node].results.push_front(Input::Leased { until });
+    }
+
+    /// The node wakes, and looks.
+    pub fn look(&mut self, node: usize) {
+        self.step(node);
+    }
+
+    /// After how long the node wakes by itself, if nothing happens.
+    pub fn wakes_in(&self, node: usize) -> Option<Duration> {
+        let now = self.time();
+        self.nodes[node].core.next_wakeup(now).mono.map(|at| at - now.mono)
+    }
+
+    /// The connection breaks, or comes back; the session lives.
+    pub fn toggle_suspended(&mut self, node: usize) {
+        let node = &mut self.nodes[node];
+        node.suspended = !node.suspended;
+        let input = if node.suspended { Input::SessionSuspended } else { Input::SessionResumed };
+        if node.suspended {
+            self.registry.suspend(node.session.id());
+        } else {
+            self.registry.resume(node.session.id());
+        }
+        node.results.push_back(input);
+    }
+
+    /// All connections come back.
+    pub fn resume_all(&mut self) {
+        for node in self.alive() {
+            if self.nodes[node].suspended {
+                self.toggle_suspended(node);
+            }
+        }
+    }
+}
