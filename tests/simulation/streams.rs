@@ -150,6 +150,49 @@ fn p1_if_everybody_is_away_the_items_have_owners_all_the_same() {
     world.assert_all_owned();
 }
 
+/// Two nodes, of which the first, the leader, dies while it executes; then turns until the second meets a condition, and
+/// dies as well.
+fn second_dies(seed: u64, when: impl Fn(&World) -> bool) -> World {
+    let mut configuration = six_items();
+    configuration.failover = true;
+    let mut world = World::new(seed, configuration);
+    world.duration_max_ms = 1_000;
+    world.join();
+    world.run_for(1_000);
+    world.join();
+    world.run_until(second(4) + SignedDuration::from_millis(20));
+    world.kill(0);
+    for _ in 0..100 {
+        if when(&world) {
+            break;
+        }
+        world.turn();
+    }
+    assert!(when(&world), "seed {seed}");
+    world.kill(1);
+    world.run_for(1_000);
+    assert!(world.nodes[1].ended.is_some(), "seed {seed}");
+    world
+}
+
+#[test]
+fn p6_who_dies_while_it_stands_for_election_leaves_no_leader() {
+    // What it leaves is looked at when it has ended.
+    for seed in seeds(50) {
+        let world = second_dies(seed, |world| world.is_standing(1));
+        assert_eq!(world.get("leader/election/instance"), None, "seed {seed}");
+    }
+}
+
+#[test]
+fn p6_who_dies_while_it_takes_items_over_gives_them_back() {
+    for seed in seeds(50) {
+        let world = second_dies(seed, |world| world.is_taking(1));
+        let left: Vec<_> = world.paths().into_iter().filter(|path| path.ends_with("/failover")).collect();
+        assert_eq!(left, ["/ns/job/leader/failover"], "seed {seed}");
+    }
+}
+
 #[test]
 fn p4_a_session_that_is_lost_ends_an_absence_at_once() {
     let mut world = one_node(patient);

@@ -38,6 +38,8 @@ const REQUEST_BYTES_MAX: usize = 1024 * 1024;
 enum Ask {
     Commit(CommitId, Transaction),
     Elect(Transaction),
+    /// At the head of the latch: other requests come between joining and this.
+    Lead(Transaction),
     TakeOver(Transaction, BTreeSet<Item>),
     ListCheckpoints,
     ReadLedger,
@@ -458,6 +460,7 @@ impl World {
             Effect::End(reason) => {
                 assert!(node.executions.is_empty(), "seed {}: ended with open executions", self.seed);
                 node.ended = Some(reason);
+                self.take_late_effect(index);
                 for gate in [Gate::Started, Gate::Completed] {
                     self.leave_latch(gate, index);
                 }

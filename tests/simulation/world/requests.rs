@@ -38,7 +38,8 @@ impl World {
                 let result = if lost { Err(unknown) } else { result };
                 node.results.push_back(Input::Committed(id, result));
             }
-            Some(Ask::Elect(transaction)) => {
+            Some(Ask::Elect(transaction)) => node.line.push_back(Ask::Lead(transaction)),
+            Some(Ask::Lead(transaction)) => {
                 for parent in ["leader", "leader/election"] {
                     let path = Path::parse("/ns").unwrap().child(&format!("job/{parent}"));
                     let _ = node.session.ensure(&path, NodeKind::Container, b"").now_or_never().unwrap();
@@ -90,6 +91,25 @@ impl World {
             }
             None => {}
         }
+    }
+
+    /// A node has ended: what it has sent in tasks of their own takes effect all the same.
+    pub(super) fn take_late_effect(&mut self, index: usize) {
+        let line = &mut self.nodes[index].line;
+        line.retain(|ask| matches!(ask, Ask::Elect(_) | Ask::Lead(_) | Ask::TakeOver(..)));
+        while !self.expiring && !self.nodes[index].line.is_empty() {
+            self.perform(index);
+        }
+    }
+
+    /// Whether a node stands for election.
+    pub fn is_standing(&self, node: usize) -> bool {
+        self.nodes[node].line.iter().any(|ask| matches!(ask, Ask::Elect(_) | Ask::Lead(_)))
+    }
+
+    /// Whether a node has been asked to take items over, and has not.
+    pub fn is_taking(&self, node: usize) -> bool {
+        self.nodes[node].line.iter().any(|ask| matches!(ask, Ask::TakeOver(..)))
     }
 
     /// Gives a latch to who is at its head.
