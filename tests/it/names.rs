@@ -49,7 +49,7 @@ async fn an_application_that_was_restarted_is_the_same_instance_and_its_items_ha
             }
         }
     });
-    let mut back = back.await;
+    let mut back = Box::pin(back).await;
     assert_eq!(back.attached.instance_id, "10.0.0.1@-@w-0");
     // What the first one executed is nobody's any more; its item is there from the start, and the other keeps its own.
     assert!(back.attached.resumed_execution_ids.is_empty());
