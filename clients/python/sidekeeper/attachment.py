@@ -149,6 +149,7 @@ class Attachment:
             client=CLIENT,
             weight=self._job.weight,
             labels=self._job.labels,
+            open_executions=self._kept.open_executions(),
         )
 
     async def _read(self, call: AttachCall) -> None:
