@@ -97,6 +97,11 @@ impl Fires {
         self.next
     }
 
+    /// The schedule of a participant that follows another one, which was there until then or longer.
+    pub(super) fn since(since: Timestamp) -> Self {
+        Self { last_seen: Some(since), begin: Some(since), reschedule: true, ..Self::default() }
+    }
+
     /// Notes when the participant came to be.
     pub(super) fn begin(&mut self, now: Timestamp) {
         if self.last_seen.is_none() {
@@ -124,6 +129,11 @@ impl Fires {
     /// The latest fire that has come.
     pub(super) fn latest(&self) -> Option<Timestamp> {
         self.latest
+    }
+
+    /// Whether an item is about to be flagged for this instant or a later one.
+    pub(super) fn is_missed(&self, item: Item, scheduled: Timestamp) -> bool {
+        self.to_flag.get(&item).is_some_and(|missed| *missed >= scheduled)
     }
 
     /// Whether a fire waits to be divided.

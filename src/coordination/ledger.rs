@@ -146,7 +146,7 @@ impl Ledger {
 }
 
 impl Participant {
-    fn keeps_ledger(&self) -> bool {
+    pub(super) fn keeps_ledger(&self) -> bool {
         self.settings.as_ref().is_some_and(|settings| settings.configuration.monitor_execution)
     }
 
@@ -248,9 +248,11 @@ impl Participant {
             // missed before we came is not ours to judge; maybe nobody was there on purpose.
             let witnessed = self.fires.latest().is_some_and(|fired| fired >= newest);
             let fresh = now.wall.duration_since(newest) <= MISFIRE_THRESHOLD;
-            // What is about to start, or may have been started, is not missed.
+            // What is about to start, may have been started, or is about to be flagged is not missed.
             let planned = self.fires.planned.get(&item);
-            if planned.is_some_and(|planned| planned.scheduled >= newest) || self.executions.is_starting(item)
+            if planned.is_some_and(|planned| planned.scheduled >= newest)
+                || self.executions.is_starting(item)
+                || self.fires.is_missed(item, newest)
             {
                 continue;
             }

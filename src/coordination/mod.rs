@@ -11,7 +11,8 @@
 //! [`ledger`] (what has been started?), [`fire`] (what is due?), `relay` (whose turn is it?), `trigger` (what was asked
 //! for?), `retry` (what is tried again?), `guarantee` (who acts for all?), [`execution`] (what starts?), `clock_check` (is
 //! our clock right?), [`progress`] (how far is it?), [`completion`] (what has ended?), `deadline` (what has run for too
-//! long?), `grace` (what if the application's stream breaks?), [`departure`] (how do we leave?).
+//! long?), `grace` (what if the application's stream breaks?), [`heritage`]
+//! (what if the sidecar's process does?), [`departure`] (how do we leave?).
 
 pub mod assignment;
 mod clock_check;
@@ -31,6 +32,7 @@ mod gate;
 mod grace;
 mod guarantee;
 pub mod handoff;
+pub mod heritage;
 pub mod input;
 mod lease;
 pub mod ledger;

@@ -5,16 +5,19 @@
 //! [`operator`] carries out what they command; [`hub`] knows who is attached, [`drain`] has all of them leave; `watching` opens their watches, `waiting` waits
 //! for the rest of what happens to them; `succession` hands one from a
 //! stream to the next;
+//! [`memory`] is what the next process of this sidecar finds if this one is killed, `heirs` what it makes of that;
 //! [`clock`] is the only reader of clocks and entropy.
 
 pub mod clock;
 mod commits;
 pub mod drain;
+pub mod heirs;
 mod held_latch;
 pub mod hub;
 mod latched;
 pub mod lease;
 pub mod ledger;
+pub mod memory;
 mod news;
 pub mod observer;
 pub mod operator;

@@ -16,6 +16,7 @@ use tokio_stream::StreamExt;
 use tracing::{Span, debug, info, warn};
 
 use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
+use crate::coordination::heritage::Return;
 use crate::coordination::input::{ExecutionResult, Input, Now, ProgressReport, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
 use crate::elasticjob::path::Gate;
@@ -83,6 +84,8 @@ pub enum Command {
     Replace {
         /// Whether it asks for the same.
         same: bool,
+        /// What it asks for, and what it says it has open.
+        back: Box<Return>,
         /// Takes what the other stream is to read; `None`: it needs a participant of its own.
         outlet: oneshot::Sender<Option<Outlet>>,
     },
@@ -392,10 +395,10 @@ impl Runner {
                 inputs.push(Input::Cancel(ticket, items));
             }
             Command::Drain(deadline) => inputs.push(Input::Drain { deadline }),
-            Command::Replace { same, outlet } => {
+            Command::Replace { same, back, outlet } => {
                 let resumed = (same && self.core.may_resume()).then(|| self.replace_outlet());
                 if resumed.is_some() {
-                    inputs.push(Input::Reattached);
+                    inputs.push(Input::Reattached(back));
                 } else {
                     let _ = self.end.set(StreamEnd::Replaced);
                     inputs.push(Input::Left);

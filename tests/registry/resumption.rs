@@ -87,10 +87,11 @@ async fn a_session_that_is_over_or_somebody_elses_is_none() {
     assert!(mortal.next.reopen(&forged).await.unwrap().is_none());
     let unknown = SessionKey { id: SessionId(key.id.0 ^ 0xff), ..key.clone() };
     assert!(mortal.next.reopen(&unknown).await.unwrap().is_none());
-    // The true one has not noticed.
-    assert!(exists(&*mortal.session, "/mine").await);
-    mortal.die().await;
+    // The server has cut the true one's connection, but it is its session.
+    reaches(&*mortal.session, SessionState::Connected).await;
     let other = mortal.next.open().await.unwrap();
+    assert!(exists(&*other, "/mine").await);
+    mortal.die().await;
     let mut watch = other.watch(&path("/mine"), Arc::new(|_| true)).await.unwrap();
     next(&mut watch).await;
     next(&mut watch).await;
