@@ -1,5 +1,6 @@
 //! How much an execution costs the registry, in requests: nothing is read, a fire's items start in one transaction,
 //! and each report ends its executions in at most one. Counted on the embedded registry, below the whole sidecar.
+//! And what a change of a node costs us: nothing is parsed that has not changed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "support/application.rs"]
@@ -8,11 +9,14 @@ mod application;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use jiff::Timestamp;
+use sidekeeper::coordination::facts::ConfigView;
+use sidekeeper::coordination::view::JobView;
 use sidekeeper::proto::{CompletionStatus, ExecutionSource};
 use sidekeeper::registry::counted::{Counted, Counts};
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::sidecar::Sidecar;
-use sidekeeper::tree::Path;
+use sidekeeper::tree::{Node, NodeChange, Path, Stat, WatchEvent, Zxid};
 use tempfile::TempDir;
 
 use application::{Job, config, connect, job};
@@ -105,4 +109,31 @@ async fn a_job_without_monitoring_asks_for_nothing() {
     .await;
     let (start, completion) = cost(&mut steady, 1).await;
     assert_eq!((start, completion), (Counts::default(), Counts::default()));
+}
+
+#[test]
+fn h23_a_configuration_is_parsed_once_however_many_other_nodes_change() {
+    let root = Path::parse("/budget/counted").unwrap();
+    let stat = |zxid: i64| Stat {
+        created: Zxid(zxid),
+        modified: Zxid(zxid),
+        version: 0,
+        ephemeral_owner: None,
+        modified_ms: 0,
+    };
+    let yaml: Arc<[u8]> = b"jobName: counted\nshardingTotalCount: 50\n".as_slice().into();
+    let mut view = JobView::new(root.clone());
+    let config = Node { path: root.child("config"), data: yaml, stat: stat(1) };
+    view.apply(WatchEvent::Snapshot(vec![config]), Timestamp::UNIX_EPOCH);
+    let parsed = |view: &JobView| {
+        let ConfigView::Valid(configuration) = view.config() else { panic!("{:?}", view.config()) };
+        Arc::clone(configuration)
+    };
+    let before = parsed(&view);
+    for zxid in 2..1_000 {
+        let path = root.child(&format!("sharding/{}/running", zxid % 50));
+        let put = NodeChange::Put { path: path.clone(), content: Some((b"".as_slice().into(), stat(zxid))) };
+        view.apply(WatchEvent::Changes(vec![put, NodeChange::Removed { path }]), Timestamp::UNIX_EPOCH);
+    }
+    assert!(Arc::ptr_eq(&before, &parsed(&view)), "it was parsed again");
 }

@@ -166,7 +166,7 @@ impl Participant {
         let turn = self.turn();
         let relayed = match turn {
             Turn::Ours(token) | Turn::Others(token) => Generation(token.0),
-            Turn::Assigned => Generation::default(),
+            Turn::Assigned | Turn::Changing => Generation::default(),
         };
         let revoked = self.revocation().unwrap_or_default();
         let generation = self.view.generation().max(relayed).max(revoked).max(self.told.generation());
@@ -183,7 +183,7 @@ impl Participant {
                     }
                     // A later sharding gives nothing that the turn does not.
                     Turn::Ours(token) => token.max(owner.token),
-                    Turn::Assigned | Turn::Others(_) => continue,
+                    Turn::Assigned | Turn::Others(_) | Turn::Changing => continue,
                 };
                 items.push(AssignedItem {
                     item: *item,

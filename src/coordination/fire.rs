@@ -15,6 +15,7 @@ use crate::tree::{NodeKind, Operation, Transaction};
 use super::effect::{Effect, Purpose, Source};
 use super::input::Now;
 use super::participant::{Participant, Phase};
+use super::relay::Turn;
 use super::settings::Schedule;
 use super::sharding::TRANSACTION_BYTES_MAX;
 
@@ -212,7 +213,7 @@ impl Participant {
         if !self.is_registered() || self.view.is_resharding() {
             return;
         }
-        if !self.is_ledger_read() {
+        if !self.is_ledger_read() || self.turn() == Turn::Changing {
             return;
         }
         self.divide_due(now);

@@ -34,6 +34,7 @@ use super::ledger::Ledger;
 use super::nudge::Nudge;
 use super::pending::Pending;
 use super::progress::Checkpoints;
+use super::relay::Relay;
 use super::retry::Retries;
 use super::settings::Settings;
 use super::sharding::Sharding;
@@ -143,6 +144,7 @@ pub struct Participant {
     pub(super) crash: Crash,
     pub(super) handoff: Handoff,
     pub(super) nudge: Nudge,
+    pub(super) relay: Relay,
     pub(super) failover: Failover,
     pub(super) told: Told,
     pub(super) ledger: Ledger,
@@ -185,6 +187,7 @@ impl Participant {
             crash: Crash::default(),
             handoff: Handoff::default(),
             nudge: Nudge::default(),
+            relay: Relay::default(),
             failover: Failover::default(),
             told: Told::default(),
             ledger: Ledger::default(),
@@ -216,6 +219,7 @@ impl Participant {
             self.mind_grace(now);
             self.register(now);
             self.announce(now);
+            self.mind_turn(now);
             self.tell(now);
             self.tell_lease(now);
             self.elect(now);
@@ -268,6 +272,7 @@ impl Participant {
             self.retries.next_retry(now.mono),
             self.checkpoints.next_retry(now.mono),
             self.removal_settles(),
+            self.relay.settles(),
             self.lease.end(),
             self.grace_ends(),
             self.lease.next_word(),
@@ -348,6 +353,7 @@ impl Participant {
         self.crash = Crash::default();
         self.handoff = Handoff::default();
         self.nudge = Nudge::default();
+        self.relay = Relay::default();
         self.failover = Failover::default();
         self.ledger = Ledger::default();
         self.fires.forget();

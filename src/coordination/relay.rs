@@ -5,8 +5,13 @@
 //! whose turn it is, and the assignment does not. The node is ephemeral, and removed when it names a server that is
 //! not there (which Java leaves standing); then the assignment holds again. Several instances of one server would all
 //! execute in Java; of ours it is the first.
+//!
+//! Java passes the turn on in two requests, so the node is missing for a moment in between. Whoever took that for the
+//! end of the turns would execute what Java has just executed, and name somebody else: it is nobody's turn until the
+//! node has been missing for a while.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -17,6 +22,10 @@ use super::effect::Purpose;
 use super::input::Now;
 use super::participant::{Participant, Phase};
 
+/// How long the node is missing before the assignment holds again. Far above the pause between Java's two requests; with
+/// it, a fire that came meanwhile is still an ordinary one.
+const PASSING_ON: Duration = Duration::from_millis(500);
+
 /// Who may execute the item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
@@ -26,6 +35,27 @@ pub(super) enum Turn {
     Ours(FencingToken),
     /// Somebody else, by this token.
     Others(FencingToken),
+    /// Nobody, as far as is known: it is being passed on.
+    Changing,
+}
+
+/// What was seen of the turns.
+#[derive(Debug, Default)]
+pub(super) struct Relay {
+    /// Whose turn it was when the view was last looked at, and by which token.
+    seen: Option<(FencingToken, Option<Ipv4Addr>)>,
+    /// When that turn's predecessor ended, or the last turn if there is none: a fire before that was for somebody else.
+    /// `None`: not seen, or who had it has gone and can have left a fire to others.
+    ended: Option<Timestamp>,
+    /// Until when it may be on its way to the next server; monotonic.
+    changing: Option<Duration>,
+}
+
+impl Relay {
+    /// When the assignment holds again, if nobody is named until then; monotonic.
+    pub(super) fn settles(&self) -> Option<Duration> {
+        self.changing
+    }
 }
 
 impl Participant {
@@ -37,9 +67,40 @@ impl Participant {
         })
     }
 
+    /// Notices that the turn ends, and when nobody has got it after that.
+    pub(super) fn mind_turn(&mut self, now: Now) {
+        if !self.is_relay() || !self.view.is_loaded() {
+            return;
+        }
+        let Some(next) = self.view.next_server() else {
+            if let Some((_, ip)) = self.relay.seen.take() {
+                let is_there = self.view.available().iter().any(|id| id.server_ip() == ip);
+                let changing = now.mono.saturating_add(PASSING_ON);
+                let ended = is_there.then_some(now.wall);
+                self.relay = Relay { seen: None, ended, changing: Some(changing) };
+            }
+            if self.relay.changing.is_some_and(|until| now.mono >= until) {
+                self.relay.changing = None;
+                self.told.look_again();
+            }
+            return;
+        };
+        let (token, ip) = (next.token, next.ip);
+        if self.relay.seen.is_none_or(|(seen, _)| seen != token) {
+            // A fire that came in between is for whom it has come to.
+            let ended = self.relay.changing.and(self.relay.ended).unwrap_or(next.since);
+            self.relay = Relay { seen: Some((token, ip)), ended: Some(ended), changing: None };
+        }
+    }
+
     /// Whose turn it is.
     pub(super) fn turn(&self) -> Turn {
-        let Some(next) = self.view.next_server().filter(|_| self.is_relay()) else { return Turn::Assigned };
+        if !self.is_relay() {
+            return Turn::Assigned;
+        }
+        let Some(next) = self.view.next_server() else {
+            return if self.relay.changing.is_some() { Turn::Changing } else { Turn::Assigned };
+        };
         let Some(ip) = next.ip else { return Turn::Assigned };
         let first = self.view.available().into_iter().find(|id| id.server_ip() == Some(ip));
         if first.as_ref() == Some(&self.identity.instance) {
@@ -52,8 +113,8 @@ impl Participant {
     /// Whether an instant is not after the one when we got the turn: then it was the predecessor's, who has executed the
     /// item for it or flagged it as missed.
     pub(super) fn came_before_turn(&self, scheduled: Timestamp) -> bool {
-        let since = self.view.next_server().map(|next| next.since);
-        matches!(self.turn(), Turn::Ours(_)) && since.is_some_and(|since| scheduled <= since)
+        let for_us = matches!(self.turn(), Turn::Ours(_) | Turn::Assigned) && self.is_relay();
+        self.relay.ended.is_some_and(|ended| for_us && scheduled <= ended)
     }
 
     /// The steps that give the turn to the next server, to go with those that end our execution.

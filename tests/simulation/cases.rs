@@ -334,6 +334,66 @@ fn p5_a_relay_s_item_that_is_missed_runs_with_whom_it_has_come_to() {
     assert_ne!(misfires[0].node, world.starts[0].node);
 }
 
+/// A relay whose turn a Java server has got.
+fn relay_with_java() -> World {
+    let mut world = relay();
+    world.put("servers/10.9.9.9", "ENABLED");
+    world.put("instances/10.9.9.9@-@1", "jobInstanceId: 10.9.9.9@-@1\nserverIp: 10.9.9.9\n");
+    run_to(&mut world, 1_000);
+    world.put("next-job-instance-ip", "10.9.9.9");
+    run_to(&mut world, 1_500);
+    world.starts.clear();
+    world
+}
+
+/// Runs on to so many milliseconds after a fire.
+fn run_to(world: &mut World, millis: i64) {
+    world.run_for((millis - world.now.as_millisecond()).rem_euclid(2_000));
+}
+
+#[test]
+fn a_turn_that_java_passes_on_is_nobody_s_in_between() {
+    for late in [1, 30, 90, 300] {
+        let mut world = relay_with_java();
+        // The fire is Java's, which has executed it, and names the next one in two requests.
+        run_to(&mut world, 1_000);
+        world.remove("next-job-instance-ip");
+        world.run_for(late);
+        world.put("next-job-instance-ip", "10.0.0.2");
+        run_to(&mut world, 1_900);
+        assert_eq!(world.starts.len(), 0, "{late} ms: {:?}", world.starts);
+        world.run_for(1_000);
+        assert_eq!(executors(&world), [1], "{late} ms: {:?}", world.starts);
+    }
+}
+
+#[test]
+fn a_fire_while_java_passes_the_turn_on_is_for_whom_it_comes_to() {
+    for early in [5, 20, 45] {
+        let mut world = relay_with_java();
+        run_to(&mut world, 2_000 - early);
+        world.remove("next-job-instance-ip");
+        let removed = world.now;
+        world.run_for(50);
+        world.put("next-job-instance-ip", "10.0.0.2");
+        world.run_for(1_000);
+        assert_eq!(executors(&world), [1], "{early} ms: {:?}", world.starts);
+        assert!(world.starts[0].scheduled > removed, "{early} ms: {:?}", world.starts);
+    }
+}
+
+#[test]
+fn p7_a_turn_that_nobody_gets_falls_back_to_the_assignment() {
+    let mut world = relay_with_java();
+    run_to(&mut world, 300);
+    let now = world.now;
+    world.remove("next-job-instance-ip");
+    world.run_for(2_500);
+    // The fire that was Java's is not executed once more, and the one after it is.
+    assert_eq!(world.starts.len(), 1, "{:?}", world.starts);
+    assert!(world.starts[0].scheduled > now, "{:?}", world.starts);
+}
+
 #[test]
 fn h5_a_java_leader_that_has_forgotten_somebody_is_reminded() {
     let mut world = one_node(|_| {});
