@@ -220,36 +220,54 @@ fn without_grace_nothing_is_waited_for() {
     assert_eq!(running(&world).len(), 3);
 }
 
+/// Has something happen to some node again and again, close to a fire, where it hurts; each fire is executed once.
+fn assert_each_fire_once(seed: u64, what: impl Fn(&mut World, usize)) {
+    let mut world = settled(seed, with_grace(true), 1 + seed as usize % 3);
+    world.duration_max_ms = 700;
+    let from = Timestamp::from_second(world.now.as_second() / 2 * 2 + 2).unwrap();
+    for _ in 0..10 {
+        let next_fire = Timestamp::from_second(world.now.as_second() / 2 * 2 + 2).unwrap();
+        let offset = world.random.below(300) as i64 - 100;
+        world.run_until(next_fire + jiff::SignedDuration::from_millis(offset));
+        let staying = world.staying();
+        let pick = staying[world.random.below(staying.len() as u64) as usize];
+        what(&mut world, pick);
+        world.run_for(500);
+    }
+    world.run_for(3_000);
+    let to = Timestamp::from_second(world.now.as_second() / 2 * 2 - 2).unwrap();
+    assert_eq!(world.interrupted, [], "seed {seed}");
+    for ((instant, item), count) in starts(&world, from, to) {
+        let told: Vec<_> = world.starts.iter().filter(|start| start.item == item).collect();
+        assert_eq!(
+            count,
+            1,
+            "seed {seed}: fire {instant} of item {item}:\n{}\n{:#?}",
+            lines(&told),
+            world.log
+        );
+    }
+}
+
 #[test]
 fn p5_every_fire_is_executed_once_while_sidecars_are_killed_and_come_back() {
-    for seed in seeds(80) {
-        let mut world = settled(seed, with_grace(true), 1 + seed as usize % 3);
-        world.duration_max_ms = 700;
-        let from = Timestamp::from_second(world.now.as_second() / 2 * 2 + 2).unwrap();
-        for _ in 0..10 {
-            // Close to a fire, where it hurts.
-            let next_fire = Timestamp::from_second(world.now.as_second() / 2 * 2 + 2).unwrap();
-            let offset = world.random.below(300) as i64 - 100;
-            world.run_until(next_fire + jiff::SignedDuration::from_millis(offset));
-            let staying = world.staying();
-            let pick = staying[world.random.below(staying.len() as u64) as usize];
+    for seed in seeds(150) {
+        assert_each_fire_once(seed, |world, pick| {
             let (down, alone) = (world.random.below(500), world.random.below(500));
-            restart(&mut world, pick, down, alone);
-            world.run_for(500);
-        }
-        world.run_for(3_000);
-        let to = Timestamp::from_second(world.now.as_second() / 2 * 2 - 2).unwrap();
-        assert_eq!(world.interrupted, [], "seed {seed}");
-        for ((instant, item), count) in starts(&world, from, to) {
-            let told: Vec<_> = world.starts.iter().filter(|start| start.item == item).collect();
-            assert_eq!(
-                count,
-                1,
-                "seed {seed}: fire {instant} of item {item}:\n{}\n{:#?}",
-                lines(&told),
-                world.log
-            );
-        }
+            restart(world, pick, down, alone);
+        });
+    }
+}
+
+#[test]
+fn p5_every_fire_is_executed_once_while_streams_break_and_come_back() {
+    for seed in seeds(100) {
+        assert_each_fire_once(seed, |world, pick| {
+            let alone = world.random.below(500) as i64;
+            world.break_stream(pick);
+            world.run_for(alone);
+            world.come_back(pick);
+        });
     }
 }
 

@@ -44,6 +44,13 @@ impl World {
         node.life.results.extend(unanswered);
     }
 
+    /// The application's stream breaks, and nothing else.
+    pub fn break_stream(&mut self, index: usize) {
+        self.log.push(format!("{} the stream of {index} breaks", self.now));
+        self.nodes[index].life.alone = true;
+        self.nodes[index].results.push_back(Input::Detached);
+    }
+
     /// It is started again, and goes on with the session.
     pub fn start_sidecar(&mut self, index: usize) {
         self.log.push(format!("{} the sidecar of {index} is started", self.now));
