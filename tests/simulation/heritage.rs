@@ -251,7 +251,8 @@ fn assert_each_fire_once(seed: u64, what: impl Fn(&mut World, usize)) {
 
 #[test]
 fn p5_every_fire_is_executed_once_while_sidecars_are_killed_and_come_back() {
-    for seed in seeds(150) {
+    // The last one met a flag that was being written when the application came back.
+    for seed in seeds(60).chain([128]) {
         assert_each_fire_once(seed, |world, pick| {
             let (down, alone) = (world.random.below(500), world.random.below(500));
             restart(world, pick, down, alone);
@@ -261,7 +262,7 @@ fn p5_every_fire_is_executed_once_while_sidecars_are_killed_and_come_back() {
 
 #[test]
 fn p5_every_fire_is_executed_once_while_streams_break_and_come_back() {
-    for seed in seeds(100) {
+    for seed in seeds(40).chain([276]) {
         assert_each_fire_once(seed, |world, pick| {
             let alone = world.random.below(500) as i64;
             world.break_stream(pick);
@@ -273,7 +274,7 @@ fn p5_every_fire_is_executed_once_while_streams_break_and_come_back() {
 
 #[test]
 fn p1_p2_p3_p6_hold_while_sidecars_are_killed_and_others_come_and_go() {
-    for seed in seeds(40) {
+    for seed in seeds(30) {
         let mut world = World::new(seed, with_grace(seed % 2 == 1));
         world.duration_max_ms = 3_000;
         world.join();
