@@ -115,11 +115,12 @@ impl InstanceId {
 
     /// Whether it has the form of Java's, `{ipv4}@-@{pid}`: a bare number after the separator, which ours never have.
     pub fn is_java(&self) -> bool {
-        let unique = self.0.split_once(ID_SEPARATOR).map(|(_, unique)| unique);
-        unique.is_some_and(|unique| !unique.is_empty() && unique.bytes().all(|byte| byte.is_ascii_digit()))
+        self.unique()
+            .is_some_and(|unique| !unique.is_empty() && unique.bytes().all(|byte| byte.is_ascii_digit()))
     }
 
-    /// What follows the separator: an instance's name, if it was given one. `None`: there is no separator.
+    /// What distinguishes the instance from others on its server, the part after the separator: its name, if it was given
+    /// one. `None`: there is no separator.
     pub fn unique(&self) -> Option<&str> {
         self.0.split_once(ID_SEPARATOR).map(|(_, unique)| unique)
     }

@@ -30,8 +30,10 @@ use crate::registry::Registry;
 use crate::registry::embedded::{self, Embedded};
 use crate::registry::zookeeper::{Settings, SettingsError, ZooKeeper};
 use crate::runner::clock::Clock;
+use crate::runner::heirs::Former;
 use crate::runner::hub::{Hub, Shared};
 use crate::runner::lease::Lease;
+use crate::runner::memory::{FormerLife, Memory, MemoryError, Place};
 use crate::runner::session::{self, Current};
 use crate::tree::{Path, PathError};
 
@@ -52,6 +54,9 @@ pub enum StartError {
     /// The embedded registry's directory is unusable.
     #[error("cannot open the data directory: {0}")]
     DataDirectory(#[from] embedded::OpenError),
+    /// The state directory is unusable.
+    #[error("state directory: {0}")]
+    StateDirectory(#[from] MemoryError),
     /// The connect string is wrong.
     #[error("zookeeper: {0}")]
     ZooKeeper(#[from] SettingsError),
@@ -101,10 +106,10 @@ impl Sidecar {
         let (stop, stopped) = watch::channel(false);
         let (draining, drained) = watch::channel(false);
         let describe = registry.describe();
+        let (memory, life) = open_memory(&config, &describe)?;
+        let former = life.as_ref().map(|life| Former::new(life, namespace.clone()));
         let (lease, keeper) = Lease::new();
         let keeper = (keeper, config.lease_margin);
-        let session_task =
-            spawn(session::keep(registry, clock.clone(), current_sender, keeper, stopped.clone()));
         let shared = Shared {
             namespace,
             server_ip: config.instance_ip,
@@ -112,8 +117,15 @@ impl Sidecar {
             current: current.clone(),
             lease,
             slow_application_timeout: config.slow_application_timeout,
+            memory: memory.clone(),
         };
         let hub = Hub::new(shared.clone());
+        if let Some(life) = life {
+            hub.inherit(life);
+        }
+        let left = (memory, former);
+        let session_task =
+            spawn(session::keep(registry, clock.clone(), current_sender, keeper, left, stopped.clone()));
         let services = Services {
             participants: Participants::new(hub.clone(), files),
             assignments: Assignments::new(shared.clone()),
@@ -197,6 +209,21 @@ fn open_registry(config: &Config) -> Result<Arc<dyn Registry>, StartError> {
         request_timeout: config.request_timeout,
         digest: config.digest.as_ref().map(|digest| digest.reveal().to_owned()),
     })?))
+}
+
+/// What the former process has left, and what the next one is to know. Only sessions with ZooKeeper outlive a process.
+fn open_memory(config: &Config, registry: &str) -> Result<(Memory, Option<FormerLife>), MemoryError> {
+    match &config.state_dir {
+        Some(folder) if config.zookeeper.is_some() => {
+            let (registry, namespace) = (registry.to_owned(), config.namespace.clone());
+            Memory::open(folder, Place { registry, namespace, instance_ip: config.instance_ip })
+        }
+        Some(_) => {
+            warn!("the state directory has no effect: the embedded registry ends with its process");
+            Ok((Memory::none(), None))
+        }
+        None => Ok((Memory::none(), None)),
+    }
 }
 
 fn load_job_files(config: &Config) -> Result<BTreeMap<JobName, Arc<JobConfiguration>>, StartError> {

@@ -230,6 +230,11 @@ fn after(now: Timestamp, remaining: Duration) -> Timestamp {
     now.checked_add(remaining).unwrap_or(Timestamp::MAX)
 }
 
+/// An instant of a message; `None`: it is out of range.
+pub(super) fn instant(timestamp: &prost_types::Timestamp) -> Option<Timestamp> {
+    Timestamp::new(timestamp.seconds, timestamp.nanos).ok().filter(|_| timestamp.nanos >= 0)
+}
+
 pub(super) fn timestamp(instant: Timestamp) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: instant.as_second(), nanos: instant.subsec_nanosecond() }
 }

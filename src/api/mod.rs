@@ -4,6 +4,7 @@ pub mod assignment;
 pub mod convert;
 pub mod event;
 pub mod job;
+mod open_executions;
 pub mod participant;
 pub mod refusals;
 pub mod server;

@@ -23,7 +23,7 @@ use crate::runner::hub::{Attach, Hub};
 use crate::runner::participant::Outlet;
 
 use super::convert::{self, InvalidRequest};
-use super::{event, status};
+use super::{event, open_executions, status};
 
 /// Results in one report, at most: one for each item of the largest job.
 const RESULTS_MAX: usize = 10_000;
@@ -47,7 +47,7 @@ impl Participants {
         Self { hub, files: Arc::new(files) }
     }
 
-    fn read_attach(&self, request: proto::AttachRequest) -> Result<Attach, InvalidRequest> {
+    fn read_attach(&self, mut request: proto::AttachRequest) -> Result<Attach, InvalidRequest> {
         let mut errors = Vec::new();
         check_application_id(&request.application_id, &mut errors);
         if request.client.len() > CLIENT_MAX {
@@ -55,6 +55,7 @@ impl Participants {
         }
         let profile = read_profile(&request, &mut errors);
         let name = read_name(&request.instance_name, &mut errors);
+        let open = open_executions::read(std::mem::take(&mut request.open_executions), &mut errors);
         let checked = match &request.configuration {
             Some(message) => convert::job_from_proto(&request.job_name, message, schedule_check())
                 .map(|checked| (Some(Arc::new(checked.configuration)), checked.job_class)),
@@ -79,6 +80,7 @@ impl Participants {
             name,
             application_id: request.application_id,
             client: request.client,
+            open,
         })
     }
 }

@@ -35,6 +35,8 @@ pub struct Config {
     pub digest: Option<Digest>,
     /// Where the embedded registry keeps its nodes; never set together with `zookeeper`. Default: in memory only.
     pub data_dir: Option<PathBuf>,
+    /// Where the ZooKeeper session is kept for the next process. Default: nowhere.
+    pub state_dir: Option<PathBuf>,
     /// Where job configurations are. Default: nowhere.
     pub jobs_dir: Option<PathBuf>,
     /// The server's address in instance ids. Default: that of the first interface that is up and not loopback, else
@@ -222,6 +224,7 @@ impl Reader<'_> {
         let namespace = self.required(&settings::NAMESPACE, value::namespace);
         let digest = self.optional(&settings::DIGEST, value::digest);
         let data_dir = self.optional(&settings::DATA_DIR, value::directory);
+        let state_dir = self.optional(&settings::STATE_DIR, value::directory);
         let jobs_dir = self.optional(&settings::JOBS_DIR, value::directory);
         let instance_ip = self.required(&settings::INSTANCE_IP, value::instance_ip);
         let session_timeout = self.duration(&settings::SESSION_TIMEOUT, &value::SESSION);
@@ -246,6 +249,7 @@ impl Reader<'_> {
             namespace: namespace?,
             digest: digest?,
             data_dir: data_dir?,
+            state_dir: state_dir?,
             jobs_dir: jobs_dir?,
             instance_ip: instance_ip?,
             session_timeout: session_timeout?,

@@ -79,6 +79,8 @@ settings! {
         "With which user and password to authenticate to ZooKeeper. Prefer the file or the variable: others can read flags.";
     DATA_DIR = "data_dir", "data-dir", "SIDEKEEPER_DATA_DIR", "DIRECTORY", Default::Absent("nothing outlives the process"), =>
         "Where the embedded registry keeps its nodes. Not together with `zookeeper`.";
+    STATE_DIR = "state_dir", "state-dir", "SIDEKEEPER_STATE_DIR", "DIRECTORY", Default::Absent("a restart begins anew"), =>
+        "Where to keep the ZooKeeper session, so that a sidecar that is killed and back within it goes on where it was, for jobs with `sidekeeper.grace`. One sidecar's alone.";
     JOBS_DIR = "jobs_dir", "jobs-dir", "SIDEKEEPER_JOBS_DIR", "DIRECTORY", Default::Absent("no job files"), =>
         "A directory of job configurations, which applications can attach to by name.";
     INSTANCE_IP = "instance_ip", "instance-ip", "SIDEKEEPER_INSTANCE_IP", "IPV4", Default::Detected("the first interface that is up and not loopback"), =>

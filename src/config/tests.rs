@@ -57,6 +57,7 @@ fn without_any_source_the_defaults_hold() {
             namespace: "sidekeeper",
             digest: None,
             data_dir: None,
+            state_dir: None,
             jobs_dir: None,
             instance_ip: 10.0.0.7,
             session_timeout: 30s,
@@ -118,7 +119,7 @@ fn everything_that_is_wrong_is_told_at_once() {
             the configuration has 9 problems:
               drain_timeout in FILE = `25`: allowed: a string, in quotes
               listen in FILE = `[1]`: allowed: a string, or an array of strings
-              namspace in FILE: there is no such setting; allowed: listen, zookeeper, namespace, digest, data_dir, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
+              namspace in FILE: there is no such setting; allowed: listen, zookeeper, namespace, digest, data_dir, state_dir, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
               --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS and a token, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`
               --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`
               --digest = `***`: allowed: a user, a colon and a password
@@ -208,6 +209,7 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
         namespace = "sidekeeper" # default
         digest = "***" # SIDEKEEPER_DIGEST
         # data_dir is not set: nothing outlives the process
+        # state_dir is not set: a restart begins anew
         jobs_dir = '/jobs "x"' # SIDEKEEPER_JOBS_DIR
         instance_ip = "10.0.0.7" # --instance-ip
         session_timeout = "30s" # default

@@ -32,6 +32,11 @@ impl Limit {
         self.at.map(|at| at.saturating_sub(now))
     }
 
+    /// It was told to stop, and has to be reported until then.
+    pub(super) fn told_to_stop(at: Duration, reason: CancelReason) -> Self {
+        Self { at: Some(at), cancelled: Some(reason) }
+    }
+
     /// It may go on until then.
     pub(super) fn until(at: Option<Duration>) -> Self {
         Self { at, cancelled: None }

@@ -87,6 +87,8 @@ pub(super) struct Executions {
     /// The highest token told for each item. Executions that are not monitored have the assignment's, which is older
     /// than those of executions that were monitored before.
     tokens: BTreeMap<Item, FencingToken>,
+    /// The ids of executions that a former process has told, in both directions. As many as it had open.
+    inherited: (BTreeMap<u64, String>, BTreeMap<String, u64>),
     pub(super) suspicious: bool,
     pub(super) investigated: Option<Duration>,
 }
@@ -107,6 +109,7 @@ impl Executions {
             reported: Vec::new(),
             completing: Vec::new(),
             tokens: BTreeMap::new(),
+            inherited: Default::default(),
             suspicious: false,
             investigated: None,
         }
@@ -140,7 +143,7 @@ impl Executions {
     }
 
     /// Opens an execution, and gives its id.
-    fn open(&mut self, item: Item, planned: Planned, limit: Limit) -> String {
+    pub(super) fn open(&mut self, item: Item, planned: Planned, limit: Limit) -> String {
         self.last_number += 1;
         let number = self.last_number;
         let taken_over = planned.is_first_of(Source::Failover);
@@ -153,11 +156,27 @@ impl Executions {
     }
 
     pub(super) fn id(&self, number: u64) -> String {
-        format!("{}-{number}", self.prefix)
+        let inherited = self.inherited.0.get(&number).cloned();
+        inherited.unwrap_or_else(|| format!("{}-{number}", self.prefix))
+    }
+
+    /// Gives an execution the id that a former process has told.
+    pub(super) fn call(&mut self, number: u64, id: String) {
+        self.inherited.0.insert(number, id.clone());
+        self.inherited.1.insert(id, number);
+    }
+
+    /// Notes the highest token told for an item.
+    pub(super) fn raise_token(&mut self, item: Item, token: FencingToken) {
+        let highest = self.tokens.entry(item).or_insert(token);
+        *highest = token.max(*highest);
     }
 
     /// The number in an execution id of ours that was given out.
     pub(super) fn number(&self, id: &str) -> Option<u64> {
+        if let Some(inherited) = self.inherited.1.get(id) {
+            return Some(*inherited);
+        }
         let number = id.strip_prefix(&*self.prefix)?.strip_prefix('-')?.parse().ok()?;
         (1..=self.last_number).contains(&number).then_some(number)
     }

@@ -94,6 +94,11 @@ impl Fires {
         self.next
     }
 
+    /// The schedule of a participant that follows another one, which was there until then or longer.
+    pub(super) fn since(since: Timestamp) -> Self {
+        Self { last_seen: Some(since), begin: Some(since), reschedule: true, ..Self::default() }
+    }
+
     /// Notes when the participant came to be.
     pub(super) fn begin(&mut self, now: Timestamp) {
         if self.last_seen.is_none() {

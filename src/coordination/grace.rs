@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use super::effect::{CompletionStatus, EndReason, Event, Execute, Source};
 use super::execution::State;
+use super::heritage::Return;
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
 use super::trigger::Trigger;
 
 impl Participant {
     /// How long the instance may stay without its application. Zero: not at all.
-    fn grace(&self) -> Duration {
+    pub(super) fn grace(&self) -> Duration {
         let grace = self.settings.as_ref().map(|settings| settings.grace);
         // Without an id of its application no stream can be known as the next one.
         grace.filter(|_| self.request.resumable).unwrap_or_default()
@@ -24,6 +25,9 @@ impl Participant {
 
     /// Whether another stream of the application may take this participant over.
     pub fn may_resume(&self) -> bool {
+        if self.is_heir() {
+            return true;
+        }
         let session = match self.session {
             Session::Connected(id) | Session::Suspended(id) => Some(id),
             Session::None => None,
@@ -35,6 +39,9 @@ impl Participant {
 
     /// The application's stream has broken.
     pub(super) fn detach(&mut self, now: Now) {
+        if self.misses_again() {
+            return;
+        }
         if !self.may_resume() {
             self.leave(EndReason::Detached);
             return;
@@ -57,7 +64,10 @@ impl Participant {
     }
 
     /// The application has a stream again.
-    pub(super) fn reattach(&mut self) {
+    pub(super) fn reattach(&mut self, back: Return) {
+        if self.welcome(back).is_none() {
+            return;
+        }
         if self.may_resume() {
             self.phase = Phase::Away { until: None };
         } else {
@@ -69,6 +79,10 @@ impl Participant {
     /// Ends the absence: with everything if the application is back, by leaving if its time is over.
     pub(super) fn mind_grace(&mut self, now: Now) {
         let Phase::Away { until } = self.phase else { return };
+        if self.is_heir() {
+            self.mind_heritage(now);
+            return;
+        }
         let is_over = until.is_some_and(|until| now.mono >= until);
         if is_over {
             // Its items have waited for it; a name is not waited for once more.
@@ -79,6 +93,7 @@ impl Participant {
         } else if until.is_none() && self.is_registered() {
             self.phase = Phase::Active;
             self.told.renew();
+            self.lease.tell_again();
         }
     }
 

@@ -12,6 +12,7 @@ use crate::tree::CommitResult;
 use crate::tree::{SessionId, WatchEvent};
 
 use super::effect::CommitId;
+use super::heritage::Return;
 use super::ledger::LedgerEntry;
 use super::progress::Checkpoint;
 
@@ -116,7 +117,7 @@ pub enum Input {
     /// The application's stream has broken: it is gone, or will be back.
     Detached,
     /// The application has a stream again, before its participant has left.
-    Reattached,
+    Reattached(Box<Return>),
     /// The application is gone for good: it said so, or another participant takes this one's place.
     Left,
     /// Whoever leaves next does not come back under its name: nothing is to be kept for it.

@@ -54,6 +54,11 @@ impl Lease {
         self.tell_at
     }
 
+    /// Another stream has been told nothing yet.
+    pub(super) fn tell_again(&mut self) {
+        (self.told, self.tell_at) = (None, None);
+    }
+
     /// Takes note that the application is told now how long it lasts; gives that.
     pub(super) fn tell(&mut self, now: Duration) -> Option<Duration> {
         let remaining = self.remaining(now);

@@ -149,7 +149,7 @@ impl Ledger {
 }
 
 impl Participant {
-    fn keeps_ledger(&self) -> bool {
+    pub(super) fn keeps_ledger(&self) -> bool {
         self.settings.as_ref().is_some_and(|settings| settings.configuration.monitor_execution)
     }
 

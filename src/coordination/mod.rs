@@ -5,14 +5,15 @@
 //! in flight is state too, so a second look asks for nothing twice.
 //!
 //! The decisions, in the order in which each step takes them:
-//! `lease` (is our session alive?), [`registration`] (are we an instance?), `names` (who has a name?), [`assignment`] (what is the application to
-//! know?), [`election`] (who leads?), `crash` (who is gone?), `absence` (who is away for a while?), [`sharding`] (who owns what?), [`handoff`] (which items are
-//! to change hands, and when?), `nudge` (whom has a Java leader forgotten?), `failover` (what did they leave unfinished?),
+//! `lease` (is our session alive?), [`registration`] (are we an instance?), `names` (who has a name?), [`assignment`]
+//! (what is the application to know?), [`election`] (who leads?), `crash` (who is gone?), `absence` (who is away for a
+//! while?), [`sharding`] (who owns what?), [`handoff`] (which items are to change hands, and when?), `nudge` (whom has a
+//! Java leader forgotten?), `failover` (what did they leave unfinished?),
 //! [`ledger`] (what has been started?), [`fire`] (what is due?), `misfire` (what was missed?), `relay` (whose turn is
 //! it?), `trigger` (what was asked for?), `retry` (what is tried again?), `guarantee` (who acts for all?), [`execution`]
 //! (what starts?), `clock_check` (is our clock right?), [`progress`] (how far is it?), [`completion`] (what has ended?),
-//! `deadline` (what has run for too long?), `grace` (what if the application's stream breaks?), [`departure`] (how do we
-//! leave?).
+//! `deadline` (what has run for too long?), `grace` (what if the application's stream breaks?), [`heritage`] (what if
+//! the sidecar's process does?), [`departure`] (how do we leave?).
 
 mod absence;
 pub mod assignment;
@@ -33,6 +34,7 @@ mod gate;
 mod grace;
 mod guarantee;
 pub mod handoff;
+pub mod heritage;
 pub mod input;
 mod lease;
 pub mod ledger;

@@ -28,6 +28,7 @@ use super::fire::Fires;
 use super::fleet::{FleetView, Profile};
 use super::guarantee::Guarantee;
 use super::handoff::Handoff;
+use super::heritage::Heritage;
 use super::input::{Input, Now, Ticket};
 use super::lease::Lease;
 use super::ledger::Ledger;
@@ -160,6 +161,7 @@ pub struct Participant {
     pub(super) retries: Retries,
     pub(super) checkpoints: Checkpoints,
     pub(super) clock_check: ClockCheck,
+    pub(super) heritage: Option<Heritage>,
     /// What this step has asked for so far.
     pub(super) effects: Vec<Effect>,
 }
@@ -204,6 +206,7 @@ impl Participant {
             retries: Retries::default(),
             checkpoints: Checkpoints::default(),
             clock_check: ClockCheck::default(),
+            heritage: None,
             effects: Vec::new(),
         }
     }
@@ -345,7 +348,7 @@ impl Participant {
             Input::Cancel(ticket, items) => self.cancel_by_operator(ticket, items.as_ref()),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
             Input::Detached => self.detach(now),
-            Input::Reattached => self.reattach(),
+            Input::Reattached(back) => self.reattach(*back),
             Input::Left => self.leave(EndReason::Detached),
             Input::ForGood => self.names.leaves_for_good(),
             Input::Drain { deadline } => self.drain(now, deadline),
@@ -377,6 +380,7 @@ impl Participant {
         self.trigger = Trigger::default();
         self.clock_check.forget();
         self.guarantee.forget();
+        self.lose_heritage();
         self.cancel_executions(CancelReason::LeaseLost);
         self.tell_session_lost();
         if let Phase::Leaving(reason) = &self.phase {

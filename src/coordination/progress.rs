@@ -221,9 +221,8 @@ impl Participant {
         }
         if !self.checkpoints.listed {
             let pausing = self.checkpoints.retry_at.is_some_and(|at| now.mono < at);
-            if !self.checkpoints.listing && !pausing {
-                self.checkpoints.listing = true;
-                self.effects.push(Effect::ListCheckpoints);
+            if !pausing {
+                self.look_for_checkpoints();
             }
             return;
         }
@@ -251,6 +250,14 @@ impl Participant {
             true => Operation::set(paths.checkpoint(item), checkpoint.write()),
             false => Operation::create(paths.checkpoint(item), NodeKind::Persistent, checkpoint.write()),
         });
+    }
+
+    /// Has the folder listed: what a former process has written is to be deleted with its execution.
+    pub(super) fn look_for_checkpoints(&mut self) {
+        if !self.checkpoints.listed && !self.checkpoints.listing {
+            self.checkpoints.listing = true;
+            self.effects.push(Effect::ListCheckpoints);
+        }
     }
 
     /// The folder was listed.

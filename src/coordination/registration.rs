@@ -93,7 +93,7 @@ impl Participant {
     }
 
     /// Why we may not become an instance.
-    fn objection(&self) -> Option<EndReason> {
+    pub(super) fn objection(&self) -> Option<EndReason> {
         if let (Some(given), Some(found)) = (&self.request.class, self.view.class())
             && !found.trim().is_empty()
             && given != found
@@ -108,7 +108,7 @@ impl Participant {
     }
 
     /// The configuration that we have to write, if any.
-    fn configuration_to_write(&self) -> Option<Arc<JobConfiguration>> {
+    pub(super) fn configuration_to_write(&self) -> Option<Arc<JobConfiguration>> {
         let ours = self.request.configuration.as_ref()?;
         let overwrite = ours.overwrite && !self.overwritten;
         let write = match self.view.config() {

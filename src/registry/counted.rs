@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
-use super::{CommitError, DataFilter, Error, Registry, Session, SessionState, Watch};
+use super::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch};
 use crate::tree::{Node, NodeKind, OperationResult, Path, SessionId, Transaction};
 
 /// A registry and what was asked of it, over all its sessions. Clones share the counts.
@@ -95,6 +95,16 @@ impl Registry for Counted {
         })
     }
 
+    fn reopen<'a>(&'a self, key: &'a SessionKey) -> BoxFuture<'a, Result<Option<Arc<dyn Session>>, Error>> {
+        Box::pin(async move {
+            let Some(session) = self.registry.reopen(key).await? else { return Ok(None) };
+            self.counts.sessions.fetch_add(1, Ordering::Relaxed);
+            let session: Arc<dyn Session> =
+                Arc::new(CountedSession { session, counts: Arc::clone(&self.counts) });
+            Ok(Some(session))
+        })
+    }
+
     fn describe(&self) -> String {
         self.registry.describe()
     }
@@ -107,6 +117,10 @@ impl Session for CountedSession {
 
     fn timeout(&self) -> Duration {
         self.session.timeout()
+    }
+
+    fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
+        self.session.key()
     }
 
     fn state(&self) -> watch::Receiver<SessionState> {

@@ -14,6 +14,7 @@ pub mod latch;
 mod queue;
 pub mod zookeeper;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,11 +41,33 @@ pub enum SessionState {
 /// time and under the registry's lock: it must be quick and must not ask the registry.
 pub type DataFilter = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
 
+/// What another process needs to go on with a session. Whoever has it can take the session over.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SessionKey {
+    /// The session.
+    pub id: SessionId,
+    /// What proves that it is ours. Never shown.
+    pub password: Vec<u8>,
+    /// The timeout that the registry granted.
+    pub timeout: Duration,
+}
+
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionKey").field("id", &self.id).field("timeout", &self.timeout).finish()
+    }
+}
+
 /// Opens sessions.
 pub trait Registry: Send + Sync + 'static {
     /// Opens a session. Bounded in time by the implementation's connection timeout; fails with
     /// [`Error::Unreachable`].
     fn open(&self) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>>;
+
+    /// Goes on with a session that a process before this one has opened, and serves no more: its ephemeral nodes stay.
+    /// `None`: it is over, or of a kind that ends with its process. Bounded in time as [`Self::open`]; fails with
+    /// [`Error::Unreachable`], and can then be tried again.
+    fn reopen<'a>(&'a self, key: &'a SessionKey) -> BoxFuture<'a, Result<Option<Arc<dyn Session>>, Error>>;
 
     /// Where the registry is, in words, for logs: `zookeeper 127.0.0.1:2181`, `embedded`.
     fn describe(&self) -> String;
@@ -70,6 +93,9 @@ pub trait Session: Send + Sync + 'static {
 
     /// The timeout that the registry granted: it ends the session when it has not heard from it for so long.
     fn timeout(&self) -> Duration;
+
+    /// What a later process of ours needs to go on with it. `None`: it ends with this process, or nobody can say.
+    fn key(&self) -> BoxFuture<'_, Option<SessionKey>>;
 
     /// The session's state, now and later.
     fn state(&self) -> watch::Receiver<SessionState>;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::coordination::effect::Answer;
+use crate::coordination::heritage::Return;
 use crate::coordination::input::{ExecutionResult, ProgressReport};
 use crate::job::{Generation, Item};
 
@@ -36,6 +37,8 @@ pub enum Command {
     Replace {
         /// Whether it asks for the same.
         same: bool,
+        /// What it asks for, and what it says it has open.
+        back: Box<Return>,
         /// Takes what the other stream is to read; `None`: it needs a participant of its own.
         outlet: oneshot::Sender<Option<Outlet>>,
     },

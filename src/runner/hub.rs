@@ -13,6 +13,7 @@ use tracing::Instrument;
 
 use crate::coordination::effect::{Answer, Cancelled, Refusal};
 use crate::coordination::fleet::Profile;
+use crate::coordination::heritage::OpenExecution;
 use crate::coordination::input::{ExecutionResult, ProgressReport};
 use crate::coordination::participant::{Identity, Participant, Request, Wakeup};
 use crate::elasticjob::path::JobPaths;
@@ -23,6 +24,7 @@ use crate::tree::Path;
 use super::clock::Clock;
 use super::command::{Command, Handle};
 use super::lease::Lease;
+use super::memory::{Member, Memory};
 use super::participant::{Outlet, Runner};
 use super::session::Current;
 
@@ -51,6 +53,20 @@ pub struct Attach {
     pub application_id: String,
     /// The client library, for the log.
     pub client: String,
+    /// What the application says it has open, from an earlier stream.
+    pub open: Vec<OpenExecution>,
+}
+
+impl Attach {
+    /// What its participant is to know.
+    pub(super) fn request(&self) -> Request {
+        Request {
+            configuration: self.configuration.clone(),
+            class: self.class.clone(),
+            profile: self.profile.clone(),
+            resumable: !self.application_id.is_empty(),
+        }
+    }
 }
 
 /// Why a stream was refused.
@@ -157,6 +173,8 @@ pub struct Shared {
     pub lease: Lease,
     /// How long an application may leave its stream unread.
     pub slow_application_timeout: Duration,
+    /// What the next process is to know.
+    pub memory: Memory,
 }
 
 pub(super) struct Attachment {
@@ -169,6 +187,8 @@ pub(super) struct Attachment {
     pub(super) name: Option<InstanceName>,
     /// What distinguishes the participant, whose attachment's id changes with each stream that takes it over.
     execution_prefix: String,
+    /// Whether it is a former process's, whose application is not back yet.
+    pub(super) inherited: bool,
     pub(super) handle: Handle,
 }
 
@@ -176,7 +196,7 @@ pub(super) struct Attachment {
 pub(super) struct Inner {
     pub(super) attachments: BTreeMap<String, Attachment>,
     /// What makes an application's instance ids unique, and how many streams use it.
-    uniques: BTreeMap<String, String>,
+    pub(super) uniques: BTreeMap<String, String>,
     pub(super) draining: bool,
 }
 
@@ -211,8 +231,6 @@ impl Hub {
         if let Some(resumed) = self.replace_predecessor(&attach).await? {
             return Ok(resumed);
         }
-        let attachment_id = self.shared.clock.unguessable();
-        let execution_prefix: String = self.shared.clock.unguessable().chars().take(16).collect();
         let mut inner = self.lock();
         inner.admit(&attach)?;
         let instance = match &attach.name {
@@ -222,25 +240,36 @@ impl Hub {
                 InstanceId::new(self.shared.server_ip, &unique)
             }
         };
+        let core = |identity| Participant::new(identity, attach.request());
+        Ok(self.begin(&mut inner, instance, &attach, false, core))
+    }
+
+    /// Starts a participant. Gives the attachment's id and what its application is to read.
+    pub(super) fn begin(
+        &self,
+        inner: &mut Inner,
+        instance: InstanceId,
+        attach: &Attach,
+        inherited: bool,
+        core: impl FnOnce(Identity) -> Participant,
+    ) -> (String, Outlet) {
+        let attachment_id = self.shared.clock.unguessable();
+        let execution_prefix: String = self.shared.clock.unguessable().chars().take(16).collect();
         let identity = Identity {
             job: attach.job.clone(),
-            instance,
+            instance: instance.clone(),
             name: attach.name.clone(),
             server_ip: self.shared.server_ip,
             paths: JobPaths::new(&self.shared.namespace, &attach.job),
             execution_prefix: execution_prefix.clone(),
         };
-        let request = Request {
-            configuration: attach.configuration.clone(),
-            class: attach.class.clone(),
-            profile: attach.profile.clone(),
-            resumable: !attach.application_id.is_empty(),
-        };
-        let span = tracing::info_span!("job", job.name = %attach.job, instance.id = %identity.instance);
-        span.in_scope(|| tracing::info!(client = attach.client, "attached"));
-        let instance = identity.instance.clone();
+        let span = tracing::info_span!("job", job.name = %attach.job, instance.id = %instance);
+        span.in_scope(|| match inherited {
+            true => tracing::info!("a former process has left this instance; waiting for its application"),
+            false => tracing::info!(client = attach.client, "attached"),
+        });
         let (runner, handle, outlet) = Runner::new(
-            Participant::new(identity.clone(), request),
+            core(identity.clone()),
             identity,
             self.shared.namespace.clone(),
             self.shared.clock.clone(),
@@ -248,30 +277,43 @@ impl Hub {
             self.shared.slow_application_timeout,
         );
         let attachment = Attachment {
-            job: attach.job,
-            instance,
-            application_id: attach.application_id,
-            configuration: attach.configuration,
-            class: attach.class,
-            profile: attach.profile,
-            name: attach.name,
+            job: attach.job.clone(),
+            instance: instance.clone(),
+            application_id: attach.application_id.clone(),
+            configuration: attach.configuration.clone(),
+            class: attach.class.clone(),
+            profile: attach.profile.clone(),
+            name: attach.name.clone(),
             execution_prefix: execution_prefix.clone(),
+            inherited,
             handle,
         };
         inner.attachments.insert(attachment_id.clone(), attachment);
         self.count.send_replace(inner.attachments.len());
-        drop(inner);
+        let member = Member {
+            job: attach.job.clone(),
+            instance,
+            name: attach.name.clone(),
+            application_id: attach.application_id.clone(),
+            profile: attach.profile.clone(),
+            since: self.shared.clock.now().wall,
+        };
         let hub = self.clone();
         let task = async move {
+            if !inherited {
+                // Before it has a node.
+                hub.shared.memory.joins(&execution_prefix, member).await;
+            }
             runner.run().await;
             hub.remove(&execution_prefix);
+            hub.shared.memory.has_left(&execution_prefix).await;
         };
         #[expect(
             clippy::disallowed_methods,
             reason = "the participant's task; it ends with the stream or the drain"
         )]
         tokio::spawn(task.instrument(span));
-        Ok((attachment_id, outlet))
+        (attachment_id, outlet)
     }
 
     /// Forgets a participant that is over.

@@ -4,18 +4,21 @@
 //! runs one participant for each attached application stream; [`observer`] follows a job for those who only look;
 //! [`operator`] carries out what they command; [`hub`] knows who is attached, [`drain`] has all of them leave;
 //! [`command`] lists what callers can ask of a participant; `watching` opens their watches, `waiting` waits for the rest
-//! of what happens to them; `succession` hands one from a stream to the next; [`clock`] is the only reader of clocks and
+//! of what happens to them; `succession` hands one from a stream to the next; [`memory`] is what the next process of this
+//! sidecar finds if this one is killed, `heirs` what it makes of that; [`clock`] is the only reader of clocks and
 //! entropy.
 
 pub mod clock;
 pub mod command;
 mod commits;
 pub mod drain;
+pub mod heirs;
 mod held_latch;
 pub mod hub;
 mod latched;
 pub mod lease;
 pub mod ledger;
+pub mod memory;
 mod news;
 pub mod observer;
 pub mod operator;

@@ -359,10 +359,10 @@ impl Runner {
                 inputs.extend(for_good.then_some(Input::ForGood));
                 inputs.push(Input::Drain { deadline });
             }
-            Command::Replace { same, outlet } => {
+            Command::Replace { same, back, outlet } => {
                 let resumed = (same && self.core.may_resume()).then(|| self.replace_outlet());
                 if resumed.is_some() {
-                    inputs.push(Input::Reattached);
+                    inputs.push(Input::Reattached(back));
                 } else {
                     let _ = self.end.set(StreamEnd::Replaced);
                     inputs.push(Input::Left);
@@ -372,7 +372,8 @@ impl Runner {
             }
             Command::Yield { leaves } => {
                 let leaving = inputs.iter().any(|input| matches!(input, Input::Left));
-                let gone = self.outbox.is_none() || leaving || self.core.is_leaving();
+                let alone = self.outbox.is_none() && self.core.may_yield();
+                let gone = alone || leaving || self.core.is_leaving();
                 inputs.extend(gone.then_some(Input::Left));
                 // A caller that has gone away looks again when it comes back.
                 let _ = leaves.send(gone);

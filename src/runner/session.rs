@@ -8,10 +8,12 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::coordination::participant::Wakeup;
-use crate::registry::{Registry, Session, SessionState};
+use crate::registry::{Error, Registry, Session, SessionState};
 
 use super::clock::Clock;
+use super::heirs::Former;
 use super::lease::Keeper;
+use super::memory::Memory;
 
 /// The first pause after a failed attempt.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -28,12 +30,14 @@ pub async fn becomes<T: PartialEq>(receiver: &mut watch::Receiver<T>, value: T) 
     let _ = receiver.wait_for(|now| *now == value).await;
 }
 
-/// Keeps a session until `stop` is true, then closes it. `lease`: what proves it alive, and the safety margin.
+/// Keeps a session until `stop` is true, then closes it; the first is the former process's, if there is one and it
+/// lives. `lease`: what proves it alive, and the safety margin.
 pub async fn keep(
     registry: Arc<dyn Registry>,
     clock: Clock,
     current: watch::Sender<Option<Arc<dyn Session>>>,
     mut lease: (Keeper, Option<Duration>),
+    (memory, mut former): (Memory, Option<Former>),
     mut stop: watch::Receiver<bool>,
 ) {
     let mut pause = PAUSE_MIN;
@@ -41,12 +45,15 @@ pub async fn keep(
         let opened = tokio::select! {
             biased;
             () = becomes(&mut stop, true) => return,
-            opened = registry.open() => opened,
+            opened = open(&*registry, &mut former) => opened,
         };
         match opened {
             Ok(session) => {
                 pause = PAUSE_MIN;
                 info!(session = %session.id(), timeout = ?session.timeout(), registry = registry.describe(), "session opened");
+                if memory.is_kept() {
+                    memory.session(session.key().await).await;
+                }
                 let mut state = session.state();
                 current.send_replace(Some(Arc::clone(&session)));
                 let (keeper, margin) = &mut lease;
@@ -59,8 +66,10 @@ pub async fn keep(
                 current.send_replace(None);
                 if stopping {
                     session.close().await;
+                    memory.session(None).await;
                     return;
                 }
+                memory.session(None).await;
                 warn!(session = %session.id(), "session lost");
                 // The server may still have it: then others wait less for what it held.
                 let farewell = Wakeup { wall: None, mono: Some(clock.now().mono.saturating_add(FAREWELL)) };
@@ -81,4 +90,29 @@ pub async fn keep(
             }
         }
     }
+}
+
+/// Goes on with the former process's session, or opens one.
+async fn open(registry: &dyn Registry, former: &mut Option<Former>) -> Result<Arc<dyn Session>, Error> {
+    let Some(life) = former.as_ref() else { return registry.open().await };
+    let session = registry.reopen(life.key()).await?;
+    match &session {
+        Some(session) => info!(session = %session.id(), "going on with the session of the former process"),
+        None => info!(session = %life.key().id, "the session of the former process is over"),
+    }
+    if let Some(session) = session {
+        match life.clear_latches(&session).await {
+            Ok(()) => {
+                *former = None;
+                return Ok(session);
+            }
+            Err(error) => {
+                // They would be in everybody's way for as long as the session lives.
+                warn!(%error, "the former process's latches cannot be removed; its session is given up");
+                session.close().await;
+            }
+        }
+    }
+    *former = None;
+    registry.open().await
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::coordination::heritage::Return;
 use crate::coordination::participant::Wakeup;
 
 use super::command::Command;
@@ -34,17 +35,20 @@ impl Hub {
             attachments
                 .find(|(_, other)| other.job == attach.job && other.application_id == attach.application_id)
                 .map(|(id, other)| {
-                    let same = other.configuration == attach.configuration
-                        && other.class == attach.class
-                        && other.name == attach.name
-                        && other.profile == attach.profile;
+                    // What the former process's application asked for, its participant finds in the registry.
+                    let same = other.name == attach.name
+                        && (other.inherited
+                            || (other.configuration == attach.configuration
+                                && other.class == attach.class
+                                && other.profile == attach.profile));
                     (id.clone(), same, other.handle.clone())
                 })
         };
         let Some((id, same, mut handle)) = predecessor else { return Ok(None) };
         let (sender, outlet) = oneshot::channel();
         // If it has ended meanwhile, that is as good.
-        let _ = handle.commands.send(Command::Replace { same, outlet: sender }).await;
+        let back = Box::new(Return { request: attach.request(), open: attach.open.clone() });
+        let _ = handle.commands.send(Command::Replace { same, back, outlet: sender }).await;
         let deadline = self.shared().clock.now().mono.saturating_add(PREDECESSOR_LEAVES);
         let over = async {
             if let Ok(Some(outlet)) = outlet.await {
@@ -55,7 +59,7 @@ impl Hub {
             None
         };
         tokio::select! {
-            outlet = over => Ok(outlet.map(|outlet| (self.rename(&id), outlet))),
+            outlet = over => Ok(outlet.map(|outlet| (self.rename(&id, attach), outlet))),
             () = self.shared().clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }) => {
                 Err(AttachError::PredecessorStays(attach.job.clone()))
             }
@@ -91,11 +95,16 @@ impl Hub {
     }
 
     /// Gives an attachment another id, under which it is called from now on.
-    fn rename(&self, attachment_id: &str) -> String {
+    fn rename(&self, attachment_id: &str, attach: &Attach) -> String {
         let new = self.shared().clock.unguessable();
         let mut inner = self.lock();
         // One that has ended in this moment ends the new stream, too.
-        if let Some(attachment) = inner.attachments.remove(attachment_id) {
+        if let Some(mut attachment) = inner.attachments.remove(attachment_id) {
+            if std::mem::take(&mut attachment.inherited) {
+                attachment.configuration.clone_from(&attach.configuration);
+                attachment.class.clone_from(&attach.class);
+                attachment.profile.clone_from(&attach.profile);
+            }
             tracing::info!(job.name = %attachment.job, instance.id = %attachment.instance, "attached again");
             inner.attachments.insert(new.clone(), attachment);
         }

@@ -156,6 +156,46 @@ async fn all_that_is_wrong_with_a_request_is_told_at_once() {
 }
 
 #[tokio::test]
+async fn what_an_application_claims_to_have_open_is_refused_by_its_field() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let good = || proto::OpenExecution {
+        execution_id: "of-another-process".to_owned(),
+        fencing_token: 7,
+        scheduled_time: Some(prost_types::Timestamp { seconds: 1_700_000_000, nanos: 0 }),
+        source: proto::ExecutionSource::Trigger.into(),
+        ..Default::default()
+    };
+    let claiming = |open_executions| proto::AttachRequest { open_executions, ..request(job(3)) };
+    let never = Some(prost_types::Timestamp { seconds: i64::MAX, nanos: -1 });
+    let cases = [
+        (proto::OpenExecution { execution_id: String::new(), ..good() }, "execution_id", "1 to 128 bytes"),
+        (proto::OpenExecution { execution_id: "x".repeat(129), ..good() }, "execution_id", "1 to 128 bytes"),
+        (proto::OpenExecution { fencing_token: 0, ..good() }, "fencing_token", "above 0"),
+        (proto::OpenExecution { fencing_token: i64::MIN, ..good() }, "fencing_token", "above 0"),
+        (proto::OpenExecution { source: 0, ..good() }, "source", "the source from Execute"),
+        (proto::OpenExecution { source: 99, ..good() }, "source", "the source from Execute"),
+        (proto::OpenExecution { scheduled_time: None, ..good() }, "scheduled_time", "from Execute"),
+        (proto::OpenExecution { scheduled_time: never, ..good() }, "scheduled_time", "from Execute"),
+        (proto::OpenExecution { deadline: never, ..good() }, "deadline", "an instant"),
+        (proto::OpenExecution { cancel_reason: -1, ..good() }, "cancel_reason", "from Cancel"),
+    ];
+    for (wrong, field, allowed) in cases {
+        let other = proto::OpenExecution { execution_id: "another".to_owned(), ..good() };
+        let refused = host.refusal(claiming(vec![other, wrong])).await;
+        check(&refused, Code::InvalidArgument, &[&format!("open_executions[1].{field}: given `"), allowed]);
+    }
+    let refused = host.refusal(claiming(vec![good(), good()])).await;
+    check_field(&refused, "open_executions[1].execution_id", "of-another-process", "each execution once");
+    let many = (0..20_001).map(|n| proto::OpenExecution { execution_id: n.to_string(), ..good() });
+    let refused = host.refusal(claiming(many.collect())).await;
+    check_field(&refused, "open_executions", "20001 executions", "at most 20000");
+    // What is well said and not known changes nothing.
+    let app = host.attach(claiming(vec![good()])).await;
+    assert!(app.attached.resumed_execution_ids.is_empty());
+}
+
+#[tokio::test]
 async fn names_that_cannot_be_nodes_are_refused() {
     let ground = Ground::new().await;
     let host = ground.sidecar().await;

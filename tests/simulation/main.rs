@@ -13,6 +13,7 @@
 mod cases;
 mod deadlines;
 mod handoff;
+mod heritage;
 mod lease;
 mod misfires;
 mod names;

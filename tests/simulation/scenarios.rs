@@ -18,7 +18,7 @@ pub fn seeds(default: u64) -> std::ops::Range<u64> {
 }
 
 /// How often each (fire, item) was started between two instants.
-fn starts(world: &World, from: Timestamp, to: Timestamp) -> BTreeMap<(Timestamp, Item), usize> {
+pub fn starts(world: &World, from: Timestamp, to: Timestamp) -> BTreeMap<(Timestamp, Item), usize> {
     let mut counts = BTreeMap::new();
     let mut instant = from;
     while instant < to {
@@ -200,7 +200,7 @@ fn p6_nothing_of_ours_is_left_after_a_drain() {
     }
 }
 
-fn lines(starts: &[&crate::world::Start]) -> String {
+pub fn lines(starts: &[&crate::world::Start]) -> String {
     let line = |start: &&crate::world::Start| {
         format!("{} -> node {} at {} ({:?})\n", start.scheduled, start.node, start.at, start.source)
     };

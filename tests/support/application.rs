@@ -22,6 +22,7 @@ pub(crate) fn config(socket: &Path) -> Config {
         namespace: "sidekeeper".to_owned(),
         digest: None,
         data_dir: None,
+        state_dir: None,
         jobs_dir: None,
         instance_ip: Ipv4Addr::LOCALHOST,
         session_timeout: Duration::from_secs(30),

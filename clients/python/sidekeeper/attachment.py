@@ -154,6 +154,7 @@ class Attachment:
             weight=self._job.weight,
             labels=self._job.labels,
             instance_name=self._job.instance_name,
+            open_executions=self._kept.open_executions(),
         )
 
     async def _read(self, call: AttachCall) -> None:

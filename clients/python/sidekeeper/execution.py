@@ -6,12 +6,16 @@ import enum
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING, cast
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.errors import Cancelled, ProgressError
 from sidekeeper.progress import DEFAULT_TIMEOUT, MAX_CHECKPOINT_BYTES, Progress, ProgressReporter
+
+if TYPE_CHECKING:
+    from sidekeeper._proto.v1 import execution_pb2
 
 __all__ = ["CancelReason", "Cancellation", "Execution", "ExecutionSource"]
 
@@ -222,6 +226,27 @@ class Execution:
             checkpoint=message.checkpoint if message.HasField("checkpoint") else None,
             _progress=progress,
         )
+
+    def to_proto(self) -> service_pb2.OpenExecution:
+        """Returns what a sidecar needs to take the execution up that does not know it."""
+        message = service_pb2.OpenExecution(
+            execution_id=self.execution_id,
+            item=self.item,
+            fencing_token=self.fencing_token,
+            scheduled_time=_timestamp(self.scheduled_time),
+            source=cast("execution_pb2.ExecutionSource.ValueType", self.source.value),
+            attempt=self.attempt,
+            deadline=None if self.deadline is None else _timestamp(self.deadline),
+        )
+        if self.cancel_reason is not None and self.cancel_reason.value > 0:
+            message.cancel_reason = cast("execution_pb2.CancelReason.ValueType", self.cancel_reason.value)
+        return message
+
+
+def _timestamp(instant: datetime) -> Timestamp:
+    timestamp = Timestamp()
+    timestamp.FromDatetime(instant)
+    return timestamp
 
 
 def _instant(timestamp: Timestamp) -> datetime:

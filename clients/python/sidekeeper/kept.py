@@ -12,7 +12,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Callable
 
-from sidekeeper.execution import CancelReason, Execution
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper.execution import CancelReason, Execution, ExecutionSource
 from sidekeeper.executor import Executor, OpenExecution
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import Outcome
@@ -38,6 +39,10 @@ def grace_of(props: Mapping[str, str]) -> float:
         return 0.0
     seconds = int(match[1]) * _SECONDS[match[2]]
     return seconds if seconds <= _GRACE_MAX else 0.0
+
+
+#: Why executions are stopped that are nobody's any more: another instance may execute their items.
+_GIVEN_UP = frozenset({CancelReason.LEASE_LOST, CancelReason.DETACHED, CancelReason.STOPPED})
 
 
 class Kept:
@@ -73,6 +78,18 @@ class Kept:
     def keep_result(self, execution: Execution, outcome: Outcome) -> None:
         """Keeps a result that could not be reported any more."""
         self._results[execution.execution_id] = (execution, outcome)
+
+    def open_executions(self) -> list[service_pb2.OpenExecution]:
+        """What is still to be taken over, for a sidecar that has forgotten it; nothing that was to stop without it."""
+        executions = [opened.execution for opened in self._open.values()]
+        executions += [execution for execution, _ in self._results.values()]
+        return [
+            execution.to_proto()
+            for execution in executions
+            if execution.cancel_reason not in _GIVEN_UP
+            # What a newer sidecar has started for a reason that this client does not know it cannot repeat.
+            and execution.source is not ExecutionSource.UNSPECIFIED
+        ]
 
     def lapse(self) -> None:
         """It is over: everything is to stop. What is taken over all the same is reported as what it became."""

@@ -10,6 +10,7 @@ import pytest
 
 import sidekeeper
 from sidekeeper._proto.v1 import execution_pb2
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.kept import grace_of
 from tests.sidecar import FakeSidecar, Stream, serving, soon
 
@@ -114,6 +115,71 @@ async def test_a_result_of_the_meantime_is_reported_to_the_next_stream(sidecar: 
             results |= {result.execution_id for result in report.results}
     assert results == {reported, running}
     assert handlers.started.empty()
+
+
+async def test_the_next_stream_is_told_what_is_open(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    handlers = Handlers(app, "1h")
+    answering = asyncio.Event()
+
+    async def never(request: object, context: object) -> None:
+        answering.set()
+        await asyncio.Event().wait()
+
+    async with serving(app):
+        first = await sidecar.stream()
+        assert not first.request.open_executions
+        deadline = service_pb2.Execute().deadline
+        deadline.FromMilliseconds(4_000_000_000_123)
+        source = execution_pb2.EXECUTION_SOURCE_FAILOVER
+        running = first.execute(2, fencing_token=77, attempt=3, deadline=deadline, source=source)
+        lost, stopped = first.execute(3), first.execute(4)
+        for _ in range(3):
+            await soon(handlers.started.get())
+        sidecar.answer = never
+        first.cancel(lost, execution_pb2.CANCEL_REASON_LEASE_LOST)
+        first.cancel(stopped, execution_pb2.CANCEL_REASON_OPERATOR)
+        for _ in range(2):
+            await soon(handlers.cancelled.get())
+        await soon(answering.wait())  # what they have come to is lost with the stream
+        await broken(first)
+        sidecar.answer = None
+        second = await sidecar.request()
+        told = {one.execution_id: one for one in second.request.open_executions}
+        assert set(told) == {running, stopped}
+        scheduled = told[stopped].scheduled_time
+        assert told[running] == service_pb2.OpenExecution(
+            execution_id=running,
+            item=2,
+            fencing_token=77,
+            scheduled_time=scheduled,
+            source=source,
+            attempt=3,
+            deadline=deadline,
+        )
+        assert scheduled.ToSeconds() == 1_700_000_000
+        assert told[stopped].cancel_reason == execution_pb2.CANCEL_REASON_OPERATOR
+        second.attach((running, stopped))
+        handlers.release.set()
+
+
+async def test_what_was_stopped_because_the_lease_is_over_is_not_claimed(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    handlers = Handlers(app, "1h")
+    async with serving(app):
+        first = await sidecar.stream()
+        message = service_pb2.SessionChanged(state=service_pb2.SESSION_STATE_CONNECTED)
+        message.remaining_lease.FromMilliseconds(500)
+        first.send(session_changed=message)
+        first.execute(2)
+        await soon(handlers.started.get())
+        address = sidecar.target.removeprefix("http://")
+        await sidecar.stop()
+        await soon(handlers.cancelled.get())
+        await sidecar.start(address)
+        second = await sidecar.request()
+        assert not second.request.open_executions
+        second.attach()
 
 
 async def test_an_execution_of_another_process_is_executed(sidecar: FakeSidecar) -> None:

@@ -17,7 +17,7 @@ use std::path::Path as FilePath;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, ready};
 use tokio::sync::watch;
 
 pub use self::store::OpenError;
@@ -25,7 +25,7 @@ pub use self::store::OpenError;
 use self::session::EmbeddedSession;
 use self::store::{Durable, Store, ZXID_RANGE};
 use self::tree::{Change, Stamp, Tree};
-use super::{CommitError, DataFilter, Error, Registry, Session, SessionState, WatchSender};
+use super::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, WatchSender};
 use crate::tree::{NodeChange, Operation, OperationResult, Path, SessionId, Zxid};
 
 /// Tells the wall-clock time in milliseconds since 1970, for `Stat::modified_ms`.
@@ -155,6 +155,10 @@ impl Registry for Embedded {
                 Arc::new(EmbeddedSession::new(inner, id, state, self.session_timeout));
             Ok(session)
         })
+    }
+
+    fn reopen<'a>(&'a self, _: &'a SessionKey) -> BoxFuture<'a, Result<Option<Arc<dyn Session>>, Error>> {
+        Box::pin(ready(Ok(None)))
     }
 
     fn describe(&self) -> String {

@@ -8,7 +8,9 @@ use tokio::sync::watch;
 
 use super::store::Durable;
 use super::{Inner, Watcher};
-use crate::registry::{CommitError, DataFilter, Error, Session, SessionState, Watch, watch_channel};
+use crate::registry::{
+    CommitError, DataFilter, Error, Session, SessionKey, SessionState, Watch, watch_channel,
+};
 use crate::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction};
 
 pub(super) struct EmbeddedSession {
@@ -42,6 +44,10 @@ impl Session for EmbeddedSession {
 
     fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
+        Box::pin(ready(None))
     }
 
     fn state(&self) -> watch::Receiver<SessionState> {

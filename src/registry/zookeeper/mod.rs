@@ -11,12 +11,14 @@
 //! | its pauses between connection attempts have no cap | `supervisor`: ours have |
 //! | a `tcp+tls://` address makes it spin | `settings`: refused |
 //! | its queues are unbounded | `session`: what is in flight is bounded; `watch`: drained at once |
+//! | a session's password cannot be read from it, nor given to it | `key`: said over the wire, to ourselves |
 //! | a watcher panics when asked after the end | `watch`: never asked again; `connection`: waits for it |
 //!
 //! Not used: its locks, which leave their nodes behind when they fail. `registry::latch` is ours.
 
 mod connection;
 mod convert;
+mod key;
 mod read;
 mod session;
 mod settings;
@@ -33,7 +35,7 @@ pub use self::settings::{Settings, SettingsError};
 use self::connection::{Connection, Link};
 use self::session::{Shared, ZooKeeperSession};
 use self::settings::Checked;
-use super::{Error, Registry, Session};
+use super::{Error, Registry, Session, SessionKey};
 use crate::tree::Path;
 
 /// A ZooKeeper ensemble. Clones share the settings, not sessions.
@@ -78,18 +80,34 @@ impl ZooKeeper {
     }
 }
 
+impl ZooKeeper {
+    /// A session on its first connection in this process.
+    fn serve(&self, connection: Connection) -> Arc<dyn Session> {
+        let shared = Arc::new(Shared::new(self.checked.clone(), &connection));
+        #[expect(clippy::disallowed_methods, reason = "ends when the session is closed, dropped or lost")]
+        tokio::spawn(supervisor::supervise(Arc::clone(&shared), connection));
+        Arc::new(ZooKeeperSession::new(shared))
+    }
+}
+
 impl Registry for ZooKeeper {
     fn open(&self) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>> {
+        Box::pin(async move { Ok(self.serve(self.connect().await?)) })
+    }
+
+    fn reopen<'a>(&'a self, key: &'a SessionKey) -> BoxFuture<'a, Result<Option<Arc<dyn Session>>, Error>> {
         Box::pin(async move {
-            let connection = self.connect().await?;
-            let shared = Arc::new(Shared::new(self.checked.clone(), &connection));
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "ends when the session is closed, dropped or lost"
-            )]
-            tokio::spawn(supervisor::supervise(Arc::clone(&shared), connection));
-            let session: Arc<dyn Session> = Arc::new(ZooKeeperSession::new(shared));
-            Ok(session)
+            let unreachable = |error: zk::Error| {
+                let Checked { addresses, .. } = &self.checked;
+                Error::Unreachable(format!("{addresses}: {}", self.checked.explain(&error)))
+            };
+            let info = key::info(&self.checked, key).await.map_err(unreachable)?;
+            match supervisor::attach(&self.checked, info).await {
+                Ok(connection) => Ok(Some(self.serve(connection))),
+                // Also what a server says to a password that is not the session's.
+                Err(zk::Error::SessionExpired) => Ok(None),
+                Err(error) => Err(unreachable(error)),
+            }
         })
     }
 

@@ -13,8 +13,10 @@ use zookeeper_client as zk;
 use super::connection::{Connection, Link};
 use super::settings::Checked;
 use super::watch::{Flush, WatchTask};
-use super::{LinkState, convert, from_the_top};
-use crate::registry::{CommitError, DataFilter, Error, Session, SessionState, Watch, watch_channel};
+use super::{LinkState, convert, from_the_top, key};
+use crate::registry::{
+    CommitError, DataFilter, Error, Session, SessionKey, SessionState, Watch, watch_channel,
+};
 use crate::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction};
 
 /// So much may be in flight, in units of 1 KiB: the client's queue has no bound of its own. 64 MiB are thousands of
@@ -169,6 +171,10 @@ impl Session for ZooKeeperSession {
 
     fn timeout(&self) -> Duration {
         self.shared.timeout
+    }
+
+    fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
+        Box::pin(key::of(&self.shared.checked, &self.shared.info, self.shared.timeout))
     }
 
     fn state(&self) -> watch::Receiver<SessionState> {

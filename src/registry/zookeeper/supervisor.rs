@@ -13,6 +13,7 @@ use zookeeper_client as zk;
 use super::LinkState;
 use super::connection::{Broken, Connection};
 use super::session::Shared;
+use super::settings::Checked;
 use crate::registry::SessionState;
 
 /// The pause after the first failed attempt to connect again; it doubles. A killed server is back in a second.
@@ -78,7 +79,7 @@ async fn reconnect(shared: &Shared) -> Option<Connection> {
             biased;
             () = closing(shared) => return None,
             () = &mut over => return None,
-            attempt = attach(shared) => attempt,
+            attempt = attach(&shared.checked, shared.info.clone()) => attempt,
         };
         match attempt {
             Ok(connection) => return Some(connection),
@@ -99,12 +100,13 @@ async fn reconnect(shared: &Shared) -> Option<Connection> {
     }
 }
 
-async fn attach(shared: &Shared) -> Result<Connection, zk::Error> {
-    let connection = Connection::open(&shared.checked, Some(shared.info.clone())).await?;
-    let chroot = &shared.checked.chroot;
+/// Makes another connection for a session.
+pub(super) async fn attach(checked: &Checked, session: zk::SessionInfo) -> Result<Connection, zk::Error> {
+    let connection = Connection::open(checked, Some(session)).await?;
+    let chroot = &checked.chroot;
     let connection = if chroot.is_root() { connection } else { connection.below(chroot.as_str())? };
     // This server may be behind the last one, and what we read next must not be older than what we saw.
-    let synced = timeout(shared.checked.settings.request_timeout, connection.link.client.sync("/")).await;
+    let synced = timeout(checked.settings.request_timeout, connection.link.client.sync("/")).await;
     match synced.unwrap_or(Err(zk::Error::Timeout)) {
         Ok(()) => Ok(connection),
         Err(error) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sidekeeper::registry::embedded::Embedded;
-use sidekeeper::registry::{DataFilter, Registry, Session, SessionState, Watch};
+use sidekeeper::registry::{DataFilter, Registry, Session, SessionKey, SessionState, Watch};
 use sidekeeper::tree::{CommitResult, Error, Node, NodeKind, Operation, Path, SessionId, Transaction};
 use tokio::sync::watch;
 
@@ -38,6 +38,10 @@ impl Registry for Meddler {
         })
     }
 
+    fn reopen<'a>(&'a self, key: &'a SessionKey) -> BoxFuture<'a, Result<Option<Arc<dyn Session>>, Error>> {
+        self.registry.reopen(key)
+    }
+
     fn describe(&self) -> String {
         self.registry.describe()
     }
@@ -55,6 +59,10 @@ impl Session for Meddled {
 
     fn timeout(&self) -> Duration {
         self.inner.timeout()
+    }
+
+    fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
+        self.inner.key()
     }
 
     fn state(&self) -> watch::Receiver<SessionState> {

@@ -112,6 +112,7 @@ pub fn config(namespace: &str, number: u8) -> Config {
         namespace: namespace.to_owned(),
         digest: None,
         data_dir: None,
+        state_dir: None,
         jobs_dir: None,
         instance_ip: Ipv4Addr::new(10, 0, 0, number),
         session_timeout: Duration::from_secs(30),

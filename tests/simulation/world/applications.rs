@@ -22,6 +22,10 @@ impl World {
 
     pub(super) fn told(&mut self, index: usize, event: Event) {
         let seed = self.seed;
+        if self.nodes[index].life.alone && !matches!(event, Event::Attached { .. }) {
+            // There is no stream.
+            return;
+        }
         if !matches!(event, Event::Execute(_) | Event::JobChanged { .. }) {
             self.log.push(format!("{} {index} {event:?}", self.now));
         }
@@ -53,6 +57,8 @@ impl World {
                 let stopped = self.nodes[index].executions.remove(&execution_id);
                 let ended = stopped.as_ref().map(|stopped| Happened::Ended(stopped.execute.item, index));
                 self.happened.extend(ended);
+                let execute = stopped.as_ref().map(|stopped| stopped.execute.clone());
+                self.nodes[index].life.unanswered.extend(execute);
                 if let Some(stopped) = stopped.filter(|_| reason == CancelReason::LeaseLost) {
                     self.interrupted.push((stopped.execute.item, self.now));
                 }
@@ -61,14 +67,15 @@ impl World {
             Event::JobChanged { problems, .. } => self.nodes[index].problems.push(problems),
             Event::SessionChanged { remaining_lease, .. } => self.nodes[index].leases.push(remaining_lease),
             Event::LeaseRenewed { remaining } => self.nodes[index].leases.push(Some(remaining)),
-            Event::Attached { .. } | Event::LeadershipChanged(_) | Event::Draining { .. } => {}
+            Event::Attached { resumed, .. } => self.attached(index, &resumed),
+            Event::LeadershipChanged(_) | Event::Draining { .. } => {}
         }
     }
 
     pub(super) fn execute(&mut self, index: usize, execute: Execute) {
         let seed = self.seed;
         let item = execute.item;
-        if self.is_resumed(index, &execute) {
+        if self.goes_on(index, &execute) {
             return;
         }
         if self.nodes[index].dead {
@@ -147,6 +154,7 @@ impl World {
         let outcome = item.and_then(|item| self.outcomes.get_mut(&item)?.pop_front());
         let outcome = outcome.unwrap_or(Outcome::Success);
         let node = &mut self.nodes[index];
+        assert!(!node.life.alone, "seed {}: {index} has nobody to report to", self.seed);
         node.tickets += 1;
         let result = ExecutionResult { execution_id, outcome };
         node.results.push_back(Input::Report(Ticket(node.tickets), vec![result]));
@@ -169,6 +177,12 @@ impl World {
             for id in done {
                 let done = self.nodes[index].executions.remove(&id).map(|done| done.execute);
                 self.happened.extend(done.iter().map(|execute| Happened::Ended(execute.item, index)));
+                if self.nodes[index].life.alone {
+                    // It keeps the result for the next stream.
+                    self.nodes[index].life.results.extend(done);
+                    continue;
+                }
+                self.nodes[index].life.unanswered.extend(done.clone());
                 let item = done.as_ref().map(|done| done.item);
                 let taken_over = done.filter(|execute| execute.source == Source::Failover);
                 self.made_good.extend(taken_over.map(|execute| (execute.item, execute.fired)));

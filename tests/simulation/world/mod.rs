@@ -4,6 +4,7 @@
 //! which makes its view as stale as a slow network would. Applications obey: they stop when they are told to.
 
 mod applications;
+mod lives;
 mod outside;
 mod requests;
 mod sessions;
@@ -89,6 +90,9 @@ pub struct Execution {
 pub struct Node {
     pub name: usize,
     instance: InstanceId,
+    identity: Identity,
+    joined: Timestamp,
+    life: lives::Life,
     core: Participant,
     session: Arc<dyn Session>,
     watch: Option<Watch>,
@@ -269,6 +273,9 @@ impl World {
         self.nodes.push(Node {
             name,
             instance: identity.instance.clone(),
+            identity: identity.clone(),
+            joined: self.now,
+            life: lives::Life::default(),
             core: Participant::new(identity, request),
             session,
             watch: None,
@@ -289,6 +296,11 @@ impl World {
             calls: Vec::new(),
         });
         name
+    }
+
+    /// The nodes whose sidecars run.
+    fn up(&self) -> Vec<usize> {
+        self.alive().into_iter().filter(|node| !self.nodes[*node].life.down).collect()
     }
 
     fn alive(&self) -> Vec<usize> {
@@ -444,6 +456,10 @@ impl World {
                         | Answer::Refused(Refusal::ExecutionOver { .. })
                 );
                 assert!(expected, "seed {}: {answer:?}", self.seed);
+                if let Answer::Recorded(records) = &answer {
+                    let recorded = |id: &String| records.iter().any(|(known, _)| known == id);
+                    node.life.unanswered.retain(|done| !recorded(&done.execution_id));
+                }
                 self.answers.push(answer);
             }
             Effect::Warn(problem) => self.problems.push(problem.message),
@@ -502,7 +518,7 @@ impl World {
 
     /// One thing happens somewhere. Tells whether anything could.
     pub fn turn(&mut self) {
-        let alive = self.alive();
+        let alive = self.up();
         if let Some(index) = alive.get(self.random.below(alive.len().max(1) as u64) as usize).copied() {
             if self.random.once_in(2) { self.perform(index) } else { self.step(index) }
         }
@@ -530,7 +546,7 @@ impl World {
     /// Everything in line takes effect and every node looks, until nothing changes. No time passes.
     pub fn settle(&mut self) {
         for _ in 0..200 {
-            for index in self.alive() {
+            for index in self.up() {
                 while !self.nodes[index].line.is_empty() {
                     self.perform(index);
                 }

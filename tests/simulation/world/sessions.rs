@@ -18,7 +18,7 @@ impl World {
         }
         self.nodes[node].line.clear();
         let stays =
-            |input: &Input| matches!(input, Input::Detached | Input::Reattached | Input::Drain { .. });
+            |input: &Input| matches!(input, Input::Detached | Input::Reattached(_) | Input::Drain { .. });
         self.nodes[node].results.retain(stays);
         self.nodes[node].watch = None;
         self.nodes[node].fleet = None;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use sidekeeper::coordination::effect::Execute;
 use sidekeeper::coordination::input::Input;
 
 use super::{Happened, World};
@@ -13,6 +12,7 @@ impl World {
         self.log.push(format!("{} the stream of {node} breaks", self.now));
         let until = self.now + jiff::SignedDuration::try_from(grace).unwrap();
         self.nodes[node].away_until = Some(until);
+        self.nodes[node].life.alone = true;
         self.nodes[node].results.push_back(Input::Detached);
     }
 
@@ -21,11 +21,11 @@ impl World {
         self.nodes[node].away_until.is_some()
     }
 
-    /// The application has a stream again, unless it has given up.
+    /// The application has a stream again, unless it has given up, and says what it has open.
     pub fn come_back(&mut self, node: usize) {
-        if self.nodes[node].ended.is_none() && self.nodes[node].away_until.take().is_some() {
-            self.log.push(format!("{} {node} is back", self.now));
-            self.nodes[node].results.push_back(Input::Reattached);
+        let away = self.nodes[node].away_until.take().is_some();
+        if self.nodes[node].ended.is_none() && (away || self.nodes[node].life.alone) {
+            self.come_back_saying(node, |_| {});
         }
     }
 
@@ -43,16 +43,11 @@ impl World {
         let node = &mut self.nodes[index];
         (node.away_until, node.dead, node.leaving) = (None, true, true);
         let open = std::mem::take(&mut node.executions);
+        let unreported = std::mem::take(&mut node.life.results);
+        self.interrupted.extend(unreported.into_iter().map(|done| (done.item, self.now)));
         for open in open.into_values() {
             self.interrupted.push((open.execute.item, self.now));
             self.happened.push(Happened::Ended(open.execute.item, index));
         }
-    }
-
-    /// Whether an execution that is told on a new stream is one that the application knows.
-    pub(super) fn is_resumed(&self, index: usize, execute: &Execute) -> bool {
-        let known = self.nodes[index].executions.contains_key(&execute.execution_id);
-        assert!(execute.resumed || !known, "seed {}: {execute:?}", self.seed);
-        known
     }
 }

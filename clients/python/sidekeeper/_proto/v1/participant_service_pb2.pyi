@@ -95,6 +95,7 @@ class AttachRequest(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     INSTANCE_NAME_FIELD_NUMBER: _builtins.int
+    OPEN_EXECUTIONS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name: 1 to 200 bytes, without `/`, `@-@` and control characters. Required."""
     application_id: _builtins.str
@@ -126,6 +127,14 @@ class AttachRequest(_message.Message):
         32, each of 1 to 64 characters of `[A-Za-z0-9_.:/-]`.
         """
 
+    @_builtins.property
+    def open_executions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenExecution]:
+        """The executions that the application has open, or has results of, from an earlier stream with the same
+        `application_id`, if it has not stopped them because a lease or a grace was over. Only a sidecar looks at them that was
+        killed meanwhile and is back within its session (`state_dir`): those whose running nodes are still there are in
+        `Attached.resumed_execution_ids`, as if the stream alone had broken. At most 20000.
+        """
+
     def __init__(
         self,
         *,
@@ -136,14 +145,69 @@ class AttachRequest(_message.Message):
         weight: _builtins.int = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
         instance_name: _builtins.str = ...,
+        open_executions: _abc.Iterable[Global___OpenExecution] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "client", b"client", "configuration", b"configuration", "instance_name", b"instance_name", "job_name", b"job_name", "labels", b"labels", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "client", b"client", "configuration", b"configuration", "instance_name", b"instance_name", "job_name", b"job_name", "labels", b"labels", "open_executions", b"open_executions", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AttachRequest: _TypeAlias = AttachRequest  # noqa: Y015
+
+@_typing.final
+class OpenExecution(_message.Message):
+    """An execution that an application has open, as its `Execute` told it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    ITEM_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    SCHEDULED_TIME_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    CANCEL_REASON_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    """Names the execution: 1 to 128 bytes. Required."""
+    item: _builtins.int
+    """The item."""
+    fencing_token: _builtins.int
+    """The token. Required: it says whether the running node is this execution's."""
+    source: _execution_pb2.ExecutionSource.ValueType
+    """What made it start. Required."""
+    attempt: _builtins.int
+    """Which attempt it is. Zero: 1."""
+    cancel_reason: _execution_pb2.CancelReason.ValueType
+    """Why it was told to stop. UNSPECIFIED: it was not. One whose lease was lost is not taken up again."""
+    @_builtins.property
+    def scheduled_time(self) -> _timestamp_pb2.Timestamp:
+        """For which instant it was. Required."""
+
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """When it has to be over, as `Execute` or `ReportProgressResponse` said last. Absent: no limit."""
+
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        item: _builtins.int = ...,
+        fencing_token: _builtins.int = ...,
+        scheduled_time: _timestamp_pb2.Timestamp | None = ...,
+        source: _execution_pb2.ExecutionSource.ValueType = ...,
+        attempt: _builtins.int = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+        cancel_reason: _execution_pb2.CancelReason.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "scheduled_time", b"scheduled_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_reason", b"cancel_reason", "deadline", b"deadline", "execution_id", b"execution_id", "fencing_token", b"fencing_token", "item", b"item", "scheduled_time", b"scheduled_time", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenExecution: _TypeAlias = OpenExecution  # noqa: Y015
 
 @_typing.final
 class AttachResponse(_message.Message):

@@ -1,0 +1,304 @@
+//! What if the sidecar itself was killed, and its next process is back within the session? (P3, P4, P6.)
+//!
+//! An heir is the participant of an instance whose nodes a former process has left. It begins as one that is away (see
+//! [`super::grace`]): what the former process executed counts as busy, and nothing starts. The application, which has
+//! gone on meanwhile, comes back and says which executions it has open; those whose running nodes are there are its
+//! own again, all others have been interrupted. If it does not come back in time, the instance leaves as any other.
+//!
+//! Decides only what becomes of the heritage. An heir that finds none, because the session is another one, becomes an
+//! ordinary participant, or ends if nobody wants it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::elasticjob::task_id;
+use crate::job::{FencingToken, Item, Problem};
+use crate::tree::SessionId;
+
+use super::deadline::Limit;
+use super::effect::{CancelReason, Effect, EndReason, Execute, Source};
+use super::execution::Executions;
+use super::fire::{Fires, Planned};
+use super::input::Now;
+use super::participant::{Identity, Participant, Phase, Request, Session};
+use super::relay::Turn;
+
+/// What the former process has left of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Former {
+    /// The session that its nodes are in.
+    pub session: SessionId,
+    /// That session's timeout.
+    pub timeout: Duration,
+    /// Since when fires may have been missed: the former process was there before, as the session proves, and so was
+    /// the instance.
+    pub since: Timestamp,
+}
+
+/// An execution that an application says it has open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenExecution {
+    /// Its id.
+    pub execution_id: String,
+    /// Its item.
+    pub item: Item,
+    /// The token that came with it.
+    pub token: FencingToken,
+    /// What made it start.
+    pub source: Source,
+    /// For which instant.
+    pub scheduled: Timestamp,
+    /// Which attempt it is, from 1.
+    pub attempt: u32,
+    /// Until when it may go on; `None`: no limit.
+    pub deadline: Option<Timestamp>,
+    /// Why it was told to stop; `None`: it was not.
+    pub cancelled: Option<CancelReason>,
+}
+
+/// What an application brings along that has a stream again.
+#[derive(Debug, Clone)]
+pub struct Return {
+    /// What it asks for.
+    pub request: Request,
+    /// What it executes, or has a result of.
+    pub open: Vec<OpenExecution>,
+}
+
+/// What is known of the former life, as long as it is not known what becomes of it.
+#[derive(Debug)]
+pub(super) struct Heritage {
+    former: Former,
+    /// Whether the instance's nodes were found.
+    found: bool,
+    /// The application is back, and has not been told anything yet.
+    back: Option<Return>,
+}
+
+impl Executions {
+    /// Counts what the former process executed as busy, until the application says what it is.
+    fn hold(&mut self, item: Item, now: Now) {
+        self.open(item, Planned::new(Source::Schedule, now.wall), Limit::default());
+    }
+
+    /// The items of which nobody has said what is executed.
+    fn held(&self) -> Vec<Item> {
+        self.open.iter().filter(|(_, open)| open.told.is_none()).map(|(item, _)| *item).collect()
+    }
+
+    /// Nobody executes it.
+    fn drop_held(&mut self, item: Item) {
+        if let Some(held) = self.open.remove(&item) {
+            self.by_number.remove(&held.number);
+            self.deadlines.forget(held.number, held.limit);
+        }
+    }
+}
+
+impl Participant {
+    /// A participant for an instance whose nodes a former process has left. `request`: what is known of the
+    /// application's.
+    pub fn heir(identity: Identity, request: Request, former: Former) -> Self {
+        let mut heir = Self::new(identity, request);
+        heir.phase = Phase::Away { until: None };
+        heir.fires = Fires::since(former.since);
+        heir.heritage = Some(Heritage { former, found: false, back: None });
+        heir
+    }
+
+    /// Whether it waits for an application that the former process had.
+    pub fn is_heir(&self) -> bool {
+        self.heritage.is_some() && matches!(self.phase, Phase::Away { .. })
+    }
+
+    /// Whether the instance may leave for another one of its name: not while it is not known what it has.
+    pub fn may_yield(&self) -> bool {
+        self.heritage.as_ref().is_none_or(|heritage| heritage.found)
+    }
+
+    /// The application is back. Gives what it has brought along if there is no heritage.
+    pub(super) fn welcome(&mut self, back: Return) -> Option<Return> {
+        let away = matches!(self.phase, Phase::Away { .. });
+        match self.heritage.as_mut().filter(|_| away) {
+            Some(heritage) => {
+                heritage.back = Some(back);
+                None
+            }
+            None => Some(back),
+        }
+    }
+
+    /// The application is gone again. Tells whether it is waited for.
+    pub(super) fn misses_again(&mut self) -> bool {
+        let away = matches!(self.phase, Phase::Away { .. });
+        let heritage = self.heritage.as_mut().filter(|_| away);
+        heritage.map(|heritage| heritage.back = None).is_some()
+    }
+
+    /// The session of the former process is lost: nothing of its is left.
+    pub(super) fn lose_heritage(&mut self) {
+        if self.heritage.is_some() {
+            for item in self.executions.held() {
+                self.executions.drop_held(item);
+            }
+        }
+    }
+
+    /// Looks what the former process has left, and who wants it.
+    pub(super) fn mind_heritage(&mut self, now: Now) {
+        let (Some(heritage), Session::Connected(session)) = (&self.heritage, self.session) else { return };
+        if heritage.former.session != session {
+            self.renounce(now);
+            return;
+        }
+        if !self.view.is_loaded() {
+            return;
+        }
+        if !heritage.found {
+            let ours = self.view.instances().get(&self.identity.instance);
+            if ours.is_none_or(|ours| ours.session != Some(session)) {
+                self.renounce(now);
+                return;
+            }
+            self.take_up(now, session);
+        }
+        let back = self.heritage.as_mut().and_then(|heritage| heritage.back.take());
+        let over = matches!(self.phase, Phase::Away { until: Some(until) } if now.mono >= until);
+        if let Some(back) = back {
+            self.go_on(now, back);
+        } else if over {
+            self.heritage = None;
+            self.leave(EndReason::Detached);
+        }
+    }
+
+    /// The instance is there: it is ours, and what it executes is busy.
+    fn take_up(&mut self, now: Now, session: SessionId) {
+        let Some(heritage) = &mut self.heritage else { return };
+        heritage.found = true;
+        let timeout = heritage.former.timeout;
+        self.registered = Some(session);
+        self.names.registered(session);
+        self.seen = true;
+        for item in self.view.running_of(&self.identity.instance).collect::<Vec<_>>() {
+            self.executions.hold(item, now);
+        }
+        if !self.keeps_ledger() {
+            // Nobody knows what was started.
+            self.fires = Fires::since(now.wall);
+        }
+        // Without word from the former process the application has stopped when its lease is over.
+        let lease = self.lease.remaining(now.mono).unwrap_or(timeout);
+        self.phase = Phase::Away { until: Some(now.mono.saturating_add(self.grace().min(lease))) };
+    }
+
+    /// The application is back: what it has open is its own again.
+    fn go_on(&mut self, now: Now, back: Return) {
+        self.heritage = None;
+        self.request = back.request;
+        if self.objection().is_some() || self.configuration_to_write().is_some() {
+            // It is not the one that the former process knew; it attaches anew.
+            self.leave(EndReason::Detached);
+            return;
+        }
+        self.overwritten = true;
+        if !self.grace().is_zero() {
+            for open in back.open {
+                self.adopt(now, open);
+            }
+        }
+        for item in self.executions.held() {
+            // As after a crash: it fails over, or its running node is removed.
+            self.executions.drop_held(item);
+            let message = "the former process of this sidecar has begun to execute the item, and the application does \
+                           not; the execution counts as interrupted";
+            let path = self.identity.paths.item_running(item);
+            self.effects.push(Effect::Warn(Problem { path, message: message.to_owned() }));
+        }
+        if !self.executions.open.is_empty() {
+            self.look_for_checkpoints();
+        }
+        self.phase = Phase::Active;
+        self.told.renew();
+        self.lease.tell_again();
+    }
+
+    /// Goes on with an execution, if it is what the running node says.
+    fn adopt(&mut self, now: Now, claimed: OpenExecution) {
+        let item = claimed.item;
+        let Some(settings) = self.settings.clone() else { return };
+        let held = self.executions.open.get(&item).is_some_and(|open| open.told.is_none());
+        let running = self.view.item(item).and_then(|view| view.running.as_ref());
+        let same = running.is_some_and(|running| {
+            running.token == Some(claimed.token) && running.owner.as_ref() == Some(&self.identity.instance)
+        });
+        let lost = claimed.cancelled == Some(CancelReason::LeaseLost);
+        if !held || !same || lost || !self.is_still_ours(item) {
+            return;
+        }
+        let planned =
+            Planned { source: claimed.source, scheduled: claimed.scheduled, attempt: claimed.attempt };
+        let execute = Execute {
+            execution_id: claimed.execution_id.clone(),
+            item,
+            parameter: settings.parameter(item).map(str::to_owned),
+            configuration: Arc::clone(&settings.configuration),
+            task_id: task_id::build(&self.identity.job, &[item], &self.identity.instance).into(),
+            source: claimed.source,
+            attempt: claimed.attempt,
+            checkpoint: None,
+            scheduled: claimed.scheduled,
+            fired: claimed.scheduled,
+            deadline: claimed.deadline,
+            token: claimed.token,
+            resumed: true,
+        };
+        let remaining = claimed.deadline.map(|deadline| {
+            // One that has passed is past for us as well; one that is too far off was not ours.
+            let left = Duration::try_from(deadline.duration_since(now.wall)).unwrap_or_default();
+            settings.policy.timeout.map_or(left, |timeout| left.min(timeout))
+        });
+        let at = |left: Duration| now.mono.saturating_add(left);
+        let limit = match claimed.cancelled {
+            Some(reason) => Limit::told_to_stop(at(settings.policy.cancel_grace), reason),
+            None => Limit::until(remaining.or(settings.policy.timeout).map(at)),
+        };
+        let executions = &mut self.executions;
+        let Some(open) = executions.open.get_mut(&item) else { return };
+        open.planned = planned;
+        open.taken_over = planned.is_first_of(Source::Failover);
+        open.told = Some(Box::new(execute));
+        if open.limit.cancelled.is_none() {
+            executions.deadlines.forget(open.number, open.limit);
+            open.limit = limit;
+            executions.deadlines.watch(open.number, limit);
+        }
+        let number = open.number;
+        executions.call(number, claimed.execution_id);
+        executions.raise_token(item, claimed.token);
+    }
+
+    /// Whether an item of ours is ours to execute.
+    fn is_still_ours(&self, item: Item) -> bool {
+        let owner = self.view.item(item).and_then(|view| view.owner.as_ref());
+        owner.is_some_and(|owner| owner.instance == self.identity.instance)
+            || self.has_taken(item)
+            || matches!(self.turn(), Turn::Ours(_))
+    }
+
+    /// There is nothing to inherit: begins as anybody, if the application is back.
+    fn renounce(&mut self, now: Now) {
+        let Some(heritage) = self.heritage.take() else { return };
+        match heritage.back {
+            Some(back) => {
+                self.request = back.request;
+                self.fires = Fires::since(now.wall);
+                self.told.renew();
+                self.phase = Phase::Joining;
+            }
+            None => self.leave(EndReason::Detached),
+        }
+    }
+}
