@@ -17,11 +17,14 @@ def start(fleet: Fleet, number: int, session_timeout: str = "6s") -> Sidecar:
     return fleet.sidecar(number, session_timeout, options)
 
 
-def executing(fleet: Fleet, session_timeout: str = "6s", **configuration: object) -> tuple[Application, Application]:
+def executing(
+    fleet: Fleet, session_timeout: str = "6s", named: bool = False, **configuration: object
+) -> tuple[Application, Application]:
     """Two applications of three items each; the second executes its items until it is let go."""
     configuration = {"cron": NEVER, "props": GRACE, **configuration}
+    name = {"instance_name": "worker-2"} if named else {}
     first = fleet.application(fleet.sidecar(1, session_timeout), **configuration)
-    second = fleet.application(start(fleet, 2, session_timeout), **configuration)
+    second = fleet.application(start(fleet, 2, session_timeout), **configuration, **name)
     fleet.settle(first, second)
     second.command(" ".join(["hold", *map(str, second.owned())]))
     fleet.tree.fire_once()
@@ -57,9 +60,11 @@ def assert_executed_once(application: Application, items: list[int]) -> None:
     assert application.events("cancelled") == []
 
 
-@pytest.mark.parametrize("failover", [False, True])
-def test_what_runs_survives_the_death_of_the_sidecar_and_is_executed_once(fleet: Fleet, failover: bool) -> None:
-    first, second = executing(fleet, failover=failover)
+@pytest.mark.parametrize(("failover", "named"), [(False, False), (True, False), (False, True)])
+def test_what_runs_survives_the_death_of_the_sidecar_and_is_executed_once(
+    fleet: Fleet, failover: bool, named: bool
+) -> None:
+    first, second = executing(fleet, failover=failover, named=named)
     instance, items, owners = second.instance, second.owned(), fleet.tree.owners()
     running = [f"sharding/{item}/running" for item in items]
     nodes = created(fleet, f"instances/{instance}", *running)

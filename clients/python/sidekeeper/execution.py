@@ -119,8 +119,8 @@ class Execution:
     task_id: str
     #: What made it start.
     source: ExecutionSource
-    #: For which instant of the schedule; for a trigger, when it was seen; for a misfire, the newest fire that it makes up
-    #: for.
+    #: For which instant of the schedule; for a trigger, when it was seen; for a misfire, the newest fire that it makes
+    #: up for.
     scheduled_time: datetime
     #: When the sidecar started it.
     fire_time: datetime

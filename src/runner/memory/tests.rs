@@ -145,7 +145,7 @@ async fn a_file_that_cannot_be_written_is_removed() {
     memory.joins("b", member("b-1")).await;
     assert!(!folder.path().join(FILE).exists());
     fs::remove_dir(folder.path().join(NEW_FILE)).unwrap();
-    memory.joins("c", member("c-1")).await;
+    memory.joins("c", member("orders-0")).await;
     drop(memory);
-    assert_eq!(found(folder.path()).unwrap().members, [member("b-1"), member("c-1")]);
+    assert_eq!(found(folder.path()).unwrap().members, [member("b-1"), member("orders-0")]);
 }
