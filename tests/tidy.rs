@@ -194,6 +194,9 @@ fn white_space_is_tidy() {
             if line.ends_with([' ', '\t', '\r']) {
                 problems.push(format!("{}:{number}: remove the white space at the end", file.path));
             }
+            if ["<<<<<<<", ">>>>>>>"].iter().any(|marker| line.starts_with(&format!("{marker} "))) {
+                problems.push(format!("{}:{number}: a merge was left unfinished", file.path));
+            }
         }
         if !file.text.ends_with('\n') || file.text.ends_with("\n\n") {
             problems.push(format!("{}: end it with one newline", file.path));

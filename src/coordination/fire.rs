@@ -3,7 +3,7 @@
 //!
 //! ElasticJob's rule: a fire that cannot be executed at its time is made up for by one execution, however many were
 //! missed, if the job has `misfire` on; otherwise it is skipped. We make up for it as soon as the item is free (see
-//! [`super::misfire`]), where Java peers wait for the next fire (H8 to H10).
+//! `misfire`), where Java peers wait for the next fire (H8 to H10).
 
 use std::collections::BTreeMap;
 

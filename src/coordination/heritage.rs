@@ -1,7 +1,7 @@
 //! What if the sidecar itself was killed, and its next process is back within the session? (P3, P4, P6.)
 //!
 //! An heir is the participant of an instance whose nodes a former process has left. It begins as one that is away (see
-//! [`super::grace`]): what the former process executed counts as busy, and nothing starts. The application, which has
+//! `grace`): what the former process executed counts as busy, and nothing starts. The application, which has
 //! gone on meanwhile, comes back and says which executions it has open; those whose running nodes are there are its
 //! own again, all others have been interrupted. If it does not come back in time, the instance leaves as any other.
 //!

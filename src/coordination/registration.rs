@@ -1,7 +1,7 @@
 //! Are we an instance? Writes configuration, server and instance in one transaction (protocol 2.1, 12), again in
 //! each new session, and notices when somebody else removed us.
 //!
-//! Who has a name writes that down, too, and waits if somebody else has it ([`super::names`]).
+//! Who has a name writes that down, too, and waits if somebody else has it (`names`).
 //!
 //! Must not: turn a DISABLED server into an ENABLED one (H15), overwrite a configuration without being told to, or
 //! come back after an operator's stop (protocol 2.3).
