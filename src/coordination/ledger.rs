@@ -25,9 +25,8 @@ use super::participant::Participant;
 /// The pause before a failed read is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How old a fire may be that an item's new owner makes up for, besides the time for which the item may have waited for
-/// its owner. Above the longest session timeout (10 minutes), after
-/// which the items of a dead machine change hands; a longer gap means that the job was off, and nobody expects what
-/// was missed then.
+/// its owner. Above the longest session timeout (10 minutes), after which the items of a dead machine change hands; a
+/// longer gap means that the job was off, and nobody expects what was missed then.
 const HANDOVER_MAX: SignedDuration = SignedDuration::from_mins(11);
 /// An entry that lies this far in the future was written by a clock that was wrong; it must not stop the job.
 const CLOCK_WRONG: SignedDuration = SignedDuration::from_hours(1);
