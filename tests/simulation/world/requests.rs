@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
 use sidekeeper::coordination::input::Input;
+use sidekeeper::coordination::ledger::LedgerEntry;
 use sidekeeper::elasticjob::path::{Gate, JobPaths, Place};
 use sidekeeper::registry::{CommitError, Error};
 use sidekeeper::tree::{NodeKind, Operation, Path};
@@ -22,6 +23,7 @@ impl World {
         match node.line.pop_front() {
             Some(Ask::Commit(id, transaction)) => {
                 let stolen = if gentle { stolen(node, &transaction) } else { Vec::new() };
+                let forgotten = forgotten(node, &transaction);
                 let lost = self.lossy && self.random.once_in(25);
                 // A request that was lost on its way did nothing; one whose answer was lost did all of it.
                 let result = if lost && self.random.once_in(2) {
@@ -32,6 +34,11 @@ impl World {
                 assert!(
                     stolen.is_empty() || result.is_err(),
                     "seed {}: {index} has taken {stolen:?} from who is there",
+                    self.seed
+                );
+                assert!(
+                    forgotten.is_empty() || result.is_err(),
+                    "seed {}: {index} has written an older ledger: {forgotten:?}",
                     self.seed
                 );
                 let unknown = CommitError::from(Error::OutcomeUnknown("the answer was lost".to_owned()));
@@ -162,4 +169,21 @@ fn stolen(node: &super::Node, transaction: &[Operation]) -> Vec<Path> {
         Operation::Create { .. } | Operation::Set { .. } | Operation::Check { .. } => None,
     });
     deleted.filter(|path| is_stolen(path)).cloned().collect()
+}
+
+/// The entries of the ledger that a transaction sets back, so that somebody would execute a fire once more.
+fn forgotten(node: &super::Node, transaction: &[Operation]) -> Vec<Path> {
+    let folder = Path::parse("/ns-sidekeeper/job/fires").unwrap();
+    let is_forgotten = |path: &Path, data: &[u8]| {
+        // Whose connection is away writes nothing either.
+        let known = node.session.get(path).now_or_never().unwrap().ok().flatten();
+        path.parent().as_ref() == Some(&folder)
+            && known
+                .is_some_and(|known| LedgerEntry::read(data).latest < LedgerEntry::read(&known.data).latest)
+    };
+    let set = transaction.iter().filter_map(|step| match step {
+        Operation::Set { path, data, .. } => Some((path, data)),
+        Operation::Create { .. } | Operation::Delete { .. } | Operation::Check { .. } => None,
+    });
+    set.filter(|(path, data)| is_forgotten(path, data)).map(|(path, _)| path.clone()).collect()
 }
