@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::cases::one_node;
 use crate::world::{Happened, World};
@@ -39,6 +39,21 @@ fn p4_whoever_slept_through_the_lease_learns_it_before_anything_else() {
     world.run_for(6_000);
     world.assert_all_owned();
     assert!(world.starts.len() > 6);
+}
+
+#[test]
+fn p4_what_was_started_before_a_sleep_beyond_the_lease_is_not_told_any_more() {
+    let mut world = one_node(|_| {});
+    world.run_until(Timestamp::from_second(world.now.as_second() / 2 * 2 + 2).unwrap());
+    world.prove(0, Duration::from_secs(2));
+    let starts = world.starts.len();
+    world.look(0);
+    world.take_effect(0);
+    assert_eq!(world.starts.len(), starts);
+    world.now += SignedDuration::from_secs(9);
+    world.look(0);
+    assert_eq!(world.starts.len(), starts, "{:?}", world.starts);
+    assert_eq!(world.nodes[0].items, []);
 }
 
 #[test]

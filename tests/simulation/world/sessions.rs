@@ -47,6 +47,13 @@ impl World {
         self.nodes[node].results.push_front(Input::Leased { until });
     }
 
+    /// What a node has asked for takes effect, and it does not look.
+    pub fn take_effect(&mut self, node: usize) {
+        while !self.nodes[node].line.is_empty() {
+            self.perform(node);
+        }
+    }
+
     /// The node wakes, and looks.
     pub fn look(&mut self, node: usize) {
         self.step(node);
