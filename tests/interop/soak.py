@@ -3,11 +3,11 @@
 Two Java instances and two of ours share twenty items that fire every two seconds, with failover on. Every quarter of a
 minute one of them is killed as by kill -9, and started again a little later. Afterwards:
 
-- each item has been executed for each fire, unless its owner was dead when it fired: ElasticJob makes up for nothing
-  that an instance which was dead, and not yet known to be, would have executed; or its owner was a Java instance, and the
-  fire came while the items were divided after a kill or a start. Java loses such fires by itself: it reads the items from
-  a cache that is behind, or has items before its scheduler runs. They are counted, beside what a fleet of Java instances
-  only loses in the same run (`--java-only`);
+- each item has been executed for each fire, or for a later one that makes up for it, unless its owner was dead when it
+  fired: ElasticJob makes up for nothing that an instance which was dead, and not yet known to be, would have executed; or
+  its owner was a Java instance, and the fire came while the items were divided after a kill or a start. Java loses such
+  fires by itself: it reads the items from a cache that is behind, or has items before its scheduler runs. They are
+  counted, beside what a fleet of Java instances only loses in the same run (`--java-only`);
 - what a dead instance was executing has been executed by another one;
 - no item has been executed twice for the same fire on instances of ours;
 - every item has an owner that is alive, and no node of an execution or a takeover is left.
@@ -136,14 +136,20 @@ def judge(fleet: MixedFleet, kills: list[Kill], owners: Owners) -> list[str]:
     problems = []
     executions = [one for one in fleet.executions() if one.outcome == "end"]
     done = {(one.fire, one.item) for one in executions}
+    make_ups = [one for one in executions if one.source == "MISFIRE"]
     first = min(one.fire for one in executions) + 3 * INTERVAL
     last = max(one.fire for one in executions) - 2 * INTERVAL
     fires = [first + number * INTERVAL for number in range(int((last - first) / INTERVAL) + 1)]
-    excused = lost_by_java = 0
+    excused = lost_by_java = made_up = 0
     changes = [at for kill in kills for at in (kill.at, kill.replaced)]
     for fire in fires:
         for item in range(ITEMS):
             if (fire, item) in done:
+                continue
+            # One execution makes up for all fires that were missed until the one that it names.
+            makes_up = (one for one in make_ups if one.item == item and one.fire > fire)
+            if any(one.started < fire + RECOVERY for one in makes_up):
+                made_up += 1
                 continue
             had = owners.of(item, fire)
             if any(kill.instance in had and kill.at - INTERVAL <= fire for kill in kills):
@@ -163,7 +169,7 @@ def judge(fleet: MixedFleet, kills: list[Kill], owners: Owners) -> list[str]:
     sources = sorted({one.source or "by Java" for one in executions})
     told = {source: sum((one.source or "by Java") == source for one in executions) for source in sources}
     print(f"{len(fires)} fires, {len(executions)} executions {told}, {len(kills)} kills")
-    print(f"{excused} owned by the dead, {lost_by_java} lost by Java")
+    print(f"{made_up} made up for by a later one, {excused} owned by the dead, {lost_by_java} lost by Java")
     return problems
 
 
