@@ -4,6 +4,7 @@
 //! which makes its view as stale as a slow network would. Applications obey: they stop when they are told to.
 
 mod applications;
+mod checks;
 mod lives;
 mod outside;
 mod requests;
@@ -489,33 +490,6 @@ impl World {
         }
     }
 
-    /// P6: whoever has ended has no running node, is no instance, and does not lead.
-    fn assert_nothing_left(&self, index: usize) {
-        let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let me = &self.nodes[index].instance;
-        let successor =
-            self.nodes.iter().any(|other| other.name != index && other.instance == *me && !other.leaving);
-        if successor {
-            return;
-        }
-        let id = me.to_string();
-        for item in 0..self.configuration.sharding_total_count.min(6) {
-            let path = Path::parse("/ns/job").unwrap().child(&format!("sharding/{item}/running"));
-            let running = session.get(&path).now_or_never().unwrap().unwrap();
-            let ours = running.is_some_and(|node| String::from_utf8_lossy(&node.data).ends_with(&id));
-            // What fails over is left as after a crash, and flagged.
-            let flag = Path::parse("/ns/job").unwrap().child(&format!("leader/failover/items/{item}"));
-            let flagged = session.get(&flag).now_or_never().unwrap().unwrap().is_some();
-            assert!(!ours || flagged, "seed {}: {index} left the running node of {item}", self.seed);
-        }
-        let left = self.paths().into_iter().any(|path| path.contains("instances/") && path.ends_with(&id));
-        assert!(!left, "seed {}: {index} left its instance", self.seed);
-        let leads =
-            self.get("leader/election/instance").is_some_and(|leader| leader == me.as_str().as_bytes());
-        let says = self.read(&format!("/ns-sidekeeper/job/fleet/members/{me}")).is_some();
-        assert!(!leads && !says, "seed {}: {index} left that it leads ({leads}), or is a member", self.seed);
-    }
-
     /// One thing happens somewhere. Tells whether anything could.
     pub fn turn(&mut self) {
         let alive = self.up();
@@ -555,31 +529,6 @@ impl World {
         }
     }
 
-    /// P1: every item has exactly one owner among the living. Who has been told to let go of one is its owner until
-    /// the next one is.
-    pub fn assert_all_owned(&self) {
-        let mut owned: Vec<_> =
-            self.alive().iter().flat_map(|node| self.nodes[*node].items.clone()).collect();
-        let mut told = owned.clone();
-        told.sort();
-        told.dedup();
-        assert_eq!(told.len(), owned.len(), "seed {}: P1: an item is owned twice", self.seed);
-        let plan = self.read("/ns-sidekeeper/job/fleet/handoff").unwrap_or_default();
-        let plan = String::from_utf8(plan).unwrap();
-        let items =
-            plan.lines().flat_map(|line| line.split(' ').skip(1)).map(|item| Item(item.parse().unwrap()));
-        let alive: Vec<_> = self.alive().iter().map(|node| self.nodes[*node].instance.to_string()).collect();
-        let is_owned = |item: &Item| {
-            let owner =
-                self.get(&format!("sharding/{item}/instance")).map(|id| String::from_utf8(id).unwrap());
-            owner.is_some_and(|owner| alive.contains(&owner))
-        };
-        owned.extend(items.filter(|item| !told.contains(item)).filter(is_owned));
-        owned.sort();
-        let all: Vec<_> = (0..self.configuration.sharding_total_count).map(Item).collect();
-        assert_eq!(owned, all, "seed {}: P1\n{}\n{:?}", self.seed, self.describe(), self.paths());
-    }
-
     /// The time of day goes back; the monotonic time does not.
     pub fn set_wall_back(&mut self, by: jiff::SignedDuration) {
         self.was_set_back = true;
@@ -588,22 +537,7 @@ impl World {
     }
 }
 
-impl World {
-    /// One line for each living node, for looking at a failure.
-    pub fn describe(&self) -> String {
-        let lines = self.alive().into_iter().map(|index| {
-            let node = &self.nodes[index];
-            format!(
-                "{index}: items {:?}, suspended {}, line {}\n{:#?}",
-                node.items,
-                node.suspended,
-                node.line.len(),
-                node.core
-            )
-        });
-        lines.collect()
-    }
-}
+impl World {}
 
 /// The job of most scenarios: six items, every two seconds.
 pub fn six_items() -> JobConfiguration {
