@@ -23,8 +23,7 @@ project is asked.
   execution for that instant was committed; or if one that makes up for missed fires was committed that names it or a
   later one, because one execution makes up for all fires that were missed until the one it names; what was
   interrupted counts as committed when another application has executed it for the same instant. It has to
-  come as soon as the item is free: in between no more executions by the schedule may begin than one that was due
-  together with it, and one for each owner, to whom the item came when a fire was due.
+  come as soon as the item is free: when no more than `BEFORE_MAKING_UP` executions by the schedule began in between.
 
 ElasticJob promises nothing, and a lost fire is excused, only in this case: the item's owner was not able to execute
 when it fired (dead, stopped, or without a session), and whoever executed the item next had attached after the fire.
@@ -43,6 +42,10 @@ from store import Write
 
 #: How long an application that was stopped may take to read what it was told meanwhile, in seconds.
 WAKE = 1.0
+
+#: How many executions by the schedule may come before one that makes up for a fire that was missed before them: one
+#: that was due together with it, and one of a new owner.
+BEFORE_MAKING_UP = 2
 
 ENDS = ("end", "cancelled", "refused")
 
@@ -400,8 +403,7 @@ def _makes_good(one: Execution, fire: float, all_of_item: Sequence[Execution]) -
         for other in all_of_item
         if other.source == "SCHEDULE" and other.scheduled > fire and other.start < one.start
     ]
-    owners = {other.name for other in between}
-    return len(between) <= 1 + len(owners)
+    return len(between) <= BEFORE_MAKING_UP
 
 
 def _is_done(one: Execution, all_of_item: Sequence[Execution]) -> bool:

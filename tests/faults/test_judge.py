@@ -222,16 +222,6 @@ def test_what_is_made_up_for_late_was_not_made_up_for(first: Journal) -> None:
     assert lost(first, fires=[10.0]) == [10.0]
 
 
-def test_each_new_owner_may_execute_first_what_is_due_when_the_item_comes(first: Journal, second: Journal) -> None:
-    first.execute(12.0, 12.5)
-    first.execute(14.0, 14.5)
-    second.execute(16.0, 16.5)
-    second.execute(17.0, 17.5, fire=16.0, source="MISFIRE")
-    assert not lost(first, second, fires=[10.0])
-    second.execute(16.6, 16.9, fire=16.5)
-    assert lost(first, second, fires=[10.0]) == [10.0]
-
-
 def test_what_was_interrupted_has_to_be_executed_by_somebody(first: Journal, second: Journal) -> None:
     first.execute(10.0, 10.5, outcome="cancelled", reason="LEASE_LOST")
     second.execute(12.0, 12.5)
