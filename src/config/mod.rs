@@ -29,10 +29,12 @@ pub struct Config {
     pub listen: Vec<ListenAddress>,
     /// The ZooKeeper connect string. Default: none, which means the embedded registry.
     pub zookeeper: Option<String>,
+    /// What callers have to present. Default: nothing, everybody on this machine is served.
+    pub token: Option<Secret>,
     /// The namespace without a leading `/`, valid node names joined by `/`. Default: `sidekeeper`.
     pub namespace: String,
     /// With what to authenticate to ZooKeeper. Default: nothing.
-    pub digest: Option<Digest>,
+    pub digest: Option<Secret>,
     /// Where the embedded registry keeps its nodes; never set together with `zookeeper`. Default: in memory only.
     pub data_dir: Option<PathBuf>,
     /// Where the ZooKeeper session is kept for the next process. Default: nowhere.
@@ -93,21 +95,21 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// A user and a password. Never shown.
+/// What must not be shown: a user and a password, a token.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Digest(String);
+pub struct Secret(String);
 
 /// What is shown instead of a secret.
 const MASK: &str = "***";
 
-impl Digest {
-    /// `user:password`, for the registry's eyes only.
+impl Secret {
+    /// The text, for who has to present it or to compare it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Digest {
+impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(MASK)
     }
@@ -222,6 +224,7 @@ impl Reader<'_> {
         let listen = self.list(&settings::LISTEN, value::listen);
         let zookeeper = self.optional(&settings::ZOOKEEPER, value::zookeeper);
         let namespace = self.required(&settings::NAMESPACE, value::namespace);
+        let token = self.optional(&settings::TOKEN, value::token);
         let digest = self.optional(&settings::DIGEST, value::digest);
         let data_dir = self.optional(&settings::DATA_DIR, value::directory);
         let state_dir = self.optional(&settings::STATE_DIR, value::directory);
@@ -247,6 +250,7 @@ impl Reader<'_> {
             listen: listen?,
             zookeeper: zookeeper?,
             namespace: namespace?,
+            token: token?,
             digest: digest?,
             data_dir: data_dir?,
             state_dir: state_dir?,
