@@ -41,7 +41,6 @@ pub(crate) fn registry(server: &Server) -> ZooKeeper {
         session_timeout: Duration::from_secs(30),
         connection_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(10),
-        token: None,
         digest: None,
     };
     ZooKeeper::new(settings).expect("settings")

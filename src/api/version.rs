@@ -3,8 +3,6 @@
 //! The level is not a release's version: it grows when one of the two needs something of the other that older ones do
 //! not have. New optional fields and events do not count, they are ignored by who does not know them.
 
-use std::collections::HashMap;
-
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
@@ -42,17 +40,16 @@ pub(super) fn check(request: &AttachRequest) -> Result<(), Status> {
 }
 
 fn refusal(reason: &str, text: String, request: &AttachRequest) -> Status {
-    let level = request.api_level.map(|level| ("client_api_level", level.to_string()));
+    let level = request.api_level.map(|level| level.to_string()).unwrap_or_default();
     let metadata = [
         ("client", shorten(&request.client)),
+        ("client_api_level", level),
         ("client_api_level_min", CLIENT_API_LEVEL_MIN.to_string()),
         ("sidecar_version", VERSION.to_owned()),
         ("sidecar_api_level", API_LEVEL.to_string()),
         ("sidecar_api_level_min", request.sidecar_api_level_min.to_string()),
     ];
-    let metadata = metadata.into_iter().chain(level).map(|(key, value)| (key.to_owned(), value));
-    #[expect(clippy::disallowed_types, reason = "what the details are made of; its order does not matter")]
-    let metadata: HashMap<String, String> = metadata.collect();
+    let metadata = metadata.map(|(key, value)| (key.to_owned(), value));
     let details = ErrorDetails::with_error_info(reason, DOMAIN, metadata);
     Status::with_error_details(Code::FailedPrecondition, text, details)
 }

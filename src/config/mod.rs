@@ -27,10 +27,10 @@ pub struct Config {
     /// Where to serve, at least one. Default: `127.0.0.1:7070`. This machine only, because callers are not
     /// authenticated.
     pub listen: Vec<ListenAddress>,
-    /// The ZooKeeper connect string. Default: none, which means the embedded registry.
-    pub zookeeper: Option<String>,
     /// What callers have to present. Default: nothing, everybody on this machine is served.
     pub token: Option<Secret>,
+    /// The ZooKeeper connect string. Default: none, which means the embedded registry.
+    pub zookeeper: Option<String>,
     /// The namespace without a leading `/`, valid node names joined by `/`. Default: `sidekeeper`.
     pub namespace: String,
     /// With what to authenticate to ZooKeeper. Default: nothing.
@@ -222,9 +222,9 @@ impl Reader<'_> {
     fn read(&mut self) -> Result<Config, Reported> {
         // Everything is read before anything is refused, so that all problems are found.
         let listen = self.list(&settings::LISTEN, value::listen);
+        let token = self.optional(&settings::TOKEN, value::token);
         let zookeeper = self.optional(&settings::ZOOKEEPER, value::zookeeper);
         let namespace = self.required(&settings::NAMESPACE, value::namespace);
-        let token = self.optional(&settings::TOKEN, value::token);
         let digest = self.optional(&settings::DIGEST, value::digest);
         let data_dir = self.optional(&settings::DATA_DIR, value::directory);
         let state_dir = self.optional(&settings::STATE_DIR, value::directory);
@@ -248,9 +248,9 @@ impl Reader<'_> {
         }
         Ok(Config {
             listen: listen?,
+            token: token?,
             zookeeper: zookeeper?,
             namespace: namespace?,
-            token: token?,
             digest: digest?,
             data_dir: data_dir?,
             state_dir: state_dir?,

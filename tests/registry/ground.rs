@@ -97,7 +97,6 @@ pub(crate) fn settings(connect: &str) -> Settings {
         session_timeout: Duration::from_secs(2),
         connection_timeout: Duration::from_secs(1),
         request_timeout: Duration::from_secs(5),
-        token: None,
         digest: None,
     }
 }

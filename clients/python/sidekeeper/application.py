@@ -12,9 +12,9 @@ from datetime import timedelta
 from typing import Callable, TypeVar
 
 from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceStub
-from sidekeeper.channel import endpoint_target, open_channel, resolve_endpoint
+from sidekeeper.channel import authorized, endpoint_target, open_channel, resolve_endpoint, resolve_token
 from sidekeeper.configuration import JobConfiguration, item_parameters_text
-from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionChange
+from sidekeeper.events import Assignment, ItemsChange, JobChange, Leadership, Round, SessionChange
 from sidekeeper.execution import Execution
 from sidekeeper.job import Callbacks, Job, resolve_instance_name
 from sidekeeper.log import logger
@@ -31,6 +31,7 @@ DEFAULT_DRAIN_TIMEOUT = 25.0
 
 H = TypeVar("H", bound=Callable[[Execution], object])
 A = TypeVar("A", bound=Callable[[Assignment], object])
+C = TypeVar("C", bound=Callable[[ItemsChange], object])
 L = TypeVar("L", bound=Callable[[Leadership], object])
 S = TypeVar("S", bound=Callable[[SessionChange], object])
 J = TypeVar("J", bound=Callable[[JobChange], object])
@@ -43,15 +44,20 @@ class Application:
     Args:
         endpoint: Where the sidecar listens: ``http://127.0.0.1:7070`` or ``unix:///run/sidekeeper.sock``. Default:
             the environment variable ``SIDEKEEPER_ENDPOINT``, else ``http://127.0.0.1:7070``.
+        token: What the sidecar wants to be presented. Default: the environment variable ``SIDEKEEPER_TOKEN``, else
+            nothing.
         drain_timeout: How long running handlers may go on after the application was told to stop, in seconds.
 
     Raises:
-        ValueError: The endpoint cannot be read, or the timeout is negative.
+        ValueError: The endpoint or the token cannot be read, or the timeout is negative.
     """
 
-    def __init__(self, endpoint: str | None = None, *, drain_timeout: float = DEFAULT_DRAIN_TIMEOUT) -> None:
+    def __init__(
+        self, endpoint: str | None = None, *, token: str | None = None, drain_timeout: float = DEFAULT_DRAIN_TIMEOUT
+    ) -> None:
         self.endpoint = resolve_endpoint(endpoint)
         endpoint_target(self.endpoint)  # complains now rather than when it runs
+        self._token = resolve_token(token)
         if drain_timeout < 0:
             raise ValueError(f"drain_timeout: {drain_timeout} is negative")
         self.drain_timeout = drain_timeout
@@ -95,6 +101,9 @@ class Application:
         labels: Sequence[str] = (),
         instance_name: str | None = None,
         on_assignment: Callable[[Assignment], object] | None = None,
+        on_assigned: Callable[[ItemsChange], object] | None = None,
+        on_revoked: Callable[[ItemsChange], object] | None = None,
+        on_lost: Callable[[ItemsChange], object] | None = None,
         on_leadership: Callable[[Leadership], object] | None = None,
         on_session: Callable[[SessionChange], object] | None = None,
         on_job_changed: Callable[[JobChange], object] | None = None,
@@ -141,7 +150,10 @@ class Application:
                 then owns again what it owned before, if it is back within the job's ``sidekeeper.grace``. 1 to 64
                 characters of ``[A-Za-z0-9_.-]``, one of them a letter; no two instances of a job may have the same.
                 Default: the environment variable ``SIDEKEEPER_INSTANCE_NAME``, else none.
-            on_assignment: Called with each assignment.
+            on_assignment: See the method of this name.
+            on_assigned: See the method of this name.
+            on_revoked: See the method of this name.
+            on_lost: See the method of this name.
             on_leadership: Called when this instance begins or ceases to lead the job.
             on_session: Called when the sidecar's session with the registry changes.
             on_job_changed: Called when the job's configuration or its problems change.
@@ -194,6 +206,9 @@ class Application:
                 raise ValueError(f"job {name!r}: it is registered already")
             callbacks = self._callbacks.setdefault(name, Callbacks())
             callbacks.assignment.extend([on_assignment] if on_assignment else [])
+            callbacks.assigned.extend([on_assigned] if on_assigned else [])
+            callbacks.revoked.extend([on_revoked] if on_revoked else [])
+            callbacks.lost.extend([on_lost] if on_lost else [])
             callbacks.leadership.extend([on_leadership] if on_leadership else [])
             callbacks.session.extend([on_session] if on_session else [])
             callbacks.job_changed.extend([on_job_changed] if on_job_changed else [])
@@ -214,15 +229,57 @@ class Application:
         return register
 
     def on_assignment(self, job_name: str) -> Callable[[A], A]:
-        """Registers a function that is called with each assignment of a job.
+        """Registers a function that is called with each assignment of a job: the whole state, after each change.
 
-        When it has returned, and nothing is executed on items that the assignment does not have, the assignment is
-        acknowledged. Executions of a new item begin after it has returned. When the stream to the sidecar ends it is
-        called with an empty assignment whose reason is ``DETACHED``.
+        For what is to follow the state; what is to happen when single items come and go is easier to say with
+        ``on_assigned``, ``on_revoked`` and ``on_lost``, which are called before it for the same change. When all of
+        them have returned, and nothing is executed on items that the assignment does not have, the assignment is
+        acknowledged. Executions of a new item begin after that. When the stream to the sidecar ends, or the application
+        is about to leave, it is called with an empty assignment whose reason is ``DETACHED``.
         """
 
         def register(callback: A) -> A:
             self._callbacks.setdefault(job_name, Callbacks()).assignment.append(callback)
+            return callback
+
+        return register
+
+    def on_assigned(self, job_name: str) -> Callable[[C], C]:
+        """Registers a function that is called with items that this instance owns from now on.
+
+        Also with items that it owned before, if their token, their parameter or their status has changed, or if they
+        were ``on_lost`` for want of news and turn out to be there still. Executions of them begin after it has
+        returned.
+        """
+
+        def register(callback: C) -> C:
+            self._callbacks.setdefault(job_name, Callbacks()).assigned.append(callback)
+            return callback
+
+        return register
+
+    def on_revoked(self, job_name: str) -> Callable[[C], C]:
+        """Registers a function that is called with items that are taken away in good order, to let go of them.
+
+        Their next owner may be waiting: when it has returned, and nothing is executed on them any more, the sidecar is
+        told. It is called with all items, too, when the application is told to stop, before the stream is closed.
+        """
+
+        def register(callback: C) -> C:
+            self._callbacks.setdefault(job_name, Callbacks()).revoked.append(callback)
+            return callback
+
+        return register
+
+    def on_lost(self, job_name: str) -> Callable[[C], C]:
+        """Registers a function that is called with items that are gone without a question.
+
+        The session was lost, the stream has broken (and no ``sidekeeper.grace`` keeps the instance, or it is over), or
+        the sidecar has not renewed the lease in time. Others may own them already, and nobody waits for it.
+        """
+
+        def register(callback: C) -> C:
+            self._callbacks.setdefault(job_name, Callbacks()).lost.append(callback)
             return callback
 
         return register
@@ -338,7 +395,7 @@ class Application:
     async def _serve(self, *, handle_signals: bool) -> None:
         loop = asyncio.get_running_loop()
         channel = open_channel(self.endpoint)
-        stub = ParticipantServiceStub(channel)
+        stub = authorized(ParticipantServiceStub(channel), self._token)
         self._workers = [Worker(job, self._application_id(), stub, self.drain_timeout) for job in self._jobs.values()]
         self._tasks = [loop.create_task(worker.run()) for worker in self._workers]
         self._loop = loop

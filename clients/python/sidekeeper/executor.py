@@ -11,10 +11,12 @@ import inspect
 from collections import deque
 from typing import Callable
 
+from sidekeeper.context import CURRENT
 from sidekeeper.execution import CancelReason, Execution
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import SUCCESS, Outcome, failed, of_exception, rejected
 from sidekeeper.threads import run_in_thread
+from sidekeeper.tracing import span_of
 
 __all__ = ["Executor", "Handler", "OpenExecution"]
 
@@ -115,8 +117,10 @@ class Executor:
         opened.run.add_done_callback(lambda run: self._ended(opened, run))
 
     async def _await_handler(self, execution: Execution) -> Outcome:
+        CURRENT.set(execution)  # in the task's own context
         try:
-            await self._handler(execution)  # type: ignore[misc]  # a coroutine function
+            with span_of(execution):
+                await self._handler(execution)  # type: ignore[misc]  # a coroutine function
         except asyncio.CancelledError:
             return _stopped(execution)
         except Exception as error:
@@ -124,8 +128,10 @@ class Executor:
         return SUCCESS
 
     def _call_handler(self, execution: Execution) -> Outcome:
+        CURRENT.set(execution)  # in the thread's copy of the context
         try:
-            result = self._handler(execution)
+            with span_of(execution):
+                result = self._handler(execution)
         except BaseException as error:  # also SystemExit: it would end the thread only, and silently
             return of_exception(error)
         if inspect.isawaitable(result):

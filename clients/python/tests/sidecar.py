@@ -43,7 +43,7 @@ class Stream:
         self.closed = asyncio.Event()
         self._executions = 0
 
-    def attach(self, resumed: tuple[str, ...] = ()) -> None:
+    def attach(self, resumed: tuple[str, ...] = (), api_level: int = 1) -> None:
         self.send(
             attached=service_pb2.Attached(
                 attachment_id=self.attachment_id,
@@ -51,6 +51,7 @@ class Stream:
                 job_name=self.request.job_name,
                 configuration=self.request.configuration,
                 sidecar_version="0.0.0",
+                api_level=api_level,
                 resumed_execution_ids=resumed,
             )
         )
