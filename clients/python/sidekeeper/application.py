@@ -9,7 +9,7 @@ import signal
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Callable, TypeVar
+from typing import TYPE_CHECKING, Callable, TypeVar
 
 from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceStub
 from sidekeeper.channel import authorized, endpoint_target, open_channel, resolve_endpoint, resolve_token
@@ -19,6 +19,9 @@ from sidekeeper.execution import Execution
 from sidekeeper.job import Callbacks, Job, resolve_instance_name
 from sidekeeper.log import logger
 from sidekeeper.worker import LEAVE_GRACE, Worker
+
+if TYPE_CHECKING:
+    from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
 
 __all__ = ["Application"]
 
@@ -67,6 +70,8 @@ class Application:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers: list[Worker] = []
         self._tasks: list[asyncio.Task[None]] = []
+        #: What there is instead of a connection, in tests.
+        self._connector: Callable[[], ParticipantServiceAsyncStub] | None = None
         self._stop_requested = False
         self._stop_immediately = False
         self._stop_for_good = False
@@ -394,8 +399,8 @@ class Application:
 
     async def _serve(self, *, handle_signals: bool) -> None:
         loop = asyncio.get_running_loop()
-        channel = open_channel(self.endpoint)
-        stub = authorized(ParticipantServiceStub(channel), self._token)
+        channel = open_channel(self.endpoint)  # connects when it is used
+        stub = self._connector() if self._connector else authorized(ParticipantServiceStub(channel), self._token)
         self._workers = [Worker(job, self._application_id(), stub, self.drain_timeout) for job in self._jobs.values()]
         self._tasks = [loop.create_task(worker.run()) for worker in self._workers]
         self._loop = loop

@@ -199,8 +199,8 @@ class Attachment:
         if attached.api_level < SIDECAR_API_LEVEL_MIN:
             # One that knows levels has refused the attachment itself; this is for those before.
             raise VersionError(
-                f"sidecar {attached.sidecar_version} is too old for {CLIENT}: it speaks API level {attached.api_level}, "
-                f"and the client needs at least {SIDECAR_API_LEVEL_MIN}; upgrade the sidecar to {__version__} or newer"
+                f"sidecar {attached.sidecar_version} is too old for {CLIENT}: it has API level {attached.api_level}, "
+                f"and the client needs at least {SIDECAR_API_LEVEL_MIN}; upgrade the sidecar to {__version__}"
             )
         self._instance_id = attached.instance_id
         self._grace = grace_of(attached.configuration.props)
