@@ -205,7 +205,9 @@ class Attachment:
         self._instance_id = attached.instance_id
         self._grace = grace_of(attached.configuration.props)
         self._kept.attached(frozenset(attached.resumed_execution_ids))
-        self._reporter = Reporter(self._stub, self._job.name, attached.attachment_id, self._not_reported)
+        self._reporter = Reporter(
+            self._stub, self._job.name, attached.attachment_id, self._not_reported, lambda: bool(self._open)
+        )
         self._acknowledger = Acknowledger(
             self._stub, attached.attachment_id, lambda: {one.execution.item for one in self._open.values()}
         )

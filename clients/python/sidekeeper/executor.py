@@ -15,7 +15,7 @@ from sidekeeper.context import CURRENT
 from sidekeeper.execution import CancelReason, Execution
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import SUCCESS, Outcome, failed, of_exception, rejected
-from sidekeeper.threads import run_in_thread
+from sidekeeper.threads import Threads
 from sidekeeper.tracing import span_of
 
 __all__ = ["Executor", "Handler", "OpenExecution"]
@@ -49,6 +49,7 @@ class Executor:
         self._waiting: deque[OpenExecution] = deque()
         self._running: dict[int, OpenExecution] = {}
         self._closed = False
+        self._threads = Threads()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -89,6 +90,10 @@ class Executor:
         for opened in [*self._waiting, *self._running.values()]:
             self.cancel(opened, reason)
 
+    def end(self) -> None:
+        """Lets go of the threads; nothing is submitted any more."""
+        self._threads.close()
+
     async def wait_idle(self) -> None:
         """Waits until nothing runs and nothing waits to."""
         await self._idle.wait()
@@ -112,7 +117,7 @@ class Executor:
             opened.run = asyncio.get_running_loop().create_task(self._await_handler(execution))
         else:
             name = f"sidekeeper-{self._job_name}-{execution.item}"
-            opened.run = run_in_thread(name, lambda: self._call_handler(execution))
+            opened.run = self._threads.run(name, lambda: self._call_handler(execution))
         self._running[execution.item] = opened
         opened.run.add_done_callback(lambda run: self._ended(opened, run))
 

@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["INSTALLED", "span_of"]
 
+_NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
+
 
 def span_of(execution: Execution) -> AbstractContextManager[None]:
     """Returns what a handler runs in: a span of its own below the sidecar's, or nothing."""
-    return _span(execution) if INSTALLED else contextlib.nullcontext()
+    # Without a provider nobody sees the span, and it is not worth its time.
+    if not INSTALLED or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return _NOTHING
+    return _span(execution)
 
 
 @contextlib.contextmanager

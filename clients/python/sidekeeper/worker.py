@@ -76,6 +76,7 @@ class Worker:
             await self._finish()
         finally:
             self._executor.cancel_all(CancelReason.STOPPED)
+            self._executor.end()
             dispatching.cancel()
             for execution in self._executor.running():
                 logger.warning("handler is left behind", extra=fields(self._job.name, execution))
