@@ -3,10 +3,10 @@
     python bench/dispatch.py --sidekeeper target/release/sidekeeper [--mode asyncio] [--executions 1000000]
 
 The round trip is from the moment when the sidecar starts an execution (``fire_time``), over the handler, which does
-nothing, to the moment when the client has the answer that its completion is recorded; one execution at a time. The rate is
-that of a job of many items that is triggered again as soon as it is done. Both are with a real sidecar on its embedded
-registry. The echo is a unary call of the size of a report, from this process to a Python server in another one, with as
-many calls at once as the job executes items; in the threads' mode from as many threads.
+nothing, to the moment when the client has the answer that its completion is recorded; one execution at a time. The rate
+is that of a job of many items that is triggered again as soon as it is done. Both are with a real sidecar on its
+embedded registry. The echo is a unary call of the size of a report, from this process to a Python server in another one,
+with as many calls at once as the job executes items; in the threads' mode from as many threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Callable
 
@@ -79,7 +79,7 @@ class Count:
             self.recorded += len(batch)
             self.changed.set()
 
-        Reporter._recorded = recorded  # type: ignore[method-assign]
+        Reporter._recorded = recorded  # type: ignore[method-assign, assignment]
 
     async def reach(self, number: int) -> None:
         """Waits until so many were recorded."""
@@ -176,7 +176,7 @@ def serve_echo(socket: str) -> None:
 
     async def serve() -> None:
         server = grpc.aio.server()
-        handlers = {"Echo": grpc.unary_unary_rpc_method_handler(echo)}
+        handlers: Any = {"Echo": grpc.unary_unary_rpc_method_handler(echo)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("echo.Echo", handlers),))
         server.add_insecure_port(f"unix:{socket}")
         await server.start()
@@ -188,7 +188,7 @@ def serve_echo(socket: str) -> None:
 async def echo_on_loop(socket: str) -> tuple[float, list[float]]:
     """Echo calls from the loop: how many a second, and how long one takes alone."""
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-        call = channel.unary_unary(ECHO)
+        call: Any = channel.unary_unary(ECHO)
         await call(b"", wait_for_ready=True)
         message, alone = bytes(ECHO_BYTES), []
         for _ in range(ROUND_TRIPS):
@@ -210,7 +210,7 @@ async def echo_on_loop(socket: str) -> tuple[float, list[float]]:
 async def echo_on_threads(socket: str) -> tuple[float, list[float]]:
     """Echo calls from threads, which block."""
     with grpc.insecure_channel(f"unix:{socket}") as channel:
-        call = channel.unary_unary(ECHO)
+        call: Any = channel.unary_unary(ECHO)
         call(b"", wait_for_ready=True)
         message, alone = bytes(ECHO_BYTES), []
         for _ in range(ROUND_TRIPS):
@@ -267,15 +267,15 @@ def sidecar(binary: str, folder: str) -> Iterator[str]:
 
 def measure(mode: str, binary: str, executions: int) -> dict[str, Any]:
     """Measures one mode, the echo before and after it."""
-    echo: Callable[[str], Awaitable[tuple[float, list[float]]]]
+    echo: Callable[[str], Coroutine[Any, Any, tuple[float, list[float]]]]
     echo = echo_on_loop if mode == "asyncio" else echo_on_threads
     with tempfile.TemporaryDirectory(prefix="sk-") as folder:
         with echo_server(folder) as socket:
-            before, alone = asyncio.run(echo(socket))  # type: ignore[arg-type]
+            before, alone = asyncio.run(echo(socket))
         with sidecar(binary, folder) as endpoint:
             dispatch = asyncio.run(measure_dispatch(mode, endpoint, executions))
     with tempfile.TemporaryDirectory(prefix="sk-") as folder, echo_server(folder) as socket:
-        after, _ = asyncio.run(echo(socket))  # type: ignore[arg-type]
+        after, _ = asyncio.run(echo(socket))
     rate = (before + after) / 2
     return {
         "language": "python",

@@ -70,8 +70,8 @@ class Threads:
 
     Not a pool of the standard library: the interpreter waits at its exit for such a pool's threads, and a handler that
     does not stop when it is told to must not keep a process alive that was told to end at once. There are as many
-    threads as functions were running at once; those that are idle wait for the next one, because starting a thread takes
-    longer than most of what a client does for an execution.
+    threads as functions were running at once; those that are idle wait for the next one, because starting a thread
+    takes longer than most of what a client does for an execution.
     """
 
     def __init__(self) -> None:
