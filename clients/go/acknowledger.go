@@ -2,10 +2,12 @@ package sidekeeper
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
@@ -82,6 +84,14 @@ func (a *acknowledger) isOutdated() bool {
 	return a.last != nil
 }
 
+// whatNext says what becomes of a call that has failed.
+func whatNext(code codes.Code) string {
+	if isRefusal(code) {
+		return "given up"
+	}
+	return "trying again"
+}
+
 func (a *acknowledger) acknowledge(ctx context.Context, assignment *Assignment) {
 	request := &sidekeeperv1.AcknowledgeAssignmentRequest{AttachmentId: a.attachmentID, Generation: assignment.Generation}
 	waits := newBackoff()
@@ -93,8 +103,8 @@ func (a *acknowledger) acknowledge(ctx context.Context, assignment *Assignment) 
 			return
 		}
 		told := status.Convert(err)
-		a.log.Warn("assignment not acknowledged", "generation", assignment.Generation, "code", codeName(told.Code()),
-			"details", told.Message(), "final", isRefusal(told.Code()))
+		a.log.Warn(fmt.Sprintf("acknowledgement of generation %d: %s: %s; %s", assignment.Generation,
+			codeName(told.Code()), told.Message(), whatNext(told.Code())))
 		if isRefusal(told.Code()) || pause(ctx, waits.next()) != nil {
 			return
 		}

@@ -1,8 +1,10 @@
 package sidekeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"sync"
@@ -154,7 +156,7 @@ func (a *attachment) leave(ctx context.Context, forGood bool) {
 	defer cancel()
 	request := &sidekeeperv1.DetachRequest{AttachmentId: reporter.attachmentID, ForGood: forGood}
 	if _, err := a.worker.client.Detach(ctx, request); err != nil {
-		a.log.Warn("the sidecar has not heard that the job leaves", "code", codeName(status.Code(err)))
+		a.log.Warn("the sidecar has not heard that the job leaves: " + codeName(status.Code(err)))
 	}
 }
 
@@ -212,7 +214,7 @@ func (a *attachment) onAttached(ctx context.Context, attached *sidekeeperv1.Atta
 			run(ctx)
 		}()
 	}
-	a.log.Info("attached", "instance", a.instanceID, "sidecar", attached.GetSidecarVersion())
+	a.log.Info(fmt.Sprintf("attached as instance %s (sidecar %s)", a.instanceID, attached.GetSidecarVersion()))
 }
 
 // isBusyBeyond returns whether anything is executed, or is to be, on an item that is not owned: also what handlers still
@@ -242,7 +244,7 @@ func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
 		a.onAssignment(assignmentFromProto(job.Name, a.instanceID, event.AssignmentChanged))
 	case *sidekeeperv1.AttachResponse_LeadershipChanged:
 		leadership := Leadership{job.Name, a.instanceID, event.LeadershipChanged.GetLeader()}
-		a.log.Info("leadership changed", "leader", leadership.Leader)
+		a.log.Info(fmt.Sprintf("leader: %t", leadership.Leader))
 		call(w.dispatcher, job.OnLeadership, leadership)
 	case *sidekeeperv1.AttachResponse_SessionChanged:
 		remaining := event.SessionChanged.GetRemainingLease()
@@ -256,7 +258,7 @@ func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
 		change := jobChangeFromProto(job.Name, event.JobChanged)
 		a.grace = graceOf(event.JobChanged.GetConfiguration().GetProps())
 		for _, problem := range change.Problems {
-			a.log.Warn("problem: "+problem.Message, "path", problem.Path)
+			a.log.Warn(cmp.Or(problem.Path, "registry") + ": " + problem.Message)
 		}
 		call(w.dispatcher, job.OnJobChanged, change)
 	case *sidekeeperv1.AttachResponse_BeforeFirst:
@@ -335,8 +337,8 @@ func (a *attachment) onAssignment(assignment Assignment) {
 	for index, item := range assignment.Items {
 		items[index] = item.Item
 	}
-	a.log.Info("assignment", "generation", assignment.Generation, "items", items,
-		"sharding_total_count", assignment.ShardingTotalCount, "reason", assignment.Reason.String())
+	a.log.Info(fmt.Sprintf("generation %d: items %v of %d (%v)", assignment.Generation, items,
+		assignment.ShardingTotalCount, assignment.Reason))
 	a.worker.ownership.changed(assignment, func() {
 		a.worker.lock.Lock()
 		defer a.worker.lock.Unlock()

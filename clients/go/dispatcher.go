@@ -71,7 +71,7 @@ func (d *dispatcher) run(ctx context.Context) {
 			return
 		}
 		if err := attempt(func() error { return step(ctx) }); err != nil {
-			d.log.Error("a callback failed", "error", err)
+			d.log.Error("a callback failed: " + err.Error())
 		}
 	}
 }

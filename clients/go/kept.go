@@ -1,6 +1,7 @@
 package sidekeeper
 
 import (
+	"fmt"
 	"log/slog"
 	"regexp"
 	"strconv"
@@ -97,7 +98,7 @@ func (k *kept) keep(opened map[string]*openExecution, grace, untilLease time.Dur
 		}
 	})
 	if len(opened) > 0 {
-		k.log.Info("executions go on without a stream", "executions", len(opened), "for", wait)
+		k.log.Info(fmt.Sprintf("%d executions go on for %v without a stream", len(opened), wait.Round(time.Millisecond)))
 	}
 }
 

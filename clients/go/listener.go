@@ -2,6 +2,7 @@ package sidekeeper
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 
@@ -69,13 +70,13 @@ func (l *listenerReporter) report(ctx context.Context, request *sidekeeperv1.Rep
 		}
 		if err == nil {
 			if !response.GetInTime() {
-				l.log.Warn("call of the once-listener was answered too late", "call_id", request.GetCallId())
+				l.log.Warn("call " + request.GetCallId() + " was answered too late")
 			}
 			return
 		}
 		told := status.Convert(err)
-		l.log.Warn("outcome of the once-listener not reported", "call_id", request.GetCallId(),
-			"code", codeName(told.Code()), "details", told.Message(), "final", isRefusal(told.Code()))
+		l.log.Warn(fmt.Sprintf("outcome of call %s: %s: %s; %s", request.GetCallId(), codeName(told.Code()),
+			told.Message(), whatNext(told.Code())))
 		if isRefusal(told.Code()) || pause(ctx, waits.next()) != nil {
 			return
 		}

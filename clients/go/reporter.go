@@ -2,6 +2,7 @@ package sidekeeper
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -160,8 +161,8 @@ func (r *reporter) report(ctx context.Context, batch []result) error {
 			return r.refused(ctx, batch, told)
 		}
 		wait := waits.next()
-		r.log.Warn("results not reported yet", "results", len(batch), "code", codeName(told.Code()),
-			"details", told.Message(), "again_in", wait)
+		r.log.Warn(fmt.Sprintf("report of %d results: %s: %s; again in %v", len(batch), codeName(told.Code()),
+			told.Message(), wait.Round(time.Millisecond)))
 		if err := pause(ctx, wait); err != nil {
 			return err
 		}

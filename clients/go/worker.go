@@ -148,7 +148,8 @@ func (w *worker) stayAttached(ctx context.Context) error {
 
 // attach runs an attachment to its end, which is in order if the worker is told to stop. Its error is the stream's.
 func (w *worker) attach(ctx context.Context, attachment *attachment) error {
-	attachmentCtx, end := context.WithCancel(ctx)
+	// Whoever is told to stop at once is to tell its handlers so before the stream's end does.
+	attachmentCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	ended := make(chan struct{})
 	var err error
@@ -160,9 +161,6 @@ func (w *worker) attach(ctx context.Context, attachment *attachment) error {
 	case <-ended:
 		return err
 	case <-ctx.Done():
-		w.lock.Lock()
-		w.executor.cancelAll(CancelStopped)
-		w.lock.Unlock()
 	case <-w.stopping:
 		if w.drain(ctx, attachment, ended) {
 			w.lock.Lock()
@@ -170,6 +168,11 @@ func (w *worker) attach(ctx context.Context, attachment *attachment) error {
 			w.lock.Unlock()
 			attachment.leave(ctx, forGood)
 		}
+	}
+	if ctx.Err() != nil {
+		w.lock.Lock()
+		w.executor.cancelAll(CancelStopped)
+		w.lock.Unlock()
 	}
 	end()
 	<-ended
@@ -245,7 +248,7 @@ func (w *worker) judge(attachment *attachment, err error) error {
 	case err == nil:
 		w.log.Warn("the stream has ended; attaching again")
 	case isProtocolError(err):
-		w.log.Error("the stream has ended; attaching again", "error", err)
+		w.log.Error("the stream has ended: " + err.Error() + "; attaching again")
 	case isFatal(told.Code()) && !attachment.attached():
 		return &AttachError{JobName: w.job.Name, Code: told.Code(), Details: told.Message()}
 	case told.Code() == codes.FailedPrecondition:
@@ -255,7 +258,7 @@ func (w *worker) judge(attachment *attachment, err error) error {
 	case errors.Is(err, context.Canceled):
 		w.log.Info("detached")
 	default:
-		w.log.Warn("the stream has ended; attaching again", "code", codeName(told.Code()), "details", told.Message())
+		w.log.Warn("the stream has ended: " + codeName(told.Code()) + ": " + told.Message() + "; attaching again")
 	}
 	return nil
 }
