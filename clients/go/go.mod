@@ -3,6 +3,7 @@ module github.com/sidekeeper/sidekeeper/clients/go
 go 1.24.0
 
 require (
+	go.uber.org/goleak v1.3.0
 	golang.org/x/sys v0.40.0
 	google.golang.org/grpc v1.80.0
 	google.golang.org/protobuf v1.36.11
