@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -149,6 +150,8 @@ type Sidecar struct {
 	Detached         chan *sidekeeperv1.DetachRequest
 	Progress         chan *sidekeeperv1.ReportProgressRequest
 	Triggered        chan string
+	// Headers has what came with the triggers.
+	Headers chan metadata.MD
 
 	mu              sync.Mutex
 	answer          func(context.Context, *sidekeeperv1.ReportCompletionRequest) error
@@ -175,6 +178,7 @@ func StartAt(t testing.TB, address string) *Sidecar {
 		Detached:         make(chan *sidekeeperv1.DetachRequest, queueMax),
 		Progress:         make(chan *sidekeeperv1.ReportProgressRequest, queueMax),
 		Triggered:        make(chan string, queueMax),
+		Headers:          make(chan metadata.MD, queueMax),
 		triggerAnswer:    &sidekeeperv1.TriggerJobResponse{},
 	}
 	s.Serve(t, address)
@@ -365,8 +369,10 @@ func (s *Sidecar) Detach(_ context.Context, request *sidekeeperv1.DetachRequest)
 }
 
 // TriggerJob is the job service's.
-func (s *Sidecar) TriggerJob(_ context.Context, request *sidekeeperv1.TriggerJobRequest) (*sidekeeperv1.TriggerJobResponse, error) {
+func (s *Sidecar) TriggerJob(ctx context.Context, request *sidekeeperv1.TriggerJobRequest) (*sidekeeperv1.TriggerJobResponse, error) {
 	s.Triggered <- request.GetJobName()
+	headers, _ := metadata.FromIncomingContext(ctx)
+	s.Headers <- headers
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err, failed := s.triggerAnswer.(error); failed {
