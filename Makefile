@@ -7,6 +7,7 @@ SHELL := /bin/bash
 
 # The debug build: what the tests use too, so one build serves both.
 BINARY := $(or $(CARGO_TARGET_DIR),target)/debug/sidekeeper
+RELEASE := $(or $(CARGO_TARGET_DIR),target)/release/sidekeeper
 PYTHON := .tools/venv/bin/python
 BUF := .tools/node/node_modules/.bin/buf
 CARGO_DENY_VERSION := 0.20.2
@@ -33,6 +34,31 @@ demo: binary client ## show it at work; ZOOKEEPER=host:port to use a ZooKeeper
 .PHONY: test
 test: ## run all tests, or some of them: PARTS="rust client e2e interop faults"
 	.ci/test $(PARTS)
+
+.PHONY: clients
+clients: lint-clients ## all that the client libraries have to pass: lints, types, tests, the scenarios
+	.ci/test client
+
+# Which languages `make conformance` runs, and which of its scenarios (an expression of pytest's -k). Empty: all.
+LANGUAGES ?=
+SCENARIOS ?=
+.PHONY: conformance
+conformance: conformance-tools ## run the scenarios that every client passes: LANGUAGES="python go" SCENARIOS="cancel or drain"
+	SIDEKEEPER_BINARY=$(abspath $(BINARY)) CONFORMANCE_LANGUAGES="$(LANGUAGES)" \
+		$(PYTHON) -m pytest clients/conformance -n 3 $(if $(SCENARIOS),-k "$(SCENARIOS)")
+
+.PHONY: conformance-tools
+conformance-tools: binary .tools/python-tools
+	.ci/setup java go
+	tests/support/zookeeper/install.sh
+
+# How many executions `make bench-clients` makes for each rate; 1000000 shows what becomes of the memory.
+EXECUTIONS ?= 40000
+.PHONY: bench-clients
+bench-clients: build .tools/python-tools ## measure dispatch in the clients, beside a bare gRPC echo: EXECUTIONS=N
+	.ci/setup go
+	$(PYTHON) clients/python/bench/dispatch.py --sidekeeper $(RELEASE) --executions $(EXECUTIONS)
+	cd clients/go && go run ./bench --sidekeeper $(abspath $(RELEASE)) --executions $(EXECUTIONS)
 
 .PHONY: interop
 interop: ## run sidecars and ElasticJob in Java as instances of one job
@@ -83,7 +109,7 @@ bench: ## measure the sidecar, or parts of it: BENCH="latency memory"; see docs/
 	cargo bench --locked --bench sidecar -- $(BENCH)
 
 .PHONY: lint
-lint: lint-rust lint-proto lint-python ## formatting and lints of all languages
+lint: lint-rust lint-proto lint-clients ## formatting and lints of all languages
 
 .PHONY: lint-rust
 lint-rust: ## formatting, and clippy with warnings denied
@@ -94,21 +120,31 @@ lint-rust: ## formatting, and clippy with warnings denied
 lint-proto: $(BUF) ## the style of the protos
 	$(BUF) lint proto
 
+.PHONY: lint-clients
+lint-clients: lint-python lint-go ## the client libraries' lints and types
+
 .PHONY: lint-python
-lint-python: .tools/python-tools ## ruff and mypy on the Python client
+lint-python: .tools/python-tools ## ruff and mypy on the Python client, ruff on what is made with it
 	$(MAKE) -C clients/python lint types PYTHON=$(abspath $(PYTHON))
+
+.PHONY: lint-go
+lint-go: $(BUF) ## gofmt, go vet and staticcheck on the Go client and what is made with it
+	.ci/setup go
+	$(MAKE) -C clients/go lint
 
 .PHONY: doc
 doc: ## build the documentation of the crate, warnings denied
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
 
 .PHONY: proto
-proto: .tools/python-tools ## generate the clients' code from the protos
+proto: .tools/python-tools $(BUF) ## generate the clients' code from the protos
 	$(PYTHON) clients/python/generate.py
+	$(MAKE) -C clients/go proto
 
 .PHONY: proto-check
-proto-check: .tools/python-tools ## fail if the generated code is not what the protos generate
+proto-check: .tools/python-tools $(BUF) ## fail if the generated code is not what the protos generate
 	$(PYTHON) clients/python/generate.py --check
+	$(MAKE) -C clients/go proto-check
 
 .PHONY: breaking
 breaking: $(BUF) ## compare the protos with the last release, or else the commit before; BASE=REV for another
@@ -136,7 +172,7 @@ tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check
 .PHONY: clean
 clean: ## remove what was built and installed
 	cargo clean
-	rm -rf .tools clients/python/{build,dist} clients/python/.{pytest,mypy,ruff}_cache
+	rm -rf .tools clients/python/{build,dist} clients/{python,conformance}/.{pytest,mypy,ruff}_cache
 	find clients examples tests -name __pycache__ -prune -exec rm -rf {} +
 
 # What the targets above are made of.

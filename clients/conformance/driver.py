@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Callable
 
 import grpc
-from harness import PATIENCE, ROOT, Process, Steered, Tree, ZooKeeperServer, eventually, sidekeeper_binary
 from sidekeeper._proto.v1 import assignment_service_pb2 as watch_pb2
 from sidekeeper._proto.v1 import job_service_pb2, sidecar_service_pb2
 from sidekeeper._proto.v1.assignment_service_pb2_grpc import AssignmentServiceStub
 from sidekeeper._proto.v1.job_service_pb2_grpc import JobServiceStub
 from sidekeeper._proto.v1.sidecar_service_pb2_grpc import SidecarServiceStub
+
+from harness import PATIENCE, ROOT, Process, Steered, Tree, ZooKeeperServer, eventually, sidekeeper_binary
 
 HERE = Path(__file__).resolve().parent
 
@@ -198,11 +199,7 @@ class Application(Steered):
 
     def all(self, *kinds: str, **wanted: Any) -> list[Event]:
         """The events of these kinds with these fields, so far."""
-        return [
-            event
-            for event in self.events(*kinds)
-            if all(event.get(key) == value for key, value in wanted.items())
-        ]
+        return [event for event in self.events(*kinds) if all(event.get(key) == value for key, value in wanted.items())]
 
     def attached(self, items: Sequence[int] | None = None, **wanted: Any) -> Event:
         """Waits until it has been told an assignment with (exactly these) items, and returns it."""
@@ -255,7 +252,9 @@ def items_of(event: Event) -> list[int]:
 class World:
     """All that one scenario starts."""
 
-    def __init__(self, subject: Subject, server: Callable[[], ZooKeeperServer], client: Callable[[], Any], namespace: str):
+    def __init__(
+        self, subject: Subject, server: Callable[[], ZooKeeperServer], client: Callable[[], Any], namespace: str
+    ):
         self.subject = subject
         # The path is short because that of a Unix socket has at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="sk-"))

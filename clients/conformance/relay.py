@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 import grpc
-from driver import Sidecar, eventually
 from sidekeeper._proto.v1 import execution_pb2
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+
+from driver import Sidecar, eventually
 
 __all__ = ["Relay"]
 
@@ -41,7 +42,9 @@ class Relay:
         self.results: list[execution_pb2.ExecutionResult] = []
         socket = folder / "relay.sock"
         self.endpoint = f"unix://{socket}"
-        self._channel = grpc.insecure_channel(f"unix:{sidecar.socket}", options=[("grpc.default_authority", "localhost")])
+        self._channel = grpc.insecure_channel(
+            f"unix:{sidecar.socket}", options=[("grpc.default_authority", "localhost")]
+        )
         self._server = grpc.server(futures.ThreadPoolExecutor(CALLS_MAX))
         self._server.add_generic_rpc_handlers((_Handlers(self),))
         self._server.add_insecure_port(f"unix:{socket}")
@@ -66,7 +69,9 @@ class Relay:
             self.results += service_pb2.ReportCompletionRequest.FromString(request).results
         changed = self._request(method, request, context)
         try:
-            answer = self._channel.unary_unary(method)(changed, metadata=_metadata(context), timeout=context.time_remaining())
+            answer = self._channel.unary_unary(method)(
+                changed, metadata=_metadata(context), timeout=context.time_remaining()
+            )
         except grpc.RpcError as error:
             _fail(context, error)
         told = self.to_application(method, answer)
@@ -101,7 +106,9 @@ class _Handlers(grpc.GenericRpcHandler):
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         method = details.method
         if method == ATTACH:
-            return grpc.unary_stream_rpc_method_handler(lambda request, context: self._relay.stream(method, request, context))
+            return grpc.unary_stream_rpc_method_handler(
+                lambda request, context: self._relay.stream(method, request, context)
+            )
         return grpc.unary_unary_rpc_method_handler(lambda request, context: self._relay.unary(method, request, context))
 
 
@@ -110,5 +117,7 @@ def _metadata(context: Any) -> list[tuple[str, str]]:
 
 
 def _fail(context: Any, error: Any) -> None:
-    context.set_trailing_metadata([(key, value) for key, value in error.trailing_metadata() or () if key.endswith("-bin")])
+    context.set_trailing_metadata(
+        [(key, value) for key, value in error.trailing_metadata() or () if key.endswith("-bin")]
+    )
     context.abort(error.code(), error.details())

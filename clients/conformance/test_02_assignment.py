@@ -27,7 +27,7 @@ def follow(events: list[dict[str, object]]) -> None:
     owned: dict[int, int] = {}
     generation = 0
     for event in events:
-        items = {item["item"]: item["token"] for item in event["items"]}  # type: ignore[index, attr-defined]
+        items = {item["item"]: item["token"] for item in event["items"]}
         assert items or event["event"] == "assignment", f"a callback about nothing: {event}"
         if event["event"] == "assigned":
             owned.update(items)
@@ -36,8 +36,8 @@ def follow(events: list[dict[str, object]]) -> None:
         else:
             assert items.keys() <= owned.keys(), f"not owned: {event}"
             owned = {item: token for item, token in owned.items() if item not in items}
-        assert event["generation"] >= generation  # type: ignore[operator]
-        generation = event["generation"]  # type: ignore[assignment]
+        assert event["generation"] >= generation
+        generation = event["generation"]
         assert event["job"] == JOB
 
 

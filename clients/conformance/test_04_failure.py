@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from sidekeeper._proto.v1 import execution_pb2
+
 from driver import World, eventually, job
 from relay import Relay
-from sidekeeper._proto.v1 import execution_pb2
 
 TEXT = "no room for pallet №7\nsecond line"
 OUTCOMES = {

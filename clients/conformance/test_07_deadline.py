@@ -38,7 +38,7 @@ def test_progress_extends_it(world: World) -> None:
         assert not progress["cancelled"]
         assert progress["deadline"] > deadline
         deadline = progress["deadline"]
-        eventually("a part of it has passed", lambda: time.time() > deadline - TIMEOUT / 2)
+        time.sleep(TIMEOUT / 2)  # a part of it passes
     assert application.all("cancelled") == []
     application.release()
     application.told("ended", outcome="success")

@@ -4,10 +4,11 @@ import signal
 import threading
 
 import pytest
+
 from driver import World, eventually, items_of, job, quiet
 
 
-def held(world: World, **fields: object) -> tuple:  # type: ignore[type-arg]
+def held(world: World, **fields: object) -> tuple:
     """An application that executes item 0 of two, one at a time."""
     sidecar = world.sidecar()
     application = world.application(sidecar).run(job(concurrency=1), **fields)

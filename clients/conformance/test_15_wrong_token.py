@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from driver import JOB, Sidecar, World, eventually
 
 

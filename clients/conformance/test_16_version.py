@@ -3,9 +3,10 @@ from __future__ import annotations
 from typing import Callable
 
 import pytest
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+
 from driver import JOB, World, eventually
 from relay import ATTACH, Relay
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 
 
 def rewritten(change: Callable[[service_pb2.AttachRequest], None]) -> Callable[[str, bytes], bytes]:

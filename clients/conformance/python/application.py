@@ -207,7 +207,7 @@ class Driven:
         def of(told: Any, kind: str = "") -> Any:
             async def on_loop(event: Any) -> None:
                 told(event)
-                while kind in self.held and not self.callbacks_released.is_set():
+                while kind in self.held and not self.callbacks_released.is_set():  # noqa: ASYNC110 - of another thread
                     await asyncio.sleep(LOOK_INTERVAL)
 
             def on_thread(event: Any) -> None:
@@ -272,9 +272,7 @@ class Driven:
         name = command["command"]
         if name == "stop":
             if self.app is not None:
-                self.app.stop(
-                    immediately=command.get("immediately", False), for_good=command.get("for_good", False)
-                )
+                self.app.stop(immediately=command.get("immediately", False), for_good=command.get("for_good", False))
             return
         getattr(self, name)(command)
         tell("done", command=name)

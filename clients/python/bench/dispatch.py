@@ -5,8 +5,8 @@
 The round trip is from the moment when the sidecar starts an execution (``fire_time``), over the handler, which does
 nothing, to the moment when the client has the answer that its completion is recorded; one execution at a time. The rate
 is that of a job of many items that is triggered again as soon as it is done. Both are with a real sidecar on its
-embedded registry. The echo is a unary call of the size of a report, from this process to a Python server in another one,
-with as many calls at once as the job executes items; in the threads' mode from as many threads.
+embedded registry. The echo is a unary call of the size of a report, from this process to a Python server in another
+one, with as many calls at once as the job executes items; in the threads' mode from as many threads.
 """
 
 from __future__ import annotations
