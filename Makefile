@@ -103,12 +103,14 @@ doc: ## build the documentation of the crate, warnings denied
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
 
 .PHONY: proto
-proto: .tools/python-tools ## generate the clients' code from the protos
+proto: .tools/python-tools $(BUF) ## generate the clients' code from the protos
 	$(PYTHON) clients/python/generate.py
+	$(MAKE) -C clients/go proto BUF=$(abspath $(BUF))
 
 .PHONY: proto-check
-proto-check: .tools/python-tools ## fail if the generated code is not what the protos generate
+proto-check: .tools/python-tools $(BUF) ## fail if the generated code is not what the protos generate
 	$(PYTHON) clients/python/generate.py --check
+	$(MAKE) -C clients/go proto-check BUF=$(abspath $(BUF))
 
 .PHONY: breaking
 breaking: $(BUF) ## compare the protos with the last release, or else the commit before; BASE=REV for another
