@@ -139,12 +139,12 @@ doc: ## build the documentation of the crate, warnings denied
 .PHONY: proto
 proto: .tools/python-tools $(BUF) ## generate the clients' code from the protos
 	$(PYTHON) clients/python/generate.py
-	$(MAKE) -C clients/go proto
+	$(MAKE) -C clients/go proto BUF=$(abspath $(BUF))
 
 .PHONY: proto-check
 proto-check: .tools/python-tools $(BUF) ## fail if the generated code is not what the protos generate
 	$(PYTHON) clients/python/generate.py --check
-	$(MAKE) -C clients/go proto-check
+	$(MAKE) -C clients/go proto-check BUF=$(abspath $(BUF))
 
 .PHONY: breaking
 breaking: $(BUF) ## compare the protos with the last release, or else the commit before; BASE=REV for another
