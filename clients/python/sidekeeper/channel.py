@@ -44,6 +44,9 @@ KEEPALIVE_TIMEOUT_MS = 5_000
 INITIAL_RECONNECT_MS = 100
 MAX_RECONNECT_MS = 1_000
 
+#: How long one attempt to connect may take: a machine that is short of CPU needs its time for the first frames.
+CONNECT_TIMEOUT_MS = 5_000
+
 _OPTIONS: Sequence[tuple[str, str | int]] = (
     # For a Unix socket gRPC would send the socket's path as the authority, which HTTP/2 servers may refuse.
     ("grpc.default_authority", "localhost"),
@@ -53,7 +56,8 @@ _OPTIONS: Sequence[tuple[str, str | int]] = (
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", INITIAL_RECONNECT_MS),
-    ("grpc.min_reconnect_backoff_ms", INITIAL_RECONNECT_MS),
+    # In spite of its name it is the least that an attempt may take; the pauses are given by the other two.
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
