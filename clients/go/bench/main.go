@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -120,7 +121,7 @@ func start(socket string, program string, arguments ...string) (func(), error) {
 	for {
 		if _, err := os.Stat(socket); err == nil {
 			return func() {
-				_ = command.Process.Signal(os.Interrupt)
+				_ = command.Process.Signal(syscall.SIGTERM)
 				<-ended
 			}, nil
 		}
