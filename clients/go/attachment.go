@@ -70,8 +70,7 @@ func newAttachment(worker *worker) *attachment {
 func (a *attachment) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	err := a.read(ctx, cancel)
-	code := status.Code(err)
-	broken := err != nil && ctx.Err() == nil && code != codes.OK && hasBroken(code) && !isProtocolError(err)
+	broken := err != nil && ctx.Err() == nil && hasBroken(status.Code(err)) && !isProtocolError(err)
 	if cause := context.Cause(ctx); isProtocolError(cause) {
 		err = cause
 	}

@@ -128,6 +128,40 @@ func TestResultsOfTheMeantimeAreReportedToTheNextStream(t *testing.T) {
 	nothing(t, "it began again", h.started)
 }
 
+func TestAHandlerThatEndsBetweenTwoStreamsIsReportedToTheSecond(t *testing.T) {
+	sidecar := script.Start(t)
+	job := orderSync(nil)
+	begun, release := make(chan struct{}, 2), make(chan struct{})
+	job.Handler = func(context.Context, *sidekeeper.Execution) error {
+		begun <- struct{}{}
+		<-release
+		return nil
+	}
+	job.Configuration.Props = map[string]string{"sidekeeper.grace": "1h"}
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, Jobs: []sidekeeper.Job{job}}
+	kept := logging(t, app)
+	run(t, app)
+	first := sidecar.Stream(t)
+	id := first.Execute(2)
+	script.Receive(t, "the handler begins", begun)
+	first.Break(t)
+	second := sidecar.Request(t)
+	close(release)
+	for deadline := time.Now().Add(script.Patience); !strings.Contains(kept.String(), "execution ended"); {
+		if time.Now().After(deadline) {
+			t.Fatal("the handler has not ended")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	second.Attach(id)
+	second.Assign(1, attached, 2)
+	second.Execute(2, resumed(id))
+	report := sidecar.Report(t)
+	equal(t, "attachment", report.GetAttachmentId(), second.AttachmentID)
+	equal(t, "execution", report.GetResults()[0].GetExecutionId(), id)
+	nothing(t, "it began again", begun)
+}
+
 func TestTheNextStreamIsToldWhatIsOpen(t *testing.T) {
 	sidecar := script.Start(t)
 	h, _, _ := graceful(t, sidecar, "1h")
