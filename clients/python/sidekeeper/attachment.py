@@ -378,6 +378,6 @@ class Attachment:
             self._progress.end()
         for opened in list(self._open.values()):
             self._executor.cancel(opened, CancelReason.DETACHED)
-        if self.attached:
+        if self.attached:  # otherwise a grace may run, of the stream before
             self._kept.lapse()  # what this stream was still to take over
-        self._ownership.ended()
+            self._ownership.ended()

@@ -114,6 +114,8 @@ async def test_a_grace_bridges_the_gap_and_what_changed_meanwhile_is_told(sideca
         await assign(sidecar, stream, 1, "ATTACHED", i0=5, i1=5, i2=5)
         told.take()
         stream.end(grpc.StatusCode.UNAVAILABLE)
+        # An attempt that fails does not end the grace.
+        (await sidecar.request()).end(grpc.StatusCode.UNAVAILABLE)
         stream = await sidecar.request()
         stream.attach()
         # Item 0 is as before, item 1 has had another owner meanwhile, item 2 has one.
