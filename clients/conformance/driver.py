@@ -202,7 +202,8 @@ class Application(Steered):
         return [event for event in self.events(*kinds) if all(event.get(key) == value for key, value in wanted.items())]
 
     def attached(self, items: Sequence[int] | None = None, **wanted: Any) -> Event:
-        """Waits until it has been told an assignment with (exactly these) items, and returns it."""
+        """Waits until the last assignment of the job has (exactly these) items, and returns it."""
+        wanted.setdefault("job", JOB)
 
         def seen(events: list[Event]) -> Event | None:
             told = [event for event in events if event["event"] == "assignment"]
@@ -214,8 +215,8 @@ class Application(Steered):
         return found
 
     def owned(self) -> list[int]:
-        """The items it was told last."""
-        told = self.events("assignment")
+        """The items of the job that it was told last."""
+        told = self.all("assignment", job=JOB)
         return items_of(told[-1]) if told else []
 
     def exit_status(self, timeout: float = PATIENCE) -> int:
