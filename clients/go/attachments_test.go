@@ -253,3 +253,21 @@ func TestTheTokenGoesWithEachCallAndUnixSocketsAreCalledLocalhost(t *testing.T) 
 	_, token = trigger(sidekeeper.WithToken("other"))
 	equal(t, "token", token, "Bearer other")
 }
+
+func TestACallbackThatPanicsEndsNothing(t *testing.T) {
+	sidecar := script.Start(t)
+	job := orderSync(ignore)
+	job.OnLeadership = func(context.Context, sidekeeper.Leadership) { panic("oh") }
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, Jobs: []sidekeeper.Job{job}}
+	kept := logging(t, app)
+	run(t, app)
+	stream := sidecar.Stream(t)
+	stream.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_LeadershipChanged{
+		LeadershipChanged: &sidekeeperv1.LeadershipChanged{Leader: true},
+	}})
+	stream.Execute(0)
+	equal(t, "outcome", sidecar.Result(t).GetOutcome(), success)
+	if !strings.Contains(kept.String(), "a callback failed: panic: oh") {
+		t.Error("nothing is said of it")
+	}
+}
