@@ -432,10 +432,10 @@ func (a *attachment) end(broken bool, cancel context.CancelCauseFunc) {
 			a.progress.end()
 		}
 		a.cancelOpen(CancelDetached)
-		if a.attached() {
+		if a.attached() { // otherwise a grace may run, of the stream before
 			w.kept.lapse() // what this stream was still to take over
+			w.ownership.ended()
 		}
-		w.ownership.ended()
 	}
 	w.lock.Unlock()
 	cancel(nil)
