@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::job::InstanceId;
+use crate::mutants::mutant;
 
 use super::effect::Effect;
 use super::facts::{ItemView, Running};
@@ -32,7 +33,7 @@ impl Crash {
     /// When an instance that is named somewhere, and is away, counts as gone for good: maybe in the future.
     fn gone_from(&self, id: &InstanceId) -> Option<Duration> {
         let since = *self.absent.get(id)?;
-        Some(if id.is_java() { since.saturating_add(GRACE) } else { since })
+        Some(if id.is_java() && !mutant!(JavaGraceForgotten) { since.saturating_add(GRACE) } else { since })
     }
 
     /// Since when an instance that is named somewhere has been gone for good; `None`: it is not.
@@ -72,7 +73,7 @@ pub(super) fn is_leftover(crash: &Crash, item: &ItemView, now: Now) -> bool {
     let taker = item.failovering.as_ref().or(item.failover.as_ref()).map(|taker| &taker.instance);
     let owner = item.owner.as_ref().map(|owner| &owner.instance);
     match running.owner.as_ref().or(taker).or(owner) {
-        Some(executor) => crash.gone_since(executor, now).is_some(),
+        Some(executor) => crash.gone_since(executor, now).is_some() || mutant!(ForeignRunningDeleted),
         None => true,
     }
 }

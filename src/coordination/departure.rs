@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::job::Item;
+use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, Operation, Transaction};
 
 use super::effect::{AssignmentReason, CancelReason, Effect, EndReason, Event, Purpose};
@@ -55,7 +56,7 @@ impl Participant {
         if let Phase::Draining { deadline, reason, cancelled } = self.phase.clone() {
             let settled = self.removal_settles().is_none_or(|at| now.mono >= at);
             let idle = settled
-                && self.executions.is_idle()
+                && (self.executions.is_idle() || mutant!(DrainedWithoutWaiting))
                 && self.is_round_over()
                 && !self.pending.is_in_flight(Purpose::FlagMisfire)
                 && !self.hands_over(now);
@@ -129,7 +130,7 @@ impl Participant {
         }
         transaction.extend(self.fall_silent());
         transaction.extend(self.give_up_name(reason));
-        if self.is_registered() {
+        if self.is_registered() && !mutant!(InstanceLeft) {
             transaction.push(Operation::delete(paths.instance(&self.identity.instance)));
         }
         transaction
@@ -138,7 +139,7 @@ impl Participant {
     /// The items that others are to execute in our place: the application has not reported them, or they were taken
     /// over and not begun. None, unless the job's items fail over.
     fn unfinished_items(&self) -> Vec<Item> {
-        if !self.fails_over() || !self.is_registered() {
+        if !self.fails_over() || !self.is_registered() || mutant!(UnfinishedForgotten) {
             return Vec::new();
         }
         // What an earlier session of ours left is still ours to hand on, if nobody else has it by now.
@@ -149,13 +150,14 @@ impl Participant {
             State::Reported => false,
         });
         let not_begun = self.view.taken().iter().copied().filter(|item| self.has_taken(*item));
+        let not_begun = not_begun.filter(|_| !mutant!(NotBegunForgotten));
         let not_begun = not_begun.filter(|item| !self.executions.open.contains_key(item));
         open.map(|(item, _)| *item).chain(not_begun).collect()
     }
 
     /// The items whose running nodes go with us.
     fn ended_items(&self) -> Vec<Item> {
-        let handed_over = self.fails_over();
+        let handed_over = self.fails_over() && !mutant!(UnfinishedForgotten);
         let ends = |state: &State| match state {
             State::Reported => true,
             State::Running => !handed_over,
