@@ -22,4 +22,5 @@ mod progress;
 mod random;
 mod scenarios;
 mod streams;
+mod swarm;
 mod world;
