@@ -16,6 +16,8 @@ mod handoff;
 mod heritage;
 mod lease;
 mod misfires;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod names;
 mod once;
 mod progress;

@@ -52,7 +52,9 @@ fn number(name: &str) -> Option<u64> {
 fn main() -> ExitCode {
     // A filter for other tests, or a question which tests there are.
     let mut arguments = std::env::args().skip(1);
-    if arguments.any(|argument| argument == "--list" || !(argument.starts_with('-') || "simulate".contains(&argument))) {
+    if arguments.any(|argument| {
+        argument == "--list" || !(argument.starts_with('-') || "simulate".contains(&argument))
+    }) {
         return ExitCode::SUCCESS;
     }
     // A panic is a violation like any other, and is said as such.
