@@ -55,6 +55,15 @@ SEED ?=
 faults: fault-tools ## inflict faults on a fleet and an ensemble, and judge it: FAULTS=200 SEED=...
 	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/run.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
 
+# How many schedules `make simulate` runs, and from which seed on; or a single one, whose timeline it prints. What a reduction
+# leaves out comes as MACHINES, STORM, OFF and KEEP.
+SEEDS ?= 20000
+SEED_BASE ?= 0
+.PHONY: simulate
+simulate: ## simulate fleets full of faults: SEEDS=20000 SEED_BASE=0, or SEED=N to replay one
+	SEEDS=$(SEEDS) SEED_BASE=$(SEED_BASE) SEED=$(SEED) MACHINES=$(MACHINES) STORM=$(STORM) OFF=$(OFF) KEEP=$(KEEP) \
+		cargo test --locked --quiet --profile simulation --test simulate
+
 # How many applications `make failover-time` kills.
 KILLS ?= 120
 .PHONY: failover-time

@@ -64,6 +64,8 @@ fn main() -> ExitCode {
     }
     let (base, seeds) = (number("SEED_BASE").unwrap_or(0), number("SEEDS").unwrap_or(2_000));
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    // For an overview: all violations, a line each.
+    let goes_on = number("GO_ON").is_some();
     let next = AtomicU64::new(base);
     let total = Mutex::new(Total::default());
     let found: Mutex<Option<Violation>> = Mutex::new(None);
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
                     }
                     match schedule(seed, &Options::default()) {
                         Ok(summary) => mine.add(&summary),
+                        Err(violation) if goes_on => println!("{violation}"),
                         Err(violation) => {
                             found.lock().unwrap().get_or_insert(violation);
                         }

@@ -135,9 +135,8 @@ impl World {
         let now = self.now;
         match told {
             Told::Attached { resumed, .. } => self.attached(m, &resumed),
-            Told::AssignmentChanged { assignment, revoked, reason, .. } => {
+            Told::AssignmentChanged { assignment, reason, .. } => {
                 let generation = assignment.generation;
-                self.check_assignment(m, &assignment, &revoked, reason);
                 let application = &mut self.machines[m].application;
                 application.generation = generation.0;
                 application.items = assignment.items.iter().map(|assigned| assigned.item).collect();
@@ -160,7 +159,8 @@ impl World {
             Told::CallListener(call) => {
                 let takes = self.behaviour.below(60 * MILLISECOND);
                 let silent = self.behaviour.once_in(20) && !self.is_calm;
-                let outcome = if self.behaviour.once_in(10) { Err("no books today".to_owned()) } else { Ok(()) };
+                let fails = self.behaviour.once_in(10) && !self.is_calm;
+                let outcome = if fails { Err("no books today".to_owned()) } else { Ok(()) };
                 if !silent {
                     let ticket = self.ticket(m);
                     self.call_at(m, now + takes, Input::ListenerReport(ticket, call.call_id, outcome));

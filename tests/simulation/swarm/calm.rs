@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use sidekeeper::elasticjob::{grace, handoff_policy};
+use sidekeeper::coordination::effect::Source;
+use jiff::Timestamp;
+use sidekeeper::elasticjob::{grace, handoff_policy, once_listener};
 use sidekeeper::job::Item;
 use sidekeeper::tree::Path;
 
+use super::checks::Start;
+use super::faults::Fault;
 use super::invariants::Invariant;
 use super::world::World;
 use super::{MILLISECOND, Micros, SECOND};
@@ -106,10 +110,143 @@ impl World {
     }
 
     /// When nothing is wrong, each item is executed exactly once at each fire.
-    pub(super) fn watch_fires(&mut self) {}
+    pub(super) fn watch_fires(&mut self) {
+        let period = self.plan.period;
+        if period == 0 || self.has_failed() {
+            return;
+        }
+        let wall = |world: &Self, at: Micros| {
+            let shown = world.machines.iter().filter(|machine| !machine.retired).map(|m| m.now(at).wall);
+            (shown.clone().min(), shown.max())
+        };
+        let (_, Some(from)) = wall(self, self.now + SECOND / 2) else { return };
+        self.run_until(self.now + 2 * period * SECOND + SECOND);
+        let (Some(until), _) = wall(self, self.now.saturating_sub(SECOND)) else { return };
+        let mut fire = from.as_second() + 1;
+        while fire < until.as_second() && !self.has_failed() {
+            if fire % 60 % i64::try_from(period).unwrap() == 0 {
+                for item in self.items() {
+                    self.check_exactly_once(item, fire);
+                }
+            }
+            fire += 1;
+        }
+    }
+
+    /// What the storm has made impossible at its time was made up for. Only fires count that somebody has witnessed who is
+    /// still there: a fire while nobody is attached is nobody's, as in ElasticJob.
+    pub(super) fn check_nothing_lost(&mut self) {
+        let job = &self.plan.configuration;
+        let (handoff, _) = handoff_policy::of(job);
+        let counts = job.misfire && job.monitor_execution && !handoff.continuous && self.plan.period > 0;
+        let changed = [
+            Fault::TotalChange,
+            Fault::ScheduleChange,
+            Fault::ItemSwitch,
+            Fault::ClockStep,
+            Fault::Garbage,
+            Fault::DeletedNode,
+        ];
+        let changed = changed.iter().any(|fault| self.counts.of(*fault) > 0);
+        if !counts || changed || self.has_failed() {
+            return;
+        }
+        let relay = job.job_sharding_strategy_type.as_deref() == Some("SINGLE_SHARDING_BALANCE");
+        let once = job.props.contains_key(once_listener::ENABLED_PROPERTY);
+        let seats = self.machines.iter().filter_map(|machine| {
+            let seat = machine.sidecar.as_ref()?.participant.as_ref()?;
+            seat.registered_at.map(|at| machine.now(at).wall)
+        });
+        let Some(witnessed) = seats.min().filter(|_| !relay && !once) else { return };
+        let end = self.machines[0].now(self.plan.storm).wall.as_second() - 1;
+        let period = i64::try_from(self.plan.period).unwrap();
+        let mut fire = witnessed.as_second() + 2;
+        while fire < end {
+            if fire % 60 % period == 0 {
+                let instant = Timestamp::from_second(fire).unwrap();
+                for item in self.items() {
+                    let starts = self.checks.starts.get(&item).map_or(&[][..], Vec::as_slice);
+                    let covers = |start: &Start| match start.source {
+                        Source::Schedule => start.scheduled == instant,
+                        Source::Misfire | Source::Failover => start.scheduled >= instant,
+                        Source::Trigger => false,
+                    };
+                    if !starts.iter().any(covers) {
+                        let near: Vec<_> = starts.iter().filter(|start| start.scheduled >= instant).take(3).cloned().collect();
+                        return self.fail(Invariant::OncePerFire, || {
+                            format!("item {item} was never executed for {instant}; what came next was {near:?}")
+                        });
+                    }
+                }
+            }
+            fire += 1;
+        }
+    }
+
+    fn check_exactly_once(&mut self, item: Item, fire: i64) {
+        let starts = self.checks.starts.get(&item).map_or(&[][..], Vec::as_slice);
+        let for_it = |start: &&Start| {
+            let scheduled = start.scheduled.as_second() == fire && start.scheduled.subsec_nanosecond() == 0;
+            scheduled && start.attempt == 1 && matches!(start.source, Source::Schedule | Source::Misfire)
+        };
+        let count = starts.iter().filter(for_it).count();
+        if count != 1 {
+            let last: Vec<_> = starts.iter().rev().take(4).cloned().collect();
+            let fire = Timestamp::from_second(fire).unwrap();
+            self.fail(Invariant::OncePerFire, || {
+                format!("item {item} was executed {count} times for {fire}, without faults; the last were {last:?}")
+            });
+        }
+    }
+
+    /// Who owns which item.
+    fn owners(&self) -> BTreeMap<Item, String> {
+        let owner = |item: Item| {
+            let node = self.ensemble.get(&self.paths.item_instance(item))?;
+            Some((item, String::from_utf8_lossy(&node.data).into_owned()))
+        };
+        self.items().filter_map(owner).collect()
+    }
 
     /// One joins and one leaves, and no more moves than has to.
-    pub(super) fn count_moves(&mut self) {}
+    pub(super) fn count_moves(&mut self) {
+        let job = &self.plan.configuration;
+        let (handoff, _) = handoff_policy::of(job);
+        let sticky = job.job_sharding_strategy_type.is_none()
+            && !job.static_sharding
+            && handoff.handoff != handoff_policy::Handoff::Off;
+        let members = self.machines.iter().filter(|machine| !machine.retired).count();
+        if !sticky || members == 0 {
+            return;
+        }
+        let before = self.owners();
+        let joined = self.add_machine();
+        self.run_until(self.now + SECOND);
+        self.become_right();
+        let fewest = before.len() / (members + 1);
+        self.check_moves("joined", &before, fewest);
+        if self.has_failed() {
+            return;
+        }
+        let before = self.owners();
+        let seat = self.machines[joined].seat().map(|seat| seat.identity.instance.to_string());
+        let fewest = before.values().filter(|owner| Some(*owner) == seat.as_ref()).count();
+        self.machines[joined].retired = true;
+        self.drain_sidecar(joined, 3 * SECOND, true);
+        self.run_until(self.now + SECOND);
+        self.become_right();
+        self.check_moves("left", &before, fewest);
+    }
+
+    fn check_moves(&mut self, what: &str, before: &BTreeMap<Item, String>, fewest: usize) {
+        let after = self.owners();
+        let moved = before.iter().filter(|(item, owner)| after.get(item) != Some(*owner)).count();
+        if moved > fewest + 1 {
+            self.fail(Invariant::FewMoves, || {
+                format!("one has {what}, and {moved} items moved where {fewest} had to: {before:?}, {after:?}")
+            });
+        }
+    }
 
     /// All leave, and nothing of ours is left.
     pub(super) fn bid_farewell(&mut self) {

@@ -1,19 +1,19 @@
 //! What is looked at when something is told, begun, ended, written: the invariants that hold at every moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::{Assignment, AssignmentReason, Execute, Purpose, Source};
+use sidekeeper::coordination::effect::{Assignment, Execute, Purpose, Source};
 use sidekeeper::elasticjob::path::Place;
-use sidekeeper::elasticjob::{config_yaml, instance_yaml};
+use sidekeeper::elasticjob::{config_yaml, handoff_policy, instance_yaml};
 use sidekeeper::job::{InstanceId, Item};
-use sidekeeper::tree::{Operation, Path};
+use sidekeeper::tree::{Node, Operation, Path};
 
-use super::Micros;
 use super::application::Execution;
 use super::client::Link;
 use super::invariants::Invariant;
 use super::world::World;
+use super::{Micros, SECOND};
 
 /// What a ZooKeeper server takes in one request, in bytes.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
@@ -21,6 +21,8 @@ const REQUEST_BYTES_MAX: usize = 1024 * 1024;
 const LINE_MAX: usize = 40;
 /// Messages to one application that wait at most while it reads.
 const INBOX_MAX: usize = 2_000;
+/// How long a resharding may be due without a cause that is reported: sessions have to end first, and names are waited for.
+const SILENT_WAIT_MAX: Micros = 40 * SECOND;
 
 /// A start of an execution, as it was told.
 #[derive(Debug, Clone)]
@@ -46,6 +48,8 @@ pub(super) struct Checks {
     pub(super) starts: BTreeMap<Item, Vec<Start>>,
     /// The tokens of the executions that were told, until they are recorded.
     told: BTreeMap<String, (Item, i64)>,
+    /// Since when a resharding has been due while somebody could have carried it out.
+    waits_since: Option<Micros>,
 }
 
 impl Checks {
@@ -80,9 +84,10 @@ impl World {
             let running = self.ensemble.get(&self.paths.item_running(item));
             let session = self.session_of(m);
             let alive = session.is_some_and(|session| self.sessions[session].alive);
+            let me = self.machines[m].seat().map(|seat| seat.identity.instance.clone());
             let ours = running.as_ref().is_some_and(|node| {
-                let owner = session.map(|session| self.sessions[session].handle.id());
-                node.stat.created.0 == token && node.stat.ephemeral_owner == owner
+                let is_me = me.is_some_and(|me| *node.data == *me.as_str().as_bytes());
+                is_me && node.stat.created.0 == token
             });
             if alive && !ours {
                 self.fail(Invariant::RunningNode, || {
@@ -204,7 +209,8 @@ impl World {
             // What fails over is left as after a crash, and flagged.
             let flagged = self.ensemble.get(&self.paths.failover_item(item)).is_some();
             let path = self.paths.item_running(item);
-            if ours(&path) && !flagged {
+            let is_me = |node: &Node| *node.data == *me.as_str().as_bytes();
+            if self.ensemble.get(&path).as_ref().is_some_and(is_me) && !flagged {
                 left.push(path);
             }
         }
@@ -217,25 +223,71 @@ impl World {
         self.machines[m].sidecar.as_ref()?.client.session
     }
 
-    /// An application is told an assignment.
-    pub(super) fn check_assignment(
-        &mut self,
-        m: usize,
-        assignment: &Assignment,
-        revoked: &[Item],
-        reason: AssignmentReason,
-    ) {
-        let _ = (m, assignment, revoked, reason);
+    /// A sidecar tells an assignment: in a fleet of sidecars whoever had an item before has been told to let go, or its
+    /// lease is over.
+    pub(super) fn check_assignment(&mut self, m: usize, assignment: &Assignment) {
+        let items: BTreeSet<Item> = assignment.items.iter().map(|assigned| assigned.item).collect();
+        let Some(seat) = self.machines[m].seat() else { return };
+        let added: Vec<Item> = items.difference(&seat.told).copied().collect();
+        seat.told = items;
+        if added.is_empty() || !self.hands_over() {
+            return;
+        }
+        for (other, machine) in self.machines.iter().enumerate().filter(|(other, _)| *other != m) {
+            let Some(sidecar) = &machine.sidecar else { continue };
+            let Some(seat) = &sidecar.participant else { continue };
+            let over = machine.mono(self.now) >= sidecar.client.until || seat.stream.is_none();
+            let both = added.iter().find(|item| seat.told.contains(item));
+            // Whose node an operator has deleted is no instance any more: that is how the protocol stops one.
+            let stopped = self.ensemble.get(&self.paths.instance(&seat.identity.instance)).is_none();
+            if let Some(item) = both.filter(|_| !over && !stopped && !seat.core.is_leaving()) {
+                let found = format!("m{m} is told that it owns item {item}, and m{other} was not told to let go");
+                return self.fail(Invariant::RevokedFirst, || found);
+            }
+        }
+    }
+
+    /// Whether items change hands one by one.
+    pub(super) fn hands_over(&self) -> bool {
+        let job = &self.plan.configuration;
+        let (handoff, _) = handoff_policy::of(job);
+        handoff.handoff != handoff_policy::Handoff::Off
+            && !job.static_sharding
+            && job.job_sharding_strategy_type.as_deref() != Some("SINGLE_SHARDING_BALANCE")
+    }
+
+    /// Once a second: a resharding that waits for long has a cause that somebody reports.
+    pub(super) fn check_waits(&mut self) {
+        let due = self.ensemble.get(&self.paths.necessary()).is_some();
+        let healthy = self.machines.iter().any(|machine| {
+            let connected = machine.sidecar.as_ref().is_some_and(|s| matches!(s.client.link, Link::Up(_)));
+            connected && machine.application.attached && !machine.is_stopped(self.now)
+        });
+        if !due || !healthy {
+            self.checks.waits_since = None;
+            return;
+        }
+        let since = *self.checks.waits_since.get_or_insert(self.now);
+        let reported = self.machines.iter_mut().any(|machine| machine.seat().is_some_and(|seat| seat.problems > 0));
+        if self.now - since > SILENT_WAIT_MAX && !reported {
+            let seconds = (self.now - since) / SECOND;
+            self.fail(Invariant::NoSilentWait, || format!("a resharding has been due for {seconds} s"));
+        }
     }
 
     /// Something is about to be written by a sidecar: a Java peer must be able to read it.
     pub(super) fn check_written(&mut self, m: usize, transaction: &[Operation]) {
-        for step in transaction {
+        for (index, step) in transaction.iter().enumerate() {
             let (path, data) = match step {
                 Operation::Create { path, data, .. } | Operation::Set { path, data, .. } => (path, data),
                 Operation::Delete { .. } | Operation::Check { .. } => continue,
             };
             let Some(relative) = path.relative_to(self.paths.root()) else { continue };
+            let is_gone = |later: &Operation| matches!(later, Operation::Delete { path: gone, .. } if gone == path);
+            if transaction.get(index + 1..).is_some_and(|later| later.iter().any(is_gone)) {
+                // Nobody ever sees it.
+                continue;
+            }
             if let Err(why) = strictly_read(relative, data) {
                 self.fail(Invariant::WellFormed, || {
                     format!("m{m} writes {:?} to {path}: {why}", String::from_utf8_lossy(data))

@@ -59,7 +59,6 @@ pub(super) enum Ask {
     ReadLedger,
     ListCheckpoints,
     Prove(Duration),
-    Close,
     JoinLatch(u64),
     ActInLatch(u64, Vec<Transaction>),
     LeaveLatch(u64),
@@ -138,7 +137,7 @@ impl World {
             Ask::ReadLedger => Input::Ledger(Err(error.to_string())),
             Ask::ListCheckpoints => Input::Checkpoints(Err(error.to_string())),
             // The watches open themselves again with the next connection; latches look for themselves.
-            Ask::Watch | Ask::Prove(_) | Ask::Close | Ask::ClearLatches => return,
+            Ask::Watch | Ask::Prove(_) | Ask::ClearLatches => return,
             Ask::JoinLatch(latch) | Ask::ActInLatch(latch, _) | Ask::LeaveLatch(latch) => {
                 return self.latch_disturbed(m, latch);
             }
@@ -219,10 +218,6 @@ impl World {
                 Reply::Checkpoints
             }
             Ask::Prove(sent) => Reply::Proven(sent),
-            Ask::Close => {
-                self.end_session(session);
-                return;
-            }
             Ask::JoinLatch(latch) => Reply::Latch(latch, self.join_latch(m, session, latch).map(Some)),
             Ask::ActInLatch(latch, transactions) => {
                 let acted = self.act_in_latch(m, session, latch, transactions);

@@ -58,13 +58,18 @@ impl World {
         if let Told::Execute(execute) = &event {
             self.check_told(m, execute);
         }
+        if let Told::AssignmentChanged { assignment, .. } = &event {
+            self.check_assignment(m, assignment);
+        }
         if self.is_traced() {
             self.note(m, || format!("tells {}", brief(&event)));
         }
+        let now = self.now;
         if let Told::Attached { .. } = &event
             && let Some(seat) = self.machines[m].seat()
         {
             seat.was_registered = true;
+            seat.registered_at.get_or_insert(now);
         }
         if let Told::JobChanged { problems, .. } = &event
             && let Some(seat) = self.machines[m].seat()

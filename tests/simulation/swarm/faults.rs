@@ -97,6 +97,10 @@ impl Counts {
         }
     }
 
+    pub fn of(&self, fault: Fault) -> u64 {
+        self.0[fault as usize]
+    }
+
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

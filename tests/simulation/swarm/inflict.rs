@@ -70,7 +70,7 @@ impl World {
     fn inflict_on(&mut self, m: usize, alive: usize, fault: Fault, random: &mut Random) -> bool {
         let timeout = self.plan.session_timeout;
         // Shorter than the lease, about as long, or longer than the session.
-        let mut hole = |random: &mut Random| match random.below(4) {
+        let hole = |random: &mut Random| match random.below(4) {
             0 => 20 * MILLISECOND + random.below(300 * MILLISECOND),
             1 => random.below(timeout),
             2 => timeout / 2 + random.below(timeout),
@@ -313,6 +313,8 @@ impl World {
             self.at(now + 1, Event::Resume(m));
             self.unhang(m);
             self.start_again(m, 200 * MILLISECOND);
+            let life = self.machines[m].application.life;
+            self.at(now + 300 * MILLISECOND, Event::Attach(m, life));
         }
         self.ensemble.leaderless_until = self.ensemble.leaderless_until.min(now + 100 * MILLISECOND);
         for server in 0..self.ensemble.servers() {

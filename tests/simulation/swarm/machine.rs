@@ -1,6 +1,6 @@
 //! A machine: a clock, a sidecar, an application.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use sidekeeper::coordination::effect::Event as Told;
 use sidekeeper::coordination::heritage::Former;
 use sidekeeper::coordination::input::{Input, Now};
 use sidekeeper::coordination::participant::{Identity, Participant};
-use sidekeeper::job::InstanceName;
+use sidekeeper::job::{InstanceName, Item};
 
 use super::application::Application;
 use super::client::Client;
@@ -72,6 +72,10 @@ pub(super) struct Seat {
     /// What it says is wrong.
     pub(super) problems: usize,
     pub(super) was_registered: bool,
+    /// The items that it told last.
+    pub(super) told: BTreeSet<Item>,
+    /// When it said for the first time that it is registered.
+    pub(super) registered_at: Option<Micros>,
 }
 
 /// A message to the application.
@@ -141,6 +145,8 @@ impl Seat {
             alarm_at: None,
             problems: 0,
             was_registered: false,
+            told: BTreeSet::new(),
+            registered_at: None,
         }
     }
 }

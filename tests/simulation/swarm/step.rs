@@ -1,7 +1,5 @@
 //! A participant looks: what has come is put in the order in which the runner takes it (`runner/participant.rs`).
 
-use std::time::Duration;
-
 use sidekeeper::coordination::input::Input;
 
 use super::client::{Ask, Link};
@@ -25,6 +23,7 @@ impl World {
         let now = self.now;
         let Some(seat) = self.machines[m].seat() else { return };
         if seat.alarm_at == Some(now) {
+            // While it is stopped, the alarm waits.
             seat.alarm_at = None;
             seat.step_at = Some(now);
             self.step(m);
@@ -35,6 +34,10 @@ impl World {
         let now = self.now;
         let machine = &mut self.machines[m];
         if machine.is_stopped(now) {
+            // It looks as soon as it goes on.
+            if let Some(seat) = machine.seat() {
+                seat.step_at = None;
+            }
             return;
         }
         let time = machine.now(now);
@@ -146,10 +149,6 @@ impl World {
     /// The sidecar sends something of its own accord.
     pub(super) fn ask(&mut self, m: usize, ask: Ask) {
         self.send(m, ask);
-    }
-
-    pub(super) fn lease_of(&self, m: usize) -> Duration {
-        self.machines[m].sidecar.as_ref().map(|sidecar| sidecar.client.until).unwrap_or_default()
     }
 }
 

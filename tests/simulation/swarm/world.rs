@@ -59,6 +59,8 @@ pub(super) enum Event {
     Resume(usize),
     /// A client has heard nothing for long.
     Silence(usize, u32),
+    /// Once a second.
+    Look,
 }
 
 pub(super) struct World {
@@ -126,7 +128,7 @@ impl World {
             plan,
             options,
         };
-        world.tell(|| String::new());
+        world.at(SECOND, Event::Look);
         for _ in 0..world.plan.machines {
             world.add_machine();
         }
@@ -206,6 +208,10 @@ impl World {
             Event::Settle => self.touch_sessions(),
             Event::Resume(m) => self.resume(m),
             Event::Silence(m, epoch) => self.silence(m, epoch),
+            Event::Look => {
+                self.check_waits();
+                self.at(self.now + SECOND, Event::Look);
+            }
         }
     }
 
@@ -214,6 +220,7 @@ impl World {
         self.run_until(self.plan.storm);
         self.calm_down();
         self.become_right();
+        self.check_nothing_lost();
         self.watch_fires();
         if self.plan.calm_moves && self.found.is_none() {
             self.count_moves();
