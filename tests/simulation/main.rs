@@ -19,6 +19,7 @@ mod misfires;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod names;
+mod neighbours;
 mod once;
 mod progress;
 mod random;
