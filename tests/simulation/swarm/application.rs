@@ -114,6 +114,8 @@ impl World {
         }
         // Whoever was asleep for longer than its lease learns that first.
         self.mind_lease(m);
+        // It reads all that has come before it begins anything.
+        let mut begun = Vec::new();
         loop {
             let application = &mut self.machines[m].application;
             if application.inbox.front().is_none_or(|(at, ..)| *at > now) {
@@ -124,9 +126,26 @@ impl World {
                 continue;
             }
             match word {
+                Word::Told(Told::Execute(execute)) => begun.push(execute),
+                Word::Told(Told::Cancel { execution_id, item, reason }) => {
+                    let place = begun.iter().position(|execute| execute.execution_id == execution_id);
+                    match place.map(|place| begun.remove(place)) {
+                        Some(execute) => {
+                            self.note(m, || format!("item {item} is not begun: {reason:?}"));
+                            self.report(m, execute, Outcome::Rejected(format!("{reason:?}")), 0);
+                        }
+                        None => self.cancelled(m, &execution_id, item, reason),
+                    }
+                }
                 Word::Told(told) => self.told(m, told),
-                Word::Closed(returns) => self.stream_ended(m, returns),
+                Word::Closed(returns) => {
+                    begun.clear();
+                    self.stream_ended(m, returns);
+                }
             }
+        }
+        for execute in begun {
+            self.execute(m, execute);
         }
         self.plan_act(m);
     }
@@ -146,8 +165,6 @@ impl World {
                     self.call_at(m, now + takes, Input::Acknowledge(ticket, generation));
                 }
             }
-            Told::Execute(execute) => self.execute(m, execute),
-            Told::Cancel { execution_id, item, reason } => self.cancelled(m, &execution_id, item, reason),
             Told::SessionChanged { remaining_lease, .. } => {
                 let until = remaining_lease.map(|left| self.lease_end(m, left));
                 self.machines[m].application.lease_until = until;
@@ -166,7 +183,11 @@ impl World {
                     self.call_at(m, now + takes, Input::ListenerReport(ticket, call.call_id, outcome));
                 }
             }
-            Told::JobChanged { .. } | Told::LeadershipChanged(_) | Told::Draining { .. } => {}
+            Told::JobChanged { .. }
+            | Told::LeadershipChanged(_)
+            | Told::Draining { .. }
+            | Told::Execute(_)
+            | Told::Cancel { .. } => {}
         }
     }
 
