@@ -114,6 +114,8 @@ impl World {
         }
         // Whoever was asleep for longer than its lease learns that first.
         self.mind_lease(m);
+        // It reads all that has come before it begins anything.
+        let mut begun = Vec::new();
         loop {
             let application = &mut self.machines[m].application;
             if application.inbox.front().is_none_or(|(at, ..)| *at > now) {
@@ -124,9 +126,26 @@ impl World {
                 continue;
             }
             match word {
+                Word::Told(Told::Execute(execute)) => begun.push(execute),
+                Word::Told(Told::Cancel { execution_id, item, reason }) => {
+                    let place = begun.iter().position(|execute| execute.execution_id == execution_id);
+                    match place.map(|place| begun.remove(place)) {
+                        Some(execute) => {
+                            self.note(m, || format!("item {item} is not begun: {reason:?}"));
+                            self.report(m, execute, Outcome::Rejected(format!("{reason:?}")), 0);
+                        }
+                        None => self.cancelled(m, &execution_id, item, reason),
+                    }
+                }
                 Word::Told(told) => self.told(m, told),
-                Word::Closed(returns) => self.stream_ended(m, returns),
+                Word::Closed(returns) => {
+                    begun.clear();
+                    self.stream_ended(m, returns);
+                }
             }
+        }
+        for execute in begun {
+            self.execute(m, execute);
         }
         self.plan_act(m);
     }
@@ -146,8 +165,6 @@ impl World {
                     self.call_at(m, now + takes, Input::Acknowledge(ticket, generation));
                 }
             }
-            Told::Execute(execute) => self.execute(m, execute),
-            Told::Cancel { execution_id, item, reason } => self.cancelled(m, &execution_id, item, reason),
             Told::SessionChanged { remaining_lease, .. } => {
                 let until = remaining_lease.map(|left| self.lease_end(m, left));
                 self.machines[m].application.lease_until = until;
@@ -166,16 +183,18 @@ impl World {
                     self.call_at(m, now + takes, Input::ListenerReport(ticket, call.call_id, outcome));
                 }
             }
-            Told::JobChanged { .. } | Told::LeadershipChanged(_) | Told::Draining { .. } => {}
+            Told::JobChanged { .. }
+            | Told::LeadershipChanged(_)
+            | Told::Draining { .. }
+            | Told::Execute(_)
+            | Told::Cancel { .. } => {}
         }
     }
 
     /// When a lease ends that lasts for so long from now on the machine's clock.
     fn lease_end(&self, m: usize, left: std::time::Duration) -> Micros {
         let machine = &self.machines[m];
-        machine.when_mono(
-            machine.mono(self.now).saturating_add(left).min(std::time::Duration::from_secs(1 << 30)),
-        )
+        machine.when_mono(machine.mono(self.now).saturating_add(left).min(std::time::Duration::from_secs(1 << 30)))
     }
 
     fn ticket(&mut self, m: usize) -> Ticket {
@@ -234,17 +253,13 @@ impl World {
         self.executions += 1;
         self.note(m, || {
             let end = ends.map(|ends| (ends - now) / MILLISECOND);
-            format!(
-                "begins item {} ({}), ends in {end:?} ms, {outcome:?}",
-                execute.item, execute.execution_id
-            )
+            format!("begins item {} ({}), ends in {end:?} ms, {outcome:?}", execute.item, execute.execution_id)
         });
         if dice[0].is_multiple_of(16) {
             let ticket = self.ticket(m);
             let checkpoint = Some(dice[4].to_le_bytes().as_slice().into());
             let execution_id = execute.execution_id.clone();
-            let progress =
-                ProgressReport { execution_id, extend_deadline: dice[3].is_multiple_of(2), checkpoint };
+            let progress = ProgressReport { execution_id, extend_deadline: dice[3].is_multiple_of(2), checkpoint };
             self.call_at(m, now + dice[5] % self.plan.duration, Input::Progress(ticket, progress));
             self.machines[m].application.may_be_unknown = true;
         }
@@ -260,8 +275,7 @@ impl World {
             return true;
         }
         let results = &mut application.results;
-        let Some(place) = results.iter().position(|done| done.execute.execution_id == execute.execution_id)
-        else {
+        let Some(place) = results.iter().position(|done| done.execute.execution_id == execute.execution_id) else {
             return false;
         };
         let done = results.remove(place);
@@ -299,8 +313,7 @@ impl World {
         let twice = duplicate > 0 && self.behaviour.once_in(duplicate) && !self.is_calm;
         for _ in 0..=usize::from(twice) {
             let ticket = self.ticket(m);
-            let result =
-                ExecutionResult { execution_id: execute.execution_id.clone(), outcome: outcome.clone() };
+            let result = ExecutionResult { execution_id: execute.execution_id.clone(), outcome: outcome.clone() };
             self.call_at(m, at, Input::Report(ticket, vec![result]));
         }
         if twice {
@@ -356,9 +369,7 @@ impl World {
     /// An application whose lease is over stops by itself.
     fn mind_lease(&mut self, m: usize) {
         let application = &self.machines[m].application;
-        if application.lease_until.is_some_and(|until| self.now >= until)
-            && !application.executions.is_empty()
-        {
+        if application.lease_until.is_some_and(|until| self.now >= until) && !application.executions.is_empty() {
             self.stop_executions(m, "the lease is over");
         }
     }

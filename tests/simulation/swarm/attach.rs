@@ -71,9 +71,10 @@ impl World {
         machine.stopped_until = 0;
         let (seat, session) = (sidecar.participant.take(), sidecar.client.session);
         self.note(m, || "the sidecar is killed".to_owned());
-        if let (Some(seat), Some(session)) = (seat, session) {
-            let machine = &mut self.machines[m];
-            let wall = machine.now(self.now).wall;
+        let Some(seat) = seat else { return };
+        let machine = &mut self.machines[m];
+        let wall = machine.now(self.now).wall;
+        if let Some(session) = session.filter(|_| seat.was_registered) {
             let timeout = Duration::from_micros(self.plan.session_timeout);
             let proven = wall - jiff::SignedDuration::try_from(timeout).unwrap();
             let former = Former {
@@ -81,14 +82,12 @@ impl World {
                 timeout,
                 since: seat.attached_at.max(proven).min(wall),
             };
-            if seat.was_registered {
-                machine.memory = Some(Memory { session, identity: seat.identity.clone(), former });
-            }
-            if let Some(stream) = seat.stream {
-                let at = self.now + 1;
-                machine.application.inbox.push_back((at, stream, Word::Closed(true)));
-                self.at(at, Event::Read(m));
-            }
+            machine.memory = Some(Memory { session, identity: seat.identity.clone(), former });
+        }
+        if let Some(stream) = seat.stream {
+            let at = self.now + 1;
+            machine.application.inbox.push_back((at, stream, Word::Closed(true)));
+            self.at(at, Event::Read(m));
         }
     }
 
@@ -198,8 +197,7 @@ impl World {
         let application = &mut machine.application;
         application.open_stream(stream);
         self.note(m, || format!("stream {stream} is opened"));
-        let watching =
-            self.machines[m].sidecar.as_ref().is_some_and(|sidecar| sidecar.client.session.is_some());
+        let watching = self.machines[m].sidecar.as_ref().is_some_and(|sidecar| sidecar.client.session.is_some());
         let fresh = self.machines[m].seat().is_some_and(|seat| seat.session.is_none());
         if watching && fresh {
             self.watch(m);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use sidekeeper::coordination::effect::Source;
+use jiff::Timestamp;
 use sidekeeper::elasticjob::{grace, handoff_policy, once_listener};
 use sidekeeper::job::Item;
 use sidekeeper::tree::Path;
@@ -44,6 +44,13 @@ impl World {
         if self.ensemble.get(&self.paths.necessary()).is_some() {
             return Some((Invariant::Owned, "a resharding is due".to_owned()));
         }
+        if self.plan.configuration.static_sharding {
+            // Its first assignment stays for good, as in ElasticJob.
+            return None;
+        }
+        if self.ensemble.get(&self.paths.fleet().handoff()).is_some() {
+            return Some((Invariant::Owned, "items are to change hands".to_owned()));
+        }
         let owners: BTreeMap<String, usize> = self
             .machines
             .iter()
@@ -59,8 +66,7 @@ impl World {
                 return Some((Invariant::Owned, format!("item {item} is owned by {owner:?} of {owners:?}")));
             };
             let told = &self.machines[m].application.items;
-            let relay = self.plan.configuration.job_sharding_strategy_type.as_deref()
-                == Some("SINGLE_SHARDING_BALANCE");
+            let relay = self.is_relay();
             if !told.contains(&item) && !relay {
                 return Some((Invariant::Owned, format!("m{m} owns item {item}, and was told {told:?}")));
             }
@@ -75,8 +81,7 @@ impl World {
                     executions.values().any(|open| open.execute.item == item)
                 });
                 if !open {
-                    let found =
-                        format!("item {item} has a running node of {running}, and nobody executes it");
+                    let found = format!("item {item} has a running node of {running}, and nobody executes it");
                     return Some((Invariant::RunningNode, found));
                 }
             }
@@ -113,7 +118,8 @@ impl World {
     /// When nothing is wrong, each item is executed exactly once at each fire.
     pub(super) fn watch_fires(&mut self) {
         let period = self.plan.period;
-        if period == 0 || self.has_failed() {
+        let once = self.plan.configuration.props.contains_key(once_listener::ENABLED_PROPERTY);
+        if period == 0 || self.has_failed() || once || self.plan.configuration.static_sharding {
             return;
         }
         let wall = |world: &Self, at: Micros| {
@@ -152,13 +158,13 @@ impl World {
         if !counts || changed || self.has_failed() {
             return;
         }
-        let relay = job.job_sharding_strategy_type.as_deref() == Some("SINGLE_SHARDING_BALANCE");
+        let relay = self.is_relay();
         let once = job.props.contains_key(once_listener::ENABLED_PROPERTY);
         let seats = self.machines.iter().filter_map(|machine| {
             let seat = machine.sidecar.as_ref()?.participant.as_ref()?;
             seat.registered_at.map(|at| machine.now(at).wall)
         });
-        let Some(witnessed) = seats.min().filter(|_| !relay && !once) else { return };
+        let Some(witnessed) = seats.min().filter(|_| !relay && !once && !job.static_sharding) else { return };
         let end = self.machines[0].now(self.plan.storm).wall.as_second() - 1;
         let period = i64::try_from(self.plan.period).unwrap();
         let mut fire = witnessed.as_second() + 2;
@@ -172,23 +178,27 @@ impl World {
                         Source::Misfire | Source::Failover => start.scheduled >= instant,
                         Source::Trigger => false,
                     };
-                    if !starts.iter().any(covers) {
-                        let near: Vec<_> = starts
-                            .iter()
-                            .filter(|start| start.scheduled >= instant)
-                            .take(3)
-                            .cloned()
-                            .collect();
+                    // Whoever was not there does not know that there was a fire.
+                    let next = starts.iter().find(|start| start.scheduled > instant);
+                    let knew = next.is_some_and(|next| self.had_seen(next.machine, instant));
+                    if knew && !starts.iter().any(covers) {
+                        let near: Vec<_> = starts.iter().filter(|start| start.scheduled >= instant).take(3).cloned().collect();
                         return self.fail(Invariant::OncePerFire, || {
-                            format!(
-                                "item {item} was never executed for {instant}; what came next was {near:?}"
-                            )
+                            format!("item {item} was never executed for {instant}; what came next was {near:?}")
                         });
                     }
                 }
             }
             fire += 1;
         }
+    }
+
+    /// Whether the participant of a machine was registered at an instant, and has been since.
+    fn had_seen(&self, m: usize, instant: Timestamp) -> bool {
+        let machine = &self.machines[m];
+        let seat = machine.sidecar.as_ref().and_then(|sidecar| sidecar.participant.as_ref());
+        let since = seat.and_then(|seat| seat.registered_at);
+        since.is_some_and(|since| machine.now(since).wall < instant)
     }
 
     fn check_exactly_once(&mut self, item: Item, fire: i64) {
@@ -251,9 +261,7 @@ impl World {
         let moved = before.iter().filter(|(item, owner)| after.get(item) != Some(*owner)).count();
         if moved > fewest + 1 {
             self.fail(Invariant::FewMoves, || {
-                format!(
-                    "one has {what}, and {moved} items moved where {fewest} had to: {before:?}, {after:?}"
-                )
+                format!("one has {what}, and {moved} items moved where {fewest} had to: {before:?}, {after:?}")
             });
         }
     }

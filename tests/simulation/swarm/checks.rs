@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::{Assignment, Execute, Purpose, Source};
+use sidekeeper::coordination::effect::{Assignment, AssignmentReason, Execute, Purpose, Source};
 use sidekeeper::elasticjob::path::Place;
-use sidekeeper::elasticjob::{config_yaml, handoff_policy, instance_yaml};
+use sidekeeper::elasticjob::{config_yaml, instance_yaml};
 use sidekeeper::job::{InstanceId, Item};
 use sidekeeper::tree::{Node, Operation, Path};
 
@@ -48,6 +48,8 @@ pub(super) struct Checks {
     pub(super) starts: BTreeMap<Item, Vec<Start>>,
     /// The tokens of the executions that were told, until they are recorded.
     told: BTreeMap<String, (Item, i64)>,
+    /// Items whose owner's node an operator has deleted, and when.
+    pub(super) disowned: BTreeMap<Item, Micros>,
     /// Since when a resharding has been due while somebody could have carried it out.
     waits_since: Option<Micros>,
 }
@@ -95,6 +97,15 @@ impl World {
                 });
             }
         }
+        // What an operator took away while it was being started.
+        let disowned = self.checks.disowned.get(&item).is_some_and(|at| self.now < at + 2 * SECOND);
+        let relay = self.is_relay();
+        let Some(seat) = self.machines[m].seat() else { return };
+        seat.tokens.insert(token);
+        if !seat.told.contains(&item) && execute.source != Source::Failover && !disowned && !relay {
+            let items = seat.told.clone();
+            self.fail(Invariant::Assigned, || format!("m{m} executes item {item}, and was assigned {items:?}"));
+        }
         self.check_once(m, execute);
         let start = Start {
             scheduled: execute.scheduled,
@@ -134,29 +145,20 @@ impl World {
     /// An application begins an execution.
     pub(super) fn check_begin(&mut self, m: usize, execute: &Execute) {
         let item = execute.item;
-        let application = &self.machines[m].application;
-        if !application.items.contains(&item) && execute.source != Source::Failover {
-            let items = application.items.clone();
-            self.fail(Invariant::Assigned, || {
-                format!("m{m} executes item {item}, and was assigned {items:?}")
-            });
-        }
         for (other, machine) in self.machines.iter().enumerate() {
             let application = &machine.application;
-            // Who is stopped does nothing, and learns first that its lease is over.
-            if application.is_stopped(self.now) {
+            // Who is stopped does nothing, and learns first that its lease is over. Without running nodes nobody knows
+            // what is executed, as in ElasticJob.
+            if application.is_stopped(self.now) || !execute.configuration.monitor_execution {
                 continue;
             }
-            let open =
-                application.executions.values().find(|open| open.execute.item == item && !open.is_rogue);
+            let open = application.executions.values().find(|open| open.execute.item == item && !open.is_rogue);
             if let Some(open) = open {
                 let id = open.execute.execution_id.clone();
                 let token = open.execute.token.0;
                 return self.fail(Invariant::OneExecutor, || {
                     let second = &execute.execution_id;
-                    format!(
-                        "item {item} is executed by m{other} ({id}, token {token}) and by m{m} ({second})"
-                    )
+                    format!("item {item} is executed by m{other} ({id}, token {token}) and by m{m} ({second})")
                 });
             }
         }
@@ -186,9 +188,7 @@ impl World {
                 format!("m{m} has recorded {id} of item {item}, and its node is still there")
             });
         }
-        if self.plan.configuration.monitor_execution
-            && self.checks.refused.iter().any(|refused| refused == id)
-        {
+        if self.plan.configuration.monitor_execution && self.checks.refused.iter().any(|refused| refused == id) {
             self.fail(Invariant::Fenced, || {
                 format!("{id} of item {item} was recorded, and the store had refused its result")
             });
@@ -200,19 +200,16 @@ impl World {
         let Some(session) = self.session_of(m) else { return };
         let Some(sidecar) = &self.machines[m].sidecar else { return };
         let Some(seat) = &sidecar.participant else { return };
-        let connected =
-            matches!(sidecar.client.link, Link::Up(_)) && self.machines[m].cut_off_until <= self.now;
-        if !self.sessions[session].alive
-            || !connected
-            || seat.session != Some(session)
-            || !seat.was_registered
-        {
+        let connected = matches!(sidecar.client.link, Link::Up(_)) && self.machines[m].cut_off_until <= self.now;
+        if !self.sessions[session].alive || !connected || seat.session != Some(session) || !seat.was_registered {
             return;
         }
         let me = seat.identity.instance.clone();
         let id = self.sessions[session].handle.id();
-        let ours =
-            |path: &Path| self.ensemble.get(path).is_some_and(|node| node.stat.ephemeral_owner == Some(id));
+        let monitored = self.plan.configuration.monitor_execution;
+        let ours = |path: &Path| {
+            self.ensemble.get(path).is_some_and(|node| node.stat.ephemeral_owner == Some(id))
+        };
         let mut left: Vec<Path> = Vec::new();
         let paths = [self.paths.instance(&me), self.paths.leader(), self.paths.fleet().member(&me)];
         left.extend(paths.into_iter().filter(|path| ours(path)));
@@ -220,8 +217,9 @@ impl World {
             // What fails over is left as after a crash, and flagged.
             let flagged = self.ensemble.get(&self.paths.failover_item(item)).is_some();
             let path = self.paths.item_running(item);
-            let is_me = |node: &Node| *node.data == *me.as_str().as_bytes();
-            if self.ensemble.get(&path).as_ref().is_some_and(is_me) && !flagged {
+            let is_its = |node: &Node| seat.tokens.contains(&node.stat.created.0);
+            let is_left = monitored && self.ensemble.get(&path).as_ref().is_some_and(is_its);
+            if is_left && !flagged {
                 left.push(path);
             }
         }
@@ -230,18 +228,24 @@ impl World {
         }
     }
 
+    /// Whether the single item walks over the servers.
+    pub(super) fn is_relay(&self) -> bool {
+        self.plan.configuration.job_sharding_strategy_type.as_deref() == Some("SINGLE_SHARDING_BALANCE")
+    }
+
     pub(super) fn session_of(&self, m: usize) -> Option<usize> {
         self.machines[m].sidecar.as_ref()?.client.session
     }
 
     /// A sidecar tells an assignment: in a fleet of sidecars whoever had an item before has been told to let go, or its
     /// lease is over.
-    pub(super) fn check_assignment(&mut self, m: usize, assignment: &Assignment) {
+    pub(super) fn check_assignment(&mut self, m: usize, assignment: &Assignment, reason: AssignmentReason) {
         let items: BTreeSet<Item> = assignment.items.iter().map(|assigned| assigned.item).collect();
         let Some(seat) = self.machines[m].seat() else { return };
         let added: Vec<Item> = items.difference(&seat.told).copied().collect();
         seat.told = items;
-        if added.is_empty() || !self.hands_over() {
+        // Where somebody does not say how it hands over, all is divided at once, as in ElasticJob.
+        if added.is_empty() || reason != AssignmentReason::HandedOff {
             return;
         }
         for (other, machine) in self.machines.iter().enumerate().filter(|(other, _)| *other != m) {
@@ -252,20 +256,10 @@ impl World {
             // Whose node an operator has deleted is no instance any more: that is how the protocol stops one.
             let stopped = self.ensemble.get(&self.paths.instance(&seat.identity.instance)).is_none();
             if let Some(item) = both.filter(|_| !over && !stopped && !seat.core.is_leaving()) {
-                let found =
-                    format!("m{m} is told that it owns item {item}, and m{other} was not told to let go");
+                let found = format!("m{m} is told that it owns item {item}, and m{other} was not told to let go");
                 return self.fail(Invariant::RevokedFirst, || found);
             }
         }
-    }
-
-    /// Whether items change hands one by one.
-    pub(super) fn hands_over(&self) -> bool {
-        let job = &self.plan.configuration;
-        let (handoff, _) = handoff_policy::of(job);
-        handoff.handoff != handoff_policy::Handoff::Off
-            && !job.static_sharding
-            && job.job_sharding_strategy_type.as_deref() != Some("SINGLE_SHARDING_BALANCE")
     }
 
     /// Once a second: a resharding that waits for long has a cause that somebody reports.
@@ -280,8 +274,7 @@ impl World {
             return;
         }
         let since = *self.checks.waits_since.get_or_insert(self.now);
-        let reported =
-            self.machines.iter_mut().any(|machine| machine.seat().is_some_and(|seat| seat.problems > 0));
+        let reported = self.machines.iter_mut().any(|machine| machine.seat().is_some_and(|seat| seat.problems > 0));
         if self.now - since > SILENT_WAIT_MAX && !reported {
             let seconds = (self.now - since) / SECOND;
             self.fail(Invariant::NoSilentWait, || format!("a resharding has been due for {seconds} s"));
@@ -296,8 +289,7 @@ impl World {
                 Operation::Delete { .. } | Operation::Check { .. } => continue,
             };
             let Some(relative) = path.relative_to(self.paths.root()) else { continue };
-            let is_gone =
-                |later: &Operation| matches!(later, Operation::Delete { path: gone, .. } if gone == path);
+            let is_gone = |later: &Operation| matches!(later, Operation::Delete { path: gone, .. } if gone == path);
             if transaction.get(index + 1..).is_some_and(|later| later.iter().any(is_gone)) {
                 // Nobody ever sees it.
                 continue;
@@ -347,16 +339,8 @@ fn strictly_read(relative: &str, data: &[u8]) -> Result<(), String> {
         Place::Server(ip) if ip.parse::<std::net::Ipv4Addr>().is_err() => Err("no address".to_owned()),
         Place::Server(_) if matches!(text, "ENABLED" | "DISABLED") => Ok(()),
         Place::Server(_) => Err("neither ENABLED nor DISABLED".to_owned()),
-        Place::Leader
-        | Place::ItemInstance(_)
-        | Place::Running(_)
-        | Place::Failover(_)
-        | Place::Failovering(_) => {
-            if is_id(text) {
-                Ok(())
-            } else {
-                Err("no id of an instance".to_owned())
-            }
+        Place::Leader | Place::ItemInstance(_) | Place::Running(_) | Place::Failover(_) | Place::Failovering(_) => {
+            if is_id(text) { Ok(()) } else { Err("no id of an instance".to_owned()) }
         }
         Place::NextJobInstanceIp => {
             text.parse::<std::net::Ipv4Addr>().map(drop).map_err(|error| error.to_string())

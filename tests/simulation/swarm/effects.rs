@@ -58,8 +58,8 @@ impl World {
         if let Told::Execute(execute) = &event {
             self.check_told(m, execute);
         }
-        if let Told::AssignmentChanged { assignment, .. } = &event {
-            self.check_assignment(m, assignment);
+        if let Told::AssignmentChanged { assignment, reason, .. } = &event {
+            self.check_assignment(m, assignment, *reason);
         }
         if self.is_traced() {
             self.note(m, || format!("tells {}", brief(&event)));
@@ -114,12 +114,12 @@ impl World {
             | Answer::Cancelled(_)
             | Answer::Progressed { .. }
             | Answer::ListenerReported { .. }
-            | Answer::Refused(Refusal::ExecutionOver { .. }) => true,
+            // A call of a listener is forgotten with the session.
+            | Answer::Refused(Refusal::ExecutionOver { .. } | Refusal::UnknownCall { .. }) => true,
             // What was reported twice, or on another stream than it was told on.
             Answer::Refused(
                 Refusal::UnknownExecution { .. }
                 | Refusal::UnknownProgress { .. }
-                | Refusal::UnknownCall { .. }
                 | Refusal::UnknownGeneration { .. },
             ) => self.machines[m].application.may_be_unknown,
         };

@@ -191,7 +191,10 @@ impl World {
                 let path = match (random.below(6), instance) {
                     (0, _) => self.paths.leader(),
                     (1, _) => self.paths.server(self.machines[m].ip),
-                    (2, _) => self.paths.item_instance(item),
+                    (2, _) => {
+                        self.checks.disowned.insert(item, self.now);
+                        self.paths.item_instance(item)
+                    }
                     (3, Some(instance)) => fleet.member(&instance),
                     (4, _) => fleet.handoff(),
                     _ => self.paths.necessary(),

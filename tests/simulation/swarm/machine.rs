@@ -74,6 +74,8 @@ pub(super) struct Seat {
     pub(super) was_registered: bool,
     /// The items that it told last.
     pub(super) told: BTreeSet<Item>,
+    /// The tokens of what it told to be executed.
+    pub(super) tokens: BTreeSet<i64>,
     /// When it said for the first time that it is registered.
     pub(super) registered_at: Option<Micros>,
 }
@@ -146,6 +148,7 @@ impl Seat {
             problems: 0,
             was_registered: false,
             told: BTreeSet::new(),
+            tokens: BTreeSet::new(),
             registered_at: None,
         }
     }

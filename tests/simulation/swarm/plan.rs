@@ -136,6 +136,28 @@ impl Plan {
         }
     }
 
+    /// In a line.
+    pub fn describe(&self) -> String {
+        let job = &self.configuration;
+        let props: Vec<_> = job.props.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        format!(
+            "{} machines{}{}, {} servers, sessions of {} s; {} items, {:?}, {}{}{}{}{:?} {}",
+            self.machines,
+            if self.named { " with names" } else { "" },
+            if self.state_dir { " with state" } else { "" },
+            self.servers,
+            self.session_timeout / SECOND,
+            job.sharding_total_count,
+            job.cron,
+            if job.failover { "failover, " } else { "" },
+            if job.misfire { "misfire, " } else { "" },
+            if job.monitor_execution { "" } else { "not monitored, " },
+            if job.static_sharding { "static, " } else { "" },
+            job.job_sharding_strategy_type,
+            props.join(" ")
+        )
+    }
+
     fn faults(
         random: &mut Random,
         possible: &[(Fault, u64)],

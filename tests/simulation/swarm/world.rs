@@ -129,6 +129,8 @@ impl World {
             options,
         };
         world.at(SECOND, Event::Look);
+        let described = world.options.trace.then(|| world.plan.describe());
+        world.tell(|| described.unwrap_or_default());
         for _ in 0..world.plan.machines {
             world.add_machine();
         }
