@@ -81,6 +81,18 @@ interop-tools: binary client .tools/python-tools
 	tests/support/zookeeper/install.sh
 	tests/interop/install.sh
 
+# How many schedules `make mutants` runs for each deliberate bug at most, and for which one. Empty: for all.
+MUTANT_SEEDS ?= 300
+MUTANT ?=
+.PHONY: mutants
+mutants: ## see that the simulation finds every deliberate bug; MUTANT=name for one, MUTANT_SEEDS=300
+	MUTANT_SEEDS=$(MUTANT_SEEDS) $(if $(MUTANT),MUTANT=$(MUTANT)) cargo test --locked --profile simulation --features mutants \
+		--test simulation mutants:: -- --nocapture
+
+.PHONY: model
+model: ## explore the model of election, sharding, failover and handoff completely
+	cargo test --locked --manifest-path tests/model/Cargo.toml -- --nocapture
+
 .PHONY: vectors
 vectors: ## run the vector tests only; SIDEKEEPER_VECTORS=DIR for vectors of your own
 	cargo test --locked --test vectors_cron --test vectors_sharding
@@ -98,6 +110,8 @@ lint: lint-rust lint-proto lint-python ## formatting and lints of all languages
 lint-rust: ## formatting, and clippy with warnings denied
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
+	cargo fmt --check --manifest-path tests/model/Cargo.toml
+	cargo clippy --locked --all-targets --manifest-path tests/model/Cargo.toml -- -D warnings
 
 .PHONY: lint-proto
 lint-proto: $(BUF) ## the style of the protos
@@ -126,6 +140,8 @@ breaking: $(BUF) ## compare the protos with the last release, or else the commit
 .PHONY: deny
 deny: .tools/bin/cargo-deny ## licences, bans and sources of dependencies; advisories where the database can be reached
 	.tools/bin/cargo-deny --locked check --hide-inclusion-graph bans licenses sources
+	.tools/bin/cargo-deny --locked --manifest-path tests/model/Cargo.toml --config deny.toml check --hide-inclusion-graph \
+		bans licenses sources
 	@if GIT_TERMINAL_PROMPT=0 timeout 60 .tools/bin/cargo-deny --locked fetch db >/dev/null 2>&1; then \
 		.tools/bin/cargo-deny --locked check --disable-fetch advisories; \
 	else \

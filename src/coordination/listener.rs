@@ -59,6 +59,7 @@ impl Participant {
         let owner = self.view.item(Item(0)).and_then(|item| item.owner.as_ref());
         let ours = owner.is_some_and(|owner| owner.instance == self.identity.instance);
         let since = self.guarantee.complete_since;
+        let ours = ours || mutant!(ListenerCalledTwice);
         since.is_some_and(|since| ours || now.mono >= since.saturating_add(HEAD_START))
     }
 

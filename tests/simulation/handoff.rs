@@ -6,7 +6,7 @@ use sidekeeper::job::{Item, JobConfiguration};
 use crate::cases::one_node;
 use crate::world::World;
 
-fn with(properties: &[(&str, &str)]) -> impl FnOnce(&mut JobConfiguration) {
+pub fn with(properties: &[(&str, &str)]) -> impl FnOnce(&mut JobConfiguration) {
     let properties: Vec<_> =
         properties.iter().map(|(key, value)| (format!("sidekeeper.{key}"), (*value).to_owned())).collect();
     move |configuration| configuration.props.extend(properties)

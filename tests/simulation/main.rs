@@ -26,4 +26,5 @@ mod random;
 mod scenarios;
 mod streams;
 mod swarm;
+mod windows;
 mod world;

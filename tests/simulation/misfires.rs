@@ -85,7 +85,7 @@ fn handed_over_when_flagged(joins_after: i64) -> (World, Vec<Item>) {
 }
 
 #[test]
-fn a_new_owner_makes_up_for_what_was_missed_before_and_after_the_flag_at_once() {
+pub fn a_new_owner_makes_up_for_what_was_missed_before_and_after_the_flag_at_once() {
     let (world, items) = handed_over_when_flagged(4_500);
     for item in items {
         assert_eq!(told(&world, item.0)[..2], [(Source::Schedule, 6), (Source::Misfire, 10)]);

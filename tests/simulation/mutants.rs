@@ -29,6 +29,36 @@ macro_rules! directed {
 
 /// The mutants that random schedules do not find, and which test does.
 const DIRECTED: &[Directed] = &[
+    directed!(
+        GraceEndless,
+        streams::p1_p2_p5_p6_hold_while_applications_come_back_within_their_grace_or_do_not
+    ),
+    directed!(
+        MadeUpForFlaggedOnly,
+        misfires::a_new_owner_makes_up_for_what_was_missed_before_and_after_the_flag_at_once
+    ),
+    directed!(
+        CheckpointOfAnotherFire,
+        progress::what_an_execution_of_another_instant_left_is_handed_to_nobody
+    ),
+    directed!(HandedOverUntold, streams::who_is_away_keeps_its_items_and_gets_no_new_ones),
+    directed!(DisabledServerExecutes, windows::a_disabled_server_that_is_alone_executes_nothing),
+    directed!(
+        FiredAgainAfterClockStep,
+        windows::p5_without_a_ledger_a_clock_set_back_a_little_fires_nothing_again
+    ),
+    directed!(
+        NotBegunForgotten,
+        windows::p6_who_dies_with_items_that_it_has_taken_over_and_not_begun_hands_them_on
+    ),
+    directed!(
+        UnavailableNotMissed,
+        windows::p5_what_a_busy_item_misses_while_it_is_to_change_hands_is_known_to_who_comes_later
+    ),
+    directed!(
+        FlagOfStartingFollowed,
+        windows::p5_a_fire_that_comes_while_missed_ones_are_being_made_up_for_is_not_taken_for_one_of_them
+    ),
     directed!(LeaseIgnored, lease::p4_whoever_slept_through_the_lease_learns_it_before_anything_else),
     directed!(LeaseSeenLate, lease::p4_whoever_slept_through_the_lease_learns_it_before_anything_else),
     directed!(LeaseSeenLate, lease::p4_what_was_started_before_a_sleep_beyond_the_lease_is_not_told_any_more),
@@ -38,7 +68,6 @@ const DIRECTED: &[Directed] = &[
     directed!(DisabledLeaderStays, cases::a_disabled_server_gets_nothing_and_does_not_lead),
     directed!(LeftoverLeaderKept, neighbours::p7_a_leader_that_is_not_online_is_removed),
     directed!(DisabledServerGetsItems, cases::a_disabled_server_gets_nothing_and_does_not_lead),
-    directed!(DisabledServerExecutes, cases::a_disabled_server_gets_nothing_and_does_not_lead),
     directed!(DisabledItemExecuted, cases::a_disabled_item_is_owned_and_not_executed),
     directed!(
         ServerEnabledAgain,
@@ -59,7 +88,6 @@ const DIRECTED: &[Directed] = &[
         handoff::p2_without_an_acknowledgement_an_item_changes_hands_at_the_deadline
     ),
     directed!(HandedOverWhileBusy, handoff::p2_an_item_that_runs_changes_hands_when_it_has_ended),
-    directed!(HandedOverUntold, handoff::p2_an_item_that_runs_changes_hands_when_it_has_ended),
     directed!(DrainedWithoutWaiting, handoff::p5_who_leaves_hands_over_first),
     directed!(RunningNodeEphemeral, scenarios::p5_with_failover_what_was_interrupted_is_executed_by_somebody),
     directed!(DeadlineIgnored, deadlines::an_execution_is_told_its_deadline_and_to_stop_when_it_has_passed),
@@ -77,10 +105,6 @@ const DIRECTED: &[Directed] = &[
         deadlines::p2_a_retry_does_not_survive_a_change_of_owner_a_lost_session_or_a_drain
     ),
     directed!(
-        CheckpointOfAnotherFire,
-        progress::a_further_attempt_gets_the_checkpoint_and_the_next_fire_does_not
-    ),
-    directed!(
         CheckpointLeft,
         progress::who_takes_an_item_over_gets_the_checkpoint_and_its_success_deletes_it
     ),
@@ -88,22 +112,8 @@ const DIRECTED: &[Directed] = &[
         MisfireDropped,
         misfires::one_execution_makes_up_for_all_that_was_missed_and_is_told_for_the_newest
     ),
-    directed!(
-        MadeUpForFlaggedOnly,
-        misfires::one_execution_makes_up_for_all_that_was_missed_and_is_told_for_the_newest
-    ),
-    directed!(
-        UnavailableNotMissed,
-        handoff::p5_a_fire_that_came_while_an_item_was_to_be_handed_over_in_vain_is_made_up_for
-    ),
-    directed!(
-        FlagOfStartingFollowed,
-        misfires::p5_whatever_is_missed_is_made_up_for_once_while_instances_join_and_leave
-    ),
-    directed!(FiredAgainAfterClockStep, cases::p5_a_clock_set_back_a_little_fires_nothing_again),
     directed!(ClockSetBackIgnored, cases::p7_a_clock_set_back_by_hours_does_not_stop_the_job),
     directed!(UnfinishedForgotten, scenarios::p5_with_failover_what_was_interrupted_is_executed_by_somebody),
-    directed!(NotBegunForgotten, streams::p6_who_dies_while_it_takes_items_over_gives_them_back),
     directed!(EchoObeyed, cases::h11_what_a_java_peer_flags_late_has_been_made_good_already),
     directed!(
         JavaGraceForgotten,
@@ -111,7 +121,6 @@ const DIRECTED: &[Directed] = &[
     ),
     directed!(JavaLeaderNotReminded, cases::h5_a_java_leader_that_has_forgotten_somebody_is_reminded),
     directed!(GraceForgotten, streams::who_is_away_keeps_its_items_and_gets_no_new_ones),
-    directed!(GraceEndless, heritage::p6_who_does_not_come_back_leaves_as_if_its_stream_had_broken),
     directed!(
         NameNotRenewed,
         names::p1_p3_p5_who_is_restarted_within_the_grace_finds_its_items_with_new_tokens

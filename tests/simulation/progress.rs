@@ -154,7 +154,7 @@ pub fn a_further_attempt_gets_the_checkpoint_and_the_next_fire_does_not() {
 }
 
 #[test]
-fn what_an_execution_of_another_instant_left_is_handed_to_nobody() {
+pub fn what_an_execution_of_another_instant_left_is_handed_to_nobody() {
     for seed in 0..SEEDS {
         let mut world = world(seed, 2, |_| {});
         world.progress(3, false, Some(b"of 10"));

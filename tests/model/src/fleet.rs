@@ -47,10 +47,12 @@ pub enum Bug {
     NoVersions,
     /// An execution is told with the token of an earlier one.
     TokenReused,
-    /// A sharding is not compared with who is online.
-    NoComparison,
     /// A crashed execution is not flagged.
     NoFlag,
+    /// A request to flag what has crashed comes so late that the item has been taken over, executed, and started again:
+    /// the new running node has the version that the old one had. The core has this race, as the registry gives it
+    /// nothing to check; the token of the execution that is taken over by mistake is refused by a fenced store.
+    LateFlag,
     /// Who starts does not mind a running node of somebody else.
     RunningOverwritten,
 }
@@ -142,6 +144,7 @@ pub enum Request {
         failover: bool,
         running: bool,
         failovering: bool,
+        old: bool,
     },
     Take {
         item: u8,

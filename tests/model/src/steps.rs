@@ -46,10 +46,10 @@ impl Fleet {
                 rest = rest.saturating_sub(1);
             }
         }
-        for item in 0..self.items {
-            if let Some(owner) = state.owner[item].filter(|owner| room[usize::from(*owner)] > 0) {
+        for (target, owner) in targets.iter_mut().zip(state.owner) {
+            if let Some(owner) = owner.filter(|owner| room[usize::from(*owner)] > 0) {
                 room[usize::from(owner)] -= 1;
-                targets[item] = Some(owner);
+                *target = Some(owner);
             }
         }
         for target in targets[..self.items].iter_mut().filter(|target| target.is_none()) {
@@ -62,7 +62,7 @@ impl Fleet {
 
     /// Whether nobody online owns an item.
     fn is_orphan(&self, state: &State, item: What) -> bool {
-        state.owner[item].is_none_or(|owner| !state.is_online(owner) && !self.has(Bug::NoComparison))
+        state.owner[item].is_none_or(|owner| !state.is_online(owner))
     }
 
     fn has_orphans(&self, state: &State) -> bool {
@@ -90,7 +90,7 @@ impl Fleet {
     }
 
     /// What an instance's application is to know: what it owns, but what is to be somebody else's.
-    fn to_tell(&self, state: &State, who: Who) -> [bool; MOST] {
+    fn telling(&self, state: &State, who: Who) -> [bool; MOST] {
         let mut told = [false; MOST];
         for (item, told) in told.iter_mut().enumerate() {
             let revoked = state.plan.and_then(|(_, targets)| targets[item]).is_some_and(|to| to != who);
@@ -135,8 +135,8 @@ impl Fleet {
         if state.expiries > 0 {
             actions.push(if self.has(Bug::NoLease) { Action::Expire(who) } else { Action::GiveUp(who) });
         }
-        let to_tell = self.to_tell(state, who);
-        if (0..self.items).any(|item| node.told[item] && !to_tell[item]) {
+        let telling = self.telling(state, who);
+        if (0..self.items).any(|item| node.told[item] && !telling[item]) {
             actions.push(Action::Tell(who));
         }
         if node.revoked.contains(&Some(false)) {
@@ -228,7 +228,7 @@ impl Fleet {
                 let (flagged, failover) = (state.flagged[place], state.failover[place].is_some());
                 let running = state.running[place].is_some();
                 let failovering = state.failovering[place].is_some();
-                next.ask(who, Request::Flag { item, flagged, failover, running, failovering });
+                next.ask(who, Request::Flag { item, flagged, failover, running, failovering, old: false });
             }
             Action::Take(who, item) => {
                 let running = state.running[usize::from(item)].is_some();
@@ -262,8 +262,8 @@ impl Fleet {
             if next.node[usize::from(who)].session != Session::Alive {
                 continue;
             }
-            let to_tell = self.to_tell(next, who);
-            for item in (0..self.items).filter(|item| to_tell[*item]) {
+            let telling = self.telling(next, who);
+            for item in (0..self.items).filter(|item| telling[*item]) {
                 let node = &mut next.node[usize::from(who)];
                 (node.told[item], node.revoked[item]) = (true, None);
             }
@@ -271,7 +271,7 @@ impl Fleet {
     }
 
     fn tell(&self, next: &mut State, who: Who) {
-        let told = self.to_tell(next, who);
+        let told = self.telling(next, who);
         let owner = next.owner;
         let node = &mut next.node[usize::from(who)];
         for item in 0..self.items {
@@ -341,13 +341,21 @@ impl Fleet {
                     return;
                 }
                 next.running[place] = Some(who);
+                for node in &mut next.node {
+                    if let Some(Request::Flag { item: flagged, old, .. }) = &mut node.request {
+                        *old |= *flagged == item;
+                    }
+                }
                 // Nobody is told on behalf of a session that was given up.
                 if next.node[usize::from(who)].session == Session::Alive {
                     self.begin(next, who, place);
                 }
             }
-            Request::Flag { item, flagged, failover, running, failovering } => {
+            Request::Flag { item, flagged, failover, running, failovering, old } => {
                 let item = usize::from(item);
+                if old && !self.has(Bug::LateFlag) {
+                    return;
+                }
                 let same = next.failover[item].is_some() == failover
                     && (!running || next.running[item].is_some())
                     && (!failovering || next.failovering[item].is_some());
