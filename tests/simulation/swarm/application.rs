@@ -10,7 +10,7 @@ use sidekeeper::job::Item;
 
 use super::attach::claim;
 use super::faults::Fault;
-use super::machine::Word;
+use super::machine::{StreamEnd, Word};
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros};
 
@@ -138,9 +138,9 @@ impl World {
                     }
                 }
                 Word::Told(told) => self.told(m, told),
-                Word::Closed(returns) => {
+                Word::Closed(end) => {
                     begun.clear();
-                    self.stream_ended(m, returns);
+                    self.stream_ended(m, end);
                 }
             }
         }
@@ -411,7 +411,7 @@ impl World {
     }
 
     /// The stream is over: the application goes on for as long as its job allows, and comes back.
-    pub(super) fn stream_ended(&mut self, m: usize, returns: bool) {
+    pub(super) fn stream_ended(&mut self, m: usize, end: StreamEnd) {
         let (grace, _) = grace::of(&self.plan.configuration);
         let now = self.now;
         let application = &mut self.machines[m].application;
@@ -420,7 +420,7 @@ impl World {
         let unanswered = std::mem::take(&mut application.unanswered);
         let lease = application.lease_until;
         self.note(m, || "the stream is over".to_owned());
-        if grace.is_zero() || !returns {
+        if grace.is_zero() || end != StreamEnd::Broken {
             self.stop_executions(m, "the stream is over");
             self.machines[m].application.results.clear();
         } else {
@@ -435,8 +435,8 @@ impl World {
             );
         }
         let life = self.machines[m].application.life;
-        let pause = if returns { 30 * MILLISECOND } else { 5_000 * MILLISECOND };
-        let soon = now + 1 + self.behaviour.below(pause * 10);
+        let pause = if end == StreamEnd::Stopped && !self.is_calm { 5_000 } else { 300 };
+        let soon = now + 1 + self.behaviour.below(pause * MILLISECOND);
         self.at(soon, Event::Attach(m, life));
         self.plan_act(m);
     }

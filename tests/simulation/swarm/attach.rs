@@ -11,7 +11,7 @@ use sidekeeper::job::InstanceId;
 
 use super::application::Done;
 use super::client::{Ask, Client, Link};
-use super::machine::{Memory, Seat, Sidecar, Word};
+use super::machine::{Memory, Seat, Sidecar, StreamEnd, Word};
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros, SECOND};
 
@@ -86,7 +86,7 @@ impl World {
         }
         if let Some(stream) = seat.stream {
             let at = self.now + 1;
-            machine.application.inbox.push_back((at, stream, Word::Closed(true)));
+            machine.application.inbox.push_back((at, stream, Word::Closed(StreamEnd::Broken)));
             self.at(at, Event::Read(m));
         }
     }
@@ -225,7 +225,7 @@ impl World {
         application.inbox.clear();
         if application.stream.is_some() {
             self.note(m, || "the stream breaks".to_owned());
-            self.stream_ended(m, true);
+            self.stream_ended(m, StreamEnd::Broken);
             self.call(m, Input::Detached);
         }
     }

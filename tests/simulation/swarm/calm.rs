@@ -237,7 +237,7 @@ impl World {
         if !sticky || members == 0 {
             return;
         }
-        let before = self.owners();
+        let Some(before) = self.settled_owners() else { return };
         let joined = self.add_machine();
         self.run_until(self.now + SECOND);
         self.become_right();
@@ -246,7 +246,7 @@ impl World {
         if self.has_failed() {
             return;
         }
-        let before = self.owners();
+        let Some(before) = self.settled_owners() else { return };
         let seat = self.machines[joined].seat().map(|seat| seat.identity.instance.to_string());
         let fewest = before.values().filter(|owner| Some(*owner) == seat.as_ref()).count();
         self.machines[joined].retired = true;
@@ -254,6 +254,18 @@ impl World {
         self.run_until(self.now + SECOND);
         self.become_right();
         self.check_moves("left", &before, fewest);
+    }
+
+    /// Who owns which item when nothing has moved for a while; `None`: something does all the time.
+    fn settled_owners(&mut self) -> Option<BTreeMap<Item, String>> {
+        for _ in 0..6 {
+            let before = self.owners();
+            self.run_until(self.now + 2 * SECOND);
+            if self.owners() == before && self.trouble().is_none() {
+                return Some(before);
+            }
+        }
+        None
     }
 
     fn check_moves(&mut self, what: &str, before: &BTreeMap<Item, String>, fewest: usize) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidekeeper::coordination::effect::{CommitId, Purpose};
-use sidekeeper::coordination::input::{Input, WrittenDown};
+use sidekeeper::coordination::input::{FoundCheckpoints, Input, WrittenDown};
 use sidekeeper::coordination::ledger::LedgerEntry;
 use sidekeeper::coordination::progress::Checkpoint;
 use sidekeeper::job::Item;
@@ -57,7 +57,7 @@ pub(super) enum Ask {
     Commit(CommitId, Purpose, Transaction),
     Watch,
     ReadLedger,
-    ListCheckpoints,
+    FindCheckpoints(BTreeSet<Item>),
     Prove(Duration),
     JoinLatch(u64),
     ActInLatch(u64, Vec<Transaction>),
@@ -73,7 +73,7 @@ enum Reply {
     Watch,
     Ledger,
     Taken(BTreeSet<Item>),
-    Checkpoints,
+    Checkpoints(BTreeSet<Item>),
     Proven(Duration),
     Latch(u64, Result<Option<Path>, Error>),
 }
@@ -135,7 +135,7 @@ impl World {
         let failed = match ask {
             Ask::Commit(id, ..) => Input::Committed(id, Err(CommitError::from(error.clone()))),
             Ask::ReadLedger => Input::Ledger(Err(error.to_string())),
-            Ask::ListCheckpoints => Input::Checkpoints(Err(error.to_string())),
+            Ask::FindCheckpoints(_) => Input::Checkpoints(Err(error.to_string())),
             // The watches open themselves again with the next connection; latches look for themselves.
             Ask::Watch | Ask::Prove(_) | Ask::ClearLatches => return,
             Ask::JoinLatch(latch) | Ask::ActInLatch(latch, _) | Ask::LeaveLatch(latch) => {
@@ -212,10 +212,10 @@ impl World {
                 self.ensure(&*handle, &folder);
                 Reply::Ledger
             }
-            Ask::ListCheckpoints => {
+            Ask::FindCheckpoints(items) => {
                 let folder = self.paths.checkpoints();
                 self.ensure(&*handle, &folder);
-                Reply::Checkpoints
+                Reply::Checkpoints(items)
             }
             Ask::Prove(sent) => Reply::Proven(sent),
             Ask::JoinLatch(latch) => Reply::Latch(latch, self.join_latch(m, session, latch).map(Some)),
@@ -358,24 +358,35 @@ impl World {
             Reply::Watch => return self.open_watches(m, server, applied),
             Reply::Latch(latch, result) => return self.latch_answered(m, latch, result),
             Reply::Ledger => Input::Ledger(Ok(self.read_ledger(server, applied))),
-            Reply::Checkpoints => {
+            Reply::Checkpoints(items) => {
                 let folder = self.paths.checkpoints();
                 let nodes = subtree(self.ensemble.replica(server, applied), &folder);
                 let item = |path: &Path| path.relative_to(&folder)?.parse().ok().map(Item);
-                Input::Checkpoints(Ok(nodes.iter().filter_map(|node| item(&node.path)).collect()))
+                let nodes: BTreeSet<Item> = nodes.iter().filter_map(|node| item(&node.path)).collect();
+                let read = self.read_checkpoints(server, applied, &items);
+                Input::Checkpoints(Ok(FoundCheckpoints { nodes, read }))
             }
             Reply::Taken(items) => {
                 let ledger = self.read_ledger(server, applied);
-                let replica = self.ensemble.replica(server, applied);
-                let read = |item: &Item| {
-                    let (data, _) = replica.get(&self.paths.checkpoint(*item))?;
-                    Some((*item, Checkpoint::read(data)?))
-                };
-                let checkpoints = items.iter().filter_map(read).collect();
+                let checkpoints = self.read_checkpoints(server, applied, &items);
                 Input::TookOver(Ok(WrittenDown { ledger, checkpoints }))
             }
         };
         self.hand_in(m, input);
+    }
+
+    fn read_checkpoints(
+        &mut self,
+        server: usize,
+        applied: usize,
+        items: &BTreeSet<Item>,
+    ) -> BTreeMap<Item, Checkpoint> {
+        let replica = self.ensemble.replica(server, applied);
+        let read = |item: &Item| {
+            let (data, _) = replica.get(&self.paths.checkpoint(*item))?;
+            Some((*item, Checkpoint::read(data)?))
+        };
+        items.iter().filter_map(read).collect()
     }
 
     /// An item's takers read what is written down about it.
@@ -476,7 +487,7 @@ impl World {
             Reply::Input(Input::Committed(id, _)) => Input::Committed(id, Err(CommitError::from(unknown()))),
             Reply::Input(other) => other,
             Reply::Ledger => Input::Ledger(Err(unknown().to_string())),
-            Reply::Checkpoints => Input::Checkpoints(Err(unknown().to_string())),
+            Reply::Checkpoints(_) => Input::Checkpoints(Err(unknown().to_string())),
             Reply::Taken(_) => Input::TookOver(Err(unknown().to_string())),
             // The watches open themselves again; latches look for themselves.
             Reply::Watch | Reply::Proven(_) | Reply::Latch(..) => return,

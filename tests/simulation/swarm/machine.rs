@@ -84,8 +84,19 @@ pub(super) struct Seat {
 #[derive(Debug)]
 pub(super) enum Word {
     Told(Told),
-    /// The stream has ended; whether the application may come back by itself.
-    Closed(bool),
+    /// The stream has ended.
+    Closed(StreamEnd),
+}
+
+/// How a stream ends, as the application sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamEnd {
+    /// It breaks: the sidecar may come back, and what is executed may go on for the job's grace.
+    Broken,
+    /// The sidecar ends it: the instance is over, and with it what it executes.
+    Ended,
+    /// An operator has stopped the instance: the application does not come back for a while.
+    Stopped,
 }
 
 /// When the world begins, by clocks that are right.
