@@ -119,7 +119,8 @@ impl World {
     pub(super) fn watch_fires(&mut self) {
         let period = self.plan.period;
         let once = self.plan.configuration.props.contains_key(once_listener::ENABLED_PROPERTY);
-        if period == 0 || self.has_failed() || once || self.plan.configuration.static_sharding {
+        let job = &self.plan.configuration;
+        if period == 0 || self.has_failed() || once || job.static_sharding || !job.monitor_execution {
             return;
         }
         let wall = |world: &Self, at: Micros| {
@@ -181,7 +182,9 @@ impl World {
                     // Whoever was not there does not know that there was a fire.
                     let next = starts.iter().find(|start| start.scheduled > instant);
                     let knew = next.is_some_and(|next| self.had_seen(next.machine, instant));
-                    if knew && !starts.iter().any(covers) {
+                    // Without failover, what was begun by who then lost its session is lost, as in ElasticJob.
+                    let begun = !job.failover && self.checks.begun.contains(&(item, instant));
+                    if knew && !begun && !starts.iter().any(covers) {
                         let near: Vec<_> = starts.iter().filter(|start| start.scheduled >= instant).take(3).cloned().collect();
                         return self.fail(Invariant::OncePerFire, || {
                             format!("item {item} was never executed for {instant}; what came next was {near:?}")

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{Assignment, AssignmentReason, Execute, Purpose, Source};
+use sidekeeper::coordination::ledger::LedgerEntry;
 use sidekeeper::elasticjob::path::Place;
 use sidekeeper::elasticjob::{config_yaml, instance_yaml};
 use sidekeeper::job::{InstanceId, Item};
@@ -48,6 +49,8 @@ pub(super) struct Checks {
     pub(super) starts: BTreeMap<Item, Vec<Start>>,
     /// The tokens of the executions that were told, until they are recorded.
     told: BTreeMap<String, (Item, i64)>,
+    /// What was started in the registry.
+    pub(super) begun: BTreeSet<(Item, Timestamp)>,
     /// Items whose owner's node an operator has deleted, and when.
     pub(super) disowned: BTreeMap<Item, Micros>,
     /// Since when a resharding has been due while somebody could have carried it out.
@@ -99,7 +102,7 @@ impl World {
             }
         }
         // What an operator took away while it was being started.
-        let disowned = self.checks.disowned.get(&item).is_some_and(|at| self.now < at + 2 * SECOND);
+        let disowned = self.was_disowned(item);
         let relay = self.is_relay();
         let Some(seat) = self.machines[m].seat() else { return };
         seat.tokens.insert(token);
@@ -229,6 +232,19 @@ impl World {
         }
     }
 
+    /// Executions have been started in the registry, whether or not anybody is ever told.
+    pub(super) fn note_started(&mut self, transaction: &[Operation]) {
+        let folder = self.paths.ledger();
+        for step in transaction {
+            if let Operation::Create { path, data, .. } | Operation::Set { path, data, .. } = step
+                && let Some(item) = path.relative_to(&folder).and_then(|item| item.parse().ok())
+                && let Some(started) = LedgerEntry::read(data).started
+            {
+                self.checks.begun.insert((Item(item), started));
+            }
+        }
+    }
+
     /// Whether the single item walks over the servers.
     pub(super) fn is_relay(&self) -> bool {
         self.plan.configuration.job_sharding_strategy_type.as_deref() == Some("SINGLE_SHARDING_BALANCE")
@@ -253,7 +269,8 @@ impl World {
             let Some(sidecar) = &machine.sidecar else { continue };
             let Some(seat) = &sidecar.participant else { continue };
             let over = machine.mono(self.now) >= sidecar.client.until || seat.stream.is_none();
-            let both = added.iter().find(|item| seat.told.contains(item));
+            let mut both = added.iter().filter(|item| seat.told.contains(item));
+            let both = both.find(|item| !self.was_disowned(**item));
             // Whose node an operator has deleted is no instance any more: that is how the protocol stops one.
             let stopped = self.ensemble.get(&self.paths.instance(&seat.identity.instance)).is_none();
             if let Some(item) = both.filter(|_| !over && !stopped && !seat.core.is_leaving()) {
@@ -261,6 +278,11 @@ impl World {
                 return self.fail(Invariant::RevokedFirst, || found);
             }
         }
+    }
+
+    /// Whether an operator has deleted the node that says who owns an item, a short while ago.
+    fn was_disowned(&self, item: Item) -> bool {
+        self.checks.disowned.get(&item).is_some_and(|at| self.now < at + 2 * SECOND)
     }
 
     /// Whether all that stand among the instances say how they hand over: then that is in force.

@@ -198,11 +198,15 @@ impl World {
                 self.check_written(m, &transaction);
                 let lost = self.now < self.plan.storm
                     && self.chance(self.plan.rates.lost_answer, Fault::LostAnswer);
+                let written = if purpose == Purpose::Start { transaction.clone() } else { Vec::new() };
                 let result = self.commit(&*handle, transaction);
                 self.note(m, || match &result {
                     Ok(_) => format!("{purpose}: done"),
                     Err(error) => format!("{purpose}: {error}"),
                 });
+                if purpose == Purpose::Start && result.is_ok() {
+                    self.note_started(&written);
+                }
                 let result = if lost { Err(CommitError::from(unknown())) } else { result };
                 Reply::Input(Input::Committed(id, result))
             }
@@ -500,7 +504,11 @@ impl World {
         let (session, transaction) = std::mem::take(&mut self.strays[index]);
         if self.sessions[session].alive {
             let handle = Arc::clone(&self.sessions[session].handle);
+            let written = transaction.clone();
             let result = self.commit(&*handle, transaction);
+            if result.is_ok() {
+                self.note_started(&written);
+            }
             self.tell(|| match &result {
                 Ok(_) => "a late request takes effect".to_owned(),
                 Err(error) => format!("a late request: {error}"),

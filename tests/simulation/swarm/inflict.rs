@@ -195,7 +195,10 @@ impl World {
                         self.checks.disowned.insert(item, self.now);
                         self.paths.item_instance(item)
                     }
-                    (3, Some(instance)) => fleet.member(&instance),
+                    // Of who is stopped this is all that is left.
+                    (3, Some(instance)) if self.ensemble.get(&self.paths.instance(&instance)).is_some() => {
+                        fleet.member(&instance)
+                    }
                     (4, _) => fleet.handoff(),
                     _ => self.paths.necessary(),
                 };
