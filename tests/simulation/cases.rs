@@ -446,3 +446,46 @@ fn h11_a_crash_after_that_is_none_of_the_old_one_s_echo() {
     world.run_for(5_000);
     assert_eq!(world.made_good.len(), 2, "{:?}", world.made_good);
 }
+
+/// A world with two nodes that execute all items for long.
+fn two_nodes_that_execute(failover: bool) -> World {
+    let mut configuration = six_items();
+    configuration.failover = failover;
+    let mut world = World::new(17, configuration);
+    world.join();
+    world.join();
+    world.run_for(3_500);
+    world.settle();
+    world.assert_all_owned();
+    world.next_duration_ms = Some(5_000);
+    run_to(&mut world, 1_500);
+    assert!(world.nodes.iter().all(|node| node.executions.len() == 3));
+    world
+}
+
+#[test]
+fn p2_what_an_instance_executes_that_an_operator_stops_is_executed_by_nobody_else() {
+    for failover in [false, true] {
+        let mut world = two_nodes_that_execute(failover);
+        world.remove("instances/10.0.0.1@-@n0");
+        // Whoever executes one of its items meanwhile fails the world's own check.
+        world.next_duration_ms = Some(100);
+        world.run_for(12_000);
+        assert!(world.nodes[0].ended.is_some());
+        world.settle();
+        world.assert_all_owned();
+        assert_eq!(world.nodes[1].items.len(), 6);
+    }
+}
+
+#[test]
+fn p2_an_item_whose_owner_was_deleted_while_it_runs_waits_for_its_end() {
+    let mut world = two_nodes_that_execute(false);
+    for item in 0..6 {
+        world.remove(&format!("sharding/{item}/instance"));
+    }
+    world.next_duration_ms = Some(100);
+    world.run_for(12_000);
+    world.settle();
+    world.assert_all_owned();
+}

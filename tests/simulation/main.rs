@@ -20,6 +20,7 @@ mod names;
 mod once;
 mod progress;
 mod random;
+mod replay;
 mod scenarios;
 mod streams;
 mod swarm;

@@ -72,7 +72,11 @@ pub fn report(violation: &Violation) {
     reduction.run();
     let Options { off, keep, machines_max, storm_max, .. } = reduction.options.clone();
     let result = schedule(seed, &reduction.options);
-    println!("reduced in {} attempts: {}", reduction.attempts, result.err().map_or(String::new(), |v| v.to_string()));
+    println!(
+        "reduced in {} attempts: {}",
+        reduction.attempts,
+        result.err().map_or(String::new(), |v| v.to_string())
+    );
     let plan = Plan::draw(seed, &reduction.options);
     println!("  job: {:?}", plan.configuration);
     for fault in &plan.faults {

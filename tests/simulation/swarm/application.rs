@@ -194,7 +194,9 @@ impl World {
     /// When a lease ends that lasts for so long from now on the machine's clock.
     fn lease_end(&self, m: usize, left: std::time::Duration) -> Micros {
         let machine = &self.machines[m];
-        machine.when_mono(machine.mono(self.now).saturating_add(left).min(std::time::Duration::from_secs(1 << 30)))
+        machine.when_mono(
+            machine.mono(self.now).saturating_add(left).min(std::time::Duration::from_secs(1 << 30)),
+        )
     }
 
     fn ticket(&mut self, m: usize) -> Ticket {
@@ -253,13 +255,17 @@ impl World {
         self.executions += 1;
         self.note(m, || {
             let end = ends.map(|ends| (ends - now) / MILLISECOND);
-            format!("begins item {} ({}), ends in {end:?} ms, {outcome:?}", execute.item, execute.execution_id)
+            format!(
+                "begins item {} ({}), ends in {end:?} ms, {outcome:?}",
+                execute.item, execute.execution_id
+            )
         });
         if dice[0].is_multiple_of(16) {
             let ticket = self.ticket(m);
             let checkpoint = Some(dice[4].to_le_bytes().as_slice().into());
             let execution_id = execute.execution_id.clone();
-            let progress = ProgressReport { execution_id, extend_deadline: dice[3].is_multiple_of(2), checkpoint };
+            let progress =
+                ProgressReport { execution_id, extend_deadline: dice[3].is_multiple_of(2), checkpoint };
             self.call_at(m, now + dice[5] % self.plan.duration, Input::Progress(ticket, progress));
             self.machines[m].application.may_be_unknown = true;
         }
@@ -275,7 +281,8 @@ impl World {
             return true;
         }
         let results = &mut application.results;
-        let Some(place) = results.iter().position(|done| done.execute.execution_id == execute.execution_id) else {
+        let Some(place) = results.iter().position(|done| done.execute.execution_id == execute.execution_id)
+        else {
             return false;
         };
         let done = results.remove(place);
@@ -313,7 +320,8 @@ impl World {
         let twice = duplicate > 0 && self.behaviour.once_in(duplicate) && !self.is_calm;
         for _ in 0..=usize::from(twice) {
             let ticket = self.ticket(m);
-            let result = ExecutionResult { execution_id: execute.execution_id.clone(), outcome: outcome.clone() };
+            let result =
+                ExecutionResult { execution_id: execute.execution_id.clone(), outcome: outcome.clone() };
             self.call_at(m, at, Input::Report(ticket, vec![result]));
         }
         if twice {
@@ -369,7 +377,9 @@ impl World {
     /// An application whose lease is over stops by itself.
     fn mind_lease(&mut self, m: usize) {
         let application = &self.machines[m].application;
-        if application.lease_until.is_some_and(|until| self.now >= until) && !application.executions.is_empty() {
+        if application.lease_until.is_some_and(|until| self.now >= until)
+            && !application.executions.is_empty()
+        {
             self.stop_executions(m, "the lease is over");
         }
     }

@@ -197,7 +197,8 @@ impl World {
         let application = &mut machine.application;
         application.open_stream(stream);
         self.note(m, || format!("stream {stream} is opened"));
-        let watching = self.machines[m].sidecar.as_ref().is_some_and(|sidecar| sidecar.client.session.is_some());
+        let watching =
+            self.machines[m].sidecar.as_ref().is_some_and(|sidecar| sidecar.client.session.is_some());
         let fresh = self.machines[m].seat().is_some_and(|seat| seat.session.is_none());
         if watching && fresh {
             self.watch(m);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use sidekeeper::coordination::effect::Source;
 use jiff::Timestamp;
+use sidekeeper::coordination::effect::Source;
 use sidekeeper::elasticjob::{grace, handoff_policy, once_listener};
 use sidekeeper::job::Item;
 use sidekeeper::tree::Path;
@@ -81,7 +81,8 @@ impl World {
                     executions.values().any(|open| open.execute.item == item)
                 });
                 if !open {
-                    let found = format!("item {item} has a running node of {running}, and nobody executes it");
+                    let found =
+                        format!("item {item} has a running node of {running}, and nobody executes it");
                     return Some((Invariant::RunningNode, found));
                 }
             }
@@ -185,9 +186,16 @@ impl World {
                     // Without failover, what was begun by who then lost its session is lost, as in ElasticJob.
                     let begun = !job.failover && self.checks.begun.contains(&(item, instant));
                     if knew && !begun && !starts.iter().any(covers) {
-                        let near: Vec<_> = starts.iter().filter(|start| start.scheduled >= instant).take(3).cloned().collect();
+                        let near: Vec<_> = starts
+                            .iter()
+                            .filter(|start| start.scheduled >= instant)
+                            .take(3)
+                            .cloned()
+                            .collect();
                         return self.fail(Invariant::OncePerFire, || {
-                            format!("item {item} was never executed for {instant}; what came next was {near:?}")
+                            format!(
+                                "item {item} was never executed for {instant}; what came next was {near:?}"
+                            )
                         });
                     }
                 }
@@ -276,7 +284,9 @@ impl World {
         let moved = before.iter().filter(|(item, owner)| after.get(item) != Some(*owner)).count();
         if moved > fewest + 1 {
             self.fail(Invariant::FewMoves, || {
-                format!("one has {what}, and {moved} items moved where {fewest} had to: {before:?}, {after:?}")
+                format!(
+                    "one has {what}, and {moved} items moved where {fewest} had to: {before:?}, {after:?}"
+                )
             });
         }
     }

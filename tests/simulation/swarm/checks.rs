@@ -108,7 +108,9 @@ impl World {
         seat.tokens.insert(token);
         if !seat.told.contains(&item) && execute.source != Source::Failover && !disowned && !relay {
             let items = seat.told.clone();
-            self.fail(Invariant::Assigned, || format!("m{m} executes item {item}, and was assigned {items:?}"));
+            self.fail(Invariant::Assigned, || {
+                format!("m{m} executes item {item}, and was assigned {items:?}")
+            });
         }
         self.check_once(m, execute);
         let start = Start {
@@ -156,13 +158,16 @@ impl World {
             if application.is_stopped(self.now) || !execute.configuration.monitor_execution {
                 continue;
             }
-            let open = application.executions.values().find(|open| open.execute.item == item && !open.is_rogue);
+            let open =
+                application.executions.values().find(|open| open.execute.item == item && !open.is_rogue);
             if let Some(open) = open {
                 let id = open.execute.execution_id.clone();
                 let token = open.execute.token.0;
                 return self.fail(Invariant::OneExecutor, || {
                     let second = &execute.execution_id;
-                    format!("item {item} is executed by m{other} ({id}, token {token}) and by m{m} ({second})")
+                    format!(
+                        "item {item} is executed by m{other} ({id}, token {token}) and by m{m} ({second})"
+                    )
                 });
             }
         }
@@ -192,7 +197,9 @@ impl World {
                 format!("m{m} has recorded {id} of item {item}, and its node is still there")
             });
         }
-        if self.plan.configuration.monitor_execution && self.checks.refused.iter().any(|refused| refused == id) {
+        if self.plan.configuration.monitor_execution
+            && self.checks.refused.iter().any(|refused| refused == id)
+        {
             self.fail(Invariant::Fenced, || {
                 format!("{id} of item {item} was recorded, and the store had refused its result")
             });
@@ -204,16 +211,20 @@ impl World {
         let Some(session) = self.session_of(m) else { return };
         let Some(sidecar) = &self.machines[m].sidecar else { return };
         let Some(seat) = &sidecar.participant else { return };
-        let connected = matches!(sidecar.client.link, Link::Up(_)) && self.machines[m].cut_off_until <= self.now;
-        if !self.sessions[session].alive || !connected || seat.session != Some(session) || !seat.was_registered {
+        let connected =
+            matches!(sidecar.client.link, Link::Up(_)) && self.machines[m].cut_off_until <= self.now;
+        if !self.sessions[session].alive
+            || !connected
+            || seat.session != Some(session)
+            || !seat.was_registered
+        {
             return;
         }
         let me = seat.identity.instance.clone();
         let id = self.sessions[session].handle.id();
         let monitored = self.plan.configuration.monitor_execution;
-        let ours = |path: &Path| {
-            self.ensemble.get(path).is_some_and(|node| node.stat.ephemeral_owner == Some(id))
-        };
+        let ours =
+            |path: &Path| self.ensemble.get(path).is_some_and(|node| node.stat.ephemeral_owner == Some(id));
         let mut left: Vec<Path> = Vec::new();
         let paths = [self.paths.instance(&me), self.paths.leader(), self.paths.fleet().member(&me)];
         left.extend(paths.into_iter().filter(|path| ours(path)));
@@ -274,7 +285,8 @@ impl World {
             // Whose node an operator has deleted is no instance any more: that is how the protocol stops one.
             let stopped = self.ensemble.get(&self.paths.instance(&seat.identity.instance)).is_none();
             if let Some(item) = both.filter(|_| !over && !stopped && !seat.core.is_leaving()) {
-                let found = format!("m{m} is told that it owns item {item}, and m{other} was not told to let go");
+                let found =
+                    format!("m{m} is told that it owns item {item}, and m{other} was not told to let go");
                 return self.fail(Invariant::RevokedFirst, || found);
             }
         }
@@ -307,7 +319,8 @@ impl World {
             return;
         }
         let since = *self.checks.waits_since.get_or_insert(self.now);
-        let reported = self.machines.iter_mut().any(|machine| machine.seat().is_some_and(|seat| seat.problems > 0));
+        let reported =
+            self.machines.iter_mut().any(|machine| machine.seat().is_some_and(|seat| seat.problems > 0));
         if self.now - since > SILENT_WAIT_MAX && !reported {
             let seconds = (self.now - since) / SECOND;
             self.fail(Invariant::NoSilentWait, || format!("a resharding has been due for {seconds} s"));
@@ -322,7 +335,8 @@ impl World {
                 Operation::Delete { .. } | Operation::Check { .. } => continue,
             };
             let Some(relative) = path.relative_to(self.paths.root()) else { continue };
-            let is_gone = |later: &Operation| matches!(later, Operation::Delete { path: gone, .. } if gone == path);
+            let is_gone =
+                |later: &Operation| matches!(later, Operation::Delete { path: gone, .. } if gone == path);
             if transaction.get(index + 1..).is_some_and(|later| later.iter().any(is_gone)) {
                 // Nobody ever sees it.
                 continue;
@@ -372,8 +386,16 @@ fn strictly_read(relative: &str, data: &[u8]) -> Result<(), String> {
         Place::Server(ip) if ip.parse::<std::net::Ipv4Addr>().is_err() => Err("no address".to_owned()),
         Place::Server(_) if matches!(text, "ENABLED" | "DISABLED") => Ok(()),
         Place::Server(_) => Err("neither ENABLED nor DISABLED".to_owned()),
-        Place::Leader | Place::ItemInstance(_) | Place::Running(_) | Place::Failover(_) | Place::Failovering(_) => {
-            if is_id(text) { Ok(()) } else { Err("no id of an instance".to_owned()) }
+        Place::Leader
+        | Place::ItemInstance(_)
+        | Place::Running(_)
+        | Place::Failover(_)
+        | Place::Failovering(_) => {
+            if is_id(text) {
+                Ok(())
+            } else {
+                Err("no id of an instance".to_owned())
+            }
         }
         Place::NextJobInstanceIp => {
             text.parse::<std::net::Ipv4Addr>().map(drop).map_err(|error| error.to_string())

@@ -196,8 +196,8 @@ impl World {
             Ask::Commit(id, purpose, transaction) => {
                 self.provide_for(m, purpose);
                 self.check_written(m, &transaction);
-                let lost = self.now < self.plan.storm
-                    && self.chance(self.plan.rates.lost_answer, Fault::LostAnswer);
+                let lost =
+                    self.now < self.plan.storm && self.chance(self.plan.rates.lost_answer, Fault::LostAnswer);
                 let written = if purpose == Purpose::Start { transaction.clone() } else { Vec::new() };
                 let result = self.commit(&*handle, transaction);
                 self.note(m, || match &result {
@@ -301,7 +301,9 @@ impl World {
         loop {
             let Some(sidecar) = &mut self.machines[m].sidecar else { return };
             let due = sidecar.client.answers.front().is_some_and(|(at, _)| *at <= now);
-            let Some((_, reply)) = (if due { sidecar.client.answers.pop_front() } else { None }) else { break };
+            let Some((_, reply)) = (if due { sidecar.client.answers.pop_front() } else { None }) else {
+                break;
+            };
             if sidecar.client.opening
                 && let Reply::Input(input @ Input::Committed(..)) = reply
             {
@@ -313,9 +315,10 @@ impl World {
         }
         self.look_at_latches(m);
         // What the server has not applied yet comes later.
-        let behind = self.machines[m].sidecar.as_ref().is_some_and(|sidecar| {
-            sidecar.client.watching && sidecar.client.seen < self.ensemble.len()
-        });
+        let behind = self.machines[m]
+            .sidecar
+            .as_ref()
+            .is_some_and(|sidecar| sidecar.client.watching && sidecar.client.seen < self.ensemble.len());
         if behind {
             self.tell_watches();
         }
@@ -540,7 +543,8 @@ impl World {
         let seen = client.seen;
         let first = self.network.below(self.ensemble.servers() as u64) as usize;
         let servers = (0..self.ensemble.servers()).map(|place| (first + place) % self.ensemble.servers());
-        let Some(server) = servers.into_iter().find(|server| self.ensemble.applied(*server, now) >= seen) else {
+        let Some(server) = servers.into_iter().find(|server| self.ensemble.applied(*server, now) >= seen)
+        else {
             return self.at(now + 20 * MILLISECOND, Event::Reconnect(m, epoch));
         };
         client.link = Link::Up(server);
@@ -707,7 +711,11 @@ impl World {
         result
     }
 
-    pub(super) fn commit_as(&mut self, session: usize, transaction: Transaction) -> sidekeeper::tree::CommitResult {
+    pub(super) fn commit_as(
+        &mut self,
+        session: usize,
+        transaction: Transaction,
+    ) -> sidekeeper::tree::CommitResult {
         let handle = Arc::clone(&self.sessions[session].handle);
         self.commit(&*handle, transaction)
     }
@@ -723,7 +731,9 @@ impl World {
     fn provide_for(&mut self, m: usize, purpose: Purpose) {
         let fleet = self.paths.fleet();
         let folders = match purpose {
-            Purpose::Register if self.machines[m].name.is_some() => vec![self.namespace.clone(), fleet.names()],
+            Purpose::Register if self.machines[m].name.is_some() => {
+                vec![self.namespace.clone(), fleet.names()]
+            }
             Purpose::Register => vec![self.namespace.clone()],
             Purpose::Announce => vec![fleet.members()],
             _ => return,
