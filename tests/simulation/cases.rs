@@ -458,7 +458,7 @@ fn two_nodes_that_execute(failover: bool) -> World {
     world.settle();
     world.assert_all_owned();
     world.next_duration_ms = Some(5_000);
-    run_to(&mut world, 1_500);
+    world.run_for(1_000);
     assert!(world.nodes.iter().all(|node| node.executions.len() == 3));
     world
 }

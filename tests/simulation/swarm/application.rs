@@ -126,7 +126,11 @@ impl World {
                 continue;
             }
             match word {
-                Word::Told(Told::Execute(execute)) => begun.push(execute),
+                Word::Told(Told::Execute(execute)) => {
+                    if !self.goes_on(m, &execute) {
+                        begun.push(execute);
+                    }
+                }
                 Word::Told(Told::Cancel { execution_id, item, reason }) => {
                     let place = begun.iter().position(|execute| execute.execution_id == execution_id);
                     match place.map(|place| begun.remove(place)) {
@@ -219,9 +223,6 @@ impl World {
 
     fn execute(&mut self, m: usize, execute: Execute) {
         let now = self.now;
-        if self.goes_on(m, &execute) {
-            return;
-        }
         let rates = self.plan.rates;
         // Drawn in any case, so that what one execution does changes no other.
         let dice: [u64; 6] = std::array::from_fn(|_| self.behaviour.next());

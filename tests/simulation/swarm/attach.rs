@@ -166,6 +166,8 @@ impl World {
         let stream = machine.application.last_stream + 1;
         match &mut sidecar.participant {
             Some(seat) if seat.core.may_resume() && machine.application.is_known() => {
+                // The end of the former stream concerns nobody any more.
+                seat.calls.retain(|(_, call)| !matches!(call, Input::Detached));
                 seat.stream = Some(stream);
                 let back = Return { request, open };
                 seat.calls.push_back((now, Input::Reattached(Box::new(back))));

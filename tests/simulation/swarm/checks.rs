@@ -233,7 +233,9 @@ impl World {
             let flagged = self.ensemble.get(&self.paths.failover_item(item)).is_some();
             let path = self.paths.item_running(item);
             let is_its = |node: &Node| seat.tokens.contains(&node.stat.created.0);
-            let is_left = monitored && self.ensemble.get(&path).as_ref().is_some_and(is_its);
+            // Who was stopped, and dies while it executes, leaves what a crash leaves.
+            let is_left =
+                monitored && !seat.is_stopped && self.ensemble.get(&path).as_ref().is_some_and(is_its);
             if is_left && !flagged {
                 left.push(path);
             }

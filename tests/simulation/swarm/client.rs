@@ -45,6 +45,8 @@ pub(super) struct Client {
     deliver_at: Option<Micros>,
     /// Until when nothing gets through.
     quiet_until: Micros,
+    /// Until when the server is busy with a request that has not been answered in time; all others wait behind it.
+    busy_until: Micros,
     /// News of the connection that the participant has not heard.
     pub(super) changed: bool,
     pub(super) latches: BTreeMap<u64, Latch>,
@@ -95,6 +97,7 @@ impl Client {
             held: Vec::new(),
             deliver_at: None,
             quiet_until: 0,
+            busy_until: 0,
             changed: false,
             latches: BTreeMap::new(),
             last_latch: 0,
@@ -160,6 +163,10 @@ impl World {
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         let client = &mut sidecar.client;
         let (true, Some(session)) = (client.epoch == epoch, client.session) else { return };
+        if client.busy_until > self.now {
+            let later = client.busy_until + 1;
+            return self.at(later, Event::Arrive(m, epoch));
+        }
         let Some(ask) = client.line.pop_front() else { return };
         if !self.sessions[session].alive {
             // The server has closed the connection.
@@ -176,6 +183,9 @@ impl World {
                 let late = self.now + 100 * MILLISECOND + self.network.below(900) * MILLISECOND;
                 if let Ask::Commit(id, purpose, transaction) = ask {
                     self.note(m, || format!("{purpose}: the answer is late"));
+                    if let Some(sidecar) = &mut self.machines[m].sidecar {
+                        sidecar.client.busy_until = late;
+                    }
                     self.strays.push((session, transaction));
                     self.at(late, Event::Stray(self.strays.len() - 1));
                     return self.refuse(m, Ask::Commit(id, purpose, Vec::new()), &unknown());

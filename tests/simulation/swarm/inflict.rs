@@ -184,7 +184,11 @@ impl World {
             }
             Fault::RemoteStop => {
                 let Some(instance) = instance else { return false };
-                self.operate(vec![Operation::delete(self.paths.instance(&instance))])
+                let done = self.operate(vec![Operation::delete(self.paths.instance(&instance))]);
+                if let Some(seat) = self.machines[m].seat().filter(|_| done) {
+                    seat.is_stopped = true;
+                }
+                done
             }
             Fault::DeletedNode => {
                 let fleet = self.paths.fleet();

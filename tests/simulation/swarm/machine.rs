@@ -72,6 +72,8 @@ pub(super) struct Seat {
     /// What it says is wrong.
     pub(super) problems: usize,
     pub(super) was_registered: bool,
+    /// An operator has deleted its node.
+    pub(super) is_stopped: bool,
     /// The items that it told last.
     pub(super) told: BTreeSet<Item>,
     /// The tokens of what it told to be executed.
@@ -158,6 +160,7 @@ impl Seat {
             alarm_at: None,
             problems: 0,
             was_registered: false,
+            is_stopped: false,
             told: BTreeSet::new(),
             tokens: BTreeSet::new(),
             registered_at: None,
