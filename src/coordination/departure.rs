@@ -10,7 +10,7 @@ use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, Operation, Transaction};
 
 use super::effect::{AssignmentReason, CancelReason, Effect, EndReason, Event, Purpose};
-use super::execution::State;
+use super::execution::{Execution, State};
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
 use super::sharding::TRANSACTION_BYTES_MAX;
@@ -145,7 +145,8 @@ impl Participant {
         // What an earlier session of ours left is still ours to hand on, if nobody else has it by now.
         let left = |item: &Item| self.view.running_of(&self.identity.instance).any(|ours| ours == *item);
         let open = self.executions.open.iter().filter(|(item, open)| match open.state {
-            State::Running => true,
+            // What the job does not have any more is nobody's to take over.
+            State::Running => self.has_item(**item),
             State::Lost => left(item),
             State::Reported => false,
         });
@@ -158,12 +159,12 @@ impl Participant {
     /// The items whose running nodes go with us.
     fn ended_items(&self) -> Vec<Item> {
         let handed_over = self.fails_over() && !mutant!(UnfinishedForgotten);
-        let ends = |state: &State| match state {
+        let ends = |(item, open): &(&Item, &Execution)| match open.state {
             State::Reported => true,
-            State::Running => !handed_over,
+            State::Running => !handed_over || !self.has_item(**item),
             State::Lost => false,
         };
-        self.executions.open.iter().filter(|(_, open)| ends(&open.state)).map(|(item, _)| *item).collect()
+        self.executions.open.iter().filter(ends).map(|(item, _)| *item).collect()
     }
 
     /// A transaction of the departure is done; more follow while our instance is there, or late nodes of ours.

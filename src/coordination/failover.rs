@@ -218,7 +218,7 @@ impl Participant {
         }
     }
 
-    fn has_item(&self, item: Item) -> bool {
+    pub(super) fn has_item(&self, item: Item) -> bool {
         self.settings.as_ref().is_some_and(|s| item.0 < s.configuration.sharding_total_count)
     }
 

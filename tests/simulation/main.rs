@@ -23,6 +23,7 @@ mod neighbours;
 mod once;
 mod progress;
 mod random;
+mod replay;
 mod scenarios;
 mod streams;
 mod swarm;

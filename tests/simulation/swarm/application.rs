@@ -10,7 +10,7 @@ use sidekeeper::job::Item;
 
 use super::attach::claim;
 use super::faults::Fault;
-use super::machine::Word;
+use super::machine::{StreamEnd, Word};
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros};
 
@@ -126,7 +126,11 @@ impl World {
                 continue;
             }
             match word {
-                Word::Told(Told::Execute(execute)) => begun.push(execute),
+                Word::Told(Told::Execute(execute)) => {
+                    if !self.goes_on(m, &execute) {
+                        begun.push(execute);
+                    }
+                }
                 Word::Told(Told::Cancel { execution_id, item, reason }) => {
                     let place = begun.iter().position(|execute| execute.execution_id == execution_id);
                     match place.map(|place| begun.remove(place)) {
@@ -138,9 +142,9 @@ impl World {
                     }
                 }
                 Word::Told(told) => self.told(m, told),
-                Word::Closed(returns) => {
+                Word::Closed(end) => {
                     begun.clear();
-                    self.stream_ended(m, returns);
+                    self.stream_ended(m, end);
                 }
             }
         }
@@ -194,7 +198,9 @@ impl World {
     /// When a lease ends that lasts for so long from now on the machine's clock.
     fn lease_end(&self, m: usize, left: std::time::Duration) -> Micros {
         let machine = &self.machines[m];
-        machine.when_mono(machine.mono(self.now).saturating_add(left).min(std::time::Duration::from_secs(1 << 30)))
+        machine.when_mono(
+            machine.mono(self.now).saturating_add(left).min(std::time::Duration::from_secs(1 << 30)),
+        )
     }
 
     fn ticket(&mut self, m: usize) -> Ticket {
@@ -217,9 +223,6 @@ impl World {
 
     fn execute(&mut self, m: usize, execute: Execute) {
         let now = self.now;
-        if self.goes_on(m, &execute) {
-            return;
-        }
         let rates = self.plan.rates;
         // Drawn in any case, so that what one execution does changes no other.
         let dice: [u64; 6] = std::array::from_fn(|_| self.behaviour.next());
@@ -253,13 +256,17 @@ impl World {
         self.executions += 1;
         self.note(m, || {
             let end = ends.map(|ends| (ends - now) / MILLISECOND);
-            format!("begins item {} ({}), ends in {end:?} ms, {outcome:?}", execute.item, execute.execution_id)
+            format!(
+                "begins item {} ({}), ends in {end:?} ms, {outcome:?}",
+                execute.item, execute.execution_id
+            )
         });
         if dice[0].is_multiple_of(16) {
             let ticket = self.ticket(m);
             let checkpoint = Some(dice[4].to_le_bytes().as_slice().into());
             let execution_id = execute.execution_id.clone();
-            let progress = ProgressReport { execution_id, extend_deadline: dice[3].is_multiple_of(2), checkpoint };
+            let progress =
+                ProgressReport { execution_id, extend_deadline: dice[3].is_multiple_of(2), checkpoint };
             self.call_at(m, now + dice[5] % self.plan.duration, Input::Progress(ticket, progress));
             self.machines[m].application.may_be_unknown = true;
         }
@@ -275,7 +282,8 @@ impl World {
             return true;
         }
         let results = &mut application.results;
-        let Some(place) = results.iter().position(|done| done.execute.execution_id == execute.execution_id) else {
+        let Some(place) = results.iter().position(|done| done.execute.execution_id == execute.execution_id)
+        else {
             return false;
         };
         let done = results.remove(place);
@@ -313,7 +321,8 @@ impl World {
         let twice = duplicate > 0 && self.behaviour.once_in(duplicate) && !self.is_calm;
         for _ in 0..=usize::from(twice) {
             let ticket = self.ticket(m);
-            let result = ExecutionResult { execution_id: execute.execution_id.clone(), outcome: outcome.clone() };
+            let result =
+                ExecutionResult { execution_id: execute.execution_id.clone(), outcome: outcome.clone() };
             self.call_at(m, at, Input::Report(ticket, vec![result]));
         }
         if twice {
@@ -369,7 +378,9 @@ impl World {
     /// An application whose lease is over stops by itself.
     fn mind_lease(&mut self, m: usize) {
         let application = &self.machines[m].application;
-        if application.lease_until.is_some_and(|until| self.now >= until) && !application.executions.is_empty() {
+        if application.lease_until.is_some_and(|until| self.now >= until)
+            && !application.executions.is_empty()
+        {
             self.stop_executions(m, "the lease is over");
         }
     }
@@ -411,7 +422,7 @@ impl World {
     }
 
     /// The stream is over: the application goes on for as long as its job allows, and comes back.
-    pub(super) fn stream_ended(&mut self, m: usize, returns: bool) {
+    pub(super) fn stream_ended(&mut self, m: usize, end: StreamEnd) {
         let (grace, _) = grace::of(&self.plan.configuration);
         let now = self.now;
         let application = &mut self.machines[m].application;
@@ -420,7 +431,7 @@ impl World {
         let unanswered = std::mem::take(&mut application.unanswered);
         let lease = application.lease_until;
         self.note(m, || "the stream is over".to_owned());
-        if grace.is_zero() || !returns {
+        if grace.is_zero() || end != StreamEnd::Broken {
             self.stop_executions(m, "the stream is over");
             self.machines[m].application.results.clear();
         } else {
@@ -435,8 +446,8 @@ impl World {
             );
         }
         let life = self.machines[m].application.life;
-        let pause = if returns { 30 * MILLISECOND } else { 5_000 * MILLISECOND };
-        let soon = now + 1 + self.behaviour.below(pause * 10);
+        let pause = if end == StreamEnd::Stopped && !self.is_calm { 5_000 } else { 300 };
+        let soon = now + 1 + self.behaviour.below(pause * MILLISECOND);
         self.at(soon, Event::Attach(m, life));
         self.plan_act(m);
     }

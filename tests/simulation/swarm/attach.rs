@@ -11,7 +11,7 @@ use sidekeeper::job::InstanceId;
 
 use super::application::Done;
 use super::client::{Ask, Client, Link};
-use super::machine::{Memory, Seat, Sidecar, Word};
+use super::machine::{Memory, Seat, Sidecar, StreamEnd, Word};
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros, SECOND};
 
@@ -86,7 +86,7 @@ impl World {
         }
         if let Some(stream) = seat.stream {
             let at = self.now + 1;
-            machine.application.inbox.push_back((at, stream, Word::Closed(true)));
+            machine.application.inbox.push_back((at, stream, Word::Closed(StreamEnd::Broken)));
             self.at(at, Event::Read(m));
         }
     }
@@ -166,6 +166,8 @@ impl World {
         let stream = machine.application.last_stream + 1;
         match &mut sidecar.participant {
             Some(seat) if seat.core.may_resume() && machine.application.is_known() => {
+                // The end of the former stream concerns nobody any more.
+                seat.calls.retain(|(_, call)| !matches!(call, Input::Detached));
                 seat.stream = Some(stream);
                 let back = Return { request, open };
                 seat.calls.push_back((now, Input::Reattached(Box::new(back))));
@@ -197,7 +199,8 @@ impl World {
         let application = &mut machine.application;
         application.open_stream(stream);
         self.note(m, || format!("stream {stream} is opened"));
-        let watching = self.machines[m].sidecar.as_ref().is_some_and(|sidecar| sidecar.client.session.is_some());
+        let watching =
+            self.machines[m].sidecar.as_ref().is_some_and(|sidecar| sidecar.client.session.is_some());
         let fresh = self.machines[m].seat().is_some_and(|seat| seat.session.is_none());
         if watching && fresh {
             self.watch(m);
@@ -225,7 +228,7 @@ impl World {
         application.inbox.clear();
         if application.stream.is_some() {
             self.note(m, || "the stream breaks".to_owned());
-            self.stream_ended(m, true);
+            self.stream_ended(m, StreamEnd::Broken);
             self.call(m, Input::Detached);
         }
     }

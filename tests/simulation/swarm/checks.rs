@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{Assignment, AssignmentReason, Execute, Purpose, Source};
+use sidekeeper::coordination::ledger::LedgerEntry;
 use sidekeeper::elasticjob::path::Place;
 use sidekeeper::elasticjob::{config_yaml, instance_yaml};
 use sidekeeper::job::{InstanceId, Item};
@@ -48,6 +49,8 @@ pub(super) struct Checks {
     pub(super) starts: BTreeMap<Item, Vec<Start>>,
     /// The tokens of the executions that were told, until they are recorded.
     told: BTreeMap<String, (Item, i64)>,
+    /// What was started in the registry.
+    pub(super) begun: BTreeSet<(Item, Timestamp)>,
     /// Items whose owner's node an operator has deleted, and when.
     pub(super) disowned: BTreeMap<Item, Micros>,
     /// Since when a resharding has been due while somebody could have carried it out.
@@ -79,7 +82,8 @@ impl World {
         let newest = self.checks.tokens.entry(item).or_default();
         let before = *newest;
         *newest = token.max(before);
-        if token < before + i64::from(monitored) {
+        // Without running nodes whoever is cut off may start what was his before; the store refuses him.
+        if monitored && token <= before {
             self.fail(Invariant::Fenced, || format!("item {item}: token {token} after {before}, by m{m}"));
         }
         if monitored {
@@ -98,13 +102,15 @@ impl World {
             }
         }
         // What an operator took away while it was being started.
-        let disowned = self.checks.disowned.get(&item).is_some_and(|at| self.now < at + 2 * SECOND);
+        let disowned = self.was_disowned(item);
         let relay = self.is_relay();
         let Some(seat) = self.machines[m].seat() else { return };
         seat.tokens.insert(token);
         if !seat.told.contains(&item) && execute.source != Source::Failover && !disowned && !relay {
             let items = seat.told.clone();
-            self.fail(Invariant::Assigned, || format!("m{m} executes item {item}, and was assigned {items:?}"));
+            self.fail(Invariant::Assigned, || {
+                format!("m{m} executes item {item}, and was assigned {items:?}")
+            });
         }
         self.check_once(m, execute);
         let start = Start {
@@ -152,17 +158,20 @@ impl World {
             if application.is_stopped(self.now) || !execute.configuration.monitor_execution {
                 continue;
             }
-            let open = application.executions.values().find(|open| open.execute.item == item && !open.is_rogue);
+            let open =
+                application.executions.values().find(|open| open.execute.item == item && !open.is_rogue);
             if let Some(open) = open {
                 let id = open.execute.execution_id.clone();
                 let token = open.execute.token.0;
                 return self.fail(Invariant::OneExecutor, || {
                     let second = &execute.execution_id;
-                    format!("item {item} is executed by m{other} ({id}, token {token}) and by m{m} ({second})")
+                    format!(
+                        "item {item} is executed by m{other} ({id}, token {token}) and by m{m} ({second})"
+                    )
                 });
             }
         }
-        if !self.checks.write(execute) {
+        if !self.checks.write(execute) && execute.configuration.monitor_execution {
             let known = self.checks.store.get(&item).cloned();
             self.fail(Invariant::Fenced, || {
                 format!("m{m} begins item {item} with token {}, and the store has {known:?}", execute.token.0)
@@ -188,7 +197,9 @@ impl World {
                 format!("m{m} has recorded {id} of item {item}, and its node is still there")
             });
         }
-        if self.plan.configuration.monitor_execution && self.checks.refused.iter().any(|refused| refused == id) {
+        if self.plan.configuration.monitor_execution
+            && self.checks.refused.iter().any(|refused| refused == id)
+        {
             self.fail(Invariant::Fenced, || {
                 format!("{id} of item {item} was recorded, and the store had refused its result")
             });
@@ -200,16 +211,20 @@ impl World {
         let Some(session) = self.session_of(m) else { return };
         let Some(sidecar) = &self.machines[m].sidecar else { return };
         let Some(seat) = &sidecar.participant else { return };
-        let connected = matches!(sidecar.client.link, Link::Up(_)) && self.machines[m].cut_off_until <= self.now;
-        if !self.sessions[session].alive || !connected || seat.session != Some(session) || !seat.was_registered {
+        let connected =
+            matches!(sidecar.client.link, Link::Up(_)) && self.machines[m].cut_off_until <= self.now;
+        if !self.sessions[session].alive
+            || !connected
+            || seat.session != Some(session)
+            || !seat.was_registered
+        {
             return;
         }
         let me = seat.identity.instance.clone();
         let id = self.sessions[session].handle.id();
         let monitored = self.plan.configuration.monitor_execution;
-        let ours = |path: &Path| {
-            self.ensemble.get(path).is_some_and(|node| node.stat.ephemeral_owner == Some(id))
-        };
+        let ours =
+            |path: &Path| self.ensemble.get(path).is_some_and(|node| node.stat.ephemeral_owner == Some(id));
         let mut left: Vec<Path> = Vec::new();
         let paths = [self.paths.instance(&me), self.paths.leader(), self.paths.fleet().member(&me)];
         left.extend(paths.into_iter().filter(|path| ours(path)));
@@ -218,13 +233,28 @@ impl World {
             let flagged = self.ensemble.get(&self.paths.failover_item(item)).is_some();
             let path = self.paths.item_running(item);
             let is_its = |node: &Node| seat.tokens.contains(&node.stat.created.0);
-            let is_left = monitored && self.ensemble.get(&path).as_ref().is_some_and(is_its);
+            // Who was stopped, and dies while it executes, leaves what a crash leaves.
+            let is_left =
+                monitored && !seat.is_stopped && self.ensemble.get(&path).as_ref().is_some_and(is_its);
             if is_left && !flagged {
                 left.push(path);
             }
         }
         if !left.is_empty() {
             self.fail(Invariant::NothingLeft, || format!("m{m} has ended and left {left:?}"));
+        }
+    }
+
+    /// Executions have been started in the registry, whether or not anybody is ever told.
+    pub(super) fn note_started(&mut self, transaction: &[Operation]) {
+        let folder = self.paths.ledger();
+        for step in transaction {
+            if let Operation::Create { path, data, .. } | Operation::Set { path, data, .. } = step
+                && let Some(item) = path.relative_to(&folder).and_then(|item| item.parse().ok())
+                && let Some(started) = LedgerEntry::read(data).started
+            {
+                self.checks.begun.insert((Item(item), started));
+            }
         }
     }
 
@@ -245,21 +275,38 @@ impl World {
         let added: Vec<Item> = items.difference(&seat.told).copied().collect();
         seat.told = items;
         // Where somebody does not say how it hands over, all is divided at once, as in ElasticJob.
-        if added.is_empty() || reason != AssignmentReason::HandedOff {
+        if added.is_empty() || reason != AssignmentReason::HandedOff || !self.all_hand_over() {
             return;
         }
         for (other, machine) in self.machines.iter().enumerate().filter(|(other, _)| *other != m) {
             let Some(sidecar) = &machine.sidecar else { continue };
             let Some(seat) = &sidecar.participant else { continue };
             let over = machine.mono(self.now) >= sidecar.client.until || seat.stream.is_none();
-            let both = added.iter().find(|item| seat.told.contains(item));
+            let mut both = added.iter().filter(|item| seat.told.contains(item));
+            let both = both.find(|item| !self.was_disowned(**item));
             // Whose node an operator has deleted is no instance any more: that is how the protocol stops one.
             let stopped = self.ensemble.get(&self.paths.instance(&seat.identity.instance)).is_none();
             if let Some(item) = both.filter(|_| !over && !stopped && !seat.core.is_leaving()) {
-                let found = format!("m{m} is told that it owns item {item}, and m{other} was not told to let go");
+                let found =
+                    format!("m{m} is told that it owns item {item}, and m{other} was not told to let go");
                 return self.fail(Invariant::RevokedFirst, || found);
             }
         }
+    }
+
+    /// Whether an operator has deleted the node that says who owns an item, a short while ago.
+    fn was_disowned(&self, item: Item) -> bool {
+        self.checks.disowned.get(&item).is_some_and(|at| self.now < at + 2 * SECOND)
+    }
+
+    /// Whether all that stand among the instances say how they hand over: then that is in force.
+    fn all_hand_over(&self) -> bool {
+        let instances = self.ensemble.children(&self.paths.root().child("instances"));
+        let says = |id: &String| {
+            let member = self.paths.fleet().members().try_child(id);
+            member.is_ok_and(|member| self.ensemble.get(&member).is_some())
+        };
+        instances.iter().all(says)
     }
 
     /// Once a second: a resharding that waits for long has a cause that somebody reports.
@@ -274,7 +321,8 @@ impl World {
             return;
         }
         let since = *self.checks.waits_since.get_or_insert(self.now);
-        let reported = self.machines.iter_mut().any(|machine| machine.seat().is_some_and(|seat| seat.problems > 0));
+        let reported =
+            self.machines.iter_mut().any(|machine| machine.seat().is_some_and(|seat| seat.problems > 0));
         if self.now - since > SILENT_WAIT_MAX && !reported {
             let seconds = (self.now - since) / SECOND;
             self.fail(Invariant::NoSilentWait, || format!("a resharding has been due for {seconds} s"));
@@ -289,7 +337,8 @@ impl World {
                 Operation::Delete { .. } | Operation::Check { .. } => continue,
             };
             let Some(relative) = path.relative_to(self.paths.root()) else { continue };
-            let is_gone = |later: &Operation| matches!(later, Operation::Delete { path: gone, .. } if gone == path);
+            let is_gone =
+                |later: &Operation| matches!(later, Operation::Delete { path: gone, .. } if gone == path);
             if transaction.get(index + 1..).is_some_and(|later| later.iter().any(is_gone)) {
                 // Nobody ever sees it.
                 continue;
@@ -339,8 +388,16 @@ fn strictly_read(relative: &str, data: &[u8]) -> Result<(), String> {
         Place::Server(ip) if ip.parse::<std::net::Ipv4Addr>().is_err() => Err("no address".to_owned()),
         Place::Server(_) if matches!(text, "ENABLED" | "DISABLED") => Ok(()),
         Place::Server(_) => Err("neither ENABLED nor DISABLED".to_owned()),
-        Place::Leader | Place::ItemInstance(_) | Place::Running(_) | Place::Failover(_) | Place::Failovering(_) => {
-            if is_id(text) { Ok(()) } else { Err("no id of an instance".to_owned()) }
+        Place::Leader
+        | Place::ItemInstance(_)
+        | Place::Running(_)
+        | Place::Failover(_)
+        | Place::Failovering(_) => {
+            if is_id(text) {
+                Ok(())
+            } else {
+                Err("no id of an instance".to_owned())
+            }
         }
         Place::NextJobInstanceIp => {
             text.parse::<std::net::Ipv4Addr>().map(drop).map_err(|error| error.to_string())

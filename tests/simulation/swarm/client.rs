@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidekeeper::coordination::effect::{CommitId, Purpose};
-use sidekeeper::coordination::input::{Input, WrittenDown};
+use sidekeeper::coordination::input::{FoundCheckpoints, Input, WrittenDown};
 use sidekeeper::coordination::ledger::LedgerEntry;
 use sidekeeper::coordination::progress::Checkpoint;
 use sidekeeper::job::Item;
@@ -45,6 +45,8 @@ pub(super) struct Client {
     deliver_at: Option<Micros>,
     /// Until when nothing gets through.
     quiet_until: Micros,
+    /// Until when the server is busy with a request that has not been answered in time; all others wait behind it.
+    busy_until: Micros,
     /// News of the connection that the participant has not heard.
     pub(super) changed: bool,
     pub(super) latches: BTreeMap<u64, Latch>,
@@ -57,7 +59,7 @@ pub(super) enum Ask {
     Commit(CommitId, Purpose, Transaction),
     Watch,
     ReadLedger,
-    ListCheckpoints,
+    FindCheckpoints(BTreeSet<Item>),
     Prove(Duration),
     JoinLatch(u64),
     ActInLatch(u64, Vec<Transaction>),
@@ -73,7 +75,7 @@ enum Reply {
     Watch,
     Ledger,
     Taken(BTreeSet<Item>),
-    Checkpoints,
+    Checkpoints(BTreeSet<Item>),
     Proven(Duration),
     Latch(u64, Result<Option<Path>, Error>),
 }
@@ -95,6 +97,7 @@ impl Client {
             held: Vec::new(),
             deliver_at: None,
             quiet_until: 0,
+            busy_until: 0,
             changed: false,
             latches: BTreeMap::new(),
             last_latch: 0,
@@ -135,7 +138,7 @@ impl World {
         let failed = match ask {
             Ask::Commit(id, ..) => Input::Committed(id, Err(CommitError::from(error.clone()))),
             Ask::ReadLedger => Input::Ledger(Err(error.to_string())),
-            Ask::ListCheckpoints => Input::Checkpoints(Err(error.to_string())),
+            Ask::FindCheckpoints(_) => Input::Checkpoints(Err(error.to_string())),
             // The watches open themselves again with the next connection; latches look for themselves.
             Ask::Watch | Ask::Prove(_) | Ask::ClearLatches => return,
             Ask::JoinLatch(latch) | Ask::ActInLatch(latch, _) | Ask::LeaveLatch(latch) => {
@@ -160,6 +163,10 @@ impl World {
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         let client = &mut sidecar.client;
         let (true, Some(session)) = (client.epoch == epoch, client.session) else { return };
+        if client.busy_until > self.now {
+            let later = client.busy_until + 1;
+            return self.at(later, Event::Arrive(m, epoch));
+        }
         let Some(ask) = client.line.pop_front() else { return };
         if !self.sessions[session].alive {
             // The server has closed the connection.
@@ -176,6 +183,9 @@ impl World {
                 let late = self.now + 100 * MILLISECOND + self.network.below(900) * MILLISECOND;
                 if let Ask::Commit(id, purpose, transaction) = ask {
                     self.note(m, || format!("{purpose}: the answer is late"));
+                    if let Some(sidecar) = &mut self.machines[m].sidecar {
+                        sidecar.client.busy_until = late;
+                    }
                     self.strays.push((session, transaction));
                     self.at(late, Event::Stray(self.strays.len() - 1));
                     return self.refuse(m, Ask::Commit(id, purpose, Vec::new()), &unknown());
@@ -196,13 +206,17 @@ impl World {
             Ask::Commit(id, purpose, transaction) => {
                 self.provide_for(m, purpose);
                 self.check_written(m, &transaction);
-                let lost = self.now < self.plan.storm
-                    && self.chance(self.plan.rates.lost_answer, Fault::LostAnswer);
+                let lost =
+                    self.now < self.plan.storm && self.chance(self.plan.rates.lost_answer, Fault::LostAnswer);
+                let written = if purpose == Purpose::Start { transaction.clone() } else { Vec::new() };
                 let result = self.commit(&*handle, transaction);
                 self.note(m, || match &result {
                     Ok(_) => format!("{purpose}: done"),
                     Err(error) => format!("{purpose}: {error}"),
                 });
+                if purpose == Purpose::Start && result.is_ok() {
+                    self.note_started(&written);
+                }
                 let result = if lost { Err(CommitError::from(unknown())) } else { result };
                 Reply::Input(Input::Committed(id, result))
             }
@@ -212,10 +226,10 @@ impl World {
                 self.ensure(&*handle, &folder);
                 Reply::Ledger
             }
-            Ask::ListCheckpoints => {
+            Ask::FindCheckpoints(items) => {
                 let folder = self.paths.checkpoints();
                 self.ensure(&*handle, &folder);
-                Reply::Checkpoints
+                Reply::Checkpoints(items)
             }
             Ask::Prove(sent) => Reply::Proven(sent),
             Ask::JoinLatch(latch) => Reply::Latch(latch, self.join_latch(m, session, latch).map(Some)),
@@ -297,7 +311,9 @@ impl World {
         loop {
             let Some(sidecar) = &mut self.machines[m].sidecar else { return };
             let due = sidecar.client.answers.front().is_some_and(|(at, _)| *at <= now);
-            let Some((_, reply)) = (if due { sidecar.client.answers.pop_front() } else { None }) else { break };
+            let Some((_, reply)) = (if due { sidecar.client.answers.pop_front() } else { None }) else {
+                break;
+            };
             if sidecar.client.opening
                 && let Reply::Input(input @ Input::Committed(..)) = reply
             {
@@ -309,9 +325,10 @@ impl World {
         }
         self.look_at_latches(m);
         // What the server has not applied yet comes later.
-        let behind = self.machines[m].sidecar.as_ref().is_some_and(|sidecar| {
-            sidecar.client.watching && sidecar.client.seen < self.ensemble.len()
-        });
+        let behind = self.machines[m]
+            .sidecar
+            .as_ref()
+            .is_some_and(|sidecar| sidecar.client.watching && sidecar.client.seen < self.ensemble.len());
         if behind {
             self.tell_watches();
         }
@@ -358,24 +375,35 @@ impl World {
             Reply::Watch => return self.open_watches(m, server, applied),
             Reply::Latch(latch, result) => return self.latch_answered(m, latch, result),
             Reply::Ledger => Input::Ledger(Ok(self.read_ledger(server, applied))),
-            Reply::Checkpoints => {
+            Reply::Checkpoints(items) => {
                 let folder = self.paths.checkpoints();
                 let nodes = subtree(self.ensemble.replica(server, applied), &folder);
                 let item = |path: &Path| path.relative_to(&folder)?.parse().ok().map(Item);
-                Input::Checkpoints(Ok(nodes.iter().filter_map(|node| item(&node.path)).collect()))
+                let nodes: BTreeSet<Item> = nodes.iter().filter_map(|node| item(&node.path)).collect();
+                let read = self.read_checkpoints(server, applied, &items);
+                Input::Checkpoints(Ok(FoundCheckpoints { nodes, read }))
             }
             Reply::Taken(items) => {
                 let ledger = self.read_ledger(server, applied);
-                let replica = self.ensemble.replica(server, applied);
-                let read = |item: &Item| {
-                    let (data, _) = replica.get(&self.paths.checkpoint(*item))?;
-                    Some((*item, Checkpoint::read(data)?))
-                };
-                let checkpoints = items.iter().filter_map(read).collect();
+                let checkpoints = self.read_checkpoints(server, applied, &items);
                 Input::TookOver(Ok(WrittenDown { ledger, checkpoints }))
             }
         };
         self.hand_in(m, input);
+    }
+
+    fn read_checkpoints(
+        &mut self,
+        server: usize,
+        applied: usize,
+        items: &BTreeSet<Item>,
+    ) -> BTreeMap<Item, Checkpoint> {
+        let replica = self.ensemble.replica(server, applied);
+        let read = |item: &Item| {
+            let (data, _) = replica.get(&self.paths.checkpoint(*item))?;
+            Some((*item, Checkpoint::read(data)?))
+        };
+        items.iter().filter_map(read).collect()
     }
 
     /// An item's takers read what is written down about it.
@@ -476,7 +504,7 @@ impl World {
             Reply::Input(Input::Committed(id, _)) => Input::Committed(id, Err(CommitError::from(unknown()))),
             Reply::Input(other) => other,
             Reply::Ledger => Input::Ledger(Err(unknown().to_string())),
-            Reply::Checkpoints => Input::Checkpoints(Err(unknown().to_string())),
+            Reply::Checkpoints(_) => Input::Checkpoints(Err(unknown().to_string())),
             Reply::Taken(_) => Input::TookOver(Err(unknown().to_string())),
             // The watches open themselves again; latches look for themselves.
             Reply::Watch | Reply::Proven(_) | Reply::Latch(..) => return,
@@ -489,7 +517,11 @@ impl World {
         let (session, transaction) = std::mem::take(&mut self.strays[index]);
         if self.sessions[session].alive {
             let handle = Arc::clone(&self.sessions[session].handle);
+            let written = transaction.clone();
             let result = self.commit(&*handle, transaction);
+            if result.is_ok() {
+                self.note_started(&written);
+            }
             self.tell(|| match &result {
                 Ok(_) => "a late request takes effect".to_owned(),
                 Err(error) => format!("a late request: {error}"),
@@ -521,7 +553,8 @@ impl World {
         let seen = client.seen;
         let first = self.network.below(self.ensemble.servers() as u64) as usize;
         let servers = (0..self.ensemble.servers()).map(|place| (first + place) % self.ensemble.servers());
-        let Some(server) = servers.into_iter().find(|server| self.ensemble.applied(*server, now) >= seen) else {
+        let Some(server) = servers.into_iter().find(|server| self.ensemble.applied(*server, now) >= seen)
+        else {
             return self.at(now + 20 * MILLISECOND, Event::Reconnect(m, epoch));
         };
         client.link = Link::Up(server);
@@ -688,7 +721,11 @@ impl World {
         result
     }
 
-    pub(super) fn commit_as(&mut self, session: usize, transaction: Transaction) -> sidekeeper::tree::CommitResult {
+    pub(super) fn commit_as(
+        &mut self,
+        session: usize,
+        transaction: Transaction,
+    ) -> sidekeeper::tree::CommitResult {
         let handle = Arc::clone(&self.sessions[session].handle);
         self.commit(&*handle, transaction)
     }
@@ -704,7 +741,9 @@ impl World {
     fn provide_for(&mut self, m: usize, purpose: Purpose) {
         let fleet = self.paths.fleet();
         let folders = match purpose {
-            Purpose::Register if self.machines[m].name.is_some() => vec![self.namespace.clone(), fleet.names()],
+            Purpose::Register if self.machines[m].name.is_some() => {
+                vec![self.namespace.clone(), fleet.names()]
+            }
             Purpose::Register => vec![self.namespace.clone()],
             Purpose::Announce => vec![fleet.members()],
             _ => return,

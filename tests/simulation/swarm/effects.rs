@@ -6,7 +6,7 @@ use sidekeeper::tree::Operation;
 use super::client::Ask;
 use super::invariants::Invariant;
 use super::latch::Errand;
-use super::machine::Word;
+use super::machine::{StreamEnd, Word};
 use super::step::short;
 use super::world::{Event, World};
 
@@ -36,7 +36,7 @@ impl World {
                 self.watch(m);
             }
             Effect::ReadLedger => self.ask(m, Ask::ReadLedger),
-            Effect::ListCheckpoints => self.ask(m, Ask::ListCheckpoints),
+            Effect::FindCheckpoints(items) => self.ask(m, Ask::FindCheckpoints(items)),
             Effect::Tell(event) => self.tell_application(m, event),
             Effect::Answer(_, answer) => self.answered(m, &answer),
             Effect::Warn(problem) => self.note(m, || format!("warns: {} {}", problem.path, problem.message)),
@@ -80,8 +80,11 @@ impl World {
     }
 
     fn close_stream(&mut self, m: usize, reason: &EndReason) {
-        let returns = !matches!(reason, EndReason::Stopped | EndReason::JobRemoved);
-        self.post(m, Word::Closed(returns));
+        let end = match reason {
+            EndReason::Stopped | EndReason::JobRemoved => StreamEnd::Stopped,
+            _ => StreamEnd::Ended,
+        };
+        self.post(m, Word::Closed(end));
         if let Some(seat) = self.machines[m].seat() {
             seat.stream = None;
         }

@@ -72,7 +72,9 @@ impl Ensemble {
         let operator = registry.open().now_or_never().unwrap().unwrap();
         let all = Arc::new(|_: &Path| true);
         let mut log_watch = operator.watch(&Path::root(), all).now_or_never().unwrap().unwrap();
-        let Ok(WatchEvent::Snapshot(_)) = log_watch.try_recv() else { panic!("a watch begins with a snapshot") };
+        let Ok(WatchEvent::Snapshot(_)) = log_watch.try_recv() else {
+            panic!("a watch begins with a snapshot")
+        };
         let server = || Server {
             applied_at: Vec::new(),
             lag: (0, 0),
@@ -159,7 +161,12 @@ impl Ensemble {
     }
 
     /// Somebody who is nobody writes; it may fail.
-    pub fn operate(&mut self, transaction: Vec<Operation>, now: Micros, dice: impl FnMut(u64) -> u64) -> bool {
+    pub fn operate(
+        &mut self,
+        transaction: Vec<Operation>,
+        now: Micros,
+        dice: impl FnMut(u64) -> u64,
+    ) -> bool {
         let session = Arc::clone(&self.operator);
         self.commit(&*session, transaction, now, dice).is_ok()
     }
@@ -241,5 +248,7 @@ pub fn subtree(replica: &BTreeMap<Path, Content>, root: &Path) -> Vec<Node> {
     let from = replica.range(root.clone()..);
     let near = from.take_while(|(path, _)| path.as_str().starts_with(root.as_str()));
     let below = near.filter(|(path, _)| path.is_within(root));
-    below.map(|(path, (data, stat))| Node { path: path.clone(), data: Arc::clone(data), stat: *stat }).collect()
+    below
+        .map(|(path, (data, stat))| Node { path: path.clone(), data: Arc::clone(data), stat: *stat })
+        .collect()
 }

@@ -184,7 +184,11 @@ impl World {
             }
             Fault::RemoteStop => {
                 let Some(instance) = instance else { return false };
-                self.operate(vec![Operation::delete(self.paths.instance(&instance))])
+                let done = self.operate(vec![Operation::delete(self.paths.instance(&instance))]);
+                if let Some(seat) = self.machines[m].seat().filter(|_| done) {
+                    seat.is_stopped = true;
+                }
+                done
             }
             Fault::DeletedNode => {
                 let fleet = self.paths.fleet();
@@ -195,7 +199,10 @@ impl World {
                         self.checks.disowned.insert(item, self.now);
                         self.paths.item_instance(item)
                     }
-                    (3, Some(instance)) => fleet.member(&instance),
+                    // Of who is stopped this is all that is left.
+                    (3, Some(instance)) if self.ensemble.get(&self.paths.instance(&instance)).is_some() => {
+                        fleet.member(&instance)
+                    }
                     (4, _) => fleet.handoff(),
                     _ => self.paths.necessary(),
                 };

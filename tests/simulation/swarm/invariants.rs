@@ -9,9 +9,6 @@ macro_rules! invariants {
         pub enum Invariant { $(#[doc = $text] $name,)* }
 
         impl Invariant {
-            /// All of them, in the order of their numbers.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
             /// Its number, I0 to I12.
             pub fn number(self) -> u8 {
                 match self { $(Self::$name => $number,)* }

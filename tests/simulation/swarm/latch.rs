@@ -161,7 +161,9 @@ impl World {
     fn left_latch(&mut self, m: usize, id: u64) {
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         if sidecar.client.latches.get(&id).is_some_and(|latch| {
-            matches!(latch.errand, Errand::Gate(_)) && latch.release.is_none() && latch.node.is_some()
+            matches!(latch.errand, Errand::Gate(_))
+                && latch.release.is_none()
+                && latch.node.is_some()
                 && latch.failed.is_some()
         }) {
             // A gate's latch whose time is over: said when it is to be left.
@@ -226,7 +228,9 @@ impl World {
     pub(super) fn release_gate(&mut self, m: usize, gate: Gate, transactions: Vec<Transaction>) {
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         let is_it = |latch: &Latch| matches!(latch.errand, Errand::Gate(other) if other == gate);
-        let Some((id, latch)) = sidecar.client.latches.iter_mut().find(|(_, latch)| is_it(latch)) else { return };
+        let Some((id, latch)) = sidecar.client.latches.iter_mut().find(|(_, latch)| is_it(latch)) else {
+            return;
+        };
         let id = *id;
         latch.release = Some(Vec::new());
         if latch.failed.is_some() {

@@ -72,6 +72,8 @@ pub(super) struct Seat {
     /// What it says is wrong.
     pub(super) problems: usize,
     pub(super) was_registered: bool,
+    /// An operator has deleted its node.
+    pub(super) is_stopped: bool,
     /// The items that it told last.
     pub(super) told: BTreeSet<Item>,
     /// The tokens of what it told to be executed.
@@ -84,8 +86,19 @@ pub(super) struct Seat {
 #[derive(Debug)]
 pub(super) enum Word {
     Told(Told),
-    /// The stream has ended; whether the application may come back by itself.
-    Closed(bool),
+    /// The stream has ended.
+    Closed(StreamEnd),
+}
+
+/// How a stream ends, as the application sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamEnd {
+    /// It breaks: the sidecar may come back, and what is executed may go on for the job's grace.
+    Broken,
+    /// The sidecar ends it: the instance is over, and with it what it executes.
+    Ended,
+    /// An operator has stopped the instance: the application does not come back for a while.
+    Stopped,
 }
 
 /// When the world begins, by clocks that are right.
@@ -147,6 +160,7 @@ impl Seat {
             alarm_at: None,
             problems: 0,
             was_registered: false,
+            is_stopped: false,
             told: BTreeSet::new(),
             tokens: BTreeSet::new(),
             registered_at: None,

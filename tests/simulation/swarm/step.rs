@@ -169,7 +169,8 @@ fn brief(input: &Input) -> String {
         Input::Committed(id, Err(error)) => format!("commit {} failed: {error}", id.0),
         Input::Leased { until } => format!("lease until {:.3}", until.as_secs_f64()),
         Input::Report(_, results) => {
-            let results = results.iter().map(|result| format!("{} {:?}", result.execution_id, result.outcome));
+            let results =
+                results.iter().map(|result| format!("{} {:?}", result.execution_id, result.outcome));
             format!("reported {}", results.collect::<Vec<_>>().join(" "))
         }
         other => format!("{other:?}"),
