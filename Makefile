@@ -11,8 +11,8 @@ PYTHON := .tools/venv/bin/python
 BUF := .tools/node/node_modules/.bin/buf
 CARGO_DENY_VERSION := 0.20.2
 
-# Which tests `make test` runs: any of rust, client, e2e, interop, faults.
-PARTS ?= rust client e2e interop faults
+# Which tests `make test` runs: any of rust, model, mutants, client, e2e, interop, faults.
+PARTS ?= rust model mutants client e2e interop faults
 # Which parts `make bench` measures. Empty: all.
 BENCH ?=
 # A ZooKeeper for the demo, host:port. Empty: the registry embedded in the sidecar.
@@ -31,7 +31,7 @@ demo: binary client ## show it at work; ZOOKEEPER=host:port to use a ZooKeeper
 	$(PYTHON) examples/demo/demo.py --sidekeeper $(BINARY) $(if $(ZOOKEEPER),--zookeeper $(ZOOKEEPER))
 
 .PHONY: test
-test: ## run all tests, or some of them: PARTS="rust client e2e interop faults"
+test: ## run all tests, or some of them: PARTS="rust model mutants client e2e interop faults"
 	.ci/test $(PARTS)
 
 .PHONY: interop
