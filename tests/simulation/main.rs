@@ -14,6 +14,7 @@ mod cases;
 mod deadlines;
 mod handoff;
 mod heritage;
+mod java;
 mod lease;
 mod misfires;
 mod names;
