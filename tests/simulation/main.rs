@@ -17,6 +17,7 @@ mod heritage;
 mod java;
 mod lease;
 mod misfires;
+mod mixed;
 mod names;
 mod once;
 mod progress;

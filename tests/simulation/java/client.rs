@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use futures::FutureExt;
-use sidekeeper::registry::Error;
+use sidekeeper::registry::{Error, Session};
 use sidekeeper::tree::{Node, NodeKind, Operation, OperationResult, Path, Transaction};
 
 use super::Write;
@@ -91,7 +91,7 @@ impl Process {
             Request::Get(path) => session.get(path).now_or_never().unwrap().map(Reply::Node),
             Request::Children(path) => session.children(path).now_or_never().unwrap().map(Reply::Children),
             Request::Commit(transaction) => {
-                let erased = self.erases(transaction);
+                let erased = self.erases(&*session, transaction);
                 let committed = session.commit(transaction.clone()).now_or_never().unwrap();
                 if let Ok(results) = &committed {
                     self.note(transaction, results);
@@ -113,12 +113,13 @@ impl Process {
         })
     }
 
-    /// The item whose running node, which is another's, a transaction deletes.
-    fn erases(&self, transaction: &[Operation]) -> Option<u32> {
-        let [Operation::Delete { path, .. }] = transaction else { return None };
+    /// The item whose running node, which is another's, a transaction deletes or writes.
+    fn erases(&self, session: &dyn Session, transaction: &[Operation]) -> Option<u32> {
+        let step = transaction.last()?;
+        let (Operation::Delete { path, .. } | Operation::Set { path, .. }) = step else { return None };
         let item = path.relative_to(&self.job)?.strip_prefix("sharding/")?.strip_suffix("/running")?;
-        let data = self.cache.borrow().get(&format!("sharding/{item}/running"))?;
-        if *data == *self.id.as_bytes() { None } else { item.parse().ok() }
+        let holder = session.get(path).now_or_never()?.ok()??.data;
+        if *holder == *self.id.as_bytes() { None } else { item.parse().ok() }
     }
 
     fn note(&self, transaction: &[Operation], results: &[OperationResult]) {

@@ -318,8 +318,8 @@ impl Java {
     }
 
     /// The running nodes of others that it has deleted: the item, and when.
-    pub fn erased(&self) -> Vec<(u32, Timestamp)> {
-        self.process.erased.borrow().clone()
+    pub fn erased(&self) -> Ref<'_, Vec<(u32, Timestamp)>> {
+        self.process.erased.borrow()
     }
 }
 
