@@ -255,6 +255,7 @@ impl Java {
 
     fn die(&mut self) {
         self.is_dead = true;
+        (self.frozen_until, self.back_at) = (None, None);
         self.silent_since.get_or_insert(self.process.now());
         self.threads.clear();
         self.process.spawned.borrow_mut().clear();

@@ -8,6 +8,7 @@ use futures::FutureExt;
 use sidekeeper::coordination::input::Input;
 use sidekeeper::coordination::ledger::LedgerEntry;
 use sidekeeper::elasticjob::path::{Gate, JobPaths, Place};
+use sidekeeper::job::Item;
 use sidekeeper::registry::{CommitError, Error};
 use sidekeeper::tree::{NodeKind, Operation, Path};
 
@@ -25,6 +26,8 @@ impl World {
                 let stolen = if gentle { stolen(node, &transaction) } else { Vec::new() };
                 let forgotten = forgotten(node, &transaction);
                 let overwritten = if self.javas.is_empty() { None } else { overwritten(node, &transaction) };
+                let overwritten = overwritten.filter(|(item, _)| !self.was_erased_just_now(*item));
+                let node = &mut self.nodes[index];
                 let lost = self.lossy && self.random.once_in(25);
                 // A request that was lost on its way did nothing; one whose answer was lost did all of it.
                 let result = if lost && self.random.once_in(2) {
@@ -181,15 +184,18 @@ fn stolen(node: &super::Node, transaction: &[Operation]) -> Vec<Path> {
 }
 
 /// The running node that a transaction deletes or writes, though it belongs to somebody else who is there.
-fn overwritten(node: &super::Node, transaction: &[Operation]) -> Option<String> {
+fn overwritten(node: &super::Node, transaction: &[Operation]) -> Option<(Item, String)> {
     let root = Path::parse("/ns/job").unwrap();
     let read = |path: &Path| node.session.get(path).now_or_never().unwrap().ok().flatten();
     let overwritten = |path: &Path| {
         let Some(Place::Running(item)) = path.relative_to(&root).map(Place::of) else { return None };
-        let holder = read(path).map(|holder| String::from_utf8_lossy(&holder.data).into_owned());
-        let another = holder.filter(|holder| *holder != node.instance.to_string() && !holder.is_empty())?;
-        let is_there = read(&root.child(&format!("instances/{another}"))).is_some();
-        is_there.then(|| format!("{item} of {another}: {transaction:?}"))
+        let running = read(path)?;
+        let another = String::from_utf8_lossy(&running.data).into_owned();
+        let is_another = another != node.instance.to_string() && !another.is_empty();
+        let instance = read(&root.child(&format!("instances/{another}"))).filter(|_| is_another)?;
+        // What an earlier session of the same instance left may go.
+        let is_its = running.stat.created > instance.stat.created;
+        is_its.then(|| (item, format!("{item} of {another}: {transaction:?}")))
     };
     let touched = transaction.iter().filter_map(|step| match step {
         Operation::Delete { path, .. } | Operation::Set { path, .. } => Some(path),
