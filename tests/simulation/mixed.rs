@@ -91,7 +91,11 @@ fn weather(seed: u64) -> Tally {
     world.duration_max_ms = [300, 700, 2_500][seed as usize % 3];
     world.lossy = seed % 4 == 3;
     for _ in 0..2 + world.random.below(3) {
-        if world.random.once_in(2) { drop(world.join()) } else { world.join_java() }
+        if world.random.once_in(2) {
+            drop(world.join())
+        } else {
+            world.join_java()
+        }
         let pause = world.random.below(1_500) as i64;
         world.run_for(pause);
     }
@@ -116,6 +120,9 @@ fn weather(seed: u64) -> Tally {
     world.assert_owned_with_javas();
     calm(&mut world);
     world.assert_java_reads();
+    if configuration(seed).misfire {
+        world.assert_nothing_lost(SignedDuration::from_secs(25));
+    }
     tally.ours = world.starts.len();
     tally.java = world.javas.iter().map(|java| java.runs().len()).sum();
     tally.java_twice = world.overlaps_of_javas();

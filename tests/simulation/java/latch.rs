@@ -85,7 +85,9 @@ impl Process {
         if self.commit(delete()).await == Err(Failure::Lost) {
             let process = Rc::clone(self);
             self.spawn(async move {
-                while process.commit(vec![Operation::delete(latch.node.clone())]).await == Err(Failure::Lost) {}
+                while process.commit(vec![Operation::delete(latch.node.clone())]).await == Err(Failure::Lost)
+                {
+                }
             });
         }
     }

@@ -91,7 +91,11 @@ impl Process {
     }
 
     /// As [`Self::wait_for`], at the latest until an instant.
-    pub async fn wait_until<T>(&self, until: Timestamp, mut look: impl FnMut(&Self) -> Option<T>) -> Option<T> {
+    pub async fn wait_until<T>(
+        &self,
+        until: Timestamp,
+        mut look: impl FnMut(&Self) -> Option<T>,
+    ) -> Option<T> {
         loop {
             if let Some(found) = look(self) {
                 return Some(found);

@@ -93,7 +93,8 @@ fn a1_the_first_instance() {
     for seed in 0..SEEDS {
         let mut fleet = fleet_of(seed, &job(3, "0/5 * * * * ?", false), 1);
         fleet.run_for(6_500);
-        let found: Vec<_> = fleet.trace().into_iter().map(|line| line.replace("10.0.0.1@-@4711", "A")).collect();
+        let found: Vec<_> =
+            fleet.trace().into_iter().map(|line| line.replace("10.0.0.1@-@4711", "A")).collect();
         exact += u32::from(found == expected);
         // The listener's thread sees the server's node, and may be quicker than the main thread's last two writes.
         let of_listener = |line: &&str| line.contains("create P leader/sharding");
@@ -120,7 +121,8 @@ fn a2_a_second_instance_joins() {
         fleet.run_to(9_500);
         let joined = trace(&mut fleet);
         // The leader sees the server's node first, and may be quicker than the joiner.
-        let (flags, others): (Vec<_>, Vec<_>) = joined.iter().cloned().partition(|line| line.starts_with("A"));
+        let (flags, others): (Vec<_>, Vec<_>) =
+            joined.iter().cloned().partition(|line| line.starts_with("A"));
         assert_trace(seed, &flags, &["A: create P leader/sharding/necessary"]);
         assert_trace(
             seed,
@@ -205,11 +207,7 @@ fn a3_a_crash_with_failover() {
         expected.extend(taken(2));
         let (flags, others): (Vec<_>, Vec<_>) =
             found.iter().cloned().partition(|line| line.contains("misfire"));
-        assert_trace(
-            seed,
-            &flags,
-            &["B: create P sharding/0/misfire", "B: create P sharding/1/misfire"],
-        );
+        assert_trace(seed, &flags, &["B: create P sharding/0/misfire", "B: create P sharding/1/misfire"]);
         exact += u32::from(others == expected);
         last = others.join("\n");
         // What the scheduler may change is only which of the two nodes goes first when A's session ends.
@@ -222,7 +220,8 @@ fn a3_a_crash_with_failover() {
         let marks = next.iter().filter(|line| line.contains("running") || line.contains("misfire"));
         let (all, twice): (Vec<_>, Vec<_>) =
             (0..4).map(|item| (format!("B: create P sharding/{item}/running = B"), item)).unzip();
-        let gone: Vec<_> = twice.iter().map(|item: &u32| format!("B: delete sharding/{item}/running")).collect();
+        let gone: Vec<_> =
+            twice.iter().map(|item: &u32| format!("B: delete sharding/{item}/running")).collect();
         let flags = [0, 1].map(|item| format!("B: delete sharding/{item}/misfire"));
         let runs: Vec<_> = all.iter().chain(&gone).chain(&flags).chain(&all).chain(&gone).collect();
         assert_eq!(marks.collect::<Vec<_>>(), runs, "seed {seed}");
@@ -241,8 +240,7 @@ fn a4_a_session_expires_while_the_process_is_frozen() {
         fleet.run_to(11_900);
         fleet.trace();
         fleet.run_to(13_900);
-        let found: Vec<_> =
-            trace(&mut fleet).into_iter().map(|line| line.replace("B: ", "new: ")).collect();
+        let found: Vec<_> = trace(&mut fleet).into_iter().map(|line| line.replace("B: ", "new: ")).collect();
         let expected = [
             "?: multi[check servers/ip; set servers/ip = ENABLED]",
             "?: create E instances/A (50 bytes)",
@@ -270,7 +268,8 @@ fn a5_a_server_restarts_within_a_second_during_a_run() {
     for seed in 0..200 {
         let mut fleet = fleet_of(seed, &job(4, "0/5 * * * * ?", true), 2);
         fleet.run_to(9_000);
-        fleet.javas.iter().for_each(|java| java.set_duration(4_000, 4_000));
+        fleet.javas[0].set_duration(2_500, 2_500);
+        fleet.javas[1].set_duration(4_800, 4_800);
         fleet.run_to(11_000);
         fleet.trace();
         let mut random = crate::random::Random::new(seed);
@@ -300,18 +299,18 @@ fn a5_a_server_restarts_within_a_second_during_a_run() {
             *line == "A: create P leader/failover/items/1" || *line == "A: create P leader/failover/items/0"
         };
         if has_in_order(&found, &a) && found.iter().any(flags) {
-            fleet.run_to(19_000);
             let (mine, others) = (fleet.javas[0].runs(), fleet.javas[1].runs());
+            let after =
+                |one: &super::Run, other: &super::Run| other.ended.is_none_or(|ended| one.began < ended);
             let overlap = mine.iter().any(|mine| {
-                others.iter().any(|other| {
-                    mine.item == other.item && mine.began < other.ended.unwrap() && other.began < mine.ended.unwrap()
-                })
+                let at_once = |other: &&super::Run| after(mine, other) && after(other, mine);
+                others.iter().filter(|other| other.item == mine.item).any(|other| at_once(&other))
             });
             twice.push((seed, overlap));
         }
     }
     // As in the trace: A takes an item of B's for crashed, and executes it.
-    assert!(!twice.is_empty());
+    assert!(twice.iter().any(|(_, overlap)| *overlap), "{twice:?}");
     println!("A.5: with {} of 200 seeds", twice.len());
 }
 
@@ -339,11 +338,8 @@ fn a7_a_foreign_participant() {
     for seed in 0..SEEDS {
         let configuration = job(4, "0/5 * * * * ?", true);
         let mut fleet = Fleet::new(seed);
-        let java = |pid| Options {
-            ip: "192.0.2.2".to_owned(),
-            pid,
-            ..options(pid, configuration.clone(), seed)
-        };
+        let java =
+            |pid| Options { ip: "192.0.2.2".to_owned(), pid, ..options(pid, configuration.clone(), seed) };
         fleet.start_with(java(6_644));
         fleet.run_to(6_500);
         let foreign = fleet.registry.open().now_or_never().unwrap().unwrap();

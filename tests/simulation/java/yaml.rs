@@ -195,7 +195,8 @@ fn a_document_is_java_s_byte_for_byte() {
 fn readers_are_strict() {
     let good = Config::new("job", 3).write();
     assert!(Config::read(good.as_bytes()).is_ok());
-    for bad in ["more: 1\n", "misfire: yes please\n", "shardingTotalCount: 0\n", "cron: * * * * * ?\n", "x\n"] {
+    for bad in ["more: 1\n", "misfire: yes please\n", "shardingTotalCount: 0\n", "cron: * * * * * ?\n", "x\n"]
+    {
         assert!(Config::read(format!("{good}{bad}").as_bytes()).is_err(), "{bad}");
     }
     assert!(read_instance(b"jobInstanceId: a@-@1\nserverIp: a\nage: 3\n", "", "").is_err());

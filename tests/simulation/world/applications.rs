@@ -48,6 +48,8 @@ impl World {
                 assert!(assignment.generation.0 >= node.generation, "seed {seed}: generation went backwards");
                 node.generation = assignment.generation.0;
                 node.items = assignment.items.iter().map(|assigned| assigned.item).collect();
+                let owned = node.items.clone();
+                self.note_owned(index, &owned);
             }
             Event::Execute(execute) => self.execute(index, execute),
             Event::CallListener(call) => self.call_listener(index, call),

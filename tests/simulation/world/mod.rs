@@ -197,6 +197,8 @@ pub struct World {
     javas_started: u32,
     /// Items that a Java leader has given away while ours executed them.
     pub moved_while_running: usize,
+    /// Who of ours was told to own what, and until when.
+    tenures: Vec<peers::Tenure>,
 }
 
 impl World {
@@ -238,6 +240,7 @@ impl World {
             javas: Vec::new(),
             javas_started: 0,
             moved_while_running: 0,
+            tenures: Vec::new(),
         }
     }
 
@@ -330,6 +333,7 @@ impl World {
         self.interrupted.extend(open.map(|open| (open.execute.item, self.now)));
         let open = self.nodes[node].executions.values();
         self.happened.extend(open.map(|open| Happened::Ended(open.execute.item, node)));
+        self.note_owned(node, &[]);
         self.nodes[node].calls.clear();
         self.nodes[node].executions.clear();
         self.nodes[node].dead = true;
@@ -341,6 +345,7 @@ impl World {
     /// session.
     pub fn crash(&mut self, node: usize) {
         self.log.push(format!("{} crash {node}", self.now));
+        self.note_owned(node, &[]);
         let open = std::mem::take(&mut self.nodes[node].executions);
         self.happened.extend(open.values().map(|open| Happened::Ended(open.execute.item, node)));
         self.interrupted.extend(open.values().map(|open| (open.execute.item, self.now)));
@@ -488,6 +493,7 @@ impl World {
             Effect::End(reason) => {
                 assert!(node.executions.is_empty(), "seed {}: ended with open executions", self.seed);
                 node.ended = Some(reason);
+                self.note_owned(index, &[]);
                 self.take_late_effect(index);
                 for gate in [Gate::Started, Gate::Completed] {
                     self.leave_latch(gate, index);

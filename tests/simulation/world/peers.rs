@@ -19,6 +19,16 @@ const SESSION_MS: i64 = 6_000;
 /// How long a change may take to get to everybody.
 const UNSEEN_MS: i64 = 100;
 
+/// For how long somebody of ours could execute an item.
+#[derive(Debug, Clone)]
+pub struct Tenure {
+    node: usize,
+    item: Item,
+    from: Timestamp,
+    /// `None`: it still can.
+    to: Option<Timestamp>,
+}
+
 impl World {
     /// A new Java process.
     pub fn join_java(&mut self) {
@@ -133,6 +143,49 @@ impl World {
             self.living_javas().into_iter().map(|java| self.javas[java].id()).collect::<Vec<_>>(),
             self.log
         );
+    }
+
+    /// A node owns these items from now on, and no others; or it can execute nothing.
+    pub(super) fn note_owned(&mut self, node: usize, items: &[Item]) {
+        let now = self.now;
+        for open in self.tenures.iter_mut().filter(|tenure| tenure.node == node && tenure.to.is_none()) {
+            if !items.contains(&open.item) {
+                open.to = Some(now);
+            }
+        }
+        for item in items {
+            let is_open =
+                |tenure: &Tenure| tenure.node == node && tenure.item == *item && tenure.to.is_none();
+            if !self.tenures.iter().any(is_open) {
+                self.tenures.push(Tenure { node, item: *item, from: now, to: None });
+            }
+        }
+    }
+
+    /// P5, P7: of what one of ours owned, and could execute, no fire is lost: it, or one that makes up for it, follows
+    /// within a bound, if it owns the item for that long. Fires are every two seconds.
+    pub fn assert_nothing_lost(&self, bound: jiff::SignedDuration) {
+        for tenure in &self.tenures {
+            let last = tenure.to.unwrap_or(self.now) - bound;
+            let mut fire = Timestamp::from_second(tenure.from.as_second() / 2 * 2 + 4).unwrap();
+            while fire < last {
+                let is_for = |start: &super::Start| {
+                    let is_now = start.at >= fire && start.at <= fire + bound;
+                    start.item == tenure.item && start.scheduled >= fire && is_now
+                };
+                let by_java = |java: &Java| {
+                    let is_now = |began: Timestamp| began >= fire && began <= fire + bound;
+                    java.runs().iter().any(|run| run.item == tenure.item.0 && is_now(run.began))
+                };
+                assert!(
+                    self.starts.iter().any(is_for) || self.javas.iter().any(by_java),
+                    "seed {}: the fire {fire} of {tenure:?} is lost\n{:#?}",
+                    self.seed,
+                    self.log
+                );
+                fire += jiff::SignedDuration::from_secs(2);
+            }
+        }
     }
 
     /// The names below a node of the job.
