@@ -156,7 +156,10 @@ impl Participant {
 
     /// Flags missed fires of items that are not free, so that they survive us.
     pub(super) fn flag_misfires(&mut self, now: Now) {
+        // A relay's turn goes on with the execution that ends, and what comes then is its next owner's.
+        let passes_on = self.is_relay() && self.pending.is_in_flight(Purpose::Complete);
         if self.fires.misfires.missed.is_empty()
+            || passes_on
             || !self.is_registered()
             || !self.may_commit(now, Purpose::FlagMisfire)
         {
