@@ -92,9 +92,9 @@ fn weather(seed: u64) -> Tally {
     world.lossy = seed % 4 == 3;
     for _ in 0..2 + world.random.below(3) {
         if world.random.once_in(2) {
-            drop(world.join())
+            world.join();
         } else {
-            world.join_java()
+            world.join_java();
         }
         let pause = world.random.below(1_500) as i64;
         world.run_for(pause);

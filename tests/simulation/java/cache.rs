@@ -131,17 +131,22 @@ impl Cache {
     }
 }
 
+impl Process {
+    fn take_in(&self, raw: Raw) {
+        let mut events = self.events.borrow_mut();
+        self.cache.borrow_mut().apply(raw, &mut events);
+        if !self.is_listening.get() {
+            events.clear();
+        }
+        self.changed();
+    }
+}
+
 /// The thread that keeps the cache. What it sees is handed to the listeners' thread.
 pub async fn keep(process: Rc<Process>) {
     loop {
         let raw = process.wait_for(|process| process.raw.borrow_mut().pop_front()).await;
-        let mut events = process.events.borrow_mut();
-        process.cache.borrow_mut().apply(raw, &mut events);
-        if !process.is_listening.get() {
-            events.clear();
-        }
-        drop(events);
-        process.changed();
+        process.take_in(raw);
         // One node each turn.
         process.pause(super::threads::Wait::Turn).await;
     }

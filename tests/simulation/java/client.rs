@@ -133,7 +133,7 @@ impl Process {
             let path = created(result).unwrap_or_else(|| step.path().clone());
             (step.clone(), path)
         });
-        writes.borrow_mut().push(Write { session, at: self.now(), steps: steps.collect() });
+        writes.borrow_mut().push(Write { session, steps: steps.collect() });
     }
 
     /// One request of one or several steps.

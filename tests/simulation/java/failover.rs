@@ -72,14 +72,15 @@ impl Process {
             return;
         }
         let latch = self.join_latch("leader/failover/latch").await;
-        if !self.is_shut.get() && self.can_take().await {
-            if let Some(item) = self.children("leader/failover/items").await.first() {
-                let me = self.id.as_bytes();
-                self.persist_ephemeral(&format!("sharding/{item}/failover"), me).await;
-                self.persist(&format!("sharding/{item}/failovering"), me).await;
-                self.remove_if_existed(&format!("leader/failover/items/{item}")).await;
-                self.fire_at_once();
-            }
+        if !self.is_shut.get()
+            && self.can_take().await
+            && let Some(item) = self.children("leader/failover/items").await.first()
+        {
+            let me = self.id.as_bytes();
+            self.persist_ephemeral(&format!("sharding/{item}/failover"), me).await;
+            self.persist(&format!("sharding/{item}/failovering"), me).await;
+            self.remove_if_existed(&format!("leader/failover/items/{item}")).await;
+            self.fire_at_once();
         }
         self.leave_latch(latch).await;
     }

@@ -76,7 +76,7 @@ impl Process {
             return;
         }
         let is_static = self.load_config(true).await.static_sharding;
-        if !(is_static && !self.children("sharding").await.is_empty()) {
+        if !is_static || self.children("sharding").await.is_empty() {
             self.set_resharding_flag().await;
         }
     }

@@ -75,7 +75,6 @@ pub struct Run {
 #[derive(Debug, Clone)]
 pub struct Write {
     pub session: SessionId,
-    pub at: Timestamp,
     pub steps: Vec<(Operation, Path)>,
 }
 
@@ -289,19 +288,10 @@ impl Java {
         self.is_dead
     }
 
-    /// Whether nothing of it is left in the registry.
-    pub fn is_gone(&self) -> bool {
-        self.is_dead && self.is_over
-    }
-
     /// Whether it has taken the end of its session for an operator's order, or obeyed one: the process is there, and
     /// the job is over in it.
     pub fn was_stopped(&self) -> bool {
         self.process.was_stopped.get()
-    }
-
-    pub fn has_started(&self) -> bool {
-        self.process.has_started.get()
     }
 
     /// Since when it waits for a sharding that somebody else is to make.

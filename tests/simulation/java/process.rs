@@ -25,6 +25,9 @@ pub enum ConnectionState {
     Reconnected,
 }
 
+/// A document, and what it says.
+type Parsed = (Arc<[u8]>, Rc<Config>);
+
 pub struct Process {
     pub registry: Embedded,
     pub session: RefCell<Arc<dyn Session>>,
@@ -68,7 +71,7 @@ pub struct Process {
 
     pub quartz: RefCell<Quartz>,
     /// The configuration as it was last parsed, and the text.
-    pub parsed: RefCell<Option<(Arc<[u8]>, Rc<Config>)>>,
+    pub parsed: RefCell<Option<Parsed>>,
     /// The total that was last seen.
     pub total: Cell<u32>,
     /// The job is over in this process; the process goes on.
