@@ -195,6 +195,23 @@ impl World {
         session.children(&path).now_or_never().unwrap().unwrap().unwrap_or_default()
     }
 
+    /// Items with the running node of a Java instance that does not execute them: its deletion got lost, which it swallows
+    /// (H7). As long as the instance lives nobody can tell, and every sharding that moves the item waits.
+    pub fn left_running_by_javas(&self) -> Vec<(u32, i64)> {
+        let is_left = |item: &u32| {
+            let running = self.get(&format!("sharding/{item}/running")).unwrap_or_default();
+            let holder = self.javas.iter().find(|java| java.id().as_bytes() == running);
+            let executes = |java: &Java| {
+                java.runs()
+                    .iter()
+                    .any(|run| run.item == *item && run.ended.is_none_or(|ended| ended >= self.now))
+            };
+            holder.is_some_and(|holder| !executes(holder))
+        };
+        let left = (0..self.configuration.sharding_total_count).filter(is_left);
+        left.map(|item| (item, self.created(&format!("sharding/{item}/running")))).collect()
+    }
+
     /// How often an item was executed by a Java instance and somebody else at once.
     pub fn overlaps_of_javas(&self) -> usize {
         let mut runs = Vec::new();
