@@ -123,7 +123,7 @@ impl Participant {
             self.end_execution(&mut transaction, item);
             size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
             if transaction.len() > begin {
-                let running = self.view.running().contains(&item).then_some(begin);
+                let running = self.has_running_node(item).then_some(begin);
                 self.executions.completing.push((item, running));
             } else {
                 self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
@@ -151,7 +151,7 @@ impl Participant {
     /// more.
     pub(super) fn end_execution(&self, transaction: &mut Transaction, item: Item) {
         let paths = &self.identity.paths;
-        if self.view.running().contains(&item) {
+        if self.has_running_node(item) {
             transaction.push(Operation::delete(paths.item_running(item)));
         }
         let execution = self.executions.open.get(&item);
@@ -173,6 +173,17 @@ impl Participant {
         }
         if view.failover.as_ref().filter(mine).is_some() {
             transaction.push(Operation::delete(paths.item_failover(item)));
+        }
+    }
+
+    /// Whether an item's running node is the one of our execution, as far as the view tells: a Java survivor that is late
+    /// deletes it, and executes the item itself (H11).
+    fn has_running_node(&self, item: Item) -> bool {
+        let Some(running) = self.view.item(item).and_then(|view| view.running.as_ref()) else { return false };
+        let seen = self.executions.open.get(&item).and_then(|execution| execution.running_seen);
+        match &running.owner {
+            Some(owner) => *owner == self.identity.instance,
+            None => seen.is_none_or(|seen| seen == running.seen),
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) struct Execution {
     /// It was taken over from a crashed instance, so the nodes that say so go with its running node.
     pub(super) taken_over: bool,
     pub(super) planned: Planned,
+    /// The view's revision that showed its running node.
+    pub(super) running_seen: Option<u64>,
     /// How it ended, as the application reported.
     pub(super) ending: Option<Ending>,
     /// Until when it may go on.
@@ -149,7 +151,9 @@ impl Executions {
         let number = self.last_number;
         let taken_over = planned.is_first_of(Source::Failover);
         let (state, ending, told, waiting) = (State::Running, None, None, Vec::new());
-        let execution = Execution { number, state, taken_over, planned, ending, limit, told, waiting };
+        let running_seen = None;
+        let execution =
+            Execution { number, state, taken_over, planned, running_seen, ending, limit, told, waiting };
         self.open.insert(item, execution);
         self.deadlines.watch(number, limit);
         self.by_number.insert(number, item);
@@ -352,8 +356,10 @@ impl Participant {
                 token,
                 resumed: false,
             };
+            let running = self.view.item(item).and_then(|view| view.running.as_ref());
             if let Some(open) = self.executions.open.get_mut(&item) {
                 open.told = Some(Box::new(execute.clone()));
+                open.running_seen = running.map(|running| running.seen);
             }
             self.tell_event(Event::Execute(execute));
         }

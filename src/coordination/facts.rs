@@ -62,6 +62,8 @@ pub struct Running {
     pub token: Option<FencingToken>,
     /// The version of the node, if that is known.
     pub version: Option<i32>,
+    /// The view's revision in which it was seen to be created or set.
+    pub seen: u64,
 }
 
 /// Who has taken an item over from a crashed instance.

@@ -321,8 +321,8 @@ fn assign(
                 transaction.push(Operation::delete(running));
             }
         }
-        if known.running.is_some() && rules.leftover {
-            transaction.push(Operation::delete(paths.item_running(item)));
+        if let Some(running) = known.running.as_ref().filter(|_| rules.leftover) {
+            transaction.push(Operation::Delete { path: paths.item_running(item), version: running.version });
         }
     }
     transaction.push(Operation::create(paths.item_instance(item), NodeKind::Persistent, owner.as_str()));

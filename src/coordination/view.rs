@@ -264,10 +264,11 @@ impl JobView {
     }
 
     fn put_running(&mut self, item: Item, content: Option<(Arc<[u8]>, Stat)>) {
+        let seen = self.revision;
         let running = match content {
             None => {
                 self.running_read.remove(&item);
-                Running { owner: None, token: None, version: None }
+                Running { owner: None, token: None, version: None, seen }
             }
             Some((data, stat)) => {
                 self.running_read.insert(item);
@@ -275,6 +276,7 @@ impl JobView {
                     owner: Some(InstanceId::from_registry(&String::from_utf8_lossy(&data))),
                     token: Some(stat.created.into()),
                     version: Some(stat.version),
+                    seen,
                 }
             }
         };

@@ -480,6 +480,50 @@ fn p2_what_an_instance_executes_that_an_operator_stops_is_executed_by_nobody_els
 }
 
 #[test]
+fn h11_a_running_node_that_a_java_peer_has_put_in_place_of_ours_stays() {
+    let mut world = one_node(|configuration| configuration.failover = true);
+    world.next_duration_ms = Some(600);
+    world.run_for(1_200);
+    assert_eq!(world.nodes[0].executions.len(), 6);
+    // A survivor that is late takes it for crashed, and executes it.
+    world.remove("sharding/3/running");
+    world.run_for(50);
+    world.put("sharding/3/running", "10.9.9.9@-@4711");
+    world.run_for(600);
+    assert_eq!(world.nodes[0].executions.len(), 0);
+    assert_eq!(world.get("sharding/3/running").as_deref(), Some(&b"10.9.9.9@-@4711"[..]));
+    assert_eq!(world.get("sharding/2/running"), None);
+}
+
+#[test]
+fn h6_a_running_node_of_somebody_who_is_there_stays_when_its_item_has_another_owner_who_is_gone_or_none() {
+    for owner in [None, Some("10.8.8.8@-@n9")] {
+        let mut world = one_node(|_| {});
+        world.put("servers/10.9.9.9", "ENABLED");
+        world.put("instances/10.9.9.9@-@1", "jobInstanceId: 10.9.9.9@-@1\nserverIp: 10.9.9.9\n");
+        world.run_for(800);
+        world.settle();
+        // A Java instance that believes that it still leads deletes the owner; another one begins to execute, because its
+        // cache is behind.
+        world.remove("sharding/1/instance");
+        if let Some(owner) = owner {
+            world.put("sharding/1/instance", owner);
+        }
+        world.put("sharding/1/running", "10.9.9.9@-@1");
+        world.run_for(3_000);
+        world.settle();
+        let running = world.get("sharding/1/running");
+        assert_eq!(running.as_deref(), Some(&b"10.9.9.9@-@1"[..]), "{owner:?}");
+        // When it has ended, the item gets an owner.
+        world.remove("sharding/1/running");
+        world.run_for(1_000);
+        world.settle();
+        let found = world.get("sharding/1/instance").map(|id| String::from_utf8(id).unwrap());
+        assert!(found.is_some() && found.as_deref() != owner, "{found:?}");
+    }
+}
+
+#[test]
 fn p2_an_operator_who_deletes_an_owner_s_node_does_not_end_what_it_executes() {
     for failover in [false, true] {
         let mut configuration = six_items();

@@ -14,8 +14,10 @@ mod cases;
 mod deadlines;
 mod handoff;
 mod heritage;
+mod java;
 mod lease;
 mod misfires;
+mod mixed;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod names;

@@ -7,6 +7,7 @@ mod applications;
 mod checks;
 mod lives;
 mod outside;
+mod peers;
 mod requests;
 mod sessions;
 mod streams;
@@ -31,6 +32,7 @@ use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::{Registry, Session, Watch};
 use sidekeeper::tree::{NodeKind, Operation, Path, Transaction, WatchEvent};
 
+use crate::java::Java;
 use crate::random::Random;
 
 /// What a ZooKeeper server takes in one request, in bytes, unless it is set otherwise.
@@ -189,6 +191,14 @@ pub struct World {
     pub answers: Vec<Answer>,
     /// What was said of executions that failed.
     pub retries: Vec<(Item, RetryNews)>,
+    /// Java instances of the job.
+    pub javas: Vec<Java>,
+    /// How many Java instances there have been.
+    javas_started: u32,
+    /// Items that a Java leader has given away while ours executed them.
+    pub moved_while_running: usize,
+    /// Who of ours was told to own what, and until when.
+    tenures: Vec<peers::Tenure>,
 }
 
 impl World {
@@ -227,6 +237,10 @@ impl World {
             expiring: false,
             answers: Vec::new(),
             retries: Vec::new(),
+            javas: Vec::new(),
+            javas_started: 0,
+            moved_while_running: 0,
+            tenures: Vec::new(),
         }
     }
 
@@ -319,6 +333,7 @@ impl World {
         self.interrupted.extend(open.map(|open| (open.execute.item, self.now)));
         let open = self.nodes[node].executions.values();
         self.happened.extend(open.map(|open| Happened::Ended(open.execute.item, node)));
+        self.note_owned(node, &[]);
         self.nodes[node].calls.clear();
         self.nodes[node].executions.clear();
         self.nodes[node].dead = true;
@@ -330,6 +345,7 @@ impl World {
     /// session.
     pub fn crash(&mut self, node: usize) {
         self.log.push(format!("{} crash {node}", self.now));
+        self.note_owned(node, &[]);
         let open = std::mem::take(&mut self.nodes[node].executions);
         self.happened.extend(open.values().map(|open| Happened::Ended(open.execute.item, node)));
         self.interrupted.extend(open.values().map(|open| (open.execute.item, self.now)));
@@ -477,6 +493,7 @@ impl World {
             Effect::End(reason) => {
                 assert!(node.executions.is_empty(), "seed {}: ended with open executions", self.seed);
                 node.ended = Some(reason);
+                self.note_owned(index, &[]);
                 self.take_late_effect(index);
                 for gate in [Gate::Started, Gate::Completed] {
                     self.leave_latch(gate, index);
@@ -493,15 +510,20 @@ impl World {
     /// One thing happens somewhere. Tells whether anything could.
     pub fn turn(&mut self) {
         let alive = self.up();
-        if let Some(index) = alive.get(self.random.below(alive.len().max(1) as u64) as usize).copied() {
+        let count = alive.len() + self.javas.len();
+        let chosen = self.random.below(count.max(1) as u64) as usize;
+        if let Some(index) = alive.get(chosen).copied() {
             if self.random.once_in(2) { self.perform(index) } else { self.step(index) }
+        } else if let Some(java) = self.javas.get_mut(chosen - alive.len()) {
+            java.turn(&mut self.random);
         }
+        self.take_java_news();
     }
 
     /// Lets everything that can happen now happen, in random order, with some time passing, until the given instant.
     pub fn run_until(&mut self, until: Timestamp) {
         while self.now < until {
-            for _ in 0..self.alive().len() * 4 {
+            for _ in 0..(self.alive().len() + self.javas.len()) * 4 {
                 self.turn();
             }
             let millis = 1 + self.random.below(8) as i64;
@@ -510,6 +532,7 @@ impl World {
             self.finish_executions();
             self.finish_calls();
             self.time_out_latches();
+            self.tick_javas();
         }
     }
 

@@ -8,6 +8,7 @@ use futures::FutureExt;
 use sidekeeper::coordination::input::Input;
 use sidekeeper::coordination::ledger::LedgerEntry;
 use sidekeeper::elasticjob::path::{Gate, JobPaths, Place};
+use sidekeeper::job::Item;
 use sidekeeper::registry::{CommitError, Error};
 use sidekeeper::tree::{NodeKind, Operation, Path};
 
@@ -24,6 +25,9 @@ impl World {
             Some(Ask::Commit(id, transaction)) => {
                 let stolen = if gentle { stolen(node, &transaction) } else { Vec::new() };
                 let forgotten = forgotten(node, &transaction);
+                let overwritten = if self.javas.is_empty() { None } else { overwritten(node, &transaction) };
+                let overwritten = overwritten.filter(|(item, _)| !self.was_erased_just_now(*item));
+                let node = &mut self.nodes[index];
                 let lost = self.lossy && self.random.once_in(25);
                 // A request that was lost on its way did nothing; one whose answer was lost did all of it.
                 let result = if lost && self.random.once_in(2) {
@@ -35,6 +39,13 @@ impl World {
                     stolen.is_empty() || result.is_err(),
                     "seed {}: {index} has taken {stolen:?} from who is there",
                     self.seed
+                );
+                assert!(
+                    overwritten.is_none() || result.is_err(),
+                    "seed {}: at {}, {index} has touched another's running node: {overwritten:?}\n{:#?}",
+                    self.seed,
+                    self.now,
+                    self.log
                 );
                 assert!(
                     forgotten.is_empty() || result.is_err(),
@@ -170,6 +181,27 @@ fn stolen(node: &super::Node, transaction: &[Operation]) -> Vec<Path> {
         Operation::Create { .. } | Operation::Set { .. } | Operation::Check { .. } => None,
     });
     deleted.filter(|path| is_stolen(path)).cloned().collect()
+}
+
+/// The running node that a transaction deletes or writes, though it belongs to somebody else who is there.
+fn overwritten(node: &super::Node, transaction: &[Operation]) -> Option<(Item, String)> {
+    let root = Path::parse("/ns/job").unwrap();
+    let read = |path: &Path| node.session.get(path).now_or_never().unwrap().ok().flatten();
+    let overwritten = |path: &Path| {
+        let Some(Place::Running(item)) = path.relative_to(&root).map(Place::of) else { return None };
+        let running = read(path)?;
+        let another = String::from_utf8_lossy(&running.data).into_owned();
+        let is_another = another != node.instance.to_string() && !another.is_empty();
+        let instance = read(&root.child(&format!("instances/{another}"))).filter(|_| is_another)?;
+        // What an earlier session of the same instance left may go.
+        let is_its = running.stat.created > instance.stat.created;
+        is_its.then(|| (item, format!("{item} of {another}: {transaction:?}")))
+    };
+    let touched = transaction.iter().filter_map(|step| match step {
+        Operation::Delete { path, .. } | Operation::Set { path, .. } => Some(path),
+        Operation::Create { .. } | Operation::Check { .. } => None,
+    });
+    touched.into_iter().find_map(overwritten)
 }
 
 /// The entries of the ledger that a transaction sets back, so that somebody would execute a fire once more.

@@ -67,6 +67,10 @@ impl World {
 
     /// The connection breaks, or comes back; the session lives.
     pub fn toggle_suspended(&mut self, node: usize) {
+        // While it is away it can execute nothing.
+        let owned = std::mem::take(&mut self.nodes[node].items);
+        self.note_owned(node, if self.nodes[node].suspended { &owned } else { &[] });
+        self.nodes[node].items = owned;
         let node = &mut self.nodes[node];
         node.suspended = !node.suspended;
         let input = if node.suspended { Input::SessionSuspended } else { Input::SessionResumed };
