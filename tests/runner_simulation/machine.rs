@@ -17,6 +17,9 @@ use uuid::Uuid;
 use crate::executor::{Process, Spawner};
 use crate::timeline::{Key, Timeline, dawn};
 
+/// Alarms in the past at one moment that nobody sets who gets anything done.
+const LATE_MAX: u64 = 10_000;
+
 pub struct Virtual {
     timeline: Timeline,
     spawner: Spawner,
@@ -34,6 +37,8 @@ struct Day {
     /// How often it was set.
     steps: u64,
     sleepers: BTreeMap<Key, Waker>,
+    /// When somebody last wanted to be woken in the past, and how often at that moment.
+    late: (Duration, u64),
 }
 
 impl Virtual {
@@ -66,16 +71,33 @@ impl Virtual {
     }
 
     fn mono(&self) -> Duration {
-        let true_ns = (self.timeline.now() - self.born).as_nanos() as i64;
-        Duration::from_nanos((true_ns + true_ns / 1_000_000 * self.drift) as u64)
+        Duration::from_nanos(self.shown((self.timeline.now() - self.born).as_nanos() as i64) as u64)
+    }
+
+    /// What the monotonic clock shows when it has run for so long.
+    fn shown(&self, age: i64) -> i64 {
+        age + age / 1_000_000 * self.drift
     }
 
     /// When the monotonic clock shows at least this.
     fn true_time(&self, mono: Duration) -> Duration {
-        let shown = mono.as_nanos().min(1 << 60) as i64;
-        let ns = shown - shown / (1_000_000 + self.drift) * self.drift;
-        // Rounding must not end a sleep before its time.
-        self.born + Duration::from_nanos(ns.max(0) as u64) + Duration::from_micros(1)
+        let wanted = mono.as_nanos().min(1 << 60) as i64;
+        let mut age = wanted - wanted / (1_000_000 + self.drift) * self.drift;
+        // Who is woken has to see that it is time.
+        while self.shown(age) < wanted {
+            age += (wanted - self.shown(age)).max(1_000);
+        }
+        self.born + Duration::from_nanos(age as u64)
+    }
+
+    /// Whoever wants to be woken in the past again and again stands still in a loop.
+    fn note_late(&self, wakeup: Wakeup) {
+        let now = self.timeline.now();
+        let mut day = self.day.lock().unwrap();
+        day.late = if day.late.0 == now { (now, day.late.1 + 1) } else { (now, 1) };
+        let often = day.late.1;
+        drop(day);
+        assert!(often < LATE_MAX, "an alarm in the past, {often} times: {wakeup:?} at {:?}", self.now());
     }
 
     fn wall(&self, ahead: SignedDuration) -> Timestamp {
@@ -103,6 +125,9 @@ impl Machine for Virtual {
         let Some(deadline) = [wall, mono].into_iter().flatten().min() else {
             return Box::pin(std::future::pending());
         };
+        if deadline <= self.timeline.now() {
+            self.note_late(wakeup);
+        }
         let (timeline, day) = (self.timeline.clone(), Arc::clone(&self.day));
         Box::pin(Sleep { timeline, day, deadline, steps, key: None })
     }

@@ -73,7 +73,7 @@ impl World {
     fn arrive(&mut self, number: u64, arrival: Arrival) {
         let Some(stream) = self.streams.get(&number) else { return };
         let (app, job) = (stream.app, stream.job);
-        if self.apps[app].hung {
+        if self.apps[app].hung || self.apps[app].left {
             // It does not read.
             return;
         }

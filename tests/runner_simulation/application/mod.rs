@@ -29,6 +29,8 @@ pub struct App {
     /// It ignores what it is told to stop.
     pub disobedient: bool,
     pub leaving: bool,
+    /// It listens no more.
+    pub left: bool,
     /// Counts its processes.
     pub life: u64,
     pub seats: Vec<Seat>,
@@ -73,6 +75,7 @@ impl World {
             hung: false,
             disobedient: false,
             leaving: false,
+            left: false,
             life: 0,
             seats: Vec::new(),
         });
@@ -91,7 +94,8 @@ impl World {
         }
         app.life += 1;
         app.id = format!("app-{index}-{number:016x}");
-        (app.alive, app.hung, app.disobedient, app.leaving, app.seats) = (true, false, false, false, seats);
+        (app.alive, app.hung, app.disobedient) = (true, false, false);
+        (app.leaving, app.left, app.seats) = (false, false, seats);
         self.timeline.log(format!("application {index} starts"));
         for job in 0..self.jobs.len() {
             self.attach(index, job);
@@ -134,6 +138,10 @@ impl World {
             }
         }
         self.apps[index].alive = false;
+        // Dead is dead, also for who did not obey.
+        for executing in self.executing.values_mut() {
+            executing.retain(|(app, _)| *app != index);
+        }
     }
 
     /// An application hangs: it reads nothing, and its executions go on for ever.
@@ -186,6 +194,7 @@ impl World {
                 self.detach(index, attachment_id);
             }
         }
+        self.apps[index].left = true;
         // It hears that it was heard, or does not wait any longer.
         self.timeline.after(Duration::from_millis(100), move |world| {
             if world.apps[index].life == life && world.apps[index].alive {

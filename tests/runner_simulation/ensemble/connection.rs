@@ -104,9 +104,7 @@ impl Ensemble {
                 watched.server = None;
             }
             let asked = std::mem::take(&mut member.asked);
-            if member.is_alive() {
-                member.set_state(SessionState::Suspended);
-            }
+            member.set_state(SessionState::Suspended);
             asked.into_values().collect()
         };
         self.timeline.log(format!("session {id}: {why}"));
