@@ -133,9 +133,9 @@ impl World {
         executions
     }
 
-    /// Nothing of ours is left when everybody has left, but what fails over.
+    /// Nothing of ours is left when everybody has left, but what fails over, and what goes with a session that is lost.
     pub fn check_drained(&self, process: Process) {
-        let sessions = self.ensemble.sessions_of(process);
+        let sessions = self.ensemble.good_sessions_of(process);
         for node in self.nodes() {
             let path = node.path.as_str();
             let ours = node.stat.ephemeral_owner.is_some_and(|owner| sessions.contains(&owner));

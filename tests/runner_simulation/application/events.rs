@@ -76,6 +76,9 @@ impl World {
         seat.results.retain(|id, _| resumed.contains(id));
         (seat.attachment, seat.kept) = (Some(attached.attachment_id), false);
         (seat.generation, seat.lease_until) = (i64::MIN, None);
+        seat.yielding.clear();
+        // It is told everything from the start.
+        self.disown(index, job);
         for id in not_ours {
             self.stop(index, job, &id);
         }
@@ -198,7 +201,7 @@ impl World {
         if changed.state() != proto::SessionState::Connected {
             self.timeline.log(format!("application {index}, job {job}: session {:?}", changed.state()));
         }
-        if was_silent {
+        if was_silent && changed.state() == proto::SessionState::Connected {
             // It is renewed after all.
             let items: Vec<_> = self.apps[index].seats[job].items.keys().copied().collect();
             for item in items {

@@ -152,6 +152,16 @@ impl Ensemble {
         ours.map(|(id, _)| *id).collect()
     }
 
+    /// Those of them that both sides believe to be well.
+    pub fn good_sessions_of(&self, process: Process) -> Vec<SessionId> {
+        let inner = self.lock();
+        let good = |member: &Member| {
+            let known = member.state == SessionState::Connected && member.silent_since.is_none();
+            member.process == process && !member.over && known
+        };
+        inner.sessions.iter().filter(|(_, member)| good(member)).map(|(id, _)| *id).collect()
+    }
+
     /// How long one way takes.
     fn hop(&self, weather: Weather) -> Duration {
         self.timeline.chance(|random| {
