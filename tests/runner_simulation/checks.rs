@@ -53,6 +53,11 @@ impl World {
         if !first || !matches!(start.source, ExecutionSource::Schedule | ExecutionSource::Misfire) {
             return;
         }
+        // What an operator asks for while an item is busy is made up for under the name of the newest fire.
+        let asked = self.triggered.get(&start.job).is_some_and(|at| *at + SETTLED > start.at);
+        if asked && start.source == ExecutionSource::Misfire {
+            return;
+        }
         let same = |other: &&Start| other.job == start.job && other.item == start.item && other.attempt == 1;
         let again = self.starts.iter().rev().filter(same).find(|other| match other.source {
             ExecutionSource::Misfire => other.scheduled >= start.scheduled,
@@ -66,6 +71,12 @@ impl World {
 
     fn read(&self, path: &Path) -> Option<Node> {
         self.outside.get(path).now_or_never().unwrap().unwrap()
+    }
+
+    /// Whether the registry says that an item is an instance's.
+    pub fn is_owned_by(&self, job: usize, item: u32, instance: &str) -> bool {
+        let owner = self.read(&self.job_path(job, &format!("sharding/{item}/instance")));
+        owner.is_some_and(|owner| *owner.data == *instance.as_bytes())
     }
 
     fn job_path(&self, job: usize, below: &str) -> Path {

@@ -153,7 +153,8 @@ fn storm(seed: u64) -> World {
     }
     world.calm_down();
     world.duration_max = 1_000;
-    for _ in 0..3 {
+    // Whoever was about to leave leaves, and comes back.
+    for _ in 0..5 {
         mend(&mut world, true);
         world.run_seconds(2);
     }

@@ -149,9 +149,14 @@ impl World {
     }
 
     fn sidecar_has_drained(&mut self, index: usize, process: Process, remaining: usize) {
-        let hub =
-            self.places[index].life.as_ref().filter(|life| life.process == process).map(|life| &life.hub);
-        if hub.is_some() && remaining == 0 {
+        let Some(life) = self.places[index].life.as_ref().filter(|life| life.process == process) else {
+            return;
+        };
+        let shared = life.hub.shared();
+        // A session that could not be proven alive is given up, with all that is in it.
+        let proof = *shared.lease.proof.borrow();
+        let proven = proof.is_some_and(|proof| proof.until > shared.clock.now().mono);
+        if remaining == 0 && proven {
             self.check_drained(process);
         }
     }
@@ -211,6 +216,7 @@ impl World {
     pub fn trigger(&mut self, index: usize, job: usize) {
         let Some(life) = &self.places[index].life else { return };
         let (jobs, timeline) = (life.jobs.clone(), self.timeline.clone());
+        self.triggered.insert(job, self.timeline.now());
         let request = proto::TriggerJobRequest { job_name: self.jobs[job].name.clone() };
         let asking = async move {
             let answer = jobs.trigger_job(Request::new(request)).await;

@@ -100,6 +100,8 @@ pub struct World {
     /// Who believes to own an item.
     pub owners: BTreeMap<(usize, u32), BTreeSet<usize>>,
     pub starts: Vec<Start>,
+    /// When an operator last had a job fire.
+    pub triggered: BTreeMap<usize, Duration>,
     /// Results that were recorded: how often each.
     pub recorded: BTreeMap<String, usize>,
     /// Since when something is not as it should be, and what.
@@ -138,6 +140,7 @@ impl World {
             tokens: BTreeMap::new(),
             owners: BTreeMap::new(),
             starts: Vec::new(),
+            triggered: BTreeMap::new(),
             recorded: BTreeMap::new(),
             odd: BTreeMap::new(),
             timeline,

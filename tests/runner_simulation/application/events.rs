@@ -9,7 +9,10 @@ use sidekeeper::proto::participant_service_server::ParticipantService;
 use tonic::Request;
 
 use super::Seat;
-use crate::world::World;
+use crate::world::{SESSION_TIMEOUT, World};
+
+/// How long what is told may be older than what is so, when the network is well.
+const STALE_MAX: Duration = Duration::from_millis(500);
 
 impl Seat {
     /// What it says it has open when it attaches again.
@@ -75,6 +78,7 @@ impl World {
         let not_ours: Vec<_> = seat.open.keys().filter(|id| !resumed.contains(id)).cloned().collect();
         seat.results.retain(|id, _| resumed.contains(id));
         (seat.attachment, seat.kept) = (Some(attached.attachment_id), false);
+        seat.instance = attached.instance_id;
         (seat.generation, seat.lease_until) = (i64::MIN, None);
         seat.yielding.clear();
         // It is told everything from the start.
@@ -122,6 +126,16 @@ impl World {
         if self.apps[index].disobedient || self.apps[index].hung {
             return;
         }
+        if !self.is_owned_by(job, item, &self.apps[index].seats[job].instance) {
+            // Old news: who registers under the id of an earlier stream is told what that had, until its view is newer.
+            let life = self.apps[index].life;
+            return self.timeline.after(STALE_MAX, move |world| {
+                let app = &world.apps[index];
+                if app.alive && app.life == life && app.seats[job].items.contains_key(&item) {
+                    world.believe(index, job, item);
+                }
+            });
+        }
         let owners = self.owners.entry((job, item)).or_default();
         owners.insert(index);
         let others: Vec<_> = owners.iter().copied().filter(|other| *other != index).collect();
@@ -138,8 +152,8 @@ impl World {
                 &format!("item {item} of job {job} is told to {index}, and {others:?} have not let go of it"),
             );
         }
-        // Who revokes does not wait for his application to have read it.
-        let bound = Duration::from_millis(500);
+        // Items that are divided all at once are told to everybody at once, and some hear it late.
+        let bound = if self.exact { STALE_MAX } else { SESSION_TIMEOUT };
         self.timeline.after(bound, move |world| {
             let still = world.owners.get(&(job, item)).is_some_and(|owners| {
                 owners.contains(&index) && others.iter().any(|other| owners.contains(other))

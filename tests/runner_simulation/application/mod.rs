@@ -41,6 +41,7 @@ pub struct App {
 pub struct Seat {
     pub stream: Option<u64>,
     pub attachment: Option<String>,
+    pub instance: String,
     pub assigned: bool,
     pub generation: i64,
     /// Whether each item is disabled.

@@ -9,7 +9,7 @@ use futures::future::{BoxFuture, ready};
 use sidekeeper::registry::{
     CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch, watch_channel,
 };
-use sidekeeper::tree::{Node, NodeKind, OperationResult, Path, SessionId, Transaction};
+use sidekeeper::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction};
 use tokio::sync::{oneshot, watch};
 
 use super::{CONNECTION_TIMEOUT, Ensemble, Member, REQUEST_TIMEOUT, Up, Watched};
@@ -162,11 +162,10 @@ impl Session for ClientSession {
         let timeline = self.ensemble.timeline.clone();
         let id = self.id;
         self.ensemble.send(id, move |server| {
-            let steps = transaction.len();
-            let first = transaction.first().map(|step| step.path().to_string()).unwrap_or_default();
+            let steps = transaction.iter().map(step).collect::<Vec<_>>().join(" ");
             let result = server.commit(transaction).now_or_never().unwrap();
-            let outcome = result.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
-            timeline.log(format!("session {id}: commit of {steps} from {first}: {outcome}"));
+            let outcome = result.as_ref().map_or_else(|error| format!(": {error}"), |_| String::new());
+            timeline.log(format!("session {id}: {steps}{outcome}"));
             result
         })
     }
@@ -216,6 +215,18 @@ impl Session for ClientSession {
         let timeline = ensemble.timeline.clone();
         timeline.after(takes, move |_| ensemble.say_goodbye(id, reply));
         Box::pin(answer.map(drop))
+    }
+}
+
+/// A step of a transaction, for the log.
+fn step(step: &Operation) -> String {
+    let path = step.path().as_str();
+    let path = path.strip_prefix("/ns/").unwrap_or(path);
+    match step {
+        Operation::Create { .. } => format!("+{path}"),
+        Operation::Set { .. } => format!("={path}"),
+        Operation::Delete { .. } => format!("-{path}"),
+        Operation::Check { .. } => format!("?{path}"),
     }
 }
 
