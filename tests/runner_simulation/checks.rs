@@ -75,8 +75,13 @@ impl World {
 
     /// Whether the registry says that an item is an instance's.
     pub fn is_owned_by(&self, job: usize, item: u32, instance: &str) -> bool {
-        let owner = self.read(&self.job_path(job, &format!("sharding/{item}/instance")));
+        let owner = self.read(&self.item_path(job, item));
         owner.is_some_and(|owner| *owner.data == *instance.as_bytes())
+    }
+
+    /// Where it says whose an item is.
+    pub fn item_path(&self, job: usize, item: u32) -> Path {
+        self.job_path(job, &format!("sharding/{item}/instance"))
     }
 
     fn job_path(&self, job: usize, below: &str) -> Path {
@@ -107,7 +112,7 @@ impl World {
                 let found = executions.iter().position(|(_, of)| Some(*of) == token);
                 if let Some(found) = found {
                     executions.remove(found);
-                } else if let Some(token) = token {
+                } else if let Some(token) = token.filter(|_| !self.waits_for_somebody(job, item)) {
                     odd.insert(
                         format!("item {item} of job {job} has a running node {token} and no execution"),
                         now,
@@ -128,6 +133,13 @@ impl World {
             }
         }
         self.odd = odd;
+    }
+
+    /// Whether an item is to be taken over, and nobody is there who could.
+    fn waits_for_somebody(&self, job: usize, item: u32) -> bool {
+        let flag = self.job_path(job, &format!("leader/failover/items/{item}"));
+        let mut seats = self.apps.iter().filter(|app| app.alive && !app.left).map(|app| &app.seats[job]);
+        self.read(&flag).is_some() && seats.all(|seat| seat.attachment.is_none())
     }
 
     /// Who executes an item, or has not reported it; with the tokens.

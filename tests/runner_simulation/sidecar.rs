@@ -168,7 +168,6 @@ impl World {
             return;
         }
         self.timeline.log(format!("sidecar {index} is over"));
-        self.check_bounds(index);
         let Some(life) = self.places[index].life.take() else { return };
         self.check_session_left(process);
         life.alive.store(false, Ordering::Relaxed);

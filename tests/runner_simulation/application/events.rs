@@ -146,7 +146,8 @@ impl World {
         let leaves = |other: &usize| {
             self.places[self.apps[*other].place].life.as_ref().is_none_or(|life| life.draining)
         };
-        if self.jobs[job].drained && !others.iter().all(leaves) {
+        let gently = self.ensemble.was_handed_over(&self.item_path(job, item));
+        if self.jobs[job].drained && gently && !others.iter().all(leaves) {
             self.violation(
                 "revoked before the next owner is told",
                 &format!("item {item} of job {job} is told to {index}, and {others:?} have not let go of it"),

@@ -160,10 +160,18 @@ impl Session for ClientSession {
         transaction: Transaction,
     ) -> BoxFuture<'static, Result<Vec<OperationResult>, CommitError>> {
         let timeline = self.ensemble.timeline.clone();
+        let handed_over = Arc::clone(&self.ensemble.handed_over);
         let id = self.id;
         self.ensemble.send(id, move |server| {
             let steps = transaction.iter().map(step).collect::<Vec<_>>().join(" ");
+            let by_plan = transaction.iter().any(|step| step.path().name() == "handoff");
+            let given = transaction.iter().filter(|step| matches!(step, Operation::Create { .. }));
+            let given: Vec<_> = given.map(|step| step.path().clone()).collect();
             let result = server.commit(transaction).now_or_never().unwrap();
+            for path in given.into_iter().filter(|path| result.is_ok() && path.name() == "instance") {
+                let mut handed_over = handed_over.lock().unwrap();
+                _ = if by_plan { handed_over.insert(path) } else { handed_over.remove(&path) };
+            }
             let outcome = result.as_ref().map_or_else(|error| format!(": {error}"), |_| String::new());
             timeline.log(format!("session {id}: {steps}{outcome}"));
             result

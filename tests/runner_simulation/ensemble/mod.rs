@@ -47,6 +47,8 @@ pub struct Ensemble {
     pub timeline: Timeline,
     pub registry: Embedded,
     inner: Arc<Mutex<Inner>>,
+    /// Items that their owners have given on.
+    handed_over: Arc<Mutex<BTreeSet<Path>>>,
 }
 
 struct Inner {
@@ -129,7 +131,12 @@ impl Ensemble {
             paused: BTreeSet::new(),
             last: 0,
         };
-        Self { timeline: timeline.clone(), registry, inner: Arc::new(Mutex::new(inner)) }
+        Self {
+            timeline: timeline.clone(),
+            registry,
+            inner: Arc::new(Mutex::new(inner)),
+            handed_over: Arc::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -150,6 +157,11 @@ impl Ensemble {
         let inner = self.lock();
         let ours = inner.sessions.iter().filter(|(_, member)| member.process == process && !member.over);
         ours.map(|(id, _)| *id).collect()
+    }
+
+    /// Whether an item's owner has given it on, rather than a leader divided all.
+    pub fn was_handed_over(&self, item: &Path) -> bool {
+        self.handed_over.lock().unwrap().contains(item)
     }
 
     /// Those of them that both sides believe to be well.
