@@ -37,8 +37,4 @@ impl Random {
     pub fn millis(&mut self, from: u64, to: u64) -> Duration {
         self.micros(from * 1000, to * 1000)
     }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
-        if from.is_empty() { None } else { Some(from[self.below(from.len() as u64) as usize]) }
-    }
 }
