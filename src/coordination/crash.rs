@@ -66,14 +66,15 @@ fn named_by(item: &ItemView) -> impl Iterator<Item = &InstanceId> {
 }
 
 /// Whether a running node was left by somebody who is gone, so that nobody will delete it. If its content is not known
-/// it counts as the owner's, or the taker's.
+/// it counts as the owner's, or the taker's; if there is none, it may be of somebody who is there, and is read when it is
+/// in the way (`suspect`).
 pub(super) fn is_leftover(crash: &Crash, item: &ItemView, now: Now) -> bool {
     let Some(running) = &item.running else { return false };
     let taker = item.failovering.as_ref().or(item.failover.as_ref()).map(|taker| &taker.instance);
     let owner = item.owner.as_ref().map(|owner| &owner.instance);
     match running.owner.as_ref().or(taker).or(owner) {
         Some(executor) => crash.gone_since(executor, now).is_some(),
-        None => true,
+        None => false,
     }
 }
 

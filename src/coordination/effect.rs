@@ -132,8 +132,8 @@ pub enum Effect {
     Refresh,
     /// Read which fires of the job's items have been started, and come back.
     ReadLedger,
-    /// Look which of the job's items have checkpoints, and come back.
-    ListCheckpoints,
+    /// Look which of the job's items have checkpoints, read those of these items, and come back.
+    FindCheckpoints(BTreeSet<Item>),
     /// Tell the application.
     Tell(Event),
     /// Answer a call of the application.

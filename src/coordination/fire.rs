@@ -248,8 +248,11 @@ impl Participant {
                 continue;
             }
             let free = active && !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
-            if !free || due.late || self.is_round_open() {
+            let in_time = free && !due.late && !self.is_round_open();
+            if !in_time {
                 self.suspect(item);
+            }
+            if !in_time || self.owes(item) {
                 self.missed(item, due.scheduled);
                 continue;
             }

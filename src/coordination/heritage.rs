@@ -217,9 +217,7 @@ impl Participant {
             let path = self.identity.paths.item_running(item);
             self.effects.push(Effect::Warn(Problem { path, message: message.to_owned() }));
         }
-        if !self.executions.open.is_empty() {
-            self.look_for_checkpoints();
-        }
+        self.checkpoints.inherit(self.executions.open.keys().copied());
         self.phase = Phase::Active;
         self.told.renew();
         self.lease.tell_again();

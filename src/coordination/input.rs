@@ -69,6 +69,15 @@ pub struct WrittenDown {
     pub checkpoints: BTreeMap<Item, Checkpoint>,
 }
 
+/// Which checkpoints there are.
+#[derive(Debug, Default)]
+pub struct FoundCheckpoints {
+    /// The items that have one.
+    pub nodes: BTreeSet<Item>,
+    /// Those that were asked for.
+    pub read: BTreeMap<Item, Checkpoint>,
+}
+
 /// Something that happened.
 #[derive(Debug)]
 pub enum Input {
@@ -96,8 +105,8 @@ pub enum Input {
     Elected(Result<(), String>),
     /// An attempt to take items over has ended; the view tells what was taken.
     TookOver(Result<WrittenDown, String>),
-    /// The checkpoints were listed: the items that have one.
-    Checkpoints(Result<BTreeSet<Item>, String>),
+    /// The checkpoints were listed, and those that were asked for read.
+    Checkpoints(Result<FoundCheckpoints, String>),
     /// The application says how far an execution is.
     Progress(Ticket, ProgressReport),
     /// The ledger was read: each item that has an entry.

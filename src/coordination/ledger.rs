@@ -302,7 +302,7 @@ impl Participant {
                 continue;
             }
             // The newest is about to be divided, or is executed now; what is missing then lies before it.
-            let executes = !self.fires.is_due() && fresh && !self.is_busy(item, now);
+            let executes = !self.fires.is_due() && fresh && !self.is_busy(item, now) && !self.owes(item);
             if executes {
                 let planned = Planned::new(Source::Schedule, newest);
                 self.fires.planned.entry(item).or_insert(planned);

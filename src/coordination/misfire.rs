@@ -79,6 +79,14 @@ impl Participant {
         missed.newest = missed.newest.max(scheduled);
     }
 
+    /// Whether an item, free for a fire that comes now, is known to have missed earlier ones: then what makes up for those
+    /// is for this one too. Otherwise an item that changes hands all the time could be executed for the newest fire by each
+    /// of its owners, and never for what it has missed.
+    pub(super) fn owes(&self, item: Item) -> bool {
+        let missed = self.view.misfired().contains(&item) || self.fires.misfires.missed.contains_key(&item);
+        missed && self.makes_up() && self.may_make_up(item)
+    }
+
     /// Notes what items miss that are ours and cannot be executed, whatever the rest waits for: those that are busy while the
     /// job is to be divided, or to be handed over. Their next owner may come after the fire, and would not know of it.
     pub(super) fn miss_unavailable(&mut self, now: Now) {
@@ -148,7 +156,10 @@ impl Participant {
 
     /// Flags missed fires of items that are not free, so that they survive us.
     pub(super) fn flag_misfires(&mut self, now: Now) {
+        // A relay's turn goes on with the execution that ends, and what comes then is its next owner's.
+        let passes_on = self.is_relay() && self.pending.is_in_flight(Purpose::Complete);
         if self.fires.misfires.missed.is_empty()
+            || passes_on
             || !self.is_registered()
             || !self.may_commit(now, Purpose::FlagMisfire)
         {

@@ -341,7 +341,7 @@ impl Participant {
             Input::LatchHeld(gate) => self.latch_held(now, gate),
             Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
             Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
-            Input::Checkpoints(listed) => self.checkpoints_listed(now, listed),
+            Input::Checkpoints(found) => self.checkpoints_found(now, found),
             Input::Progress(ticket, report) => self.progress(now, ticket, report),
             Input::Ledger(read) => self.ledger_read(now, read),
             Input::Report(ticket, results) => self.report(ticket, &results),

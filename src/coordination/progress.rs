@@ -23,7 +23,7 @@ use super::deadline::Limit;
 use super::effect::{Answer, Effect, Purpose, Refusal};
 use super::execution::State;
 use super::fire::Planned;
-use super::input::{Now, ProgressReport, Ticket};
+use super::input::{FoundCheckpoints, Now, ProgressReport, Ticket};
 use super::participant::Participant;
 use super::sharding::TRANSACTION_BYTES_MAX;
 
@@ -83,6 +83,8 @@ pub(super) struct Checkpoints {
     /// Whether all others are known not to.
     listed: bool,
     listing: bool,
+    /// Whose checkpoints a former process may have written.
+    inherited: BTreeSet<Item>,
     retry_at: Option<Duration>,
     waiting: BTreeMap<Item, Write>,
     writing: BTreeMap<Item, Write>,
@@ -92,6 +94,11 @@ impl Checkpoints {
     /// When the folder may be listed again.
     pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.retry_at.filter(|at| *at > now)
+    }
+
+    /// Executions of these items go on that a former process has begun: what it has written goes with them.
+    pub(super) fn inherit(&mut self, items: impl Iterator<Item = Item>) {
+        self.inherited.extend(items);
     }
 
     /// What is known of the nodes is wrong.
@@ -215,15 +222,15 @@ impl Participant {
             }
             runs
         });
-        let may = self.is_registered() && self.may_commit(now, Purpose::Checkpoint);
-        if self.checkpoints.waiting.is_empty() || !may {
+        let idle = self.checkpoints.waiting.is_empty() && self.checkpoints.inherited.is_empty();
+        if idle || !self.is_registered() {
             return;
         }
         if !self.checkpoints.listed {
-            let pausing = self.checkpoints.retry_at.is_some_and(|at| now.mono < at);
-            if !pausing {
-                self.look_for_checkpoints();
-            }
+            self.find_checkpoints(now);
+            return;
+        }
+        if self.checkpoints.waiting.is_empty() || !self.may_commit(now, Purpose::Checkpoint) {
             return;
         }
         // A write that comes after our instance has gone must not overtake whoever has the item now.
@@ -252,22 +259,30 @@ impl Participant {
         });
     }
 
-    /// Has the folder listed: what a former process has written is to be deleted with its execution.
-    pub(super) fn look_for_checkpoints(&mut self) {
-        if !self.checkpoints.listed && !self.checkpoints.listing {
-            self.checkpoints.listing = true;
-            self.effects.push(Effect::ListCheckpoints);
+    /// Has the folder listed.
+    fn find_checkpoints(&mut self, now: Now) {
+        let checkpoints = &mut self.checkpoints;
+        if !checkpoints.listing && checkpoints.retry_at.is_none_or(|at| now.mono >= at) {
+            checkpoints.listing = true;
+            self.effects.push(Effect::FindCheckpoints(checkpoints.inherited.clone()));
         }
     }
 
-    /// The folder was listed.
-    pub(super) fn checkpoints_listed(&mut self, now: Now, listed: Result<BTreeSet<Item>, String>) {
+    /// The folder was listed, and what a former process may have written was read.
+    pub(super) fn checkpoints_found(&mut self, now: Now, found: Result<FoundCheckpoints, String>) {
         let checkpoints = &mut self.checkpoints;
         checkpoints.listing = false;
-        match listed {
-            Ok(nodes) => {
+        match found {
+            Ok(FoundCheckpoints { nodes, read }) => {
                 (checkpoints.nodes, checkpoints.listed) = (nodes, true);
                 checkpoints.retry_at = None;
+                for (item, checkpoint) in read {
+                    if checkpoints.inherited.contains(&item) {
+                        // What has come since then is newer.
+                        checkpoints.latest.entry(item).or_insert(checkpoint);
+                    }
+                }
+                checkpoints.inherited.clear();
             }
             Err(_) => checkpoints.retry_at = Some(now.mono.saturating_add(PAUSE)),
         }

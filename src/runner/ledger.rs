@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 
-use crate::coordination::input::WrittenDown;
+use crate::coordination::input::{FoundCheckpoints, WrittenDown};
 use crate::coordination::ledger::LedgerEntry;
 use crate::coordination::progress::Checkpoint;
 use crate::elasticjob::path::JobPaths;
@@ -34,17 +34,36 @@ pub async fn read_taken(
     items: BTreeSet<Item>,
 ) -> Result<WrittenDown, String> {
     let ledger = read(Arc::clone(&session), paths.ledger()).await?;
+    let checkpoints = read_checkpoints(&*session, &paths, &items).await.map_err(|error| error.to_string())?;
+    Ok(WrittenDown { ledger, checkpoints })
+}
+
+/// Looks which items have checkpoints, and reads those of some items; creates their folder if it does not exist.
+pub async fn find_checkpoints(
+    session: Arc<dyn Session>,
+    paths: JobPaths,
+    items: BTreeSet<Item>,
+) -> Result<FoundCheckpoints, String> {
+    let find = async {
+        let folder = paths.checkpoints();
+        session.ensure(&folder, NodeKind::Persistent, b"").await?;
+        let names = session.children(&folder).await?.unwrap_or_default();
+        let nodes: BTreeSet<_> = names.iter().filter_map(|name| name.parse().ok()).map(Item).collect();
+        let wanted = nodes.intersection(&items).copied().collect();
+        Ok(FoundCheckpoints { read: read_checkpoints(&*session, &paths, &wanted).await?, nodes })
+    };
+    find.await.map_err(|error: Error| error.to_string())
+}
+
+async fn read_checkpoints(
+    session: &dyn Session,
+    paths: &JobPaths,
+    items: &BTreeSet<Item>,
+) -> Result<BTreeMap<Item, Checkpoint>, Error> {
     let checkpoint = async |item: &Item| {
         let node = session.get(&paths.checkpoint(*item)).await?;
         Ok::<_, Error>(node.and_then(|node| Some((*item, Checkpoint::read(&node.data)?))))
     };
-    let found = try_join_all(items.iter().map(checkpoint)).await.map_err(|error| error.to_string())?;
-    Ok(WrittenDown { ledger, checkpoints: found.into_iter().flatten().collect() })
-}
-
-/// Looks which items have checkpoints; creates their folder if it does not exist.
-pub async fn list_checkpoints(session: Arc<dyn Session>, folder: Path) -> Result<BTreeSet<Item>, String> {
-    session.ensure(&folder, NodeKind::Persistent, b"").await.map_err(|error| error.to_string())?;
-    let names = session.children(&folder).await.map_err(|error| error.to_string())?;
-    Ok(names.unwrap_or_default().iter().filter_map(|name| name.parse().ok()).map(Item).collect())
+    let found = try_join_all(items.iter().map(checkpoint)).await?;
+    Ok(found.into_iter().flatten().collect())
 }

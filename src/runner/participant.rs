@@ -465,10 +465,11 @@ impl Runner {
                 let read = ledger::read(Arc::clone(session), self.identity.paths.ledger());
                 self.in_flight.push(Box::pin(async move { Input::Ledger(read.await) }));
             }
-            Effect::ListCheckpoints => {
+            Effect::FindCheckpoints(items) => {
                 let Some((session, _)) = &self.session else { return };
-                let list = ledger::list_checkpoints(Arc::clone(session), self.identity.paths.checkpoints());
-                self.in_flight.push(Box::pin(async move { Input::Checkpoints(list.await) }));
+                let paths = self.identity.paths.clone();
+                let find = ledger::find_checkpoints(Arc::clone(session), paths, items);
+                self.in_flight.push(Box::pin(async move { Input::Checkpoints(find.await) }));
             }
             Effect::Tell(event) => self.tell(now, event),
             Effect::Answer(ticket, answer) => {

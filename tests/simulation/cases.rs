@@ -4,6 +4,7 @@ use jiff::SignedDuration;
 use sidekeeper::coordination::effect::Purpose;
 use sidekeeper::job::Item;
 
+use crate::misfires::second;
 use crate::world::{World, six_items};
 
 /// A world with one node that owns everything, some fires old, between two fires.
@@ -445,4 +446,35 @@ fn h11_a_crash_after_that_is_none_of_the_old_one_s_echo() {
     world.put("leader/failover/items/3", "");
     world.run_for(5_000);
     assert_eq!(world.made_good.len(), 2, "{:?}", world.made_good);
+}
+
+#[test]
+fn p2_an_operator_who_deletes_an_owner_s_node_does_not_end_what_it_executes() {
+    for failover in [false, true] {
+        let mut configuration = six_items();
+        configuration.failover = failover;
+        let mut world = World::new(3, configuration);
+        let owner = world.join();
+        world.join();
+        world.run_for(4_500);
+        world.settle();
+        // The fire at 6 s.
+        world.next_duration_ms = Some(3_000);
+        world.run_for(2_000);
+        let running: Vec<_> = world.paths().into_iter().filter(|path| path.ends_with("/running")).collect();
+        assert_eq!(running.len(), 6);
+        let item = world.nodes[owner].items[0];
+        world.remove(&format!("sharding/{item}/instance"));
+        world.run_for(1_000);
+        assert!(
+            running.iter().all(|path| world.paths().contains(path)),
+            "failover {failover}: {:#?}",
+            world.paths()
+        );
+        world.next_duration_ms = Some(100);
+        world.run_for(4_000);
+        world.assert_all_owned();
+        let starts = world.starts.iter().filter(|start| start.item == item && start.scheduled == second(6));
+        assert_eq!(starts.count(), 1);
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{CancelReason, EndReason, Source};
 use sidekeeper::coordination::heritage::OpenExecution;
+use sidekeeper::coordination::input::Outcome;
 use sidekeeper::job::{Item, JobConfiguration};
 
 use crate::scenarios::{lines, seeds, starts};
@@ -193,6 +194,27 @@ fn a_checkpoint_of_the_former_life_goes_with_its_execution() {
     world.next_duration_ms = None;
     world.run_for(32_000);
     assert_eq!(world.checkpoint(item.0), None);
+}
+
+#[test]
+fn a_further_attempt_gets_the_checkpoint_of_the_former_life() {
+    let mut configuration = with_grace(false);
+    configuration.props.insert("sidekeeper.retry-max-attempts".to_owned(), "2".to_owned());
+    // What is made up for would take its place.
+    configuration.misfire = false;
+    configuration.props.insert("sidekeeper.retry-backoff".to_owned(), "500ms".to_owned());
+    let mut world = settled(5, configuration, 2);
+    world.next_duration_ms = Some(5_000);
+    world.run_for(2_000);
+    let item = world.nodes[0].items[0];
+    world.progress(item.0, false, Some(b"half"));
+    world.run_for(100);
+    restart(&mut world, 0, 100, 100);
+    world.outcomes.insert(item, [Outcome::Failure("no stock".to_owned())].into());
+    world.run_for(6_500);
+    let of_item: Vec<_> = world.starts.iter().filter(|start| start.item == item).collect();
+    let again = of_item.iter().find(|start| start.attempt == 2).unwrap();
+    assert_eq!(again.checkpoint.as_deref(), Some(&b"half"[..]));
 }
 
 #[test]

@@ -93,10 +93,10 @@ fn a_new_owner_makes_up_for_what_was_missed_before_and_after_the_flag_at_once() 
 }
 
 #[test]
-fn a_new_owner_that_was_there_at_the_last_fire_executes_it_and_makes_up_for_the_others() {
+fn a_new_owner_executes_a_flagged_item_once_for_what_was_missed_and_for_the_fire_that_has_just_come() {
     let (world, items) = handed_over_when_flagged(0);
     for item in items {
-        let expected = [(Source::Schedule, 6), (Source::Schedule, 10), (Source::Misfire, 8)];
+        let expected = [(Source::Schedule, 6), (Source::Misfire, 10), (Source::Schedule, 12)];
         assert_eq!(told(&world, item.0)[..3], expected);
     }
 }

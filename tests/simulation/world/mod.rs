@@ -43,7 +43,7 @@ enum Ask {
     /// At the head of the latch: other requests come between joining and this.
     Lead(Transaction),
     TakeOver(Transaction, BTreeSet<Item>),
-    ListCheckpoints,
+    FindCheckpoints(BTreeSet<Item>),
     ReadLedger,
     JoinLatch(Gate, Timestamp),
     LeaveLatch(Gate, Vec<Transaction>),
@@ -436,7 +436,7 @@ impl World {
             }
             Effect::Elect(transaction) => node.line.push_back(Ask::Elect(transaction)),
             Effect::TakeOver { transaction, items } => node.line.push_back(Ask::TakeOver(transaction, items)),
-            Effect::ListCheckpoints => node.line.push_back(Ask::ListCheckpoints),
+            Effect::FindCheckpoints(items) => node.line.push_back(Ask::FindCheckpoints(items)),
             Effect::ReadLedger => node.line.push_back(Ask::ReadLedger),
             Effect::HoldLatch { gate, limit } => {
                 let until = self.now + jiff::SignedDuration::try_from(limit).unwrap();

@@ -54,11 +54,12 @@ impl World {
                 let _ = node.session.commit(transaction).now_or_never().unwrap();
                 node.results.push_back(Input::Elected(Ok(())));
             }
-            Some(Ask::ListCheckpoints) => {
-                let folder = Path::parse("/ns-sidekeeper/job/checkpoints").unwrap();
-                let list = sidekeeper::runner::ledger::list_checkpoints(Arc::clone(&node.session), folder);
-                let listed = list.now_or_never().unwrap_or(Err("later".into()));
-                node.results.push_back(Input::Checkpoints(listed));
+            Some(Ask::FindCheckpoints(items)) => {
+                let paths = JobPaths::new(&Path::parse("/ns").unwrap(), &self.configuration.job_name);
+                let session = Arc::clone(&node.session);
+                let find = sidekeeper::runner::ledger::find_checkpoints(session, paths, items);
+                let found = find.now_or_never().unwrap_or(Err("later".into()));
+                node.results.push_back(Input::Checkpoints(found));
             }
             Some(Ask::TakeOver(transaction, items)) => {
                 let _ = node.session.commit(transaction).now_or_never().unwrap();
