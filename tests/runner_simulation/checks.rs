@@ -210,6 +210,18 @@ impl World {
         }
     }
 
+    /// P5: what has been executed for a while was recorded, once.
+    pub fn check_all_recorded(&self) {
+        let old = self.timeline.now().saturating_sub(Duration::from_millis(self.duration_max + 1_000));
+        for start in self.starts.iter().filter(|start| start.at < old) {
+            let times = self.recorded.get(&start.execution_id).copied().unwrap_or_default();
+            if times != 1 {
+                let what = format!("{start:?} of application {}: {times} times", start.app);
+                self.violation("P5: a completion is recorded once", &what);
+            }
+        }
+    }
+
     /// Exactly one execution for each item and fire between two moments.
     pub fn check_each_fire_once(&self, from: Duration, to: Duration) {
         let at = |time: Duration| crate::timeline::dawn() + time;

@@ -70,6 +70,7 @@ fn calm(seed: u64) -> World {
     let from = world.timeline.now();
     world.run_seconds(10);
     world.check_each_fire_once(from, world.timeline.now());
+    world.check_all_recorded();
     for place in 0..world.places.len() {
         world.drain_sidecar(place, Duration::from_secs(5));
         world.run_seconds(4);
@@ -110,6 +111,7 @@ fn disturb(world: &mut World) {
         11 => world.disobey(app),
         12 => world.trigger(place, job),
         13 => world.cancel_executions(place, job),
+        14 if world.clocks_are_wrong => world.set_clock(place),
         _ => {}
     }
 }
@@ -133,7 +135,7 @@ fn mend(world: &mut World, always: bool) {
 }
 
 fn storm(seed: u64) -> World {
-    let mut world = world(seed, seed % 2 == 0);
+    let mut world = world(seed, seed.is_multiple_of(2));
     let mut random = Random::new(seed ^ 0x0057_0811);
     world.clocks_are_wrong = random.once_in(2);
     world.sloppy = random.once_in(2);
@@ -182,6 +184,29 @@ fn storm(seed: u64) -> World {
 #[test]
 fn whatever_goes_wrong_the_promises_hold_and_everything_becomes_good_again() {
     with_seeds(150, storm);
+}
+
+/// A participant that leaves follows no schedule; one that woke for it all the same would do nothing else any more.
+#[test]
+fn who_leaves_while_the_registry_is_away_does_not_wake_for_fires() {
+    let job = Job {
+        name: "orders".to_owned(),
+        total: 3,
+        period: 2,
+        failover: false,
+        grace: Duration::ZERO,
+        drained: false,
+    };
+    let mut world = World::new(0, vec![job], 1, false);
+    world.start_sidecar(0);
+    world.start_app(0, None);
+    world.run_seconds(5);
+    world.cut_off_sidecar(0, true);
+    world.kill_app(0);
+    world.run_seconds(4);
+    world.cut_off_sidecar(0, false);
+    world.run_seconds(2);
+    world.check_bounds(0);
 }
 
 #[test]

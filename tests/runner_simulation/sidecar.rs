@@ -203,6 +203,15 @@ impl World {
         self.places[index].cut_off = cut_off;
     }
 
+    /// Somebody sets the time of day of a sidecar's machine.
+    pub fn set_clock(&mut self, index: usize) {
+        let Some(life) = &self.places[index].life else { return };
+        let ahead = self.timeline.chance(|random| random.below(400)) as i64 - 200;
+        self.timeline.fault("clock set");
+        self.timeline.log(format!("sidecar {index}: the clock is {ahead} ms ahead now"));
+        life.machine.set_ahead(SignedDuration::from_millis(ahead));
+    }
+
     /// Breaks the connections of a sidecar.
     pub fn break_connections(&mut self, index: usize) {
         let Some(life) = &self.places[index].life else { return };

@@ -34,14 +34,16 @@ pub struct Stream {
 
 /// What comes out of a stream.
 pub enum Arrival {
-    Message(proto::AttachResponse),
+    Message(Box<proto::AttachResponse>),
     End(Result<(), Status>),
 }
+
+type Fail = Box<dyn FnOnce(&mut World, Status) + Send>;
 
 /// A call that is not answered.
 pub struct Call {
     process: Process,
-    fail: Box<dyn FnOnce(&mut World, Status) + Send>,
+    fail: Fail,
 }
 
 impl World {
@@ -79,7 +81,7 @@ impl World {
         }
         stream.window.add_permits(1);
         match arrival {
-            Arrival::Message(message) => self.told(app, job, message),
+            Arrival::Message(message) => self.told(app, job, *message),
             Arrival::End(end) => {
                 self.streams.remove(&number);
                 self.stream_ended(app, job, end);
@@ -141,7 +143,7 @@ impl World {
             let process = life.process;
             let done = Arc::new(Mutex::new(Some(done)));
             let fails = Arc::clone(&done);
-            let fail = Box::new(move |world: &mut Self, status| {
+            let fail: Fail = Box::new(move |world: &mut Self, status| {
                 let done = fails.lock().unwrap().take();
                 if let Some(done) = done {
                     done(world, Err(status));
@@ -194,7 +196,7 @@ async fn serve(
             permit.forget();
         }
         match events.next().await {
-            Some(Ok(message)) => send(Arrival::Message(message)),
+            Some(Ok(message)) => send(Arrival::Message(Box::new(message))),
             Some(Err(status)) => return send(Arrival::End(Err(status))),
             None => return send(Arrival::End(Ok(()))),
         }
