@@ -106,7 +106,7 @@ impl Sidecar {
         let (stop, stopped) = watch::channel(false);
         let (draining, drained) = watch::channel(false);
         let describe = registry.describe();
-        let (memory, life) = open_memory(&config, &describe)?;
+        let (memory, life) = open_memory(&config, &describe, &clock)?;
         let former = life.as_ref().map(|life| Former::new(life, namespace.clone()));
         let (lease, keeper) = Lease::new();
         let keeper = (keeper, config.lease_margin);
@@ -212,11 +212,15 @@ fn open_registry(config: &Config) -> Result<Arc<dyn Registry>, StartError> {
 }
 
 /// What the former process has left, and what the next one is to know. Only sessions with ZooKeeper outlive a process.
-fn open_memory(config: &Config, registry: &str) -> Result<(Memory, Option<FormerLife>), MemoryError> {
+fn open_memory(
+    config: &Config,
+    registry: &str,
+    clock: &Clock,
+) -> Result<(Memory, Option<FormerLife>), MemoryError> {
     match &config.state_dir {
         Some(folder) if config.zookeeper.is_some() => {
             let (registry, namespace) = (registry.to_owned(), config.namespace.clone());
-            Memory::open(folder, Place { registry, namespace, instance_ip: config.instance_ip })
+            Memory::open(folder, Place { registry, namespace, instance_ip: config.instance_ip }, clock)
         }
         Some(_) => {
             warn!("the state directory has no effect: the embedded registry ends with its process");

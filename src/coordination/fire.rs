@@ -199,11 +199,15 @@ pub(super) fn latest_until(
 }
 
 impl Participant {
+    /// Whether fires concern us. Whoever wakes for one without following it would wake for it for ever.
+    pub(super) fn follows_schedule(&self) -> bool {
+        self.told.attached
+            && matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
+    }
+
     /// Follows the schedule, and decides what each fire means for each item.
     pub(super) fn fire(&mut self, now: Now) {
-        if !self.told.attached
-            || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
-        {
+        if !self.follows_schedule() {
             return;
         }
         let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());

@@ -293,7 +293,7 @@ impl Participant {
             drain,
         ];
         let mono = retries.into_iter().flatten().filter(|at| *at > now.mono).min();
-        let wall = if self.told.attached { self.fires.next() } else { None };
+        let wall = if self.follows_schedule() { self.fires.next() } else { None };
         Wakeup { wall, mono }
     }
 

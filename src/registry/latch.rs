@@ -10,13 +10,13 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Either, select};
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use super::{CommitError, Error, Session, SessionState};
@@ -81,12 +81,25 @@ fn describe(head: Option<&Head>) -> String {
     }
 }
 
+/// What a contender needs besides the session.
+pub trait Host: Send + Sync + 'static {
+    /// Sleeps for so long.
+    fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()>;
+
+    /// Starts a task, which nobody can cancel.
+    fn spawn(&self, task: BoxFuture<'static, ()>);
+
+    /// A contender's name, which nobody else has.
+    fn contender(&self) -> Uuid;
+}
+
 /// Takes the latch, does the work, and leaves.
 ///
 /// The work begins when we hold the latch and is stopped when `limit`, which counts from joining, is over. All
 /// happens in a task that starts now; dropping the future does not stop it. When the future ends, our node has been
 /// deleted, or its deletion goes on being tried for as long as the session lives.
-pub fn hold<T, F, W>(
+pub fn hold<T, F, W, H>(
+    host: &H,
     session: Arc<dyn Session>,
     latch: Path,
     limit: Duration,
@@ -96,32 +109,15 @@ where
     T: Send + 'static,
     F: FnOnce() -> W + Send + 'static,
     W: Future<Output = T> + Send + 'static,
-{
-    hold_as(Uuid::new_v4(), session, latch, limit, work)
-}
-
-/// As [`hold`], as a contender of this name, which nobody else may have. For replays, where nothing may be random.
-pub fn hold_as<T, F, W>(
-    contender: Uuid,
-    session: Arc<dyn Session>,
-    latch: Path,
-    limit: Duration,
-    work: F,
-) -> BoxFuture<'static, Result<T, LatchError>>
-where
-    T: Send + 'static,
-    F: FnOnce() -> W + Send + 'static,
-    W: Future<Output = T> + Send + 'static,
+    H: Host + Clone,
 {
     let (sender, done) = oneshot::channel();
     let name = latch.clone();
-    let prefix = format!("_c_{contender}-");
-    let contender = Contender { session, latch, prefix, limit, node: Mutex::new(OurNode::None) };
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "must outlive its caller; bounded by the limit and the session"
-    )]
-    tokio::spawn(async move {
+    let prefix = format!("_c_{}-", host.contender());
+    let node = Mutex::new(OurNode::None);
+    let contender = Contender { host: host.clone(), session, latch, prefix, limit, node };
+    // Must outlive its caller; bounded by the limit and the session.
+    host.spawn(Box::pin(async move {
         let result = contender.try_to_hold(work).await;
         let is_gone = contender.leave_once().await;
         // Nobody waits when the caller dropped its future.
@@ -129,11 +125,12 @@ where
         if !is_gone {
             contender.leave().await;
         }
-    });
+    }));
     Box::pin(async move { done.await.unwrap_or(Err(LatchError::Panicked(name))) })
 }
 
-struct Contender {
+struct Contender<H> {
+    host: H,
     session: Arc<dyn Session>,
     latch: Path,
     /// What our node's name begins with, and no other's.
@@ -153,7 +150,7 @@ enum OurNode {
     Perhaps,
 }
 
-impl Contender {
+impl<H: Host> Contender<H> {
     async fn try_to_hold<T, F, W>(&self, work: F) -> Result<T, LatchError>
     where
         F: FnOnce() -> W,
@@ -165,12 +162,16 @@ impl Contender {
             is_head = true;
             Ok(AssertUnwindSafe(work()).catch_unwind().await)
         };
-        match timeout(self.limit, attempt).await {
-            Ok(Ok(Ok(result))) => Ok(result),
-            Ok(Ok(Err(_))) => Err(LatchError::Panicked(self.latch.clone())),
-            Ok(Err(error)) => Err(LatchError::Registry { latch: self.latch.clone(), error }),
-            Err(_) if is_head => Err(LatchError::Overran { latch: self.latch.clone(), limit: self.limit }),
-            Err(_) => {
+        let attempted = match select(pin!(attempt), self.host.sleep(self.limit)).await {
+            Either::Left((attempted, _)) => Some(attempted),
+            Either::Right(_) => None,
+        };
+        match attempted {
+            Some(Ok(Ok(result))) => Ok(result),
+            Some(Ok(Err(_))) => Err(LatchError::Panicked(self.latch.clone())),
+            Some(Err(error)) => Err(LatchError::Registry { latch: self.latch.clone(), error }),
+            None if is_head => Err(LatchError::Overran { latch: self.latch.clone(), limit: self.limit }),
+            None => {
                 let head = self.head().await;
                 Err(LatchError::TimedOut { latch: self.latch.clone(), limit: self.limit, head })
             }
@@ -351,7 +352,7 @@ impl Contender {
     /// Waits until the session is connected, after an error.
     async fn connected(&self, error: &Error) -> Result<(), Error> {
         tracing::debug!(latch = %self.latch, %error, "a request at a latch is tried again");
-        sleep(PAUSE).await;
+        self.host.sleep(PAUSE).await;
         let mut state = self.session.state();
         match state.wait_for(|state| *state != SessionState::Suspended).await {
             Ok(state) if *state == SessionState::Connected => Ok(()),

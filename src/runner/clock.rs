@@ -1,5 +1,8 @@
 //! The only reader of clocks and entropy, and an alarm that is exact to some tens of microseconds.
 //!
+//! A [`Clock`] is a [`Machine`]'s: the one it runs on, or one that somebody brings, for replays, on which nothing happens
+//! by itself.
+//!
 //! The runtime's own timer rounds up to whole milliseconds, which is most of the lateness that a fire may have. One
 //! thread with a condition variable serves all participants instead. It also notices when the time of day was set, and
 //! wakes everybody then: a spurious wake-up is harmless by the core's contract.
@@ -10,10 +13,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use jiff::Timestamp;
+use uuid::Uuid;
 
 use crate::coordination::input::Now;
 use crate::coordination::participant::Wakeup;
+use crate::registry::latch;
 
 /// How often the time of day is compared with the monotonic clock while somebody sleeps.
 const STEP_CHECK: Duration = Duration::from_secs(1);
@@ -21,12 +27,29 @@ const STEP_CHECK: Duration = Duration::from_secs(1);
 /// [`STEP_CHECK`] (0.5 ms), below what a fire's punctuality would notice.
 const STEP_MIN_MS: i64 = 5;
 
-/// Tells the time, and wakes at a given one. Clones share the thread, which ends with the last of them.
-#[derive(Clone)]
-pub struct Clock {
-    alarm: Arc<AlarmHandle>,
+/// What a sidecar needs of the machine that it runs on.
+pub trait Machine: Send + Sync + 'static {
+    /// The time.
+    fn now(&self) -> Now;
+
+    /// Sleeps until the first of the two times. May wake too early, and does so when the time of day was set. Without any
+    /// it sleeps for ever.
+    fn sleep_until(&self, wakeup: Wakeup) -> BoxFuture<'static, ()>;
+
+    /// A number that nobody can guess and that never comes again.
+    fn unguessable(&self) -> Uuid;
+
+    /// Starts a task, which nobody can cancel.
+    fn spawn(&self, task: BoxFuture<'static, ()>);
 }
 
+/// Tells the time, and wakes at a given one. Clones share the machine.
+#[derive(Clone)]
+pub struct Clock {
+    machine: Arc<dyn Machine>,
+}
+
+/// The machine that this process runs on. Its thread ends with the last clock.
 struct AlarmHandle {
     shared: Arc<Shared>,
 }
@@ -49,6 +72,60 @@ struct State {
 impl Clock {
     /// A clock whose monotonic time begins now.
     pub fn start() -> Self {
+        Self::of(Arc::new(AlarmHandle::start()))
+    }
+
+    /// The clock of this machine.
+    pub fn of(machine: Arc<dyn Machine>) -> Self {
+        Self { machine }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Now {
+        self.machine.now()
+    }
+
+    /// Sleeps until the first of the two times, or until the time of day was set. Without any it sleeps for ever.
+    pub async fn sleep_until(&self, wakeup: Wakeup) {
+        self.machine.sleep_until(wakeup).await;
+    }
+
+    /// Sleeps for so long.
+    pub async fn sleep(&self, pause: Duration) {
+        let until = self.now().mono.saturating_add(pause);
+        while self.now().mono < until {
+            self.sleep_until(Wakeup { wall: None, mono: Some(until) }).await;
+        }
+    }
+
+    /// Text that nobody can guess and that never comes again: 32 hexadecimal digits.
+    pub fn unguessable(&self) -> String {
+        self.machine.unguessable().simple().to_string()
+    }
+
+    /// Starts a task, which nobody can cancel: whoever starts it says what ends it.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.machine.spawn(Box::pin(task));
+    }
+}
+
+impl latch::Host for Clock {
+    fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
+        let clock = self.clone();
+        Box::pin(async move { Self::sleep(&clock, pause).await })
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.machine.spawn(task);
+    }
+
+    fn contender(&self) -> Uuid {
+        self.machine.unguessable()
+    }
+}
+
+impl AlarmHandle {
+    fn start() -> Self {
         let shared = Arc::new(Shared {
             start: since_boot(),
             state: Mutex::new(State::default()),
@@ -62,49 +139,37 @@ impl Clock {
         if let Err(error) = spawned {
             tracing::error!(%error, "cannot start the alarm thread; nothing will fire");
         }
-        Self { alarm: Arc::new(AlarmHandle { shared }) }
+        Self { shared }
+    }
+}
+
+impl Machine for AlarmHandle {
+    fn now(&self) -> Now {
+        self.shared.now()
     }
 
-    /// The time.
-    pub fn now(&self) -> Now {
-        self.alarm.shared.now()
-    }
-
-    /// Sleeps until the first of the two times, or until the time of day was set. Without any it sleeps for ever.
-    pub async fn sleep_until(&self, wakeup: Wakeup) {
+    fn sleep_until(&self, wakeup: Wakeup) -> BoxFuture<'static, ()> {
         let now = self.now();
         let wall = wakeup.wall.map(|wall| {
             let remaining = Duration::try_from(wall.duration_since(now.wall)).unwrap_or_default();
             now.mono.saturating_add(remaining)
         });
         let Some(deadline) = [wall, wakeup.mono].into_iter().flatten().min() else {
-            return std::future::pending().await;
+            return Box::pin(std::future::pending());
         };
-        let shared = &self.alarm.shared;
+        let shared = Arc::clone(&self.shared);
         let steps = shared.lock().steps;
         let mut sleep = Sleep { shared, key: None };
-        poll_fn(move |context| {
-            let now = shared.now().mono;
-            let mut state = shared.lock();
-            sleep.remove(&mut state);
-            if now >= deadline || state.steps != steps {
-                return Poll::Ready(());
-            }
-            state.last_key += 1;
-            let key = (deadline, state.last_key);
-            state.sleepers.insert(key, context.waker().clone());
-            sleep.key = Some(key);
-            if state.sleepers.first_key_value().is_some_and(|(first, _)| *first == key) {
-                shared.changed.notify_one();
-            }
-            Poll::Pending
-        })
-        .await;
+        Box::pin(poll_fn(move |context| sleep.poll(deadline, steps, context.waker())))
     }
 
-    /// Text that nobody can guess and that never comes again: 32 hexadecimal digits.
-    pub fn unguessable(&self) -> String {
-        uuid::Uuid::new_v4().simple().to_string()
+    fn unguessable(&self) -> Uuid {
+        Uuid::new_v4()
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        #[expect(clippy::disallowed_methods, reason = "the one place where the runner starts tasks")]
+        tokio::spawn(task);
     }
 }
 
@@ -116,20 +181,34 @@ impl Drop for AlarmHandle {
 }
 
 /// Takes its waker out of the alarm when it is dropped.
-struct Sleep<'a> {
-    shared: &'a Shared,
+struct Sleep {
+    shared: Arc<Shared>,
     key: Option<(Duration, u64)>,
 }
 
-impl Sleep<'_> {
-    fn remove(&mut self, state: &mut State) {
+impl Sleep {
+    /// Whether it is over; otherwise leaves a waker. `steps`: how often the time of day had been set when it began.
+    fn poll(&mut self, deadline: Duration, steps: u64, waker: &Waker) -> Poll<()> {
+        let now = self.shared.now().mono;
+        let mut state = self.shared.lock();
         if let Some(key) = self.key.take() {
             state.sleepers.remove(&key);
         }
+        if now >= deadline || state.steps != steps {
+            return Poll::Ready(());
+        }
+        state.last_key += 1;
+        let key = (deadline, state.last_key);
+        state.sleepers.insert(key, waker.clone());
+        self.key = Some(key);
+        if state.sleepers.first_key_value().is_some_and(|(first, _)| *first == key) {
+            self.shared.changed.notify_one();
+        }
+        Poll::Pending
     }
 }
 
-impl Drop for Sleep<'_> {
+impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             self.shared.lock().sleepers.remove(&key);
@@ -222,13 +301,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_dropped_sleep_leaves_nothing() {
-        let clock = Clock::start();
+        let machine = AlarmHandle::start();
         let wakeup = Wakeup { wall: None, mono: Some(Duration::from_secs(3600)) };
         {
-            let mut sleep = Box::pin(clock.sleep_until(wakeup));
+            let mut sleep = machine.sleep_until(wakeup);
             assert!(futures::poll!(&mut sleep).is_pending());
-            assert_eq!(clock.alarm.shared.lock().sleepers.len(), 1);
+            assert_eq!(machine.shared.lock().sleepers.len(), 1);
         }
-        assert!(clock.alarm.shared.lock().sleepers.is_empty());
+        assert!(machine.shared.lock().sleepers.is_empty());
     }
 }

@@ -42,6 +42,7 @@ impl Hub {
         let mut count = self.count.subscribe();
         let last = deadline.saturating_add(LEAVING_TAKES);
         tokio::select! {
+            biased; // Who has left has left, however late somebody looks.
             _ = count.wait_for(|count| *count == 0) => {}
             () = self.shared().clock.sleep_until(Wakeup { wall: None, mono: Some(last) }) => {}
         }

@@ -12,6 +12,8 @@ use crate::elasticjob::path::Gate;
 use crate::registry::{Session, latch};
 use crate::tree::{Path, Transaction};
 
+use super::clock::Clock;
+
 /// A latch that was joined and is not left.
 pub(super) struct HeldLatch {
     /// What to commit before it is left.
@@ -23,6 +25,7 @@ pub(super) struct HeldLatch {
 impl HeldLatch {
     /// Joins the latch; the future tells that it is held, or why it could not be.
     pub(super) fn join(
+        clock: &Clock,
         session: Arc<dyn Session>,
         latch: Path,
         gate: Gate,
@@ -31,7 +34,7 @@ impl HeldLatch {
         let (leave, leaving) = oneshot::channel::<Vec<Transaction>>();
         let (hold, held) = oneshot::channel();
         let inner = Arc::clone(&session);
-        let left = latch::hold(session, latch, limit, move || async move {
+        let left = latch::hold(clock, session, latch, limit, move || async move {
             // Nobody listens if the participant has ended.
             let _ = hold.send(());
             for transaction in leaving.await.unwrap_or_default() {

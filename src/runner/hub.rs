@@ -308,11 +308,8 @@ impl Hub {
             hub.remove(&execution_prefix);
             hub.shared.memory.has_left(&execution_prefix).await;
         };
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the participant's task; it ends with the stream or the drain"
-        )]
-        tokio::spawn(task.instrument(span));
+        // It ends with the stream or the drain.
+        self.shared.clock.spawn(task.instrument(span));
         (attachment_id, outlet)
     }
 
@@ -424,6 +421,7 @@ impl Hub {
         handle.commands.send(command(reply)).await.map_err(|_| CallError::Ended)?;
         let deadline = self.shared.clock.now().mono.saturating_add(ANSWER_WAIT);
         let answer = tokio::select! {
+            biased; // An answer counts, however late somebody looks.
             answer = answer => answer.map_err(|_| CallError::Ended)?,
             () = self.shared.clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }) => {
                 return Err(CallError::NotYet);

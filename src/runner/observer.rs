@@ -30,8 +30,9 @@ pub fn observe(shared: Shared, job: &JobName) -> Observation {
     let (latest, observation) = watch::channel(None);
     let paths = JobPaths::new(&shared.namespace, job);
     let span = tracing::info_span!("observer", job.name = %job);
-    #[expect(clippy::disallowed_methods, reason = "the observer's task; it ends when nobody looks any more")]
-    tokio::spawn(follow(shared, paths, latest).instrument(span));
+    let clock = shared.clock.clone();
+    // It ends when nobody looks any more.
+    clock.spawn(follow(shared, paths, latest).instrument(span));
     observation
 }
 

@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
-
 use crate::coordination::operations::{TriggerRefusal, TriggerView, plan_trigger};
 use crate::elasticjob::path::{Folder, JobPaths};
 use crate::job::{InstanceId, JobName};
@@ -94,7 +92,7 @@ pub async fn trigger(shared: &Shared, job: &JobName) -> Result<Triggered, Trigge
                     }
                     // Somebody has put nodes below a trigger; that is not for us to clear away.
                     clear &= !matches!(last, Error::NotEmpty(_));
-                    sleep(PAUSE.saturating_mul(1 << attempt)).await;
+                    shared.clock.sleep(PAUSE.saturating_mul(1 << attempt)).await;
                     attempt += 1;
                     continue;
                 }

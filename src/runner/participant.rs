@@ -428,16 +428,22 @@ impl Runner {
             }
             Effect::Elect(transaction) => {
                 let Some((session, _)) = &self.session else { return };
-                self.in_flight.push(latched::elect(session, &self.identity.paths, transaction));
+                self.in_flight.push(latched::elect(&self.clock, session, &self.identity.paths, transaction));
             }
             Effect::TakeOver { transaction, items } => {
                 let Some((session, _)) = &self.session else { return };
-                self.in_flight.push(latched::take_over(session, &self.identity.paths, transaction, &items));
+                self.in_flight.push(latched::take_over(
+                    &self.clock,
+                    session,
+                    &self.identity.paths,
+                    transaction,
+                    &items,
+                ));
             }
             Effect::HoldLatch { gate, limit } => {
                 let Some((session, _)) = &self.session else { return };
                 let latch = self.identity.paths.guarantee_latch(gate);
-                let (held, news) = HeldLatch::join(Arc::clone(session), latch, gate, limit);
+                let (held, news) = HeldLatch::join(&self.clock, Arc::clone(session), latch, gate, limit);
                 self.latches.insert(gate, held);
                 self.in_flight.push(news);
             }

@@ -74,6 +74,7 @@ pub async fn keep(
                 // The server may still have it: then others wait less for what it held.
                 let farewell = Wakeup { wall: None, mono: Some(clock.now().mono.saturating_add(FAREWELL)) };
                 tokio::select! {
+                    biased; // The session is told to end before anybody looks at the time.
                     () = session.close() => {}
                     () = clock.sleep_until(farewell) => {}
                 }

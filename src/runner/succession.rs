@@ -59,6 +59,7 @@ impl Hub {
             None
         };
         tokio::select! {
+            biased; // A stream that was given is not thrown away, however late somebody looks.
             outlet = over => Ok(outlet.map(|outlet| (self.rename(&id, attach), outlet))),
             () = self.shared().clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }) => {
                 Err(AttachError::PredecessorStays(attach.job.clone()))
@@ -87,6 +88,7 @@ impl Hub {
         }
         let deadline = self.shared().clock.now().mono.saturating_add(PREDECESSOR_LEAVES);
         tokio::select! {
+            biased;
             _ = handle.over.wait_for(|over| *over) => Ok(()),
             () = self.shared().clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) }) => {
                 Err(AttachError::PredecessorStays(attach.job.clone()))

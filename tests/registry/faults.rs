@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sidekeeper::registry::latch::hold;
 use sidekeeper::registry::zookeeper::{Settings, ZooKeeper};
 use sidekeeper::registry::{Error, Registry, Session, SessionState};
 use sidekeeper::tree::{NodeKind, Operation, WatchEvent};
 use tokio::time::timeout;
 
-use crate::ground::{PATIENCE, View, commit, exists, next, next_snapshot, path, reaches, settings};
+use crate::ground::{PATIENCE, View, commit, exists, hold, next, next_snapshot, path, reaches, settings};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::zookeeper::Server;
 

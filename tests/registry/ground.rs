@@ -2,12 +2,16 @@
 //! words for what tests do again and again.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use sidekeeper::registry::embedded::Embedded;
+use sidekeeper::registry::latch::{self, LatchError};
 use sidekeeper::registry::zookeeper::{Settings, ZooKeeper};
 use sidekeeper::registry::{Registry, Session, SessionState, Watch};
+use sidekeeper::runner::clock::Clock;
 use sidekeeper::tree::{NodeChange, Operation, OperationResult, Path, Stat, WatchEvent};
 use tokio::time::timeout;
 
@@ -16,6 +20,21 @@ use crate::support::zookeeper::Server;
 
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Takes a latch as the runner does.
+pub(crate) fn hold<T, F, W>(
+    session: Arc<dyn Session>,
+    latch: Path,
+    limit: Duration,
+    work: F,
+) -> BoxFuture<'static, Result<T, LatchError>>
+where
+    T: Send + 'static,
+    F: FnOnce() -> W + Send + 'static,
+    W: Future<Output = T> + Send + 'static,
+{
+    latch::hold(&Clock::start(), session, latch, limit, work)
+}
 
 #[allow(clippy::large_enum_variant, reason = "there are a few dozen of them")]
 pub(crate) enum Ground {

@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all};
 use sidekeeper::registry::counted::{Counted, Counts};
 use sidekeeper::registry::embedded::Embedded;
-use sidekeeper::registry::latch::{LatchError, hold, hold_as};
+use sidekeeper::registry::latch::{Host, LatchError};
 use sidekeeper::registry::{Error, Registry, Session, SessionState};
+use sidekeeper::runner::clock::Clock;
 use sidekeeper::tree::{NodeKind, Operation, WatchEvent};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::conformance::on_both;
-use crate::ground::{Ground, PATIENCE, commit, next, path, reaches};
+use crate::ground::{Ground, PATIENCE, commit, hold, next, path, reaches};
 
 on_both! {
     one_after_the_other_holds_the_latch,
@@ -63,12 +64,30 @@ async fn one_after_the_other_holds_the_latch(ground: Ground) {
     assert!(left.is_none_or(|names| names.is_empty()));
 }
 
+/// A contender whose name is known.
+#[derive(Clone)]
+struct Named(Clock, Uuid);
+
+impl Host for Named {
+    fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
+        Host::sleep(&self.0, pause)
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        Host::spawn(&self.0, task);
+    }
+
+    fn contender(&self) -> Uuid {
+        self.1
+    }
+}
+
 async fn a_node_of_the_latch_looks_as_curator_makes_it(ground: Ground) {
     let session = ground.session().await;
     let (other, id) = (Arc::clone(&session), Uuid::new_v4());
-    let names = hold_as(id, Arc::clone(&session), path("/latch"), LIMIT, move || async move {
-        other.children(&path("/latch")).await.unwrap().unwrap()
-    });
+    let host = Named(Clock::start(), id);
+    let look = move || async move { other.children(&path("/latch")).await.unwrap().unwrap() };
+    let names = sidekeeper::registry::latch::hold(&host, Arc::clone(&session), path("/latch"), LIMIT, look);
     assert_eq!(names.await, Ok(vec![format!("_c_{id}-latch-0000000000")]));
 }
 

@@ -7,17 +7,19 @@
 //! Decides only what of a file is believed: one that is damaged, of another version, of another registry or open to
 //! everybody is reported and ignored.
 
+mod folder;
+
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::{BoxFuture, Either, select};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use tracing::warn;
 
 use crate::coordination::fleet::{LABELS_MAX, Profile, WEIGHT_MAX};
@@ -26,20 +28,13 @@ use crate::job::{InstanceId, InstanceName, JobName};
 use crate::registry::SessionKey;
 use crate::tree::SessionId;
 
-/// The file's name in its folder.
-const FILE: &str = "session.json";
-/// Where the file is written before it takes the place of the last one.
-const NEW_FILE: &str = "session.json.new";
-/// Who has the folder locks this.
-const LOCK_FILE: &str = "lock";
+use self::folder::Folder;
+use super::clock::Clock;
+
 /// The form of the file. Another one is another version's.
 const VERSION: u32 = 1;
-/// The largest file that is read, in bytes: far more than ten thousand attachments take.
-const BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// How long a disk may take before an instance goes on without it.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
-/// Permissions of anybody but the owner and the group.
-const OTHERS: u32 = 0o007;
 
 /// Why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +50,19 @@ pub enum MemoryError {
     /// Another process has it.
     #[error("{0} is used by another sidecar; give each its own")]
     Taken(PathBuf),
+}
+
+/// Keeps one text from one process to the next.
+pub trait Shelf: Send + Sync + 'static {
+    /// What is there. The error says why it is not believed.
+    fn read(&self) -> Result<Option<String>, String>;
+
+    /// Puts this in the place of what is there; `None`: nothing is to be there. Comes back when it will be found after a
+    /// crash. If it fails, the old text is gone, or the error says that it is not.
+    fn put(&self, text: Option<String>) -> BoxFuture<'static, io::Result<()>>;
+
+    /// Where it is, in words.
+    fn describe(&self) -> String;
 }
 
 /// Where the session is: a file about another place is of no use.
@@ -124,13 +132,12 @@ pub struct Memory {
 }
 
 struct Inner {
-    folder: PathBuf,
+    shelf: Arc<dyn Shelf>,
+    clock: Clock,
     place: Place,
     facts: Mutex<Facts>,
     /// Which state of the facts the file has; held while it is written.
     written: Arc<tokio::sync::Mutex<u64>>,
-    /// Locked for as long as it is open.
-    _lock: File,
 }
 
 #[derive(Default)]
@@ -154,26 +161,27 @@ impl Memory {
 
     /// Keeps the file in this folder, which is made if it is missing and belongs to this process from now on. Gives what
     /// the former process has left there. Fails if the folder cannot be used; a file that cannot is only reported.
-    pub fn open(folder: &Path, place: Place) -> Result<(Self, Option<FormerLife>), MemoryError> {
-        let failed = |source| MemoryError::Folder { folder: folder.to_owned(), source };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-        let lock = private().create(true).write(true).open(folder.join(LOCK_FILE)).map_err(failed)?;
-        lock.try_lock().map_err(|error| match error {
-            fs::TryLockError::WouldBlock => MemoryError::Taken(folder.to_owned()),
-            fs::TryLockError::Error(source) => failed(source),
-        })?;
-        let former = match read(&folder.join(FILE), &place) {
-            Ok(former) => former,
-            Err(why) => {
-                warn!(file = %folder.join(FILE).display(), why, "what the former process left is ignored");
-                None
-            }
-        };
+    pub fn open(
+        folder: &Path,
+        place: Place,
+        clock: &Clock,
+    ) -> Result<(Self, Option<FormerLife>), MemoryError> {
+        Ok(Self::on(Arc::new(Folder::open(folder)?), place, clock))
+    }
+
+    /// Keeps the text on this shelf, which belongs to this process from now on. Gives what the former process has left
+    /// there.
+    pub fn on(shelf: Arc<dyn Shelf>, place: Place, clock: &Clock) -> (Self, Option<FormerLife>) {
+        let left = shelf.read().and_then(|text| text.map(|text| read(&text, &place)).transpose());
+        let former = left.unwrap_or_else(|why| {
+            warn!(file = shelf.describe(), why, "what the former process left is ignored");
+            None
+        });
         // What it was stays true until something else is known.
         let session = former.as_ref().map(|former| former.key.clone());
         let facts = Mutex::new(Facts { session, ..Facts::default() });
-        let inner = Inner { folder: folder.to_owned(), place, facts, written: Arc::default(), _lock: lock };
-        Ok((Self { inner: Some(Arc::new(inner)) }, former))
+        let inner = Inner { shelf, clock: clock.clone(), place, facts, written: Arc::default() };
+        (Self { inner: Some(Arc::new(inner)) }, former)
     }
 
     /// Whether anything is kept.
@@ -212,8 +220,11 @@ impl Memory {
             facts.revision += 1;
             facts.revision
         };
-        if tokio::time::timeout(WRITE_LIMIT, write(Arc::clone(inner), revision)).await.is_err() {
-            warn!(folder = %inner.folder.display(), "the disk does not answer; what is done now may not be known later");
+        let limit = std::pin::pin!(inner.clock.sleep(WRITE_LIMIT));
+        let written = std::pin::pin!(write(Arc::clone(inner), revision));
+        if let Either::Right(_) = select(written, limit).await {
+            let file = inner.shelf.describe();
+            warn!(file, "the disk does not answer; what is done now may not be known later");
         }
     }
 }
@@ -228,24 +239,18 @@ async fn write(inner: Arc<Inner>, revision: u64) {
         let facts = inner.facts();
         (facts.revision, text(&inner.place, &facts))
     };
+    let (done, is_done) = oneshot::channel::<()>();
     // It goes on when nobody waits for it any more, and the next one comes after it.
-    let storing = tokio::task::spawn_blocking(move || {
-        let folder = &inner.folder;
-        let stored = match text {
-            Some(text) => replace(folder, &text).or_else(|error| {
-                warn!(folder = %folder.display(), %error, "the session cannot be written down");
-                remove(folder)
-            }),
-            None => remove(folder),
-        };
-        match stored {
+    inner.clock.clone().spawn(async move {
+        match inner.shelf.put(text).await {
             Ok(()) => *written = now,
-            Err(error) => warn!(folder = %folder.display(), %error, "the file cannot be removed"),
+            Err(error) => warn!(file = inner.shelf.describe(), %error, "the file cannot be removed"),
         }
+        drop(written);
+        drop(done);
     });
-    if let Err(error) = storing.await {
-        warn!(%error, "the file was not written");
-    }
+    // It ends when the other end is dropped.
+    let _ = is_done.await;
 }
 
 fn text(place: &Place, facts: &Facts) -> Option<String> {
@@ -271,57 +276,15 @@ fn text(place: &Place, facts: &Facts) -> Option<String> {
     serde_json::to_string(&written).ok()
 }
 
-/// Options to write a file for nobody else's eyes.
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.mode(0o600);
-    options
-}
-
-/// Puts the new file in the place of the old one: whoever looks, after a crash as well, sees one of them whole.
-fn replace(folder: &Path, text: &str) -> io::Result<()> {
-    let new = folder.join(NEW_FILE);
-    // One that a crash has left may have other permissions.
-    if let Err(error) = fs::remove_file(&new)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        return Err(error);
-    }
-    let mut file = private().create_new(true).write(true).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, folder.join(FILE))?;
-    File::open(folder)?.sync_all()
-}
-
-fn remove(folder: &Path) -> io::Result<()> {
-    match fs::remove_file(folder.join(FILE)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => File::open(folder)?.sync_all(),
-    }
-}
-
-/// What a file says; `None`: there is none. The error says why it is not believed.
-fn read(path: &Path, place: &Place) -> Result<Option<FormerLife>, String> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.to_string()),
-    };
-    let metadata = file.metadata().map_err(|error| error.to_string())?;
-    let mode = metadata.permissions().mode();
-    if !metadata.is_file() || mode & OTHERS != 0 {
-        return Err(format!("it is no file of ours alone: its mode is {:o}", mode & 0o7777));
-    }
-    let mut text = String::new();
-    file.take(BYTES_MAX).read_to_string(&mut text).map_err(|error| error.to_string())?;
+/// What a text says. The error says why it is not believed.
+fn read(text: &str, place: &Place) -> Result<FormerLife, String> {
     // Where the version is another one, the rest is too.
-    let version = serde_json::from_str::<serde_json::Value>(&text).map_err(|error| error.to_string())?;
+    let version = serde_json::from_str::<serde_json::Value>(text).map_err(|error| error.to_string())?;
     let version = version.get("version").and_then(serde_json::Value::as_u64);
     if version != Some(u64::from(VERSION)) {
         return Err(format!("its version is {version:?}, and this program's is {VERSION}"));
     }
-    let written: Written = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let written: Written = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if written.place != *place {
         return Err(format!("it is about {:?}, and this sidecar is configured for {place:?}", written.place));
     }
@@ -329,7 +292,7 @@ fn read(path: &Path, place: &Place) -> Result<Option<FormerLife>, String> {
         written.members.into_iter().map(|member| read_member(member, place)).collect();
     let timeout = Duration::from_millis(written.timeout_ms);
     let key = SessionKey { id: SessionId(written.session), password: written.password, timeout };
-    Ok(Some(FormerLife { key, members: members? }))
+    Ok(FormerLife { key, members: members? })
 }
 
 fn read_member(written: WrittenMember, place: &Place) -> Result<Member, String> {

@@ -1,6 +1,18 @@
 //! The file: whole or not there, and believed only if it is ours.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::folder::{FILE, LOCK_FILE, NEW_FILE};
 use super::*;
+
+fn open(folder: &Path) -> Result<(Memory, Option<FormerLife>), MemoryError> {
+    Memory::open(folder, place(), &Clock::start())
+}
+
+fn read(file: &Path, place: &Place) -> Result<Option<FormerLife>, String> {
+    folder::read(file)?.map(|text| super::read(&text, place)).transpose()
+}
 
 fn place() -> Place {
     let (registry, namespace) = ("zookeeper h1:2181".to_owned(), "/ns".to_owned());
@@ -24,13 +36,13 @@ fn member(unique: &str) -> Member {
 
 /// What a process finds that comes after the one that had the folder.
 fn found(folder: &Path) -> Option<FormerLife> {
-    Memory::open(folder, place()).unwrap().1
+    open(folder).unwrap().1
 }
 
 /// A folder with the file of a process that was killed.
 async fn left_behind() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let (memory, former) = Memory::open(folder.path(), place()).unwrap();
+    let (memory, former) = open(folder.path()).unwrap();
     assert_eq!(former, None);
     memory.session(Some(key())).await;
     memory.joins("a", member("a-1")).await;
@@ -44,7 +56,7 @@ async fn what_is_written_is_what_the_next_process_finds() {
     let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(FILE), mode(LOCK_FILE)), (0o600, 0o600));
     // Until it knows more, it keeps what it found.
-    let (memory, _) = Memory::open(folder.path(), place()).unwrap();
+    let (memory, _) = open(folder.path()).unwrap();
     memory.joins("b", member("b-1")).await;
     drop(memory);
     assert_eq!(found(folder.path()).unwrap().key, key());
@@ -53,7 +65,7 @@ async fn what_is_written_is_what_the_next_process_finds() {
 #[tokio::test]
 async fn who_has_left_is_struck_out_and_without_a_session_there_is_no_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (memory, _) = Memory::open(&folder.path().join("made/by/us"), place()).unwrap();
+    let (memory, _) = open(&folder.path().join("made/by/us")).unwrap();
     let folder = folder.path().join("made/by/us");
     memory.joins("a", member("a-1")).await;
     assert!(!folder.join(FILE).exists());
@@ -73,7 +85,7 @@ async fn a_write_that_was_cut_short_changes_nothing() {
     fs::write(folder.path().join(NEW_FILE), "{\"version\":1,\"pla").unwrap();
     assert_eq!(found(folder.path()), before);
     // Nor does it stand in the way.
-    let (memory, _) = Memory::open(folder.path(), place()).unwrap();
+    let (memory, _) = open(folder.path()).unwrap();
     memory.session(Some(key())).await;
     drop(memory);
     assert_eq!(found(folder.path()).unwrap().members, []);
@@ -82,7 +94,7 @@ async fn a_write_that_was_cut_short_changes_nothing() {
 #[tokio::test]
 async fn what_comes_at_once_is_written_together_and_nobody_is_told_too_early() {
     let folder = left_behind().await;
-    let (memory, _) = Memory::open(folder.path(), place()).unwrap();
+    let (memory, _) = open(folder.path()).unwrap();
     let join = |number: usize| {
         let (memory, file) = (memory.clone(), folder.path().join(FILE));
         async move {
@@ -97,13 +109,13 @@ async fn what_comes_at_once_is_written_together_and_nobody_is_told_too_early() {
 #[tokio::test]
 async fn a_folder_is_one_sidecars() {
     let folder = left_behind().await;
-    let (memory, _) = Memory::open(folder.path(), place()).unwrap();
-    let taken = Memory::open(folder.path(), place()).map(|_| ()).unwrap_err();
+    let (memory, _) = open(folder.path()).unwrap();
+    let taken = open(folder.path()).map(|_| ()).unwrap_err();
     assert!(taken.to_string().contains("another sidecar"), "{taken}");
     drop(memory);
     assert!(found(folder.path()).is_some());
     let file = folder.path().join(FILE);
-    assert!(matches!(Memory::open(&file, place()), Err(MemoryError::Folder { .. })));
+    assert!(matches!(open(&file), Err(MemoryError::Folder { .. })));
 }
 
 #[tokio::test]
@@ -139,7 +151,7 @@ async fn a_file_that_is_not_ours_is_ignored_with_the_reason() {
 #[tokio::test]
 async fn a_file_that_cannot_be_written_is_removed() {
     let folder = left_behind().await;
-    let (memory, _) = Memory::open(folder.path(), place()).unwrap();
+    let (memory, _) = open(folder.path()).unwrap();
     // Nothing can be created in the place of the new file.
     fs::create_dir(folder.path().join(NEW_FILE)).unwrap();
     memory.joins("b", member("b-1")).await;

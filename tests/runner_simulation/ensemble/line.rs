@@ -1,0 +1,224 @@
+//! The way between a session and its servers: one line up and one line down, in order.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use sidekeeper::registry::{CommitError, Error, Session, SessionState};
+use sidekeeper::tree::SessionId;
+use tokio::sync::oneshot;
+
+use super::{Down, Ensemble, Inner, Member, REQUEST_TIMEOUT, Up, Weather};
+
+/// A request whose answer is waited for.
+pub(super) trait Ask: Send {
+    /// It arrives.
+    fn run(&mut self, server: &dyn Session);
+    /// Its answer arrives.
+    fn answer(self: Box<Self>);
+    /// Nobody waits for it any more.
+    fn fail(&mut self, error: Error);
+}
+
+/// What a request results in.
+pub(super) trait Failing: Send + 'static {
+    fn failed(error: Error) -> Self;
+}
+
+impl<T: Send + 'static> Failing for Result<T, Error> {
+    fn failed(error: Error) -> Self {
+        Err(error)
+    }
+}
+
+impl<T: Send + 'static> Failing for Result<T, CommitError> {
+    fn failed(error: Error) -> Self {
+        Err(error.into())
+    }
+}
+
+pub(super) struct Call<T, F> {
+    work: Option<F>,
+    result: Option<T>,
+    reply: Option<oneshot::Sender<T>>,
+}
+
+impl<T: Failing, F: FnOnce(&dyn Session) -> T + Send> Ask for Call<T, F> {
+    fn run(&mut self, server: &dyn Session) {
+        self.result = self.work.take().map(|work| work(server));
+    }
+
+    fn answer(self: Box<Self>) {
+        if let (Some(result), Some(reply)) = (self.result, self.reply) {
+            // A caller that has gone away does not need it.
+            let _ = reply.send(result);
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        if let Some(reply) = self.reply.take() {
+            let _ = reply.send(T::failed(error));
+        }
+    }
+}
+
+pub(super) fn unknown(why: &str) -> Error {
+    Error::OutcomeUnknown(why.to_owned())
+}
+
+impl Inner {
+    pub(super) fn is_blocked(&self, member: &Member) -> bool {
+        self.cut_off.contains(&member.process)
+    }
+}
+
+impl Ensemble {
+    /// Sends a request, and gives where its answer comes.
+    pub(super) fn send<T: Failing>(
+        &self,
+        id: SessionId,
+        work: impl FnOnce(&dyn Session) -> T + Send + 'static,
+    ) -> futures::future::BoxFuture<'static, T> {
+        let mut inner = self.lock();
+        let weather = inner.weather;
+        inner.last += 1;
+        let number = inner.last;
+        let Some(member) = inner.sessions.get_mut(&id) else {
+            return Box::pin(futures::future::ready(T::failed(Error::SessionLost)));
+        };
+        let refusal = match member.state {
+            SessionState::Connected => None,
+            SessionState::Suspended => Some(Error::Suspended),
+            SessionState::Lost => Some(Error::SessionLost),
+        };
+        if let Some(refusal) = refusal {
+            return Box::pin(futures::future::ready(T::failed(refusal)));
+        }
+        let (reply, answer) = oneshot::channel();
+        member.asked.insert(number, Box::new(Call { work: Some(work), result: None, reply: Some(reply) }));
+        self.send_up(id, member, weather, Up::Request(number));
+        drop(inner);
+        let (late, broken) = (self.clone(), self.clone());
+        self.timeline.after(REQUEST_TIMEOUT, move |_| late.give_up(id, number));
+        if self.timeline.chance(|random| random.once_in(weather.breaks)) {
+            let when = self.timeline.chance(|random| random.micros(0, 4 * weather.hop_max));
+            self.timeline.after(when, move |_| broken.break_connection(id, "connection broken"));
+        }
+        Box::pin(answer.map(|answer| answer.unwrap_or_else(|_| T::failed(unknown("the client has ended")))))
+    }
+
+    /// A request has taken too long.
+    fn give_up(&self, id: SessionId, number: u64) {
+        // It may take effect all the same.
+        let mut inner = self.lock();
+        let member = inner.sessions.get_mut(&id);
+        if let Some(asked) = member.and_then(|member| member.asked.get_mut(&number)) {
+            asked.fail(unknown("no answer in time"));
+        }
+    }
+
+    pub(super) fn send_up(&self, id: SessionId, member: &mut Member, weather: Weather, up: Up) {
+        let arrival = self.timeline.now() + self.hop(weather);
+        let arrival = member.up.back().map_or(arrival, |(last, _)| arrival.max(*last));
+        member.up.push_back((arrival, up));
+        let ensemble = self.clone();
+        self.timeline.at(arrival, move |_| ensemble.serve_up(id));
+    }
+
+    /// What has come up to the servers takes effect.
+    pub(super) fn serve_up(&self, id: SessionId) {
+        loop {
+            let mut guard = self.lock();
+            let inner = &mut *guard;
+            let weather = inner.weather;
+            let Some(member) = inner.sessions.get_mut(&id) else { return };
+            let due = member.up.front().is_some_and(|(arrival, _)| *arrival <= self.timeline.now());
+            if !due || member.over || inner.cut_off.contains(&member.process) {
+                return;
+            }
+            let Some((_, up)) = member.up.pop_front() else { return };
+            match up {
+                Up::Request(number) => {
+                    if let Some(asked) = member.asked.get_mut(&number) {
+                        asked.run(&*member.session);
+                    }
+                }
+                Up::Watch(number) => {
+                    if let Some(watched) = member.watches.get_mut(&number) {
+                        Self::watch_anew(&*member.session, watched);
+                    }
+                }
+            }
+            // The changes first.
+            self.pump(inner, weather);
+            if let (Up::Request(number), Some(member)) = (up, inner.sessions.get_mut(&id)) {
+                let arrival = self.line_up(member, self.hop(weather), Down::Answer(number));
+                let ensemble = self.clone();
+                self.timeline.at(arrival, move |_| ensemble.serve_down(id));
+            }
+        }
+    }
+
+    /// Puts what the servers send into the line; tells when it arrives.
+    fn line_up(&self, member: &mut Member, hop: Duration, down: Down) -> Duration {
+        let arrival = self.timeline.now() + hop;
+        let arrival = member.down.back().map_or(arrival, |(last, _)| arrival.max(*last));
+        member.down.push_back((arrival, down));
+        arrival
+    }
+
+    /// Sends what has changed to whoever watches.
+    pub(super) fn pump(&self, inner: &mut Inner, weather: Weather) {
+        for (id, member) in &mut inner.sessions {
+            let mut news = Vec::new();
+            for (number, watched) in &mut member.watches {
+                while let Some(Ok(event)) = watched.server.as_mut().map(sidekeeper::registry::Watch::try_recv)
+                {
+                    news.push(Down::News(*number, event));
+                }
+            }
+            for news in news {
+                let late = self.timeline.chance(|random| random.once_in(weather.late_news));
+                let hop = if late {
+                    self.timeline.fault("late news");
+                    self.timeline.chance(|random| random.millis(1, 1_000))
+                } else {
+                    self.hop(weather)
+                };
+                let arrival = self.line_up(member, hop, news);
+                let (ensemble, id) = (self.clone(), *id);
+                self.timeline.at(arrival, move |_| ensemble.serve_down(id));
+            }
+        }
+    }
+
+    /// What has come down to the client reaches it.
+    pub(super) fn serve_down(&self, id: SessionId) {
+        loop {
+            let mut guard = self.lock();
+            let inner = &mut *guard;
+            let Some(member) = inner.sessions.get_mut(&id) else { return };
+            let due = member.down.front().is_some_and(|(arrival, _)| *arrival <= self.timeline.now());
+            if !due || inner.cut_off.contains(&member.process) {
+                return;
+            }
+            match member.down.pop_front() {
+                Some((_, Down::Answer(number))) => {
+                    let asked = member.asked.remove(&number);
+                    drop(guard);
+                    if let Some(asked) = asked {
+                        asked.answer();
+                    }
+                }
+                Some((_, Down::News(number, event))) => {
+                    if let Some(watched) = member.watches.get(&number) {
+                        match event {
+                            sidekeeper::tree::WatchEvent::Snapshot(nodes) => watched.client.snapshot(nodes),
+                            sidekeeper::tree::WatchEvent::Changes(changes) => watched.client.changes(changes),
+                        }
+                    }
+                }
+                None => return,
+            }
+        }
+    }
+}

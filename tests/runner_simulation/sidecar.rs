@@ -1,0 +1,246 @@
+//! A sidecar as a process: the real hub, session keeper and services, assembled as `src/sidecar.rs` does, without sockets.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use jiff::SignedDuration;
+use sidekeeper::api::job::Jobs;
+use sidekeeper::api::participant::Participants;
+use sidekeeper::proto;
+use sidekeeper::proto::job_service_server::JobService;
+use sidekeeper::runner::clock::Clock;
+use sidekeeper::runner::heirs::Former;
+use sidekeeper::runner::hub::{Hub, Shared};
+use sidekeeper::runner::lease::Lease;
+use sidekeeper::runner::session;
+use sidekeeper::tree::Path;
+use tokio::sync::watch;
+use tonic::Request;
+
+use crate::ensemble::ClientRegistry;
+use crate::executor::Process;
+use crate::machine::Virtual;
+use crate::notes::Notes;
+use crate::world::World;
+
+pub const NAMESPACE: &str = "/ns";
+/// What an application may leave unread before it is detached.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// A place for a sidecar, and what lives there now.
+pub struct Place {
+    pub ip: Ipv4Addr,
+    /// What one process leaves for the next; `None`: nothing.
+    pub notes: Option<Notes>,
+    pub life: Option<Life>,
+    pub paused: bool,
+    pub cut_off: bool,
+}
+
+/// A process.
+pub struct Life {
+    pub process: Process,
+    pub participants: Participants,
+    pub jobs: Jobs,
+    pub hub: Hub,
+    pub machine: Arc<Virtual>,
+    pub alive: Arc<AtomicBool>,
+    pub draining: bool,
+    drained: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
+}
+
+impl World {
+    /// Starts a sidecar where there is none.
+    pub fn start_sidecar(&mut self, index: usize) {
+        if self.places[index].life.is_some() {
+            return;
+        }
+        self.last_process += 1;
+        let process = Process(self.last_process);
+        self.timeline.log(format!("sidecar {index} starts as process {}", process.0));
+        let (drift, ahead) = if self.clocks_are_wrong {
+            self.timeline
+                .chance(|random| (random.below(20_000) as i64 - 10_000, random.below(400) as i64 - 200))
+        } else {
+            (0, 0)
+        };
+        let ahead = SignedDuration::from_millis(ahead);
+        let spawner = &self.executor.spawner;
+        let machine = Arc::new(Virtual::new(&self.timeline, spawner, process, drift, ahead));
+        let clock = Clock::of(Arc::<Virtual>::clone(&machine));
+        let alive = Arc::new(AtomicBool::new(true));
+        let registry = ClientRegistry { ensemble: self.ensemble.clone(), process, alive: Arc::clone(&alive) };
+        let namespace = Path::parse(NAMESPACE).unwrap();
+        let place = &self.places[index];
+        let (memory, former) = Notes::open(place.notes.as_ref(), &clock, place.ip);
+        let heirs = former.as_ref().map(|life| Former::new(life, namespace.clone()));
+        let (current_sender, current) = watch::channel(None);
+        let (stop, stopped) = watch::channel(false);
+        let (drained, draining) = watch::channel(false);
+        let (lease, keeper) = Lease::new();
+        let shared = Shared {
+            namespace,
+            server_ip: place.ip,
+            clock: clock.clone(),
+            current,
+            lease,
+            slow_application_timeout: SLOW,
+            memory: memory.clone(),
+        };
+        let hub = Hub::new(shared);
+        if let Some(life) = former {
+            hub.inherit(life);
+        }
+        let left = (memory, heirs);
+        let keeping =
+            session::keep(Arc::new(registry), clock.clone(), current_sender, (keeper, None), left, stopped);
+        let timeline = self.timeline.clone();
+        clock.spawn(async move {
+            keeping.await;
+            timeline.after(Duration::ZERO, move |world| world.sidecar_is_over(index, process));
+        });
+        let participants = Participants::new(hub.clone(), BTreeMap::new());
+        let jobs = Jobs::new(hub.clone(), draining);
+        let life = Life { process, participants, jobs, hub, machine, alive, draining: false, drained, stop };
+        self.places[index].life = Some(life);
+    }
+
+    /// A sidecar is killed: its tasks end wherever they are.
+    pub fn crash_sidecar(&mut self, index: usize) {
+        let Some(life) = self.places[index].life.take() else { return };
+        self.timeline.fault("sidecar crash");
+        self.timeline.log(format!("sidecar {index} is killed"));
+        life.alive.store(false, Ordering::Relaxed);
+        self.executor.kill(life.process);
+        self.ensemble.bury(life.process);
+        let process = life.process;
+        // Whose destructors are run now say nothing to anybody.
+        drop(life);
+        self.executor.kill(process);
+        self.places[index].paused = false;
+        self.places[index].cut_off = false;
+        self.ensemble.set_paused(process, false);
+        self.sever(process);
+    }
+
+    /// Stops a sidecar as a signal does: it drains, and ends its session.
+    pub fn drain_sidecar(&mut self, index: usize, timeout: Duration) {
+        let Some(life) = self.places[index].life.as_mut().filter(|life| !life.draining) else { return };
+        self.timeline.log(format!("sidecar {index} drains"));
+        life.draining = true;
+        life.drained.send_replace(true);
+        let (hub, stop) = (life.hub.clone(), life.stop.clone());
+        let timeline = self.timeline.clone();
+        let deadline = hub.shared().clock.now().mono + timeout;
+        let process = life.process;
+        let draining: BoxFuture<'static, ()> = Box::pin(async move {
+            let drained = hub.drain(deadline, false).await;
+            let remaining = drained.remaining.len();
+            timeline.log(format!("sidecar {index} has drained; {remaining} remain"));
+            timeline.after(Duration::ZERO, move |world| world.sidecar_has_drained(index, process, remaining));
+            stop.send_replace(true);
+        });
+        self.executor.spawner.spawn(process, draining);
+    }
+
+    fn sidecar_has_drained(&mut self, index: usize, process: Process, remaining: usize) {
+        let Some(life) = self.places[index].life.as_ref().filter(|life| life.process == process) else {
+            return;
+        };
+        let shared = life.hub.shared();
+        // A session that could not be proven alive is given up, with all that is in it.
+        let proof = *shared.lease.proof.borrow();
+        let proven = proof.is_some_and(|proof| proof.until > shared.clock.now().mono);
+        if remaining == 0 && proven {
+            self.check_drained(process);
+        }
+    }
+
+    /// The session's task has ended: the process does.
+    fn sidecar_is_over(&mut self, index: usize, process: Process) {
+        let same = self.places[index].life.as_ref().is_some_and(|life| life.process == process);
+        if !same {
+            return;
+        }
+        self.timeline.log(format!("sidecar {index} is over"));
+        let Some(life) = self.places[index].life.take() else { return };
+        self.check_session_left(process);
+        life.alive.store(false, Ordering::Relaxed);
+        drop(life);
+        self.executor.kill(process);
+        self.ensemble.bury(process);
+        self.places[index].paused = false;
+        self.places[index].cut_off = false;
+        self.sever(process);
+    }
+
+    pub fn pause_sidecar(&mut self, index: usize, paused: bool) {
+        let Some(life) = &self.places[index].life else { return };
+        if paused {
+            self.timeline.fault("pause");
+            self.executor.pause(life.process);
+        } else {
+            self.executor.resume(life.process);
+        }
+        self.timeline.log(format!("sidecar {index} {}", if paused { "is paused" } else { "goes on" }));
+        self.ensemble.set_paused(life.process, paused);
+        self.places[index].paused = paused;
+    }
+
+    pub fn cut_off_sidecar(&mut self, index: usize, cut_off: bool) {
+        let Some(life) = &self.places[index].life else { return };
+        if cut_off {
+            self.timeline.fault("partition");
+        }
+        let what = if cut_off { "is cut off" } else { "is reachable again" };
+        self.timeline.log(format!("sidecar {index} {what}"));
+        self.ensemble.set_cut_off(life.process, cut_off);
+        self.places[index].cut_off = cut_off;
+    }
+
+    /// Somebody sets the time of day of a sidecar's machine.
+    pub fn set_clock(&mut self, index: usize) {
+        let Some(life) = &self.places[index].life else { return };
+        let ahead = self.timeline.chance(|random| random.below(400)) as i64 - 200;
+        self.timeline.fault("clock set");
+        self.timeline.log(format!("sidecar {index}: the clock is {ahead} ms ahead now"));
+        life.machine.set_ahead(SignedDuration::from_millis(ahead));
+    }
+
+    /// Breaks the connections of a sidecar.
+    pub fn break_connections(&mut self, index: usize) {
+        let Some(life) = &self.places[index].life else { return };
+        for session in self.ensemble.sessions_of(life.process) {
+            self.ensemble.break_connection(session, "connection broken");
+        }
+    }
+
+    /// An operator has a job fire now.
+    pub fn trigger(&mut self, index: usize, job: usize) {
+        let Some(life) = &self.places[index].life else { return };
+        let (jobs, timeline) = (life.jobs.clone(), self.timeline.clone());
+        self.triggered.insert(job, self.timeline.now());
+        let request = proto::TriggerJobRequest { job_name: self.jobs[job].name.clone() };
+        let asking = async move {
+            let answer = jobs.trigger_job(Request::new(request)).await;
+            let text = answer.map_or_else(|status| status.message().to_owned(), |_| "done".to_owned());
+            timeline.log(format!("trigger: {text}"));
+        };
+        self.executor.spawner.spawn(life.process, Box::pin(asking));
+    }
+
+    /// An operator tells what a job executes here to stop.
+    pub fn cancel_executions(&mut self, index: usize, job: usize) {
+        let Some(life) = &self.places[index].life else { return };
+        let jobs = life.jobs.clone();
+        let request =
+            proto::CancelExecutionsRequest { job_name: self.jobs[job].name.clone(), ..Default::default() };
+        let asking = async move { drop(jobs.cancel_executions(Request::new(request)).await) };
+        self.executor.spawner.spawn(life.process, Box::pin(asking));
+    }
+}

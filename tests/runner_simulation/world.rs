@@ -1,0 +1,242 @@
+//! The world: sidecars on a registry, applications beside them, and what is known of what everybody did.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sidekeeper::proto;
+use sidekeeper::registry::Session;
+
+use crate::application::App;
+use crate::ensemble::Ensemble;
+use crate::executor::Executor;
+use crate::notes::Notes;
+use crate::sidecar::Place;
+use crate::timeline::{Due, Timeline};
+use crate::transport::{Call, Stream};
+
+/// The timeout of sessions.
+pub const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
+/// How often the running nodes are compared with what applications do.
+const LOOK: Duration = Duration::from_millis(250);
+/// Lines of the log that are shown when something does not hold.
+const LINES_SHOWN: usize = 120;
+
+/// A job.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub name: String,
+    pub total: u32,
+    /// Seconds from one fire to the next.
+    pub period: i64,
+    pub failover: bool,
+    pub grace: Duration,
+    /// Whether items change hands when they are acknowledged.
+    pub drained: bool,
+}
+
+impl Job {
+    pub fn configuration(&self) -> proto::JobConfiguration {
+        let mut props = BTreeMap::new();
+        if !self.grace.is_zero() {
+            props.insert("sidekeeper.grace", format!("{}ms", self.grace.as_millis()));
+        }
+        if self.drained {
+            props.insert("sidekeeper.handoff", "drained".to_owned());
+        }
+        proto::JobConfiguration {
+            sharding_total_count: self.total,
+            cron: format!("0/{} * * * * ?", self.period),
+            failover: Some(self.failover),
+            props: props.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            ..Default::default()
+        }
+    }
+}
+
+/// An execution that was told to somebody.
+#[derive(Debug, Clone)]
+pub struct Start {
+    pub job: usize,
+    pub item: u32,
+    pub scheduled: Timestamp,
+    pub source: proto::ExecutionSource,
+    pub attempt: u32,
+    pub app: usize,
+    pub execution_id: String,
+    pub at: Duration,
+}
+
+pub struct World {
+    pub seed: u64,
+    pub timeline: Timeline,
+    pub executor: Executor,
+    pub ensemble: Ensemble,
+    /// Somebody who sees everything at once.
+    pub outside: Arc<dyn Session>,
+    pub jobs: Vec<Job>,
+    pub places: Vec<Place>,
+    pub apps: Vec<App>,
+    pub streams: BTreeMap<u64, Stream>,
+    pub calls: BTreeMap<u64, Call>,
+    pub last_number: u64,
+    pub last_process: u64,
+    /// Whether clocks differ.
+    pub clocks_are_wrong: bool,
+    /// Whether nothing is done to anybody that needs excuses.
+    pub exact: bool,
+    /// Since when nothing disturbs any more.
+    pub quiet_since: Option<Duration>,
+    /// How long executions take at most, in milliseconds.
+    pub duration_max: u64,
+    /// Whether applications report late, and twice.
+    pub sloppy: bool,
+    /// What is executed now: by whom, for each job and item.
+    pub executing: BTreeMap<(usize, u32), Vec<(usize, String)>>,
+    /// The newest token of each job and item.
+    pub tokens: BTreeMap<(usize, u32), i64>,
+    /// Who believes to own an item.
+    pub owners: BTreeMap<(usize, u32), BTreeSet<usize>>,
+    pub starts: Vec<Start>,
+    /// When an operator last had a job fire.
+    pub triggered: BTreeMap<usize, Duration>,
+    /// Results that were recorded: how often each.
+    pub recorded: BTreeMap<String, usize>,
+    /// Since when something is not as it should be, and what.
+    pub odd: BTreeMap<String, Duration>,
+}
+
+impl World {
+    pub fn new(seed: u64, jobs: Vec<Job>, sidecars: usize, keeps_notes: bool) -> Self {
+        let timeline = Timeline::new(seed);
+        let ensemble = Ensemble::new(&timeline, SESSION_TIMEOUT);
+        let outside = ensemble.outside();
+        let place = |number: usize| Place {
+            ip: Ipv4Addr::new(10, 0, 0, number as u8 + 1),
+            notes: keeps_notes.then(Notes::default),
+            life: None,
+            paused: false,
+            cut_off: false,
+        };
+        let mut world = Self {
+            seed,
+            executor: Executor::new(),
+            outside,
+            jobs,
+            places: (0..sidecars).map(place).collect(),
+            apps: Vec::new(),
+            streams: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            last_number: 0,
+            last_process: 0,
+            clocks_are_wrong: false,
+            exact: false,
+            quiet_since: None,
+            duration_max: 1_200,
+            sloppy: false,
+            executing: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            starts: Vec::new(),
+            triggered: BTreeMap::new(),
+            recorded: BTreeMap::new(),
+            odd: BTreeMap::new(),
+            timeline,
+            ensemble,
+        };
+        world.look_again();
+        world
+    }
+
+    fn look_again(&mut self) {
+        self.check_running_nodes();
+        self.timeline.after(LOOK, Self::look_again);
+    }
+
+    /// Lets so much time pass.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.timeline.now() + time;
+        loop {
+            self.run_tasks();
+            match self.timeline.next(end) {
+                Some(Due::Wake(waker)) => waker.wake(),
+                Some(Due::Act(act)) => act(self),
+                None => break,
+            }
+        }
+        self.run_tasks();
+    }
+
+    pub fn run_seconds(&mut self, seconds: u64) {
+        self.run_for(Duration::from_secs(seconds));
+    }
+
+    fn run_tasks(&mut self) {
+        if let Err(why) = self.executor.run(&self.timeline) {
+            self.violation("no panic, no endless loop", &why);
+        }
+    }
+
+    pub fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// One way between an application and its sidecar.
+    pub fn short_hop(timeline: &Timeline) -> Duration {
+        timeline.chance(|random| random.micros(50, 1_000))
+    }
+
+    /// A promise was broken.
+    pub fn violation(&self, promise: &str, what: &str) -> ! {
+        let lines = self.timeline.lines();
+        // A single seed tells everything.
+        let all = std::env::var_os("SIMULATION_SEED").is_some();
+        let shown = if all { 0 } else { lines.len().saturating_sub(LINES_SHOWN) };
+        panic!(
+            "seed {} at {:.4}: {promise}: {what}\n{}",
+            self.seed,
+            self.timeline.now().as_secs_f64(),
+            lines[shown..].join("\n")
+        );
+    }
+
+    /// Faults are over; from now on everything has to become good.
+    pub fn calm_down(&mut self) {
+        self.ensemble.set_weather(crate::ensemble::Weather { hop_max: 2_000, ..Default::default() });
+        self.executor.lags = 0;
+        for index in 0..self.places.len() {
+            self.pause_if(index, false);
+            self.cut_off_if(index, false);
+        }
+        self.quiet_since = Some(self.timeline.now());
+        self.timeline.log("quiet");
+    }
+
+    fn pause_if(&mut self, index: usize, paused: bool) {
+        if self.places[index].paused != paused {
+            self.pause_sidecar(index, paused);
+        }
+    }
+
+    fn cut_off_if(&mut self, index: usize, cut_off: bool) {
+        if self.places[index].cut_off != cut_off {
+            self.cut_off_sidecar(index, cut_off);
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // Whatever still holds a session is dropped while there is a registry.
+        for index in 0..self.places.len() {
+            if let Some(life) = self.places[index].life.take() {
+                life.alive.store(false, std::sync::atomic::Ordering::Relaxed);
+                self.executor.kill(life.process);
+            }
+        }
+        self.timeline.clear();
+    }
+}
