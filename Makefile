@@ -12,8 +12,8 @@ PYTHON := .tools/venv/bin/python
 BUF := .tools/node/node_modules/.bin/buf
 CARGO_DENY_VERSION := 0.20.2
 
-# Which tests `make test` runs: any of rust, client, e2e, interop, faults.
-PARTS ?= rust client e2e interop faults
+# Which tests `make test` runs: any of rust, model, mutants, client, e2e, interop, faults.
+PARTS ?= rust model mutants client e2e interop faults
 # Which parts `make bench` measures. Empty: all.
 BENCH ?=
 # A ZooKeeper for the demo, host:port. Empty: the registry embedded in the sidecar.
@@ -32,7 +32,7 @@ demo: binary client ## show it at work; ZOOKEEPER=host:port to use a ZooKeeper
 	$(PYTHON) examples/demo/demo.py --sidekeeper $(BINARY) $(if $(ZOOKEEPER),--zookeeper $(ZOOKEEPER))
 
 .PHONY: test
-test: ## run all tests, or some of them: PARTS="rust client e2e interop faults"
+test: ## run all tests, or some of them: PARTS="rust model mutants client e2e interop faults"
 	.ci/test $(PARTS)
 
 .PHONY: clients
@@ -81,6 +81,15 @@ SEED ?=
 faults: fault-tools ## inflict faults on a fleet and an ensemble, and judge it: FAULTS=200 SEED=...
 	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/run.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
 
+# How many schedules `make simulate` runs, and from which seed on; or a single one, whose timeline it prints. What a reduction
+# leaves out comes as MACHINES, STORM, OFF and KEEP.
+SEEDS ?= 20000
+SEED_BASE ?= 0
+.PHONY: simulate
+simulate: ## simulate fleets full of faults: SEEDS=20000 SEED_BASE=0, or SEED=N to replay one
+	SEEDS=$(SEEDS) SEED_BASE=$(SEED_BASE) SEED=$(SEED) MACHINES=$(MACHINES) STORM=$(STORM) OFF=$(OFF) KEEP=$(KEEP) \
+		cargo test --locked --quiet --profile simulation --test simulate
+
 # How many applications `make failover-time` kills.
 KILLS ?= 120
 .PHONY: failover-time
@@ -97,6 +106,18 @@ interop-tools: binary client .tools/python-tools
 	.ci/setup java
 	tests/support/zookeeper/install.sh
 	tests/interop/install.sh
+
+# How many schedules `make mutants` runs for each deliberate bug at most, and for which one. Empty: for all.
+MUTANT_SEEDS ?= 300
+MUTANT ?=
+.PHONY: mutants
+mutants: ## see that the simulation finds every deliberate bug; MUTANT=name for one, MUTANT_SEEDS=300
+	MUTANT_SEEDS=$(MUTANT_SEEDS) $(if $(MUTANT),MUTANT=$(MUTANT)) cargo test --locked --profile simulation --features mutants \
+		--test simulation mutants:: -- --nocapture
+
+.PHONY: model
+model: ## explore the model of election, sharding, failover and handoff completely
+	cargo test --locked --manifest-path tests/model/Cargo.toml -- --nocapture
 
 .PHONY: vectors
 vectors: ## run the vector tests only; SIDEKEEPER_VECTORS=DIR for vectors of your own
@@ -115,6 +136,8 @@ lint: lint-rust lint-proto lint-clients ## formatting and lints of all languages
 lint-rust: ## formatting, and clippy with warnings denied
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
+	cargo fmt --check --manifest-path tests/model/Cargo.toml
+	cargo clippy --locked --all-targets --manifest-path tests/model/Cargo.toml -- -D warnings
 
 .PHONY: lint-proto
 lint-proto: $(BUF) ## the style of the protos
@@ -153,6 +176,8 @@ breaking: $(BUF) ## compare the protos with the last release, or else the commit
 .PHONY: deny
 deny: .tools/bin/cargo-deny ## licences, bans and sources of dependencies; advisories where the database can be reached
 	.tools/bin/cargo-deny --locked check --hide-inclusion-graph bans licenses sources
+	.tools/bin/cargo-deny --locked --manifest-path tests/model/Cargo.toml --config deny.toml check --hide-inclusion-graph \
+		bans licenses sources
 	@if GIT_TERMINAL_PROMPT=0 timeout 60 .tools/bin/cargo-deny --locked fetch db >/dev/null 2>&1; then \
 		.tools/bin/cargo-deny --locked check --disable-fetch advisories; \
 	else \

@@ -16,10 +16,16 @@ mod handoff;
 mod heritage;
 mod lease;
 mod misfires;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod names;
+mod neighbours;
 mod once;
 mod progress;
 mod random;
+mod replay;
 mod scenarios;
 mod streams;
+mod swarm;
+mod windows;
 mod world;
