@@ -6,7 +6,8 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::as_conversions
+    clippy::as_conversions,
+    clippy::wildcard_enum_match_arm
 )]
 #![allow(clippy::print_stdout, unreachable_pub)]
 
@@ -28,6 +29,7 @@ mod random;
 mod replay;
 mod scenarios;
 mod streams;
+#[allow(dead_code, reason = "the runs of many seeds, in simulate.rs, use the rest")]
 mod swarm;
 mod windows;
 mod world;

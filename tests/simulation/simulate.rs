@@ -9,7 +9,8 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::as_conversions
+    clippy::as_conversions,
+    clippy::wildcard_enum_match_arm
 )]
 #![allow(clippy::print_stdout, unreachable_pub)]
 

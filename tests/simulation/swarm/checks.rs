@@ -33,6 +33,7 @@ pub(super) struct Start {
     pub(super) attempt: u32,
     pub(super) monitored: bool,
     pub(super) machine: usize,
+    #[allow(dead_code, reason = "shown with a violation")]
     pub(super) at: Micros,
 }
 
