@@ -74,7 +74,8 @@ fn named_by(item: &ItemView) -> impl Iterator<Item = &InstanceId> {
 /// an earlier leader that divides late has deleted the owner (H6).
 pub(super) fn is_leftover(crash: &Crash, item: &ItemView, now: Now) -> bool {
     let executor = item.running.as_ref().and_then(|running| running.owner.as_ref());
-    executor.is_some_and(|executor| crash.gone_since(executor, now).is_some() || mutant!(ForeignRunningDeleted))
+    executor
+        .is_some_and(|executor| crash.gone_since(executor, now).is_some() || mutant!(ForeignRunningDeleted))
 }
 
 impl Participant {
