@@ -47,10 +47,6 @@ const DIRECTED: &[Directed] = &[
         windows::p5_without_a_ledger_a_clock_set_back_a_little_fires_nothing_again
     ),
     directed!(
-        NotBegunForgotten,
-        windows::p6_who_dies_with_items_that_it_has_taken_over_and_not_begun_hands_them_on
-    ),
-    directed!(
         UnavailableNotMissed,
         windows::p5_what_a_busy_item_misses_while_it_is_to_change_hands_is_known_to_who_comes_later
     ),
