@@ -100,8 +100,6 @@ mutants! {
     AcknowledgementIgnored,
     /// An item is handed over while it is executed.
     HandedOverWhileBusy,
-    /// An item is handed over before the application was told that it is revoked.
-    HandedOverUntold,
     /// An item is handed over by changing its node, so that its token stays.
     HandedOverWithSameToken,
     /// The items of a leader's plan are never handed over.
@@ -170,8 +168,6 @@ mutants! {
     TakeoverNodesLeft,
     /// Who dies leaves nothing that tells what it had not finished.
     UnfinishedForgotten,
-    /// What was taken over and not begun is not handed on by who leaves.
-    NotBegunForgotten,
     /// What a late Java survivor flags again is executed again.
     EchoObeyed,
     /// A Java instance that reconnects counts as gone.

@@ -151,7 +151,6 @@ impl Participant {
             State::Reported => false,
         });
         let not_begun = self.view.taken().iter().copied().filter(|item| self.has_taken(*item));
-        let not_begun = not_begun.filter(|_| !mutant!(NotBegunForgotten));
         let not_begun = not_begun.filter(|item| !self.executions.open.contains_key(item));
         open.map(|(item, _)| *item).chain(not_begun).collect()
     }

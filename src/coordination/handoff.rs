@@ -281,8 +281,7 @@ impl Participant {
             let Some(owner) = owner.filter(|owner| owner.instance == self.identity.instance) else {
                 continue;
             };
-            let told = told.contains(item) && !mutant!(HandedOverUntold);
-            if *target == self.identity.instance || told {
+            if *target == self.identity.instance || told.contains(item) {
                 continue;
             }
             let generation = self.told.generation();
