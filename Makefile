@@ -7,12 +7,13 @@ SHELL := /bin/bash
 
 # The debug build: what the tests use too, so one build serves both.
 BINARY := $(or $(CARGO_TARGET_DIR),target)/debug/sidekeeper
+RELEASE := $(or $(CARGO_TARGET_DIR),target)/release/sidekeeper
 PYTHON := .tools/venv/bin/python
 BUF := .tools/node/node_modules/.bin/buf
 CARGO_DENY_VERSION := 0.20.2
 
-# Which tests `make test` runs: any of rust, client, e2e, interop, faults.
-PARTS ?= rust client e2e interop faults
+# Which tests `make test` runs: any of rust, model, mutants, client, e2e, interop, faults.
+PARTS ?= rust model mutants client e2e interop faults
 # Which parts `make bench` measures. Empty: all.
 BENCH ?=
 # A ZooKeeper for the demo, host:port. Empty: the registry embedded in the sidecar.
@@ -31,8 +32,33 @@ demo: binary client ## show it at work; ZOOKEEPER=host:port to use a ZooKeeper
 	$(PYTHON) examples/demo/demo.py --sidekeeper $(BINARY) $(if $(ZOOKEEPER),--zookeeper $(ZOOKEEPER))
 
 .PHONY: test
-test: ## run all tests, or some of them: PARTS="rust client e2e interop faults"
+test: ## run all tests, or some of them: PARTS="rust model mutants client e2e interop faults"
 	.ci/test $(PARTS)
+
+.PHONY: clients
+clients: lint-clients ## all that the client libraries have to pass: lints, types, tests, the scenarios
+	.ci/test client
+
+# Which languages `make conformance` runs, and which of its scenarios (an expression of pytest's -k). Empty: all.
+LANGUAGES ?=
+SCENARIOS ?=
+.PHONY: conformance
+conformance: conformance-tools ## run the scenarios that every client passes: LANGUAGES="python go" SCENARIOS="cancel or drain"
+	SIDEKEEPER_BINARY=$(abspath $(BINARY)) CONFORMANCE_LANGUAGES="$(LANGUAGES)" \
+		$(PYTHON) -m pytest clients/conformance -n 3 $(if $(SCENARIOS),-k "$(SCENARIOS)")
+
+.PHONY: conformance-tools
+conformance-tools: binary .tools/python-tools
+	.ci/setup java go
+	tests/support/zookeeper/install.sh
+
+# How many executions `make bench-clients` makes for each rate; 1000000 shows what becomes of the memory.
+EXECUTIONS ?= 40000
+.PHONY: bench-clients
+bench-clients: build .tools/python-tools ## measure dispatch in the clients, beside a bare gRPC echo: EXECUTIONS=N
+	.ci/setup go
+	$(PYTHON) clients/python/bench/dispatch.py --sidekeeper $(RELEASE) --executions $(EXECUTIONS)
+	cd clients/go && go run ./bench --sidekeeper $(abspath $(RELEASE)) --executions $(EXECUTIONS)
 
 .PHONY: interop
 interop: ## run sidecars and ElasticJob in Java as instances of one job
@@ -55,6 +81,15 @@ SEED ?=
 faults: fault-tools ## inflict faults on a fleet and an ensemble, and judge it: FAULTS=200 SEED=...
 	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/run.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
 
+# How many schedules `make simulate` runs, and from which seed on; or a single one, whose timeline it prints. What a reduction
+# leaves out comes as MACHINES, STORM, OFF and KEEP.
+SEEDS ?= 20000
+SEED_BASE ?= 0
+.PHONY: simulate
+simulate: ## simulate fleets full of faults: SEEDS=20000 SEED_BASE=0, or SEED=N to replay one
+	SEEDS=$(SEEDS) SEED_BASE=$(SEED_BASE) SEED=$(SEED) MACHINES=$(MACHINES) STORM=$(STORM) OFF=$(OFF) KEEP=$(KEEP) \
+		cargo test --locked --quiet --profile simulation --test simulate
+
 # How many applications `make failover-time` kills.
 KILLS ?= 120
 .PHONY: failover-time
@@ -72,6 +107,18 @@ interop-tools: binary client .tools/python-tools
 	tests/support/zookeeper/install.sh
 	tests/interop/install.sh
 
+# How many schedules `make mutants` runs for each deliberate bug at most, and for which one. Empty: for all.
+MUTANT_SEEDS ?= 300
+MUTANT ?=
+.PHONY: mutants
+mutants: ## see that the simulation finds every deliberate bug; MUTANT=name for one, MUTANT_SEEDS=300
+	MUTANT_SEEDS=$(MUTANT_SEEDS) $(if $(MUTANT),MUTANT=$(MUTANT)) cargo test --locked --profile simulation --features mutants \
+		--test simulation mutants:: -- --nocapture
+
+.PHONY: model
+model: ## explore the model of election, sharding, failover and handoff completely
+	cargo test --locked --manifest-path tests/model/Cargo.toml -- --nocapture
+
 .PHONY: vectors
 vectors: ## run the vector tests only; SIDEKEEPER_VECTORS=DIR for vectors of your own
 	cargo test --locked --test vectors_cron --test vectors_sharding
@@ -83,32 +130,44 @@ bench: ## measure the sidecar, or parts of it: BENCH="latency memory"; see docs/
 	cargo bench --locked --bench sidecar -- $(BENCH)
 
 .PHONY: lint
-lint: lint-rust lint-proto lint-python ## formatting and lints of all languages
+lint: lint-rust lint-proto lint-clients ## formatting and lints of all languages
 
 .PHONY: lint-rust
 lint-rust: ## formatting, and clippy with warnings denied
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
+	cargo fmt --check --manifest-path tests/model/Cargo.toml
+	cargo clippy --locked --all-targets --manifest-path tests/model/Cargo.toml -- -D warnings
 
 .PHONY: lint-proto
 lint-proto: $(BUF) ## the style of the protos
 	$(BUF) lint proto
 
+.PHONY: lint-clients
+lint-clients: lint-python lint-go ## the client libraries' lints and types
+
 .PHONY: lint-python
-lint-python: .tools/python-tools ## ruff and mypy on the Python client
+lint-python: .tools/python-tools ## ruff and mypy on the Python client, ruff on what is made with it
 	$(MAKE) -C clients/python lint types PYTHON=$(abspath $(PYTHON))
+
+.PHONY: lint-go
+lint-go: $(BUF) ## gofmt, go vet and staticcheck on the Go client and what is made with it
+	.ci/setup go
+	$(MAKE) -C clients/go lint
 
 .PHONY: doc
 doc: ## build the documentation of the crate, warnings denied
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
 
 .PHONY: proto
-proto: .tools/python-tools ## generate the clients' code from the protos
+proto: .tools/python-tools $(BUF) ## generate the clients' code from the protos
 	$(PYTHON) clients/python/generate.py
+	$(MAKE) -C clients/go proto BUF=$(abspath $(BUF))
 
 .PHONY: proto-check
-proto-check: .tools/python-tools ## fail if the generated code is not what the protos generate
+proto-check: .tools/python-tools $(BUF) ## fail if the generated code is not what the protos generate
 	$(PYTHON) clients/python/generate.py --check
+	$(MAKE) -C clients/go proto-check BUF=$(abspath $(BUF))
 
 .PHONY: breaking
 breaking: $(BUF) ## compare the protos with the last release, or else the commit before; BASE=REV for another
@@ -117,6 +176,8 @@ breaking: $(BUF) ## compare the protos with the last release, or else the commit
 .PHONY: deny
 deny: .tools/bin/cargo-deny ## licences, bans and sources of dependencies; advisories where the database can be reached
 	.tools/bin/cargo-deny --locked check --hide-inclusion-graph bans licenses sources
+	.tools/bin/cargo-deny --locked --manifest-path tests/model/Cargo.toml --config deny.toml check --hide-inclusion-graph \
+		bans licenses sources
 	@if GIT_TERMINAL_PROMPT=0 timeout 60 .tools/bin/cargo-deny --locked fetch db >/dev/null 2>&1; then \
 		.tools/bin/cargo-deny --locked check --disable-fetch advisories; \
 	else \
@@ -136,7 +197,7 @@ tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check
 .PHONY: clean
 clean: ## remove what was built and installed
 	cargo clean
-	rm -rf .tools clients/python/{build,dist} clients/python/.{pytest,mypy,ruff}_cache
+	rm -rf .tools clients/python/{build,dist} clients/{python,conformance}/.{pytest,mypy,ruff}_cache
 	find clients examples tests -name __pycache__ -prune -exec rm -rf {} +
 
 # What the targets above are made of.

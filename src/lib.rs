@@ -8,6 +8,7 @@ pub mod dump;
 pub mod elasticjob;
 pub mod job;
 pub mod job_files;
+pub mod mutants;
 pub mod quartz;
 pub mod registry;
 pub mod runner;

@@ -44,7 +44,8 @@ const UNFINISHED: [&str; 5] = [
 ];
 
 /// Files that others write: generated code, lock files, recorded data, the licence.
-const NOT_OURS: [&str; 4] = ["clients/python/sidekeeper/_proto/", "tests/fixtures/", "LICENSE", "go.sum"];
+const NOT_OURS: [&str; 5] =
+    ["clients/go/proto/", "clients/python/sidekeeper/_proto/", "tests/fixtures/", "LICENSE", "go.sum"];
 
 /// A text file of the repository.
 struct File {

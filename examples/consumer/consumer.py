@@ -52,16 +52,24 @@ def never_called(execution: sidekeeper.Execution) -> None:
     """Who owns items all the time is not told to execute them."""
 
 
-@app.on_assignment(JOB)
-async def on_assignment(assignment: sidekeeper.Assignment) -> None:
-    """Lets go of what is not ours any more, and begins with what is. When this returns, others may have what we lost."""
-    owned = {item.item: item.fencing_token for item in assignment.items}
-    for partition in [partition for partition in consumers if partition not in owned]:
-        await stop(consumers.pop(partition))
-    for partition, token in owned.items():
-        if partition not in consumers:
-            consumers[partition] = asyncio.create_task(consume(partition, token))
-    print(f"{os.getpid()} owns {sorted(owned)}: {assignment.reason.name}", flush=True)
+@app.on_assigned(JOB)
+async def begin(change: sidekeeper.ItemsChange) -> None:
+    """Begins with what is ours from now on."""
+    for item in change.items:
+        if item.item in consumers:  # it was ours before, with another token
+            await stop(consumers.pop(item.item))
+        consumers[item.item] = asyncio.create_task(consume(item.item, item.fencing_token))
+    print(f"{os.getpid()} owns {sorted(consumers)}: {change.reason.name}", flush=True)
+
+
+@app.on_revoked(JOB)
+@app.on_lost(JOB)
+async def end(change: sidekeeper.ItemsChange) -> None:
+    """Lets go of what is not ours any more. When this returns, others may have what was revoked; what was lost they have."""
+    for item in change.items:
+        if item.item in consumers:  # a consumer that was refused has ended, but is still there
+            await stop(consumers.pop(item.item))
+    print(f"{os.getpid()} owns {sorted(consumers)}: {change.reason.name}", flush=True)
 
 
 async def stop(task: asyncio.Task[None]) -> None:

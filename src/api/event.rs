@@ -16,7 +16,7 @@ use crate::proto;
 use crate::proto::attach_response::Event as Message;
 use crate::runner::participant::Told;
 
-use super::convert;
+use super::{convert, version};
 
 /// An event of a stream as a message. `now` is for deadlines, which the core knows as remaining times.
 pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp) -> proto::AttachResponse {
@@ -29,6 +29,7 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp
             configuration: Some(configuration_message(&configuration)),
             sidecar_version: env!("CARGO_PKG_VERSION").to_owned(),
             resumed_execution_ids: resumed,
+            api_level: version::API_LEVEL,
         }),
         Event::AssignmentChanged { assignment, added, revoked, leader, reason } => {
             Message::AssignmentChanged(proto::AssignmentChanged {

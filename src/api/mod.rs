@@ -10,3 +10,5 @@ pub mod refusals;
 pub mod server;
 pub mod sidecar;
 pub mod status;
+pub mod token;
+mod version;

@@ -23,7 +23,7 @@ use crate::runner::hub::{Attach, Hub};
 use crate::runner::participant::Outlet;
 
 use super::convert::{self, InvalidRequest};
-use super::{event, open_executions, status};
+use super::{event, open_executions, status, version};
 
 /// Results in one report, at most: one for each item of the largest job.
 const RESULTS_MAX: usize = 10_000;
@@ -128,7 +128,9 @@ impl ParticipantService for Participants {
         &self,
         request: Request<proto::AttachRequest>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let attach = self.read_attach(request.into_inner()).map_err(|invalid| invalid.to_status())?;
+        let request = request.into_inner();
+        version::check(&request)?; // First: fields of another version may look wrong.
+        let attach = self.read_attach(request).map_err(|invalid| invalid.to_status())?;
         let job = attach.job.clone();
         let (attachment_id, outlet) =
             self.hub.attach(attach).await.map_err(|error| status::of_attach(&error))?;

@@ -12,6 +12,7 @@ use tonic::transport::{Error, Server};
 use tonic_health::server::HealthReporter;
 use tower::layer::util::{Identity, Stack};
 
+use crate::config::Secret;
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentServiceServer;
 use crate::proto::job_service_server::JobServiceServer;
@@ -23,6 +24,7 @@ use super::job::Jobs;
 use super::participant::Participants;
 use super::refusals::LogRefusals;
 use super::sidecar::Sidecars;
+use super::token::RequireToken;
 
 /// How often a silent connection is probed, so that an application that hangs with its host is noticed.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
@@ -130,10 +132,13 @@ impl Health {
 }
 
 /// All services behind one door.
-pub type Served = Router<Stack<LogRefusals, Identity>>;
+pub type Served = Router<Stack<RequireToken, Stack<LogRefusals, Identity>>>;
 
-/// The router with all services, and the health to be kept.
-pub fn router(services: Services) -> Result<(Served, Health), tonic_reflection::server::Error> {
+/// The router with all services, and the health to be kept. Without the token, if there is one, callers get no further.
+pub fn router(
+    services: Services,
+    token: Option<&Secret>,
+) -> Result<(Served, Health), tonic_reflection::server::Error> {
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let descriptors = || {
         tonic_reflection::server::Builder::configure()
@@ -142,6 +147,7 @@ pub fn router(services: Services) -> Result<(Served, Health), tonic_reflection::
     };
     let router = Server::builder()
         .layer(LogRefusals)
+        .layer(RequireToken::new(token))
         .max_concurrent_streams(Some(STREAMS_MAX))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))

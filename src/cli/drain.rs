@@ -6,9 +6,8 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use serde_json::json;
-use tonic::Request;
 
-use super::endpoint::endpoint;
+use super::endpoint::{authorized, endpoint};
 use super::watch::printable;
 use super::{Failure, print};
 use crate::config::{self, DRAIN_TIMEOUT_MAX};
@@ -45,7 +44,7 @@ pub(super) async fn drain(args: DrainArgs) -> Result<ExitCode, Failure> {
     let channel = endpoint.connect().await.context("cannot connect to the sidecar")?;
     let mut client = SidecarServiceClient::new(channel);
     let given = timeout.map(prost_types::Duration::try_from).transpose().context("--timeout")?;
-    let mut request = Request::new(DrainRequest { timeout: given, for_good: args.for_good });
+    let mut request = authorized(DrainRequest { timeout: given, for_good: args.for_good })?;
     request.set_timeout(timeout.unwrap_or(DRAIN_TIMEOUT_MAX).saturating_add(ANSWER_TAKES));
     let answer = client.drain(request).await.map_err(|status| {
         anyhow!("the sidecar answered {:?}: {}", status.code(), printable(status.message()))

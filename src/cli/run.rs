@@ -22,7 +22,7 @@ use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::{Failure, NOT_STARTED};
-use crate::config::{Config, settings};
+use crate::config::{Config, Secret, settings};
 use crate::sidecar::Sidecar;
 
 /// The variable through which the command, and any client, finds the sidecar.
@@ -45,6 +45,7 @@ pub(super) async fn run(config: Config, command: Vec<OsString>) -> Result<ExitCo
         .context("cannot listen to SIGCHLD")
         .map_err(Failure::with(NOT_STARTED))?;
 
+    let token = config.token.clone();
     let mut starting = pin!(Sidecar::start(config));
     let sidecar = loop {
         tokio::select! {
@@ -60,7 +61,7 @@ pub(super) async fn run(config: Config, command: Vec<OsString>) -> Result<ExitCo
         }
     };
 
-    let ended = match start_command(&sidecar, command) {
+    let ended = match start_command(&sidecar, token.as_ref(), command) {
         Ok(mut child) => Ok(exit_code(supervise(&mut child, &mut signals, &mut children).await)),
         Err(failure) => Err(failure),
     };
@@ -102,16 +103,22 @@ impl Drop for Child {
     }
 }
 
-fn start_command(sidecar: &Sidecar, command: Vec<OsString>) -> Result<Child, Failure> {
+fn start_command(
+    sidecar: &Sidecar,
+    token: Option<&Secret>,
+    command: Vec<OsString>,
+) -> Result<Child, Failure> {
     let mut words = command.into_iter();
     let program = words.next().ok_or_else(|| anyhow!("there is no command to run"))?;
     let endpoint = sidecar.endpoints().first().ok_or_else(|| anyhow!("the sidecar serves nowhere"))?;
-    let started = Command::new(&program)
-        .args(words)
-        .env(ENDPOINT_VARIABLE, endpoint)
-        // The registry's password is the sidecar's alone.
-        .env_remove(settings::DIGEST.env)
-        .spawn();
+    let mut command = Command::new(&program);
+    command.args(words).env(ENDPOINT_VARIABLE, endpoint);
+    // The registry's password is the sidecar's alone.
+    command.env_remove(settings::DIGEST.env);
+    if let Some(token) = token {
+        command.env(settings::TOKEN.env, token.reveal());
+    }
+    let started = command.spawn();
     let child = started.map_err(|error| {
         let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
         Failure { code, error: anyhow!(error).context(format!("cannot run {}", program.display())) }

@@ -6,9 +6,8 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use serde_json::json;
-use tonic::Request;
 
-use super::endpoint::endpoint;
+use super::endpoint::{authorized, endpoint};
 use super::watch::printable;
 use super::{Failure, print};
 use crate::proto::job_service_client::JobServiceClient;
@@ -35,7 +34,7 @@ pub(super) async fn trigger(args: TriggerArgs) -> Result<ExitCode, Failure> {
     let endpoint = endpoint(&args.endpoint).map_err(Failure::with(super::USAGE))?;
     let channel = endpoint.connect().await.context("cannot connect to the sidecar")?;
     let mut client = JobServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
-    let mut request = Request::new(TriggerJobRequest { job_name: args.job });
+    let mut request = authorized(TriggerJobRequest { job_name: args.job })?;
     request.set_timeout(ANSWER_TIMEOUT);
     let answer = client.trigger_job(request).await.map_err(|status| {
         anyhow!("the sidecar answered {:?}: {}", status.code(), printable(status.message()))

@@ -27,12 +27,14 @@ pub struct Config {
     /// Where to serve, at least one. Default: `127.0.0.1:7070`. This machine only, because callers are not
     /// authenticated.
     pub listen: Vec<ListenAddress>,
+    /// What callers have to present. Default: nothing, everybody on this machine is served.
+    pub token: Option<Secret>,
     /// The ZooKeeper connect string. Default: none, which means the embedded registry.
     pub zookeeper: Option<String>,
     /// The namespace without a leading `/`, valid node names joined by `/`. Default: `sidekeeper`.
     pub namespace: String,
     /// With what to authenticate to ZooKeeper. Default: nothing.
-    pub digest: Option<Digest>,
+    pub digest: Option<Secret>,
     /// Where the embedded registry keeps its nodes; never set together with `zookeeper`. Default: in memory only.
     pub data_dir: Option<PathBuf>,
     /// Where the ZooKeeper session is kept for the next process. Default: nowhere.
@@ -93,21 +95,21 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// A user and a password. Never shown.
+/// What must not be shown: a user and a password, a token.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Digest(String);
+pub struct Secret(String);
 
 /// What is shown instead of a secret.
 const MASK: &str = "***";
 
-impl Digest {
-    /// `user:password`, for the registry's eyes only.
+impl Secret {
+    /// The text, for who has to present it or to compare it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Digest {
+impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(MASK)
     }
@@ -220,6 +222,7 @@ impl Reader<'_> {
     fn read(&mut self) -> Result<Config, Reported> {
         // Everything is read before anything is refused, so that all problems are found.
         let listen = self.list(&settings::LISTEN, value::listen);
+        let token = self.optional(&settings::TOKEN, value::token);
         let zookeeper = self.optional(&settings::ZOOKEEPER, value::zookeeper);
         let namespace = self.required(&settings::NAMESPACE, value::namespace);
         let digest = self.optional(&settings::DIGEST, value::digest);
@@ -245,6 +248,7 @@ impl Reader<'_> {
         }
         Ok(Config {
             listen: listen?,
+            token: token?,
             zookeeper: zookeeper?,
             namespace: namespace?,
             digest: digest?,

@@ -71,6 +71,8 @@ macro_rules! settings {
 settings! {
     LISTEN = "listen", "listen", "SIDEKEEPER_LISTEN", "ADDRESS", Default::Value("127.0.0.1:7070"), list =>
         "Where to serve: a loopback IP address and port, or `unix:/path` of a socket. Several are allowed; port 0 takes a free one.";
+    TOKEN = "token", "token", "SIDEKEEPER_TOKEN", "TOKEN", Default::Absent("everybody on this machine is served"), secret =>
+        "What callers have to present, as `authorization: Bearer TOKEN`; only health checks need none. Prefer the file or the variable: others can read flags.";
     ZOOKEEPER = "zookeeper", "zookeeper", "SIDEKEEPER_ZOOKEEPER", "SERVERS", Default::Absent("an embedded registry, for this sidecar alone"), =>
         "The ZooKeeper ensemble, `host:port,host:port`, with `/chroot` at the end if there is one.";
     NAMESPACE = "namespace", "namespace", "SIDEKEEPER_NAMESPACE", "NAME", Default::Value("sidekeeper"), =>

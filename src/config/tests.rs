@@ -53,6 +53,7 @@ fn without_any_source_the_defaults_hold() {
                     127.0.0.1:7070,
                 ),
             ],
+            token: None,
             zookeeper: None,
             namespace: "sidekeeper",
             digest: None,
@@ -109,19 +110,25 @@ fn several_addresses_can_be_given_in_each_source() {
 #[test]
 fn everything_that_is_wrong_is_told_at_once() {
     let given = Case {
-        flags: &[("listen", "0.0.0.0:7070"), ("listen", "unix:s"), ("digest", "hunter2")],
+        flags: &[
+            ("listen", "0.0.0.0:7070"),
+            ("listen", "unix:s"),
+            ("digest", "hunter2"),
+            ("token", "hunter 2"),
+        ],
         environment: &[("SIDEKEEPER_SESSION_TIMEOUT", "900ms"), ("SIDEKEEPER_ZOOKEEPER", "zk:2181")],
         file: Some("data_dir = '/d'\ndrain_timeout = 25\nlog_format = 'xml'\nnamspace = 'x'\nlisten = [1]\n"),
     };
     check_refused(
         &given,
         &expect![[r#"
-            the configuration has 9 problems:
+            the configuration has 10 problems:
               drain_timeout in FILE = `25`: allowed: a string, in quotes
               listen in FILE = `[1]`: allowed: a string, or an array of strings
-              namspace in FILE: there is no such setting; allowed: listen, zookeeper, namespace, digest, data_dir, state_dir, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
-              --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS and a token, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`
+              namspace in FILE: there is no such setting; allowed: listen, token, zookeeper, namespace, digest, data_dir, state_dir, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
+              --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`
               --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`
+              --token = `***`: allowed: 1 to 4096 ASCII characters without spaces
               --digest = `***`: allowed: a user, a colon and a password
               SIDEKEEPER_SESSION_TIMEOUT = `900ms`: out of range; allowed: 1s to 10m
               log_format in FILE = `xml`: allowed: auto, text, json
@@ -205,6 +212,7 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
     let shown = loaded.to_toml();
     expect![[r#"
         listen = ["127.0.0.1:1", "[::1]:1"] # --listen
+        # token is not set: everybody on this machine is served
         zookeeper = "zk:2181" # FILE
         namespace = "sidekeeper" # default
         digest = "***" # SIDEKEEPER_DIGEST

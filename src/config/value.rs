@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::transport::Uri;
 use tracing_subscriber::EnvFilter;
 
-use super::{Digest, DumpAccess, ListenAddress, LogFormat};
+use super::{DumpAccess, ListenAddress, LogFormat, Secret};
 use crate::tree::Path;
 
 /// The longest path that fits into a Unix socket's address on Linux, in bytes.
@@ -106,7 +106,7 @@ pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
         .map_err(|_| format!("it is neither an IP address with a port nor a socket; {ALLOWED}"))?;
     if !address.ip().is_loopback() {
         return Err(format!(
-            "an address that other machines can reach needs TLS and a token, which this version does not have; {ALLOWED}"
+            "an address that other machines can reach needs TLS, which this version does not have; {ALLOWED}"
         ));
     }
     Ok(ListenAddress::Tcp(address))
@@ -192,11 +192,22 @@ pub(super) fn namespace(text: &str) -> Result<String, String> {
 }
 
 /// Reads `user:password`. The error does not repeat it.
-pub(super) fn digest(text: &str) -> Result<Digest, String> {
+pub(super) fn digest(text: &str) -> Result<Secret, String> {
     match text.split_once(':') {
-        Some((user, password)) if !user.is_empty() && !password.is_empty() => Ok(Digest(text.to_owned())),
+        Some((user, password)) if !user.is_empty() && !password.is_empty() => Ok(Secret(text.to_owned())),
         _ => Err("allowed: a user, a colon and a password".to_owned()),
     }
+}
+
+/// Bytes of the token, at most. It travels in a header.
+const TOKEN_BYTES_MAX: usize = 4096;
+
+/// Reads what callers have to present. The error does not repeat it.
+pub(super) fn token(text: &str) -> Result<Secret, String> {
+    if text.is_empty() || text.len() > TOKEN_BYTES_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("allowed: 1 to 4096 ASCII characters without spaces".to_owned());
+    }
+    Ok(Secret(text.to_owned()))
 }
 
 /// Reads the path of a directory. Whether it can be used shows when it is used.
@@ -300,7 +311,7 @@ mod tests {
         for remote in ["0.0.0.0:7070", "10.0.0.1:7070", "[::]:7070", "[::ffff:127.0.0.1]:7070", "[fe80::1]:1"]
         {
             let error = listen(remote).unwrap_err();
-            assert!(error.contains("needs TLS and a token, which this version does not have"), "{error}");
+            assert!(error.contains("needs TLS, which this version does not have"), "{error}");
         }
         let long = format!("unix:/{}", "x".repeat(107));
         for bad in

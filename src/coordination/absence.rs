@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::job::{InstanceId, Item};
+use crate::mutants::mutant;
 use crate::tree::{Operation, Transaction};
 
 use super::effect::Purpose;
@@ -48,7 +49,7 @@ impl Absences {
     /// With whom the items of an instance stay that is not online: with itself, or with that of its name, which has come
     /// back from elsewhere. `None`: with nobody.
     pub(super) fn stays_with(&self, owner: &InstanceId) -> Option<&InstanceId> {
-        self.kept.get(owner.unique()?)
+        self.kept.get(owner.unique()?).filter(|_| !mutant!(AbsenceForgotten))
     }
 
     /// The instances that are waited for.

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::job::{Generation, Item, JobConfiguration, Problem};
+use crate::mutants::mutant;
 
 use super::effect::{AssignedItem, Assignment, AssignmentReason, Effect, Event, Purpose, SessionStatus};
 use super::handoff::Mode;
@@ -175,7 +176,7 @@ impl Participant {
         let revoked = self.revocation().unwrap_or_default();
         let generation = self.view.generation().max(relayed).max(revoked).max(self.told.generation());
         let mut items = Vec::new();
-        if self.is_registered() && self.is_enabled() {
+        if self.is_registered() && (self.is_enabled() || mutant!(DisabledServerExecutes)) {
             for (item, view) in self.view.items().range(..Item(total)) {
                 let Some(owner) = &view.owner else { continue };
                 let token = match turn {
@@ -193,7 +194,7 @@ impl Participant {
                     item: *item,
                     parameter: settings.and_then(|s| s.parameter(*item)).map(str::to_owned),
                     token,
-                    disabled: view.disabled,
+                    disabled: view.disabled && !mutant!(DisabledItemExecuted),
                 });
             }
         }

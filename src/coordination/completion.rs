@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::job::Item;
+use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, Operation, Transaction};
 
 use super::crash::is_leftover;
@@ -141,6 +142,9 @@ impl Participant {
         if !transaction.is_empty() {
             self.commit(Purpose::Complete, transaction);
         }
+        if mutant!(AnsweredBeforeRecorded) {
+            self.completed();
+        }
     }
 
     /// The steps that say that an execution of ours has ended: it runs no more, and if it was taken over it is ours no
@@ -152,11 +156,12 @@ impl Participant {
         }
         let execution = self.executions.open.get(&item);
         if self.checkpoints.exists(item)
+            && !mutant!(CheckpointLeft)
             && execution.is_some_and(|execution| execution.ending == Some(Ending::Success))
         {
             transaction.push(Operation::delete(paths.checkpoint(item)));
         }
-        if !execution.is_some_and(|execution| execution.taken_over) {
+        if !execution.is_some_and(|execution| execution.taken_over) || mutant!(TakeoverNodesLeft) {
             self.pass_on(transaction);
             return;
         }
@@ -199,9 +204,12 @@ impl Participant {
         }
         for (item, running) in completing {
             let taken_over = self.executions.open.get(&item).is_some_and(|execution| execution.taken_over);
+            if mutant!(CompletionAppliedTwice) {
+                self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
+            }
             if gone.is_some() && gone == running && !taken_over && !self.is_relay() {
                 self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
-            } else {
+            } else if !mutant!(CompletionDropped) {
                 self.executions.reported.push(item);
             }
         }

@@ -1,17 +1,20 @@
 //! Who is gone for good? Whoever is named by a node of the job, but is not among its instances (protocol 7.1; H2, H4).
 //!
-//! An instance of ours that is not there is gone: it is removed by a transaction that means it, or with its session. A
-//! Java instance deletes and creates its node whenever its connection comes back, so it is given [`GRACE`] before
-//! anything is taken from it.
+//! An instance of ours removes what it says to the other sidecars together with its node, and so does the end of its
+//! session. While it says something it is not gone: an operator has deleted its node, which stops it, and it executes to
+//! the end what it has begun. A Java instance deletes and creates its node whenever its connection comes back, so it is
+//! given [`GRACE`] before anything is taken from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::job::InstanceId;
+use crate::mutants::mutant;
 
 use super::effect::Effect;
 use super::facts::{ItemView, Running};
 use super::failover::HEAD_START;
+use super::fleet::FleetView;
 use super::input::Now;
 use super::participant::Participant;
 use super::view::JobView;
@@ -25,14 +28,14 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(super) struct Crash {
     absent: BTreeMap<InstanceId, Duration>,
     online: BTreeSet<InstanceId>,
-    looked: Option<u64>,
+    looked: Option<(u64, u64)>,
 }
 
 impl Crash {
     /// When an instance that is named somewhere, and is away, counts as gone for good: maybe in the future.
     fn gone_from(&self, id: &InstanceId) -> Option<Duration> {
         let since = *self.absent.get(id)?;
-        Some(if id.is_java() { since.saturating_add(GRACE) } else { since })
+        Some(if id.is_java() && !mutant!(JavaGraceForgotten) { since.saturating_add(GRACE) } else { since })
     }
 
     /// Since when an instance that is named somewhere has been gone for good; `None`: it is not.
@@ -47,9 +50,10 @@ impl Crash {
     }
 
     /// Compares who is named with who is online.
-    fn look(&mut self, view: &JobView, now: Duration) {
+    fn look(&mut self, view: &JobView, fleet: &FleetView, now: Duration) {
         let named = view.items().values().flat_map(named_by);
-        let absent: BTreeSet<_> = named.filter(|id| !view.instances().contains_key(*id)).cloned().collect();
+        let is_there = |id: &InstanceId| view.instances().contains_key(id) || fleet.member(id).is_some();
+        let absent: BTreeSet<_> = named.filter(|id| !is_there(id)).cloned().collect();
         self.absent.retain(|id, _| absent.contains(id));
         for id in absent {
             self.absent.entry(id).or_insert(now);
@@ -70,19 +74,20 @@ fn named_by(item: &ItemView) -> impl Iterator<Item = &InstanceId> {
 /// an earlier leader that divides late has deleted the owner (H6).
 pub(super) fn is_leftover(crash: &Crash, item: &ItemView, now: Now) -> bool {
     let executor = item.running.as_ref().and_then(|running| running.owner.as_ref());
-    executor.is_some_and(|executor| crash.gone_since(executor, now).is_some())
+    executor
+        .is_some_and(|executor| crash.gone_since(executor, now).is_some() || mutant!(ForeignRunningDeleted))
 }
 
 impl Participant {
     /// Notes who has gone. What they executed is known only if the content of the running nodes is, so the view is
     /// read again when somebody has gone and it is not.
     pub(super) fn look_for_crashes(&mut self, now: Now) {
-        let revision = self.view.membership_revision();
+        let revision = (self.view.membership_revision(), self.fleet.revision());
         if !self.view.is_loaded() || self.crash.looked == Some(revision) {
             return;
         }
         self.crash.looked = Some(revision);
-        self.crash.look(&self.view, now.mono);
+        self.crash.look(&self.view, &self.fleet, now.mono);
         let online: BTreeSet<_> = self.view.instances().keys().cloned().collect();
         let somebody_went = self.crash.online.iter().any(|id| !online.contains(id));
         self.crash.online = online;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::elasticjob::execution_policy::ExecutionPolicy;
 use crate::job::{Item, Problem};
+use crate::mutants::mutant;
 
 use super::effect::{Answer, CancelReason, Cancelled, Effect, EndReason, Event};
 use super::execution::State;
@@ -133,6 +134,8 @@ impl Participant {
             match (&execution.state, execution.limit.cancelled) {
                 // Its part is done; the registry's is not.
                 (State::Reported, _) => {}
+                (State::Running | State::Lost, None) if mutant!(DeadlineIgnored) => {}
+                (State::Running | State::Lost, Some(_)) if mutant!(DisobedienceIgnored) => {}
                 (State::Running | State::Lost, None) => {
                     self.stop_execution(item, CancelReason::Deadline);
                     self.begin_grace(now);

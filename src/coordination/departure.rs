@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use crate::job::Item;
+use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, Operation, Transaction};
 
 use super::effect::{AssignmentReason, CancelReason, Effect, EndReason, Event, Purpose};
-use super::execution::State;
+use super::execution::{Execution, State};
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
 use super::sharding::TRANSACTION_BYTES_MAX;
@@ -55,7 +56,7 @@ impl Participant {
         if let Phase::Draining { deadline, reason, cancelled } = self.phase.clone() {
             let settled = self.removal_settles().is_none_or(|at| now.mono >= at);
             let idle = settled
-                && self.executions.is_idle()
+                && (self.executions.is_idle() || mutant!(DrainedWithoutWaiting))
                 && self.is_round_over()
                 && !self.pending.is_in_flight(Purpose::FlagMisfire)
                 && !self.hands_over(now);
@@ -129,7 +130,7 @@ impl Participant {
         }
         transaction.extend(self.fall_silent());
         transaction.extend(self.give_up_name(reason));
-        if self.is_registered() {
+        if self.is_registered() && !mutant!(InstanceLeft) {
             transaction.push(Operation::delete(paths.instance(&self.identity.instance)));
         }
         transaction
@@ -138,30 +139,32 @@ impl Participant {
     /// The items that others are to execute in our place: the application has not reported them, or they were taken
     /// over and not begun. None, unless the job's items fail over.
     fn unfinished_items(&self) -> Vec<Item> {
-        if !self.fails_over() || !self.is_registered() {
+        if !self.fails_over() || !self.is_registered() || mutant!(UnfinishedForgotten) {
             return Vec::new();
         }
         // What an earlier session of ours left is still ours to hand on, if nobody else has it by now.
         let left = |item: &Item| self.view.running_of(&self.identity.instance).any(|ours| ours == *item);
         let open = self.executions.open.iter().filter(|(item, open)| match open.state {
-            State::Running => true,
+            // What the job does not have any more is nobody's to take over.
+            State::Running => self.has_item(**item),
             State::Lost => left(item),
             State::Reported => false,
         });
         let not_begun = self.view.taken().iter().copied().filter(|item| self.has_taken(*item));
+        let not_begun = not_begun.filter(|_| !mutant!(NotBegunForgotten));
         let not_begun = not_begun.filter(|item| !self.executions.open.contains_key(item));
         open.map(|(item, _)| *item).chain(not_begun).collect()
     }
 
     /// The items whose running nodes go with us.
     fn ended_items(&self) -> Vec<Item> {
-        let handed_over = self.fails_over();
-        let ends = |state: &State| match state {
+        let handed_over = self.fails_over() && !mutant!(UnfinishedForgotten);
+        let ends = |(item, open): &(&Item, &Execution)| match open.state {
             State::Reported => true,
-            State::Running => !handed_over,
+            State::Running => !handed_over || !self.has_item(**item),
             State::Lost => false,
         };
-        self.executions.open.iter().filter(|(_, open)| ends(&open.state)).map(|(item, _)| *item).collect()
+        self.executions.open.iter().filter(ends).map(|(item, _)| *item).collect()
     }
 
     /// A transaction of the departure is done; more follow while our instance is there, or late nodes of ours.

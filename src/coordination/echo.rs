@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::job::Item;
+use crate::mutants::mutant;
 
 use super::view::JobView;
 
@@ -48,6 +49,7 @@ impl Echoes {
 
     /// Whether a flag of this item is an echo.
     pub(super) fn is_echo(&self, view: &JobView, item: Item) -> bool {
-        self.made_good.get(&item).is_some_and(|made_good| made_good.departures == view.departures())
+        let made_good = self.made_good.get(&item).filter(|_| !mutant!(EchoObeyed));
+        made_good.is_some_and(|made_good| made_good.departures == view.departures())
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::elasticjob::path::JobPaths;
 use crate::job::{InstanceId, Problem};
+use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{Effect, Purpose};
@@ -91,9 +92,9 @@ impl Participant {
             false
         } else {
             let since = *self.election.leftover_since.get_or_insert(now.mono);
-            now.mono >= since.saturating_add(LEFTOVER_AFTER)
+            now.mono >= since.saturating_add(LEFTOVER_AFTER) && !mutant!(LeftoverLeaderKept)
         };
-        let abdicate = self.is_leader() && !self.is_enabled();
+        let abdicate = self.is_leader() && !self.is_enabled() && !mutant!(DisabledLeaderStays);
         if (abdicate || leftover) && self.may_commit(now, Purpose::Abdicate) {
             let mut transaction = Transaction::new();
             if abdicate {
@@ -111,7 +112,7 @@ impl Participant {
     /// asked to, and it may have seen our instance go while we still led.
     pub(super) fn give_up_leadership(&self, transaction: &mut Transaction) {
         let paths = &self.identity.paths;
-        let Some(leader) = self.view.leader() else { return };
+        let Some(leader) = self.view.leader().filter(|_| !mutant!(LeadershipKept)) else { return };
         let stays = self.settings.as_ref().is_some_and(|settings| settings.configuration.static_sharding);
         let others = self.view.instances().keys().any(InstanceId::is_java);
         if others && !stays && !self.view.necessary() {

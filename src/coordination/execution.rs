@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::elasticjob::task_id;
 use crate::job::{FencingToken, Item, JobConfiguration};
+use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
 
 use super::deadline::{Deadlines, Limit};
@@ -203,13 +204,17 @@ impl Participant {
         }
         let configuration = Arc::clone(&settings.configuration);
         // What was taken over belongs to no sharding, and waits for none.
-        let assigned_too = !self.view.is_resharding() && self.is_ledger_read() && self.is_gate_open();
+        let resharding = self.view.is_resharding() && !mutant!(StartedWhileResharding);
+        let assigned_too = !resharding && self.is_ledger_read() && self.is_gate_open();
         let (batch, transaction) = self.start_batch(now, &configuration, assigned_too);
         if batch.is_empty() {
             return;
         }
         self.executions.starting = batch;
-        if transaction.is_empty() {
+        if mutant!(ToldBeforeNode) {
+            self.started(now, &[]);
+            self.commit(Purpose::Start, transaction);
+        } else if transaction.is_empty() {
             // Nothing to be written: executions are not monitored.
             self.started(now, &[]);
         } else {
@@ -223,13 +228,15 @@ impl Participant {
         configuration: &JobConfiguration,
         assigned_too: bool,
     ) -> (BTreeMap<Item, Starting>, Transaction) {
-        let kind = if configuration.failover { NodeKind::Persistent } else { NodeKind::Ephemeral };
+        let stays = configuration.failover && !mutant!(RunningNodeEphemeral);
+        let kind = if stays { NodeKind::Persistent } else { NodeKind::Ephemeral };
         let instance = self.identity.instance.clone();
         let mut transaction = Transaction::new();
         let mut batch = BTreeMap::new();
         let mut size = 0;
         let version =
             self.view.sharding_version().filter(|_| configuration.monitor_execution && assigned_too);
+        let version = version.filter(|_| !mutant!(StartedOnOldSharding));
         if let Some(version) = version {
             // Fails if the items were divided anew, or are about to be, since we looked.
             let path = self.identity.paths.leader_sharding();
@@ -249,7 +256,8 @@ impl Participant {
             }
             let planned = self.made_up(item, planned, now);
             let before = transaction.len();
-            if self.view.misfired().contains(&item) && planned.is_first_of(Source::Misfire) {
+            let flagged = self.view.misfired().contains(&item) && !mutant!(MisfireFlagLeft);
+            if flagged && planned.is_first_of(Source::Misfire) {
                 transaction.push(Operation::delete(self.identity.paths.item_misfire(item)));
             }
             let index = transaction.len();
@@ -289,7 +297,8 @@ impl Participant {
                 && !self.executions.is_busy(item)
                 && !self.view.running().contains(&item);
         }
-        if self.told.executable_item(item).is_none() {
+        let retried = planned.is_retry() && mutant!(RetriedByFormerOwner);
+        if self.told.executable_item(item).is_none() && !retried {
             return false;
         }
         if self.is_busy(item, now) {
@@ -319,7 +328,8 @@ impl Participant {
         let together: Arc<str> = task_id::build(&job, &items, &instance).into();
         for (item, Starting { planned, index }) in starting {
             let assigned = || self.told.executable_item(item).map(|assigned| assigned.token);
-            let Some(token) = tokens.get(index).copied().flatten().or_else(assigned) else { continue };
+            let created = tokens.get(index).copied().flatten().filter(|_| !mutant!(TokenReused));
+            let Some(token) = created.or_else(assigned) else { continue };
             let highest = self.executions.tokens.entry(item).or_insert(token);
             let token = token.max(*highest);
             *highest = token;
@@ -361,7 +371,9 @@ impl Participant {
         let starting = std::mem::take(&mut self.executions.starting);
         self.ledger.doubt();
         if unknown {
-            self.executions.unresolved = starting;
+            if !mutant!(UnknownStartForgotten) {
+                self.executions.unresolved = starting;
+            }
             return;
         }
         // What was taken over is planned anew from the view.

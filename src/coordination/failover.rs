@@ -13,6 +13,7 @@ use jiff::Timestamp;
 
 use crate::elasticjob::path::{Folder, JobPaths};
 use crate::job::{Item, Problem};
+use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::echo::Echoes;
@@ -125,7 +126,8 @@ impl Participant {
     fn crashed_since(&mut self, item: Item, now: Now) -> Option<Duration> {
         let me = &self.identity.instance;
         let view = self.view.item(item)?;
-        if self.executions.is_busy(item) || self.failover.taking.contains(&item) {
+        let busy = self.executions.is_busy(item) && !mutant!(OwnRunningFailsOver);
+        if busy || self.failover.taking.contains(&item) {
             return None;
         }
         let is_me = |taker: &Option<Taker>| taker.as_ref().is_some_and(|taker| taker.instance == *me);
@@ -216,7 +218,7 @@ impl Participant {
         }
     }
 
-    fn has_item(&self, item: Item) -> bool {
+    pub(super) fn has_item(&self, item: Item) -> bool {
         self.settings.as_ref().is_some_and(|s| item.0 < s.configuration.sharding_total_count)
     }
 
@@ -309,7 +311,9 @@ impl Participant {
         let me = self.identity.instance.as_str();
         let unknown = ItemView::default();
         let view = self.view.item(item).unwrap_or(&unknown);
-        transaction.push(Operation::delete(paths.failover_item(item)));
+        if !mutant!(TakenItemStaysFlagged) {
+            transaction.push(Operation::delete(paths.failover_item(item)));
+        }
         if !view.exists {
             transaction.push(Operation::create(paths.item(item), NodeKind::Persistent, ""));
         }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::job::Item;
+use crate::mutants::mutant;
 
 use super::effect::Source;
 use super::input::Now;
@@ -138,7 +139,9 @@ impl Fires {
 
     /// Steps the schedule to the present.
     fn tick(&mut self, now: Timestamp, schedule: Option<&Schedule>) {
-        let set_back = self.last_seen.is_some_and(|seen| now.duration_since(seen) < -CLOCK_SET_BACK);
+        let limit = if mutant!(FiredAgainAfterClockStep) { SignedDuration::ZERO } else { CLOCK_SET_BACK };
+        let set_back = self.last_seen.is_some_and(|seen| now.duration_since(seen) < -limit);
+        let set_back = set_back && !mutant!(ClockSetBackIgnored);
         self.last_seen = Some(now);
         if set_back {
             self.latest = None;
@@ -209,7 +212,8 @@ impl Participant {
             return;
         }
         self.miss_unavailable(now);
-        if self.view.is_resharding() || !self.is_ledger_read() || self.turn() == Turn::Changing {
+        let resharding = self.view.is_resharding() && !mutant!(StartedWhileResharding);
+        if resharding || !self.is_ledger_read() || self.turn() == Turn::Changing {
             return;
         }
         self.divide_due(now);

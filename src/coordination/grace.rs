@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use crate::mutants::mutant;
+
 use super::effect::{CompletionStatus, EndReason, Event, Execute, Source};
 use super::execution::State;
 use super::heritage::Return;
@@ -20,7 +22,7 @@ impl Participant {
     pub(super) fn grace(&self) -> Duration {
         let grace = self.settings.as_ref().map(|settings| settings.grace);
         // Without an id of its application no stream can be known as the next one.
-        grace.filter(|_| self.request.resumable).unwrap_or_default()
+        grace.filter(|_| self.request.resumable && !mutant!(GraceForgotten)).unwrap_or_default()
     }
 
     /// Whether another stream of the application may take this participant over.
@@ -83,7 +85,7 @@ impl Participant {
             self.mind_heritage(now);
             return;
         }
-        let is_over = until.is_some_and(|until| now.mono >= until);
+        let is_over = until.is_some_and(|until| now.mono >= until) && !mutant!(GraceEndless);
         if is_over {
             // Its items have waited for it; a name is not waited for once more.
             self.names.leaves_for_good();

@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::elasticjob::handoff_policy::Handoff as Policy;
 use crate::elasticjob::java;
 use crate::job::{Generation, InstanceId, Item, ShardingStrategy};
+use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, SessionId, Transaction};
 
 use super::absence::Absences;
@@ -280,20 +281,27 @@ impl Participant {
             let Some(owner) = owner.filter(|owner| owner.instance == self.identity.instance) else {
                 continue;
             };
-            if *target == self.identity.instance || told.contains(item) {
+            let told = told.contains(item) && !mutant!(HandedOverUntold);
+            if *target == self.identity.instance || told {
                 continue;
             }
             let generation = self.told.generation();
             let known = self.handoff.revoked.remove(item);
             let revoked = known.unwrap_or(Revoked { since: now.mono, told: generation });
             let due = revoked.since.saturating_add(patience);
-            let acknowledged = policy != Policy::Drained || self.told.acknowledged >= revoked.told;
-            let done = acknowledged && !self.executions.is_busy(*item);
+            let acknowledged = policy != Policy::Drained
+                || self.told.acknowledged >= revoked.told
+                || mutant!(AcknowledgementIgnored);
+            let done = acknowledged && (!self.executions.is_busy(*item) || mutant!(HandedOverWhileBusy));
             if (done || now.mono >= due) && size < TRANSACTION_BYTES_MAX {
                 let path = self.identity.paths.item_instance(*item);
                 let before = transaction.len();
-                transaction.push(Operation::Delete { path: path.clone(), version: Some(owner.version) });
-                transaction.push(Operation::create(path, NodeKind::Persistent, target.as_str()));
+                if mutant!(HandedOverWithSameToken) {
+                    transaction.push(Operation::set(path, target.as_str()));
+                } else {
+                    transaction.push(Operation::Delete { path: path.clone(), version: Some(owner.version) });
+                    transaction.push(Operation::create(path, NodeKind::Persistent, target.as_str()));
+                }
                 size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
                 targets.insert(target);
             } else if !done {
@@ -303,7 +311,7 @@ impl Participant {
         }
         self.handoff.revoked = kept;
         let writes = [Purpose::Start, Purpose::FlagMisfire].map(|purpose| self.pending.is_in_flight(purpose));
-        let ready = self.is_registered() && !writes.contains(&true);
+        let ready = self.is_registered() && !writes.contains(&true) && !mutant!(NeverHandedOver);
         if transaction.is_empty() || !ready || !self.may_commit(now, Purpose::HandOff) {
             return;
         }
@@ -333,7 +341,7 @@ impl Participant {
     /// The steps that take back what we have told the other sidecars.
     pub(super) fn fall_silent(&self) -> Transaction {
         let member = self.fleet.member(&self.identity.instance);
-        let member = member.filter(|member| self.is_in_our_session(member.session));
+        let member = member.filter(|member| self.is_in_our_session(member.session) && !mutant!(MemberLeft));
         let path = self.identity.paths.fleet().member(&self.identity.instance);
         member.map(|_| Operation::delete(path)).into_iter().chain(self.withdraw_plan()).collect()
     }

@@ -12,6 +12,8 @@
 
 use std::time::Duration;
 
+use crate::mutants::mutant;
+
 use super::effect::{Effect, Event};
 use super::input::Now;
 use super::participant::{Participant, Session};
@@ -72,7 +74,7 @@ impl Participant {
     /// Gives the session up if it cannot be proven alive any more.
     pub(super) fn mind_lease(&mut self, now: Now) {
         let over = self.lease.until.is_some_and(|until| now.mono >= until);
-        if over && self.session != Session::None {
+        if over && self.session != Session::None && !mutant!(LeaseIgnored) {
             self.effects.push(Effect::GiveUpSession);
             self.lose_session();
         }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::job::{FencingToken, Generation, Item};
+use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Path};
 
 use super::effect::{AssignedItem, Effect, Source};
@@ -154,7 +155,8 @@ impl Participant {
 
     /// Whether it is known which fires of our items have been started.
     pub(super) fn is_ledger_read(&self) -> bool {
-        !self.keeps_ledger() || self.ledger.generation == Some(self.told.generation())
+        let read = self.ledger.generation == Some(self.told.generation());
+        read || !self.keeps_ledger() || mutant!(LedgerNotRead)
     }
 
     /// Whether a fire of an item has been started before.
@@ -191,13 +193,13 @@ impl Participant {
 
     /// The step that writes down an execution, to go with the one that starts it.
     pub(super) fn ledger_start(&self, item: Item, planned: Planned) -> Option<Operation> {
-        let entry = self.ledger_entry(item)?;
+        let entry = self.ledger_entry(item).filter(|_| !mutant!(StartedWithoutLedger))?;
         Some(entry.operation(self.identity.paths.ledger_entry(item), entry.says.after_start(planned)))
     }
 
     /// The step that writes down a missed fire, to go with the one that flags it.
     pub(super) fn ledger_flag(&self, item: Item, scheduled: Timestamp) -> Option<Operation> {
-        let entry = self.ledger_entry(item)?;
+        let entry = self.ledger_entry(item).filter(|_| !mutant!(FlaggedWithoutLedger))?;
         Some(entry.operation(self.identity.paths.ledger_entry(item), entry.says.after_flag(scheduled)))
     }
 
@@ -243,7 +245,8 @@ impl Participant {
         self.ledger.entries = told
             .chain(revoked)
             .map(|(item, token)| {
-                let known = self.ledger.entries.get(&item).filter(|entry| entry.token == token);
+                let same = |entry: &&Entry| entry.token == token || mutant!(LedgerEntryKept);
+                let known = self.ledger.entries.get(&item).filter(same);
                 let (exists, says) = (read.contains_key(&item), read.get(&item).copied().unwrap_or_default());
                 (item, known.copied().unwrap_or(Entry { says, exists, token }))
             })

@@ -6,6 +6,7 @@
 
 use crate::elasticjob::path::Gate;
 use crate::job::Item;
+use crate::mutants::mutant;
 use crate::tree::Transaction;
 
 use super::effect::{Answer, Effect, Event, ListenerCall, Refusal};
@@ -58,6 +59,7 @@ impl Participant {
         let owner = self.view.item(Item(0)).and_then(|item| item.owner.as_ref());
         let ours = owner.is_some_and(|owner| owner.instance == self.identity.instance);
         let since = self.guarantee.complete_since;
+        let ours = ours || mutant!(ListenerCalledTwice);
         since.is_some_and(|since| ours || now.mono >= since.saturating_add(HEAD_START))
     }
 
@@ -67,7 +69,7 @@ impl Participant {
             return;
         }
         self.guarantee.latch = Some((gate, Latch::Held));
-        let complete = self.is_complete(gate);
+        let complete = self.is_complete(gate) || mutant!(ListenerCalledTwice);
         let calls = self.guarantee.calls;
         let staying = self.is_staying();
         let round = self.guarantee.round.as_mut().filter(|round| round.gate() == Some(gate));
@@ -131,6 +133,8 @@ impl Participant {
 
     fn leave_latch(&mut self, gate: Gate, transactions: Vec<Transaction>) {
         self.guarantee.latch = Some((gate, Latch::Leaving));
-        self.effects.push(Effect::LeaveLatch { gate, transactions });
+        if !mutant!(LatchKept) {
+            self.effects.push(Effect::LeaveLatch { gate, transactions });
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp, Unit};
 
 use crate::job::Item;
+use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{Effect, Purpose, Source};
@@ -65,7 +66,8 @@ impl Misfires {
 impl Participant {
     /// Whether fires that cannot be executed are made up for.
     fn makes_up(&self) -> bool {
-        self.settings.as_ref().is_some_and(|settings| settings.configuration.misfire)
+        let settings = self.settings.as_ref().filter(|_| !mutant!(MisfireDropped));
+        settings.is_some_and(|settings| settings.configuration.misfire)
     }
 
     /// A fire of an item could not be executed at its time.
@@ -103,7 +105,7 @@ impl Participant {
                 || (self.fires.planned.contains_key(&item) && self.told.executable_item(item).is_some());
             let known = self.fires.misfires.has_missed(item, newest);
             let open = self.settled(item, now.wall).is_some_and(|settled| settled < newest);
-            if open && !may_start && !known && self.is_in_ledger(item) {
+            if open && !may_start && !known && self.is_in_ledger(item) && !mutant!(UnavailableNotMissed) {
                 self.missed(item, newest);
             }
         }
@@ -146,7 +148,8 @@ impl Participant {
     fn newest_missed(&self, item: Item, now: Now) -> Timestamp {
         let settled = self.settled(item, now.wall);
         let is_open = |newest: &Timestamp| {
-            settled.is_some_and(|settled| settled < *newest) && !self.came_before_turn(*newest)
+            let open = settled.is_some_and(|settled| settled < *newest) && !mutant!(MadeUpForFlaggedOnly);
+            open && !self.came_before_turn(*newest)
         };
         let noted = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
         let noted = noted.max(self.ledger.flagged_for(item));
@@ -208,7 +211,7 @@ impl Participant {
             let flag = view.misfired().contains(item);
             let over = missed.flagged && !flag;
             // The flag of what is being started is about to go.
-            missed.flagged = flag && !executions.is_starting(*item);
+            missed.flagged = flag && (!executions.is_starting(*item) || mutant!(FlagOfStartingFollowed));
             (self.told.executable_item(*item).is_some() || self.is_in_ledger(*item)) && !over
         });
         self.fires.misfires.missed = all;

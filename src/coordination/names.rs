@@ -12,6 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::job::{InstanceId, Item, Problem};
+use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, SessionId};
 
 use super::effect::{Effect, EndReason, Purpose};
@@ -85,7 +86,9 @@ impl Participant {
         let ours = [Some(session), self.names.session];
         let mut holders = self.view.instances().iter();
         let holder = holders.find(|(id, view)| {
-            id.has_name(name.as_str()) && (view.session.is_none() || !ours.contains(&view.session))
+            !mutant!(NameTakenFromLiving)
+                && id.has_name(name.as_str())
+                && (view.session.is_none() || !ours.contains(&view.session))
         });
         let Some((holder, _)) = holder else {
             self.names.holder = None;
@@ -146,6 +149,7 @@ impl Participant {
         let me = &self.identity.instance;
         let named = self.identity.name.as_ref().is_some_and(|name| owner.instance.has_name(name.as_str()));
         let registered = self.view.instances().get(me).map(|view| view.created.into());
+        let named = named && !mutant!(NameNotRenewed);
         named && (owner.instance != *me || registered.is_none_or(|registered| owner.token < registered))
     }
 

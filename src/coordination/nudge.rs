@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::mutants::mutant;
 use crate::tree::Operation;
 
 use super::effect::Purpose;
@@ -31,7 +32,7 @@ impl Nudge {
 impl Participant {
     /// Reminds a Java leader of items that belong to nobody.
     pub(super) fn nudge_leader(&mut self, now: Now) {
-        if !self.has_orphans(now) {
+        if !self.has_orphans(now) || mutant!(JavaLeaderNotReminded) {
             self.nudge.due = None;
             return;
         }

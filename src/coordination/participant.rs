@@ -11,6 +11,7 @@ use jiff::Timestamp;
 
 use crate::elasticjob::path::JobPaths;
 use crate::job::{Generation, InstanceId, InstanceName, JobConfiguration, JobName, Problem};
+use crate::mutants::mutant;
 use crate::tree::{CommitResult, Error, SessionId, Transaction};
 
 use super::absence::Absences;
@@ -215,7 +216,7 @@ impl Participant {
     pub fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
         self.fires.begin(now.wall);
         for input in inputs {
-            if !matches!(input, Input::Leased { .. }) {
+            if !matches!(input, Input::Leased { .. }) && !mutant!(LeaseSeenLate) {
                 self.mind_lease(now);
             }
             self.take(now, input);
@@ -381,7 +382,9 @@ impl Participant {
         self.clock_check.forget();
         self.guarantee.forget();
         self.lose_heritage();
-        self.cancel_executions(CancelReason::LeaseLost);
+        if !mutant!(LostSessionKeepsExecutions) {
+            self.cancel_executions(CancelReason::LeaseLost);
+        }
         self.tell_session_lost();
         if let Phase::Leaving(reason) = &self.phase {
             // The registry removes what we had.
@@ -420,7 +423,8 @@ impl Participant {
             }
             Err(error) => {
                 let doubt = self.pending.failed(purpose, now.mono, self.view.revision());
-                let unknown = matches!(error.error, Error::OutcomeUnknown(_));
+                let unknown =
+                    matches!(error.error, Error::OutcomeUnknown(_)) && !mutant!(UnknownOutcomeIsFailure);
                 if unknown {
                     // The snapshot that comes next tells; until then nothing is known.
                     self.view.forget();
@@ -475,7 +479,8 @@ impl Participant {
         match self.session {
             Session::Connected(id) => {
                 let ours = self.view.instances().get(&self.identity.instance);
-                self.registered == Some(id) && ours.is_some_and(|ours| ours.session == Some(id))
+                (self.registered == Some(id) && ours.is_some_and(|ours| ours.session == Some(id)))
+                    || (ours.is_some() && mutant!(SessionChangeIgnored))
             }
             Session::None | Session::Suspended(_) => false,
         }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::job::Item;
+use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, NodeKind, Operation, Transaction};
 
 use super::deadline::Limit;
@@ -57,7 +58,7 @@ impl Checkpoint {
     }
 
     fn is_for(&self, scheduled: Timestamp) -> bool {
-        self.scheduled_ms == scheduled.as_millisecond()
+        self.scheduled_ms == scheduled.as_millisecond() || mutant!(CheckpointOfAnotherFire)
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::elasticjob::path::Folder;
 use crate::elasticjob::{config_yaml, instance_yaml};
 use crate::job::JobConfiguration;
+use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{EndReason, Purpose};
@@ -69,7 +70,7 @@ impl Participant {
             return;
         }
         // Only who was seen can have been removed: a snapshot may be older than our registration.
-        if !self.seen || !self.is_connected() {
+        if !self.seen || !self.is_connected() || mutant!(StopIgnored) {
             return;
         }
         let is_gone = self.view.class().is_none() || *self.view.config() == ConfigView::Absent;
@@ -168,6 +169,9 @@ impl Participant {
                 NodeKind::Persistent,
                 status,
             ));
+        }
+        if mutant!(ServerEnabledAgain) && self.view.server(self.identity.server_ip).is_some() {
+            transaction.push(Operation::set(paths.server(self.identity.server_ip), "ENABLED"));
         }
         if self.is_registered() {
             return;

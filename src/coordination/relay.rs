@@ -16,6 +16,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::job::{FencingToken, ShardingStrategy};
+use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::Purpose;
@@ -124,7 +125,8 @@ impl Participant {
         }
         let servers: Vec<Ipv4Addr> = self.view.available().iter().filter_map(|id| id.server_ip()).collect();
         let ours = servers.iter().position(|ip| *ip == self.identity.server_ip);
-        let next = ours.and_then(|ours| servers.iter().cycle().nth(ours + 1)).or(servers.first());
+        let steps = if mutant!(TurnKept) { 0 } else { 1 };
+        let next = ours.and_then(|ours| servers.iter().cycle().nth(ours + steps)).or(servers.first());
         let Some(next) = next else { return };
         let path = self.identity.paths.next_job_instance_ip();
         if let Some(known) = self.view.next_server() {

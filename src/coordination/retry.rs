@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::job::Item;
+use crate::mutants::mutant;
 
 use super::effect::{CancelReason, Cancelled, Effect, RetryNews};
 use super::fire::Planned;
@@ -134,7 +135,7 @@ impl Participant {
             // Nothing is known while the registry is away.
             return None;
         }
-        if self.told.executable_item(item).is_none() {
+        if self.told.executable_item(item).is_none() && !mutant!(RetriedByFormerOwner) {
             return Some("the item is not ours any more, or is disabled");
         }
         if self.is_busy(item, now) {
@@ -190,6 +191,7 @@ impl Participant {
             let wanted = match (ended.ending, ended.cancelled) {
                 (Ending::Failure, None) => policy.on.failure,
                 (Ending::Failure, Some(CancelReason::Deadline)) => policy.on.deadline,
+                (Ending::Failure, Some(_)) if mutant!(CancelledIsRetried) => true,
                 (Ending::Success | Ending::Failure | Ending::Rejection, _) => false,
             };
             if !wanted || policy.attempts <= 1 {
@@ -197,7 +199,7 @@ impl Participant {
                 continue;
             }
             let attempt = ended.planned.attempt;
-            if attempt >= policy.attempts {
+            if attempt >= policy.attempts && !mutant!(RetriedForEver) {
                 self.checkpoints.discard(item);
                 self.effects.push(Effect::Retry(item, RetryNews::GivenUp { attempts: attempt }));
                 continue;

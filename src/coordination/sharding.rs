@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::elasticjob::path::{Folder, JobPaths};
 use crate::elasticjob::strategy;
 use crate::job::{InstanceId, Item, Problem, ShardingStrategy};
+use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::absence::Absences;
@@ -162,7 +163,7 @@ impl Participant {
     fn is_stale(&mut self, gentle: bool, now: Now) -> bool {
         let revision = (self.view.membership_revision(), self.absences.revision());
         if let Some((checked, was_gentle, stale)) = self.sharding.checked
-            && (checked, was_gentle) == (revision, gentle)
+            && ((checked, was_gentle) == (revision, gentle) || mutant!(MembershipComparedOnce))
         {
             return stale;
         }
@@ -190,7 +191,7 @@ impl Participant {
         };
         let ours = self.executions.busy_items().filter(|_| self.monitors());
         let running: BTreeSet<_> = self.view.running().iter().copied().filter(live).chain(ours).collect();
-        running.into_iter().filter(moves).collect()
+        running.into_iter().filter(moves).filter(|_| !mutant!(ShardedWithoutWaiting)).collect()
     }
 
     fn monitors(&self) -> bool {
@@ -264,7 +265,8 @@ impl Participant {
                 None => remove_item(&mut transaction, paths, item, view),
             }
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
-            if size > TRANSACTION_BYTES_MAX && progress.done_next > progress.done {
+            let full = size > TRANSACTION_BYTES_MAX || mutant!(ShardingTorn);
+            if full && progress.done_next > progress.done {
                 transaction.truncate(before);
                 finished = false;
                 break;
@@ -272,7 +274,7 @@ impl Participant {
             progress.done_next += 1;
         }
         progress.finished_next = finished;
-        if finished {
+        if finished || mutant!(ShardingTorn) {
             transaction.push(Operation::delete(paths.necessary()));
             if self.view.processing() {
                 transaction.push(Operation::delete(paths.processing()));
@@ -311,7 +313,8 @@ fn assign(
         if let Some(before) = &known.owner {
             let (path, version) = (paths.item_instance(item), Some(before.version));
             transaction.push(Operation::Delete { path, version });
-            if rules.monitors && before.instance != *owner && known.running.is_none() {
+            let guarded = rules.monitors && !mutant!(ShardedWithoutGuard);
+            if guarded && before.instance != *owner && known.running.is_none() {
                 // Fails if the item has begun to run meanwhile; leaves nothing.
                 let running = paths.item_running(item);
                 transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));

@@ -14,6 +14,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use crate::mutants::mutant;
+
 /// Somebody who may own items.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Member {
@@ -54,7 +56,8 @@ pub(super) fn allocate(items: &[Held], members: &[Member]) -> Vec<usize> {
         (Reverse(asks), items.get(*place).map(|item| item.since), *place)
     });
     for place in &order {
-        let Some(owner) = items.get(*place).and_then(|item| item.owner) else { continue };
+        let owner = items.get(*place).and_then(|item| item.owner).filter(|_| !mutant!(StickyForgetsOwners));
+        let Some(owner) = owner else { continue };
         if is_absent(&owner) {
             continue;
         }

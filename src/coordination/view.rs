@@ -11,6 +11,7 @@ use crate::elasticjob::config_yaml;
 use crate::elasticjob::instance_yaml;
 use crate::elasticjob::path::{Folder, Gate, Place};
 use crate::job::{Generation, InstanceId, Item, Problem};
+use crate::mutants::mutant;
 use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent};
 
 use super::facts::{
@@ -443,7 +444,10 @@ impl JobView {
         let mut available: Vec<_> = self
             .instances
             .iter()
-            .filter(|(id, view)| view.readable && id.server_ip().is_some_and(|ip| self.is_enabled(ip)))
+            .filter(|(id, view)| {
+                let enabled = |ip| self.is_enabled(ip) || mutant!(DisabledServerGetsItems);
+                view.readable && id.server_ip().is_some_and(enabled)
+            })
             .map(|(id, _)| id.clone())
             .collect();
         crate::elasticjob::java::sort_descending(&mut available);

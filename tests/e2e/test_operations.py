@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -63,3 +64,36 @@ def test_the_registry_is_asked_for_its_time_if_the_job_wants_that(fleet: Fleet) 
     assert "maxTimeDiffSeconds: -1" in configuration
     fleet.tree.set("config", configuration.replace("maxTimeDiffSeconds: -1", "maxTimeDiffSeconds: 5"))
     eventually("the stamp", lambda: fleet.tree.get("systemTime/current") == "")
+
+
+def test_with_a_token_commands_find_it_in_the_environment(fleet: Fleet, binary: Path) -> None:
+    sidecar = fleet.sidecar(1, options=["--token", "open-sesame"])
+    eventually("it serves", sidecar.socket.exists)
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("SIDEKEEPER_")}
+
+    def call(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [str(binary), *words, "--endpoint", f"unix://{sidecar.socket}"]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, env={**inherited, **environment}, check=False
+        )
+
+    for words in (["trigger", JOB], ["cancel", JOB], ["drain"], ["watch", JOB]):
+        for wrong in ({}, {"SIDEKEEPER_TOKEN": "open-barley"}):
+            refused = call(*words, **wrong)
+            assert refused.returncode != 0
+            assert "Unauthenticated" in refused.stderr
+            assert "sesame" not in refused.stderr
+    # It gets as far as the job, which nobody has configured.
+    assert "NotFound" in call("trigger", JOB, SIDEKEEPER_TOKEN="open-sesame").stderr
+    assert "sesame" not in sidecar.log.read_text()
+
+
+def test_the_command_of_run_gets_the_token_and_no_other_secret(binary: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "sidekeeper.toml"
+    settings.write_text('token = "open-sesame"\n')
+    command = [str(binary), "run", "--config", str(settings), "--log-level", "off", "--"]
+    told = subprocess.run(
+        [*command, "sh", "-c", "echo $SIDEKEEPER_TOKEN $SIDEKEEPER_DIGEST."],
+        capture_output=True, text=True, timeout=PATIENCE, check=True,
+    )  # fmt: skip
+    assert told.stdout == "open-sesame .\n"

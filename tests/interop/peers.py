@@ -35,6 +35,11 @@ def _jars() -> tuple[Path, str]:
     return (Path(given).resolve(), "kernel") if given else (_TOOLS / "jars", "lite")
 
 
+def jars() -> Path:
+    """The folder with ElasticJob's jars."""
+    return _jars()[0]
+
+
 @lru_cache(maxsize=1)
 def elasticjob_version() -> tuple[int, ...]:
     """The version of ElasticJob that the tests start."""

@@ -11,6 +11,7 @@
     reason = "tests fail by panicking and look at real clocks; nothing here is anybody's interface"
 )]
 
+mod admission;
 mod attach;
 mod configuration;
 mod deadlines;

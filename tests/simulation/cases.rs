@@ -66,7 +66,7 @@ fn p5_a_clock_set_forward_by_hours_makes_up_once() {
 }
 
 #[test]
-fn p5_a_clock_set_back_a_little_fires_nothing_again() {
+pub fn p5_a_clock_set_back_a_little_fires_nothing_again() {
     let mut world = one_node(|_| {});
     world.set_wall_back(SignedDuration::from_secs(20));
     world.run_for(15_000);
@@ -76,7 +76,7 @@ fn p5_a_clock_set_back_a_little_fires_nothing_again() {
 }
 
 #[test]
-fn p7_a_clock_set_back_by_hours_does_not_stop_the_job() {
+pub fn p7_a_clock_set_back_by_hours_does_not_stop_the_job() {
     let mut world = one_node(|_| {});
     world.set_wall_back(SignedDuration::from_hours(5));
     world.run_for(10_000);
@@ -171,7 +171,7 @@ fn h4_a_running_node_of_somebody_who_is_gone_does_not_block_a_sharding() {
 }
 
 #[test]
-fn a_disabled_item_is_owned_and_not_executed() {
+pub fn a_disabled_item_is_owned_and_not_executed() {
     let mut world = one_node(|_| {});
     world.put("sharding/2/disabled", "");
     world.run_for(4_000);
@@ -184,7 +184,7 @@ fn a_disabled_item_is_owned_and_not_executed() {
 }
 
 #[test]
-fn a_disabled_server_gets_nothing_and_does_not_lead() {
+pub fn a_disabled_server_gets_nothing_and_does_not_lead() {
     let mut world = one_node(|_| {});
     world.join();
     world.run_for(1_000);
@@ -210,7 +210,7 @@ fn h16_a_server_node_that_a_java_start_up_removed_comes_back() {
 }
 
 #[test]
-fn removing_the_instance_stops_it_for_good() {
+pub fn removing_the_instance_stops_it_for_good() {
     let mut world = one_node(|_| {});
     world.remove("instances/10.0.0.1@-@n0");
     world.run_for(2_000);
@@ -288,7 +288,7 @@ fn executors(world: &World) -> Vec<usize> {
 }
 
 #[test]
-fn a_single_item_walks_over_the_servers_one_execution_each() {
+pub fn a_single_item_walks_over_the_servers_one_execution_each() {
     let mut world = relay();
     world.run_for(12_500);
     let executors = executors(&world);
@@ -396,7 +396,7 @@ fn p7_a_turn_that_nobody_gets_falls_back_to_the_assignment() {
 }
 
 #[test]
-fn h5_a_java_leader_that_has_forgotten_somebody_is_reminded() {
+pub fn h5_a_java_leader_that_has_forgotten_somebody_is_reminded() {
     let mut world = one_node(|_| {});
     world.remove("leader/election/instance");
     world.put("servers/10.9.9.9", "ENABLED");
@@ -429,7 +429,7 @@ fn made_good() -> World {
 }
 
 #[test]
-fn h11_what_a_java_peer_flags_late_has_been_made_good_already() {
+pub fn h11_what_a_java_peer_flags_late_has_been_made_good_already() {
     let mut world = made_good();
     world.put("leader/failover/items/3", "");
     world.run_for(500);
@@ -446,6 +446,37 @@ fn h11_a_crash_after_that_is_none_of_the_old_one_s_echo() {
     world.put("leader/failover/items/3", "");
     world.run_for(5_000);
     assert_eq!(world.made_good.len(), 2, "{:?}", world.made_good);
+}
+
+/// A world with two nodes that execute all items for long.
+fn two_nodes_that_execute(failover: bool) -> World {
+    let mut configuration = six_items();
+    configuration.failover = failover;
+    let mut world = World::new(17, configuration);
+    world.join();
+    world.join();
+    world.run_for(3_500);
+    world.settle();
+    world.assert_all_owned();
+    world.next_duration_ms = Some(5_000);
+    world.run_for(1_000);
+    assert!(world.nodes.iter().all(|node| node.executions.len() == 3));
+    world
+}
+
+#[test]
+fn p2_what_an_instance_executes_that_an_operator_stops_is_executed_by_nobody_else() {
+    for failover in [false, true] {
+        let mut world = two_nodes_that_execute(failover);
+        world.remove("instances/10.0.0.1@-@n0");
+        // Whoever executes one of its items meanwhile fails the world's own check.
+        world.next_duration_ms = Some(100);
+        world.run_for(12_000);
+        assert!(world.nodes[0].ended.is_some());
+        world.settle();
+        world.assert_all_owned();
+        assert_eq!(world.nodes[1].items.len(), 6);
+    }
 }
 
 #[test]

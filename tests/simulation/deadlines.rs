@@ -43,7 +43,7 @@ fn millis_between(from: Timestamp, to: Timestamp) -> i64 {
 }
 
 #[test]
-fn an_execution_is_told_its_deadline_and_to_stop_when_it_has_passed() {
+pub fn an_execution_is_told_its_deadline_and_to_stop_when_it_has_passed() {
     for seed in 0..SEEDS {
         let mut world = world(seed, 2, false, &[("execution-timeout", "2s")]);
         world.next_duration_ms = Some(5_000);
@@ -74,7 +74,7 @@ fn an_execution_that_ends_in_time_is_left_alone() {
 }
 
 #[test]
-fn p2_who_does_not_stop_is_expelled_and_its_items_are_executed_by_others() {
+pub fn p2_who_does_not_stop_is_expelled_and_its_items_are_executed_by_others() {
     for seed in 0..SEEDS {
         let props = [("execution-timeout", "2s"), ("cancel-grace", "1s")];
         let mut world = world(seed, 2, true, &props);
@@ -195,7 +195,7 @@ fn without_the_properties_nothing_is_tried_again() {
 }
 
 #[test]
-fn after_the_last_attempt_it_is_given_up_and_the_next_fire_begins_anew() {
+pub fn after_the_last_attempt_it_is_given_up_and_the_next_fire_begins_anew() {
     let props = [("retry-max-attempts", "2"), ("retry-backoff", "500ms")];
     let mut world = world(2, 1, false, &props);
     fails(&mut world, 3, 3);
@@ -276,7 +276,7 @@ fn a_trigger_and_a_fire_that_was_missed_meanwhile_take_the_place_of_a_retry() {
 }
 
 #[test]
-fn p2_a_retry_does_not_survive_a_change_of_owner_a_lost_session_or_a_drain() {
+pub fn p2_a_retry_does_not_survive_a_change_of_owner_a_lost_session_or_a_drain() {
     for seed in 0..SEEDS {
         for case in 0..4 {
             let mut world =
@@ -354,7 +354,7 @@ fn retries_survive_answers_of_the_registry_that_get_lost() {
 }
 
 #[test]
-fn what_an_operator_cancels_is_not_tried_again_and_the_next_fire_goes_on() {
+pub fn what_an_operator_cancels_is_not_tried_again_and_the_next_fire_goes_on() {
     for seed in 0..SEEDS {
         let mut props = RETRY.to_vec();
         props.push(("retry-on", "failure,deadline"));

@@ -6,7 +6,7 @@ use sidekeeper::job::{Item, JobConfiguration};
 use crate::cases::one_node;
 use crate::world::World;
 
-fn with(properties: &[(&str, &str)]) -> impl FnOnce(&mut JobConfiguration) {
+pub fn with(properties: &[(&str, &str)]) -> impl FnOnce(&mut JobConfiguration) {
     let properties: Vec<_> =
         properties.iter().map(|(key, value)| (format!("sidekeeper.{key}"), (*value).to_owned())).collect();
     move |configuration| configuration.props.extend(properties)
@@ -21,7 +21,7 @@ fn czxid_of_all(world: &World) -> Vec<i64> {
 }
 
 #[test]
-fn p1_who_joins_gets_its_share_and_nothing_else_is_touched() {
+pub fn p1_who_joins_gets_its_share_and_nothing_else_is_touched() {
     let mut world = one_node(|_| {});
     let before = czxid_of_all(&world);
     world.join();
@@ -38,7 +38,7 @@ fn p1_who_joins_gets_its_share_and_nothing_else_is_touched() {
 }
 
 #[test]
-fn p2_an_item_that_runs_changes_hands_when_it_has_ended() {
+pub fn p2_an_item_that_runs_changes_hands_when_it_has_ended() {
     let mut world = one_node(|_| {});
     world.next_duration_ms = Some(5_000);
     world.run_for(2_000);
@@ -58,7 +58,7 @@ fn p2_an_item_that_runs_changes_hands_when_it_has_ended() {
 }
 
 #[test]
-fn p2_without_an_acknowledgement_an_item_changes_hands_at_the_deadline() {
+pub fn p2_without_an_acknowledgement_an_item_changes_hands_at_the_deadline() {
     let mut world = one_node(with(&[("handoff", "drained"), ("handoff-deadline", "3s")]));
     world.join();
     world.run_for(2_500);
@@ -69,7 +69,7 @@ fn p2_without_an_acknowledgement_an_item_changes_hands_at_the_deadline() {
 }
 
 #[test]
-fn who_is_to_have_handoffs_off_has_elasticjob_s_rules() {
+pub fn who_is_to_have_handoffs_off_has_elasticjob_s_rules() {
     let mut world = one_node(with(&[("handoff", "off")]));
     let before = czxid_of_all(&world);
     world.join();
@@ -92,7 +92,7 @@ fn p8_with_a_java_instance_elasticjob_s_rules_hold() {
 }
 
 #[test]
-fn p5_who_leaves_hands_over_first() {
+pub fn p5_who_leaves_hands_over_first() {
     let mut world = one_node(|_| {});
     world.join();
     world.run_for(900);
@@ -120,7 +120,7 @@ fn a_continuous_owner_is_never_told_to_execute() {
 }
 
 #[test]
-fn p5_a_fire_that_came_while_an_item_was_to_be_handed_over_in_vain_is_made_up_for() {
+pub fn p5_a_fire_that_came_while_an_item_was_to_be_handed_over_in_vain_is_made_up_for() {
     let mut world = one_node(|_| {});
     world.next_duration_ms = Some(3_500);
     // It executes from :06 to :09.5.

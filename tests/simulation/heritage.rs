@@ -92,7 +92,7 @@ fn p3_what_is_executed_goes_on_with_its_id_and_its_token() {
 }
 
 #[test]
-fn p6_who_does_not_come_back_leaves_as_if_its_stream_had_broken() {
+pub fn p6_who_does_not_come_back_leaves_as_if_its_stream_had_broken() {
     for failover in [false, true] {
         let mut world = executing(failover);
         let items = world.nodes[0].items.clone();

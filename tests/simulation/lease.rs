@@ -18,7 +18,7 @@ fn executing() -> World {
 }
 
 #[test]
-fn p4_whoever_slept_through_the_lease_learns_it_before_anything_else() {
+pub fn p4_whoever_slept_through_the_lease_learns_it_before_anything_else() {
     let mut world = executing();
     world.happened.clear();
     // The process sleeps, over fires too; when it wakes, the registry's word that all is well waits already.
@@ -42,7 +42,7 @@ fn p4_whoever_slept_through_the_lease_learns_it_before_anything_else() {
 }
 
 #[test]
-fn p4_what_was_started_before_a_sleep_beyond_the_lease_is_not_told_any_more() {
+pub fn p4_what_was_started_before_a_sleep_beyond_the_lease_is_not_told_any_more() {
     let mut world = one_node(|_| {});
     world.run_until(Timestamp::from_second(world.now.as_second() / 2 * 2 + 2).unwrap());
     world.prove(0, Duration::from_secs(2));

@@ -18,10 +18,16 @@ mod java;
 mod lease;
 mod misfires;
 mod mixed;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod names;
+mod neighbours;
 mod once;
 mod progress;
 mod random;
+mod replay;
 mod scenarios;
 mod streams;
+mod swarm;
+mod windows;
 mod world;

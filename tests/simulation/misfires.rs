@@ -40,7 +40,7 @@ pub fn assert_nothing_lost(world: &World, from: Timestamp, to: Timestamp) {
 }
 
 #[test]
-fn one_execution_makes_up_for_all_that_was_missed_and_is_told_for_the_newest() {
+pub fn one_execution_makes_up_for_all_that_was_missed_and_is_told_for_the_newest() {
     let mut world = one_node(|_| {});
     world.next_duration_ms = Some(5_000);
     // It executes from :06 to :11; :08 and :10 are missed.
@@ -85,7 +85,7 @@ fn handed_over_when_flagged(joins_after: i64) -> (World, Vec<Item>) {
 }
 
 #[test]
-fn a_new_owner_makes_up_for_what_was_missed_before_and_after_the_flag_at_once() {
+pub fn a_new_owner_makes_up_for_what_was_missed_before_and_after_the_flag_at_once() {
     let (world, items) = handed_over_when_flagged(4_500);
     for item in items {
         assert_eq!(told(&world, item.0)[..2], [(Source::Schedule, 6), (Source::Misfire, 10)]);
@@ -138,7 +138,7 @@ fn p8_what_a_java_peer_has_flagged_is_told_for_no_instant_that_was_executed() {
 }
 
 #[test]
-fn p5_whatever_is_missed_is_made_up_for_once_while_instances_join_and_leave() {
+pub fn p5_whatever_is_missed_is_made_up_for_once_while_instances_join_and_leave() {
     for seed in seeds(150) {
         let mut world = World::new(seed, six_items());
         world.duration_max_ms = 5_000;

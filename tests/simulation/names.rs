@@ -64,7 +64,7 @@ fn divisions(world: &World) -> usize {
 }
 
 #[test]
-fn p1_p3_p5_who_is_restarted_within_the_grace_finds_its_items_with_new_tokens() {
+pub fn p1_p3_p5_who_is_restarted_within_the_grace_finds_its_items_with_new_tokens() {
     for (node, name) in NAMES.into_iter().enumerate() {
         let mut world = three(7, "20s", |_| {});
         let (before, divided) = (names(&world), divisions(&world));
@@ -206,7 +206,7 @@ fn p5_what_the_absent_one_executed_is_taken_over_at_once() {
 }
 
 #[test]
-fn who_finds_its_name_in_use_waits_and_takes_nothing() {
+pub fn who_finds_its_name_in_use_waits_and_takes_nothing() {
     for machine in [2, 9] {
         let mut world = three(7, "60s", |_| {});
         let before = names(&world);

@@ -86,7 +86,7 @@ fn nothing_registered(world: &World) {
 }
 
 #[test]
-fn the_listener_is_called_once_before_the_first_and_once_after_the_last() {
+pub fn the_listener_is_called_once_before_the_first_and_once_after_the_last() {
     for seed in 0..SEEDS {
         let mut world = world(seed, 1 + (seed % 4) as usize, seed % 2 == 0);
         world.run_for(8_000);

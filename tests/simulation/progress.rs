@@ -80,7 +80,7 @@ fn progress_extends_the_deadline_by_the_whole_timeout_from_then_on() {
 }
 
 #[test]
-fn who_takes_an_item_over_gets_the_checkpoint_and_its_success_deletes_it() {
+pub fn who_takes_an_item_over_gets_the_checkpoint_and_its_success_deletes_it() {
     for seed in 0..SEEDS {
         let mut world = world(seed, 3, |_| {});
         let victim = node_of(&world, 3);
@@ -128,7 +128,7 @@ fn a_second_crash_hands_on_what_the_second_executor_wrote_or_else_the_first() {
 }
 
 #[test]
-fn a_further_attempt_gets_the_checkpoint_and_the_next_fire_does_not() {
+pub fn a_further_attempt_gets_the_checkpoint_and_the_next_fire_does_not() {
     const RETRY: &[(&str, &str)] = &[
         ("retry-max-attempts", "2"),
         ("retry-backoff", "500ms"),
@@ -154,7 +154,7 @@ fn a_further_attempt_gets_the_checkpoint_and_the_next_fire_does_not() {
 }
 
 #[test]
-fn what_an_execution_of_another_instant_left_is_handed_to_nobody() {
+pub fn what_an_execution_of_another_instant_left_is_handed_to_nobody() {
     for seed in 0..SEEDS {
         let mut world = world(seed, 2, |_| {});
         world.progress(3, false, Some(b"of 10"));

@@ -56,7 +56,7 @@ fn p5_without_faults_each_item_runs_once_at_each_fire() {
 }
 
 #[test]
-fn p5_each_item_runs_once_at_each_fire_while_instances_join_and_leave() {
+pub fn p5_each_item_runs_once_at_each_fire_while_instances_join_and_leave() {
     for seed in seeds(200) {
         let mut world = World::new(seed, six_items());
         world.duration_max_ms = 300;
@@ -92,7 +92,7 @@ fn p5_each_item_runs_once_at_each_fire_while_instances_join_and_leave() {
 }
 
 #[test]
-fn p1_p2_p3_hold_while_instances_come_and_go() {
+pub fn p1_p2_p3_hold_while_instances_come_and_go() {
     for seed in seeds(200) {
         let mut world = World::new(seed, six_items());
         world.duration_max_ms = 3_000;
@@ -129,7 +129,7 @@ fn p1_p2_p3_hold_while_instances_come_and_go() {
 }
 
 #[test]
-fn p5_with_failover_what_was_interrupted_is_executed_by_somebody() {
+pub fn p5_with_failover_what_was_interrupted_is_executed_by_somebody() {
     for seed in seeds(150) {
         let mut configuration = six_items();
         configuration.failover = true;

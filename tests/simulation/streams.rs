@@ -68,7 +68,7 @@ fn p5_nothing_is_lost_and_nothing_runs_twice_while_streams_break_and_come_back()
 }
 
 #[test]
-fn p1_p2_p5_p6_hold_while_applications_come_back_within_their_grace_or_do_not() {
+pub fn p1_p2_p5_p6_hold_while_applications_come_back_within_their_grace_or_do_not() {
     for seed in seeds(100) {
         let mut configuration = six_items();
         patient(&mut configuration);
@@ -109,7 +109,7 @@ fn p1_p2_p5_p6_hold_while_applications_come_back_within_their_grace_or_do_not() 
 }
 
 #[test]
-fn who_is_away_keeps_its_items_and_gets_no_new_ones() {
+pub fn who_is_away_keeps_its_items_and_gets_no_new_ones() {
     let mut world = one_node(patient);
     let [second, third] = [0, 1].map(|_| world.join());
     world.run_for(900);
@@ -185,7 +185,7 @@ fn p6_who_dies_while_it_stands_for_election_leaves_no_leader() {
 }
 
 #[test]
-fn p6_who_dies_while_it_takes_items_over_gives_them_back() {
+pub fn p6_who_dies_while_it_takes_items_over_gives_them_back() {
     for seed in seeds(50) {
         let world = second_dies(seed, |world| world.is_taking(1));
         let left: Vec<_> = world.paths().into_iter().filter(|path| path.ends_with("/failover")).collect();

@@ -20,6 +20,7 @@ pub(crate) fn config(socket: &Path) -> Config {
         listen: vec![ListenAddress::Unix(socket.to_owned())],
         zookeeper: None,
         namespace: "sidekeeper".to_owned(),
+        token: None,
         digest: None,
         data_dir: None,
         state_dir: None,

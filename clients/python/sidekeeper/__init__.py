@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from sidekeeper.application import Application
 from sidekeeper.configuration import JobConfiguration, Problem
+from sidekeeper.context import LogFilter, current_execution
 from sidekeeper.errors import AttachError, Cancelled, ProgressError, Reject, SidekeeperError, TriggerError
 from sidekeeper.events import (
     AssignedItem,
     Assignment,
     AssignmentReason,
+    ItemsChange,
     JobChange,
     Leadership,
     Round,
@@ -42,9 +44,11 @@ __all__ = [
     "Cancelled",
     "Execution",
     "ExecutionSource",
+    "ItemsChange",
     "JobChange",
     "JobConfiguration",
     "Leadership",
+    "LogFilter",
     "Problem",
     "Progress",
     "ProgressError",
@@ -56,6 +60,7 @@ __all__ = [
     "TriggerError",
     "TriggerResult",
     "__version__",
+    "current_execution",
     "trigger",
     "trigger_async",
 ]

@@ -9,16 +9,20 @@ import signal
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Callable, TypeVar
+from typing import TYPE_CHECKING, Callable, TypeVar
 
 from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceStub
-from sidekeeper.channel import endpoint_target, open_channel, resolve_endpoint
+from sidekeeper.callbacks import CallbackRegistry
+from sidekeeper.channel import authorized, endpoint_target, open_channel, resolve_endpoint, resolve_token
 from sidekeeper.configuration import JobConfiguration, item_parameters_text
-from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionChange
+from sidekeeper.events import Assignment, ItemsChange, JobChange, Leadership, Round, SessionChange
 from sidekeeper.execution import Execution
 from sidekeeper.job import Callbacks, Job, resolve_instance_name
 from sidekeeper.log import logger
 from sidekeeper.worker import LEAVE_GRACE, Worker
+
+if TYPE_CHECKING:
+    from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
 
 __all__ = ["Application"]
 
@@ -30,37 +34,39 @@ DEFAULT_CONCURRENCY = 8
 DEFAULT_DRAIN_TIMEOUT = 25.0
 
 H = TypeVar("H", bound=Callable[[Execution], object])
-A = TypeVar("A", bound=Callable[[Assignment], object])
-L = TypeVar("L", bound=Callable[[Leadership], object])
-S = TypeVar("S", bound=Callable[[SessionChange], object])
-J = TypeVar("J", bound=Callable[[JobChange], object])
-R = TypeVar("R", bound=Callable[[Round], object])
 
 
-class Application:
+class Application(CallbackRegistry):
     """An application that is an instance of jobs, through the sidecar beside it.
 
     Args:
         endpoint: Where the sidecar listens: ``http://127.0.0.1:7070`` or ``unix:///run/sidekeeper.sock``. Default:
             the environment variable ``SIDEKEEPER_ENDPOINT``, else ``http://127.0.0.1:7070``.
+        token: What the sidecar wants to be presented. Default: the environment variable ``SIDEKEEPER_TOKEN``, else
+            nothing.
         drain_timeout: How long running handlers may go on after the application was told to stop, in seconds.
 
     Raises:
-        ValueError: The endpoint cannot be read, or the timeout is negative.
+        ValueError: The endpoint or the token cannot be read, or the timeout is negative.
     """
 
-    def __init__(self, endpoint: str | None = None, *, drain_timeout: float = DEFAULT_DRAIN_TIMEOUT) -> None:
+    def __init__(
+        self, endpoint: str | None = None, *, token: str | None = None, drain_timeout: float = DEFAULT_DRAIN_TIMEOUT
+    ) -> None:
+        super().__init__()
         self.endpoint = resolve_endpoint(endpoint)
         endpoint_target(self.endpoint)  # complains now rather than when it runs
+        self._token = resolve_token(token)
         if drain_timeout < 0:
             raise ValueError(f"drain_timeout: {drain_timeout} is negative")
         self.drain_timeout = drain_timeout
         self._jobs: dict[str, Job] = {}
-        self._callbacks: dict[str, Callbacks] = {}
         self._identity: tuple[int, str] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers: list[Worker] = []
         self._tasks: list[asyncio.Task[None]] = []
+        #: What there is instead of a connection, in tests.
+        self._connector: Callable[[], ParticipantServiceAsyncStub] | None = None
         self._stop_requested = False
         self._stop_immediately = False
         self._stop_for_good = False
@@ -95,6 +101,9 @@ class Application:
         labels: Sequence[str] = (),
         instance_name: str | None = None,
         on_assignment: Callable[[Assignment], object] | None = None,
+        on_assigned: Callable[[ItemsChange], object] | None = None,
+        on_revoked: Callable[[ItemsChange], object] | None = None,
+        on_lost: Callable[[ItemsChange], object] | None = None,
         on_leadership: Callable[[Leadership], object] | None = None,
         on_session: Callable[[SessionChange], object] | None = None,
         on_job_changed: Callable[[JobChange], object] | None = None,
@@ -141,7 +150,10 @@ class Application:
                 then owns again what it owned before, if it is back within the job's ``sidekeeper.grace``. 1 to 64
                 characters of ``[A-Za-z0-9_.-]``, one of them a letter; no two instances of a job may have the same.
                 Default: the environment variable ``SIDEKEEPER_INSTANCE_NAME``, else none.
-            on_assignment: Called with each assignment.
+            on_assignment: See the method of this name.
+            on_assigned: See the method of this name.
+            on_revoked: See the method of this name.
+            on_lost: See the method of this name.
             on_leadership: Called when this instance begins or ceases to lead the job.
             on_session: Called when the sidecar's session with the registry changes.
             on_job_changed: Called when the job's configuration or its problems change.
@@ -194,6 +206,9 @@ class Application:
                 raise ValueError(f"job {name!r}: it is registered already")
             callbacks = self._callbacks.setdefault(name, Callbacks())
             callbacks.assignment.extend([on_assignment] if on_assignment else [])
+            callbacks.assigned.extend([on_assigned] if on_assigned else [])
+            callbacks.revoked.extend([on_revoked] if on_revoked else [])
+            callbacks.lost.extend([on_lost] if on_lost else [])
             callbacks.leadership.extend([on_leadership] if on_leadership else [])
             callbacks.session.extend([on_session] if on_session else [])
             callbacks.job_changed.extend([on_job_changed] if on_job_changed else [])
@@ -210,77 +225,6 @@ class Application:
                 callbacks=callbacks,
             )
             return handler
-
-        return register
-
-    def on_assignment(self, job_name: str) -> Callable[[A], A]:
-        """Registers a function that is called with each assignment of a job.
-
-        When it has returned, and nothing is executed on items that the assignment does not have, the assignment is
-        acknowledged. Executions of a new item begin after it has returned. When the stream to the sidecar ends it is
-        called with an empty assignment whose reason is ``DETACHED``.
-        """
-
-        def register(callback: A) -> A:
-            self._callbacks.setdefault(job_name, Callbacks()).assignment.append(callback)
-            return callback
-
-        return register
-
-    def on_leadership(self, job_name: str) -> Callable[[L], L]:
-        """Registers a function that is called when this instance begins or ceases to lead a job."""
-
-        def register(callback: L) -> L:
-            self._callbacks.setdefault(job_name, Callbacks()).leadership.append(callback)
-            return callback
-
-        return register
-
-    def on_session(self, job_name: str) -> Callable[[S], S]:
-        """Registers a function that is called when the sidecar's session with the registry changes.
-
-        Also with the state ``SILENT``, when the sidecar has not said in time that the session is still alive.
-        """
-
-        def register(callback: S) -> S:
-            self._callbacks.setdefault(job_name, Callbacks()).session.append(callback)
-            return callback
-
-        return register
-
-    def on_job_changed(self, job_name: str) -> Callable[[J], J]:
-        """Registers a function that is called when a job's configuration or its problems change."""
-
-        def register(callback: J) -> J:
-            self._callbacks.setdefault(job_name, Callbacks()).job_changed.append(callback)
-            return callback
-
-        return register
-
-    def on_before_first(self, job_name: str) -> Callable[[R], R]:
-        """Registers a function that acts once for the whole job before the first item of a fire is executed.
-
-        It is called in one instance, and all of them wait for it, if the job's ``props`` have
-        ``sidekeeper.once-listener`` set to ``true``. If it raises, or has not returned by the deadline, this
-        instance executes nothing of that fire; the others do. It may be called again, in another instance, if this
-        one dies meanwhile.
-        """
-
-        def register(callback: R) -> R:
-            self._callbacks.setdefault(job_name, Callbacks()).before_first.append(callback)
-            return callback
-
-        return register
-
-    def on_after_last(self, job_name: str) -> Callable[[R], R]:
-        """Registers a function that acts once for the whole job after the last item of a fire was executed.
-
-        It is called in one instance, not always the one of ``on_before_first``, under the same conditions.
-        """
-
-        def register(callback: R) -> R:
-            self._callbacks.setdefault(job_name, Callbacks()).after_last.append(callback)
-            return callback
 
         return register
 
@@ -337,8 +281,8 @@ class Application:
 
     async def _serve(self, *, handle_signals: bool) -> None:
         loop = asyncio.get_running_loop()
-        channel = open_channel(self.endpoint)
-        stub = ParticipantServiceStub(channel)
+        channel = open_channel(self.endpoint)  # connects when it is used
+        stub = self._connector() if self._connector else authorized(ParticipantServiceStub(channel), self._token)
         self._workers = [Worker(job, self._application_id(), stub, self.drain_timeout) for job in self._jobs.values()]
         self._tasks = [loop.create_task(worker.run()) for worker in self._workers]
         self._loop = loop

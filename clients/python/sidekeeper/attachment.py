@@ -17,7 +17,7 @@ from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.acknowledger import Acknowledger
 from sidekeeper.dispatcher import Dispatcher
 from sidekeeper.errors import SidekeeperError
-from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionChange, SessionState
+from sidekeeper.events import Assignment, AssignmentReason, JobChange, Leadership, Round, SessionChange, SessionState
 from sidekeeper.execution import CancelReason, Execution
 from sidekeeper.executor import Executor, OpenExecution
 from sidekeeper.job import Job
@@ -26,16 +26,17 @@ from sidekeeper.lease import Lease
 from sidekeeper.listener import ListenerReporter
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import Outcome
+from sidekeeper.ownership import Ownership
 from sidekeeper.progress import ProgressReporter
 from sidekeeper.reporter import Reporter
-from sidekeeper.version import CLIENT
+from sidekeeper.version import API_LEVEL, CLIENT, SIDECAR_API_LEVEL_MIN, __version__
 
 if TYPE_CHECKING:
     from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
 
     AttachCall = grpc.aio.UnaryStreamCall[service_pb2.AttachRequest, service_pb2.AttachResponse]
 
-__all__ = ["Attachment", "ProtocolError"]
+__all__ = ["Attachment", "ProtocolError", "VersionError"]
 
 #: How long the sidecar may take to register the instance, in seconds; registering waits for the registry.
 FIRST_EVENT_TIMEOUT = 60.0
@@ -59,6 +60,10 @@ class ProtocolError(SidekeeperError):
     """The sidecar's stream is not as the protocol says."""
 
 
+class VersionError(SidekeeperError):
+    """The sidecar is too old for this library."""
+
+
 class Attachment:
     """One attachment of one job; ``run`` attaches, and returns when the stream has ended."""
 
@@ -70,6 +75,7 @@ class Attachment:
         executor: Executor,
         dispatcher: Dispatcher,
         kept: Kept,
+        ownership: Ownership,
     ) -> None:
         self._job = job
         self._application_id = application_id
@@ -77,6 +83,7 @@ class Attachment:
         self._executor = executor
         self._dispatcher = dispatcher
         self._kept = kept
+        self._ownership = ownership
         self._grace = 0.0
         self._open: dict[str, OpenExecution] = {}
         self._answered = asyncio.Event()
@@ -86,7 +93,6 @@ class Attachment:
         self._listener: ListenerReporter | None = None
         self._progress: ProgressReporter | None = None
         self._helpers: list[asyncio.Task[None]] = []
-        self._assignment: Assignment | None = None
         self._lease = Lease(self._on_silence)
         self._session = SessionState.CONNECTED
         self._instance_id = ""
@@ -151,6 +157,8 @@ class Attachment:
             configuration=None if configuration is None else configuration.to_proto(),
             application_id=self._application_id,
             client=CLIENT,
+            api_level=API_LEVEL,
+            sidecar_api_level_min=SIDECAR_API_LEVEL_MIN,
             weight=self._job.weight,
             labels=self._job.labels,
             instance_name=self._job.instance_name,
@@ -188,10 +196,18 @@ class Attachment:
         call.cancel()
 
     def _on_attached(self, attached: service_pb2.Attached) -> None:
+        if attached.api_level < SIDECAR_API_LEVEL_MIN:
+            # One that knows levels has refused the attachment itself; this is for those before.
+            raise VersionError(
+                f"sidecar {attached.sidecar_version} is too old for {CLIENT}: it has API level {attached.api_level}, "
+                f"and the client needs at least {SIDECAR_API_LEVEL_MIN}; upgrade the sidecar to {__version__}"
+            )
         self._instance_id = attached.instance_id
         self._grace = grace_of(attached.configuration.props)
         self._kept.attached(frozenset(attached.resumed_execution_ids))
-        self._reporter = Reporter(self._stub, self._job.name, attached.attachment_id, self._not_reported)
+        self._reporter = Reporter(
+            self._stub, self._job.name, attached.attachment_id, self._not_reported, lambda: bool(self._open)
+        )
         self._acknowledger = Acknowledger(
             self._stub, attached.attachment_id, lambda: {one.execution.item for one in self._open.values()}
         )
@@ -231,6 +247,8 @@ class Attachment:
         elif kind == "session_changed":
             session = SessionChange.from_proto(name, event.session_changed)
             self._lease.told(session.remaining_lease)
+            if session.state is SessionState.CONNECTED:
+                self._ownership.still_there()
             self._on_session(session)
         elif kind == "job_changed":
             change = JobChange.from_proto(name, event.job_changed)
@@ -258,6 +276,7 @@ class Attachment:
         logger.warning("the sidecar has not renewed the lease in time; it may be stopped", extra=fields(self._job.name))
         for opened in list(self._open.values()):
             self._executor.cancel(opened, CancelReason.LEASE_LOST)
+        self._ownership.lost(AssignmentReason.SILENT)
         self._on_session(SessionChange(self._job.name, SessionState.SILENT, None))
 
     def _on_call(
@@ -276,7 +295,6 @@ class Attachment:
         )
 
     def _on_assignment(self, assignment: Assignment) -> None:
-        self._assignment = assignment
         logger.info(
             "generation %d: items %s of %d (%s)",
             assignment.generation,
@@ -285,7 +303,7 @@ class Attachment:
             assignment.reason.name,
             extra=fields(self._job.name),
         )
-        self._dispatcher.call(self._job.callbacks.assignment, assignment, self._noted(assignment))
+        self._ownership.changed(assignment, self._noted(assignment))
 
     def _noted(self, assignment: Assignment) -> Callable[[], None]:
         def noted() -> None:
@@ -352,7 +370,7 @@ class Attachment:
         for helper in self._helpers:
             helper.cancel()
         if self._broken and self._grace:
-            self._kept.keep(list(self._open.values()), self._grace, lease, self._tell_detached)
+            self._kept.keep(list(self._open.values()), self._grace, lease, self._ownership.ended)
             self._open.clear()
             self._answered.set()
             return
@@ -360,10 +378,6 @@ class Attachment:
             self._progress.end()
         for opened in list(self._open.values()):
             self._executor.cancel(opened, CancelReason.DETACHED)
-        if self.attached:
+        if self.attached:  # otherwise a grace may run, of the stream before
             self._kept.lapse()  # what this stream was still to take over
-        self._tell_detached()
-
-    def _tell_detached(self) -> None:
-        if self._assignment is not None:
-            self._dispatcher.call(self._job.callbacks.assignment, self._assignment.detached())
+            self._ownership.ended()

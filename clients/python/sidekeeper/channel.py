@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import grpc
@@ -12,10 +14,13 @@ import grpc.aio
 __all__ = [
     "DEFAULT_ENDPOINT",
     "ENDPOINT_VARIABLE",
+    "TOKEN_VARIABLE",
+    "authorized",
     "endpoint_target",
     "open_blocking_channel",
     "open_channel",
     "resolve_endpoint",
+    "resolve_token",
 ]
 
 #: Where the sidecar listens unless told otherwise.
@@ -23,6 +28,9 @@ DEFAULT_ENDPOINT = "http://127.0.0.1:7070"
 
 #: The environment variable that names the endpoint.
 ENDPOINT_VARIABLE = "SIDEKEEPER_ENDPOINT"
+
+#: The environment variable that has the sidecar's token.
+TOKEN_VARIABLE = "SIDEKEEPER_TOKEN"  # noqa: S105 - its name, not its value
 
 #: The largest message in either direction, in bytes; an assignment of 10 000 items with parameters stays far below.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -36,6 +44,9 @@ KEEPALIVE_TIMEOUT_MS = 5_000
 INITIAL_RECONNECT_MS = 100
 MAX_RECONNECT_MS = 1_000
 
+#: How long one attempt to connect may take: a machine that is short of CPU needs its time for the first frames.
+CONNECT_TIMEOUT_MS = 5_000
+
 _OPTIONS: Sequence[tuple[str, str | int]] = (
     # For a Unix socket gRPC would send the socket's path as the authority, which HTTP/2 servers may refuse.
     ("grpc.default_authority", "localhost"),
@@ -45,7 +56,8 @@ _OPTIONS: Sequence[tuple[str, str | int]] = (
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", INITIAL_RECONNECT_MS),
-    ("grpc.min_reconnect_backoff_ms", INITIAL_RECONNECT_MS),
+    # In spite of its name it is the least that an attempt may take; the pauses are given by the other two.
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -53,12 +65,36 @@ _OPTIONS: Sequence[tuple[str, str | int]] = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
+S = TypeVar("S")
+
 _ALLOWED = "allowed are http://HOST:PORT, HOST:PORT and unix:///PATH"
 
 
 def resolve_endpoint(endpoint: str | None) -> str:
     """Returns the endpoint given, or the environment's, or the default."""
     return endpoint or os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
+
+
+def resolve_token(token: str | None) -> str:
+    """Returns the token given, or the environment's; empty: there is none.
+
+    Raises:
+        ValueError: It has characters that a header cannot have. They are not repeated.
+    """
+    resolved = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+    if not all("!" <= character <= "~" for character in resolved):
+        source = TOKEN_VARIABLE if token is None else "token"
+        raise ValueError(f"{source}: it has characters other than visible ASCII ones")
+    return resolved
+
+
+def authorized(stub: S, token: str) -> S:
+    """Returns the stub, whose calls have the token from now on, if there is one."""
+    if token:
+        metadata = (("authorization", f"Bearer {token}"),)
+        for name, call in vars(stub).items():
+            setattr(stub, name, functools.partial(call, metadata=metadata))
+    return stub
 
 
 def endpoint_target(endpoint: str) -> str:

@@ -22,6 +22,10 @@ MAX_WAITING = 1_024
 E = TypeVar("E")
 
 
+def _nothing() -> None:
+    pass
+
+
 class Dispatcher:
     """The queue of one job. ``run`` is to be a task for as long as the job lasts."""
 
@@ -31,16 +35,27 @@ class Dispatcher:
         self._room = asyncio.Event()
         self._room.set()
 
-    def call(
-        self, callbacks: Sequence[Callable[[E], object]], event: E, then: Callable[[], None] | None = None
+    def call(self, callbacks: Sequence[Callable[[E], object]], event: E) -> None:
+        """Calls the callbacks with an event in its turn."""
+        self.call_all([(callback, event) for callback in callbacks])
+
+    def call_all(
+        self, calls: Sequence[tuple[Callable[..., object], object]], then: Callable[[], None] = _nothing
     ) -> None:
-        """Calls the callbacks with an event in its turn; ``then`` is called if none of them raised."""
+        """Makes several calls in one turn; each is made whatever the others did, ``then`` only if none raised."""
 
         async def step() -> None:
-            for callback in callbacks:
-                await self._call(callback, event)
-            if then is not None:
-                then()
+            failed: Exception | None = None
+            for callback, event in calls:
+                try:
+                    await self._call(callback, event)
+                except Exception as error:
+                    if failed is not None:
+                        logger.error("a callback failed", exc_info=failed, extra=fields(self._job_name))
+                    failed = error
+            if failed is not None:
+                raise failed
+            then()
 
         self._put(step)
 

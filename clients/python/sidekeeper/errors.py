@@ -18,8 +18,9 @@ class AttachError(SidekeeperError):
         job_name: The job.
         code: The gRPC status as text: ``INVALID_ARGUMENT`` (a field of the configuration is wrong), ``NOT_FOUND``
             (a job attached to by its name alone, which nobody has configured), ``FAILED_PRECONDITION`` (the
-            configuration or the job class conflicts with the one in use) or ``UNIMPLEMENTED`` (what listens at the
-            endpoint is not a sidecar).
+            configuration or the job class conflicts with the one in use, or library and sidecar are too far apart;
+            ``details`` then says which of the two to upgrade), ``UNAUTHENTICATED`` (the sidecar wants a token, and
+            another one) or ``UNIMPLEMENTED`` (what listens at the endpoint is not a sidecar).
         details: The sidecar's own words.
     """
 

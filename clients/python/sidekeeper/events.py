@@ -14,6 +14,7 @@ __all__ = [
     "AssignedItem",
     "Assignment",
     "AssignmentReason",
+    "ItemsChange",
     "JobChange",
     "Leadership",
     "Round",
@@ -42,8 +43,11 @@ class AssignmentReason(enum.Enum):
     RELAYED = 7
     #: Items changed hands one by one.
     HANDED_OFF = 8
-    #: The stream to the sidecar has ended: this instance is gone, and owns nothing until it is attached again.
+    #: The stream to the sidecar has ended, or is about to because the application stops: this instance owns nothing
+    #: until it is attached again.
     DETACHED = -1
+    #: The sidecar has not renewed the lease in time: it may be stopped, and others may own the items.
+    SILENT = -2
 
     @classmethod
     def _missing_(cls, value: object) -> AssignmentReason:
@@ -121,6 +125,24 @@ class Assignment:
             leader=message.leader,
             reason=AssignmentReason(message.reason),
         )
+
+
+@dataclass(frozen=True)
+class ItemsChange:
+    """Some items of a job: those that were assigned, revoked or lost."""
+
+    #: The job's name.
+    job_name: str
+    #: The instance in the registry: ``{ipv4}@-@{unique}``.
+    instance_id: str
+    #: Counts shardings of the job; the same for all its instances.
+    generation: int
+    #: Into how many items the job is split.
+    sharding_total_count: int
+    #: The items that this is about, ascending, as they are now or were last.
+    items: Sequence[AssignedItem]
+    #: Why it happened.
+    reason: AssignmentReason
 
 
 @dataclass(frozen=True)

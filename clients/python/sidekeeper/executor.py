@@ -11,10 +11,12 @@ import inspect
 from collections import deque
 from typing import Callable
 
+from sidekeeper.context import CURRENT
 from sidekeeper.execution import CancelReason, Execution
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import SUCCESS, Outcome, failed, of_exception, rejected
-from sidekeeper.threads import run_in_thread
+from sidekeeper.threads import Threads
+from sidekeeper.tracing import span_of
 
 __all__ = ["Executor", "Handler", "OpenExecution"]
 
@@ -47,6 +49,7 @@ class Executor:
         self._waiting: deque[OpenExecution] = deque()
         self._running: dict[int, OpenExecution] = {}
         self._closed = False
+        self._threads = Threads()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -87,6 +90,10 @@ class Executor:
         for opened in [*self._waiting, *self._running.values()]:
             self.cancel(opened, reason)
 
+    def end(self) -> None:
+        """Lets go of the threads; nothing is submitted any more."""
+        self._threads.close()
+
     async def wait_idle(self) -> None:
         """Waits until nothing runs and nothing waits to."""
         await self._idle.wait()
@@ -110,13 +117,15 @@ class Executor:
             opened.run = asyncio.get_running_loop().create_task(self._await_handler(execution))
         else:
             name = f"sidekeeper-{self._job_name}-{execution.item}"
-            opened.run = run_in_thread(name, lambda: self._call_handler(execution))
+            opened.run = self._threads.run(name, lambda: self._call_handler(execution))
         self._running[execution.item] = opened
         opened.run.add_done_callback(lambda run: self._ended(opened, run))
 
     async def _await_handler(self, execution: Execution) -> Outcome:
+        CURRENT.set(execution)  # in the task's own context
         try:
-            await self._handler(execution)  # type: ignore[misc]  # a coroutine function
+            with span_of(execution):
+                await self._handler(execution)  # type: ignore[misc]  # a coroutine function
         except asyncio.CancelledError:
             return _stopped(execution)
         except Exception as error:
@@ -124,8 +133,10 @@ class Executor:
         return SUCCESS
 
     def _call_handler(self, execution: Execution) -> Outcome:
+        CURRENT.set(execution)  # in the thread's copy of the context
         try:
-            result = self._handler(execution)
+            with span_of(execution):
+                result = self._handler(execution)
         except BaseException as error:  # also SystemExit: it would end the thread only, and silently
             return of_exception(error)
         if inspect.isawaitable(result):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 from sidekeeper.configuration import JobConfiguration
-from sidekeeper.events import Assignment, JobChange, Leadership, Round, SessionChange
+from sidekeeper.events import Assignment, ItemsChange, JobChange, Leadership, Round, SessionChange
 from sidekeeper.executor import Handler
 
 __all__ = ["INSTANCE_NAME_VARIABLE", "Callbacks", "Job", "resolve_instance_name"]
@@ -39,6 +39,9 @@ class Callbacks:
     """Who is told what. Functions are called on threads, coroutine functions on the loop; one at a time for a job."""
 
     assignment: list[Callable[[Assignment], object]] = field(default_factory=list)
+    assigned: list[Callable[[ItemsChange], object]] = field(default_factory=list)
+    revoked: list[Callable[[ItemsChange], object]] = field(default_factory=list)
+    lost: list[Callable[[ItemsChange], object]] = field(default_factory=list)
     leadership: list[Callable[[Leadership], object]] = field(default_factory=list)
     session: list[Callable[[SessionChange], object]] = field(default_factory=list)
     job_changed: list[Callable[[JobChange], object]] = field(default_factory=list)

@@ -1,5 +1,8 @@
 """Reports how executions ended: at most one call in flight, and what ends meanwhile travels together in the next.
 
+A call costs many times what a result in it does. Therefore a report also waits a moment for further results if other
+executions are open; the last or only one is reported at once.
+
 A report is repeated with the same content until the sidecar answers; the protocol makes that safe. Results that the
 sidecar refuses for good are dropped with a log line: nobody else could do anything with them.
 """
@@ -30,6 +33,13 @@ CALL_TIMEOUT = 30.0
 
 #: The most results in one call; the protocol allows 10 000.
 MAX_BATCH = 1_000
+
+#: How long a report waits for further results while others are to be expected, in seconds; short beside what a registry
+#: takes, and long enough for dozens of results when there are many.
+GATHERING = 0.002
+
+#: With so many results a report waits no longer.
+GATHERED = 64
 
 #: The most text in one call, in bytes; below the 4 MiB that gRPC servers accept by default.
 MAX_BATCH_BYTES = 2 * 1024 * 1024
@@ -68,11 +78,13 @@ class Reporter:
         job_name: str,
         attachment_id: str,
         not_reported: Callable[[Execution, Outcome], None],
+        is_open: Callable[[], bool],
     ) -> None:
         self._stub = stub
         self._job_name = job_name
         self.attachment_id = attachment_id
         self._not_reported = not_reported
+        self._is_open = is_open
         self._waiting: deque[_Result] = deque()  # bounded by the attachment's open executions
         self._wake = asyncio.Event()
         self._flushed = asyncio.Event()
@@ -96,6 +108,8 @@ class Reporter:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._waiting:
+                    if len(self._waiting) < GATHERED and self._is_open():
+                        await asyncio.sleep(GATHERING)
                     batch = self._take()
                     await self._report(batch)
                     batch = []

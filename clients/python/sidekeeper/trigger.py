@@ -8,7 +8,7 @@ import grpc
 
 from sidekeeper._proto.v1 import job_service_pb2 as service_pb2
 from sidekeeper._proto.v1.job_service_pb2_grpc import JobServiceStub
-from sidekeeper.channel import open_blocking_channel, open_channel, resolve_endpoint
+from sidekeeper.channel import authorized, open_blocking_channel, open_channel, resolve_endpoint, resolve_token
 from sidekeeper.errors import TriggerError
 
 __all__ = ["TriggerResult", "trigger", "trigger_async"]
@@ -27,7 +27,9 @@ class TriggerResult:
     pending_instance_ids: tuple[str, ...]
 
 
-def trigger(job_name: str, *, endpoint: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> TriggerResult:
+def trigger(
+    job_name: str, *, endpoint: str | None = None, token: str | None = None, timeout: float = DEFAULT_TIMEOUT
+) -> TriggerResult:
     """Makes each online instance of a job fire once, now, whatever the job's schedule; also Java instances.
 
     Blocks until all of them have been asked, and does not wait for the executions. On an event loop, use
@@ -36,28 +38,31 @@ def trigger(job_name: str, *, endpoint: str | None = None, timeout: float = DEFA
     Args:
         job_name: The job.
         endpoint: The sidecar to ask; any one of the fleet will do. Default: as for ``Application``.
+        token: What the sidecar wants to be presented. Default: as for ``Application``.
         timeout: How long the call may take, in seconds.
 
     Raises:
         TriggerError: The job was not triggered, or nobody knows.
-        ValueError: The endpoint cannot be read.
+        ValueError: The endpoint or the token cannot be read.
     """
+    given = resolve_token(token)
     with open_blocking_channel(resolve_endpoint(endpoint)) as channel:
         request = service_pb2.TriggerJobRequest(job_name=job_name)
         try:
-            return _result(JobServiceStub(channel).TriggerJob(request, timeout=timeout))
+            return _result(authorized(JobServiceStub(channel), given).TriggerJob(request, timeout=timeout))
         except grpc.RpcError as error:
             raise _failure(job_name, error) from None
 
 
 async def trigger_async(
-    job_name: str, *, endpoint: str | None = None, timeout: float = DEFAULT_TIMEOUT
+    job_name: str, *, endpoint: str | None = None, token: str | None = None, timeout: float = DEFAULT_TIMEOUT
 ) -> TriggerResult:
     """As ``trigger``, on an event loop."""
+    given = resolve_token(token)
     async with open_channel(resolve_endpoint(endpoint)) as channel:
         request = service_pb2.TriggerJobRequest(job_name=job_name)
         try:
-            return _result(await JobServiceStub(channel).TriggerJob(request, timeout=timeout))
+            return _result(await authorized(JobServiceStub(channel), given).TriggerJob(request, timeout=timeout))
         except grpc.RpcError as error:
             raise _failure(job_name, error) from None
 

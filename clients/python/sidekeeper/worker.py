@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from sidekeeper.attachment import Attachment
+from sidekeeper.attachment import Attachment, VersionError
 from sidekeeper.backoff import CAP_SECONDS, Backoff
 from sidekeeper.dispatcher import Dispatcher
 from sidekeeper.errors import AttachError
@@ -16,6 +16,7 @@ from sidekeeper.executor import Executor
 from sidekeeper.job import Job
 from sidekeeper.kept import Kept
 from sidekeeper.log import fields, logger
+from sidekeeper.ownership import Ownership
 
 if TYPE_CHECKING:
     from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
@@ -31,6 +32,8 @@ FATAL = frozenset(
         grpc.StatusCode.FAILED_PRECONDITION,
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
@@ -47,6 +50,7 @@ class Worker:
         self._executor = Executor(job.name, job.handler, job.concurrency)
         self._dispatcher = Dispatcher(job.name)
         self._kept = Kept(job.name, self._executor)
+        self._ownership = Ownership(job.callbacks, self._dispatcher)
         self._stopping = asyncio.Event()
         self._for_good = False
 
@@ -72,6 +76,7 @@ class Worker:
             await self._finish()
         finally:
             self._executor.cancel_all(CancelReason.STOPPED)
+            self._executor.end()
             dispatching.cancel()
             for execution in self._executor.running():
                 logger.warning("handler is left behind", extra=fields(self._job.name, execution))
@@ -83,7 +88,13 @@ class Worker:
         try:
             while not self._stopping.is_set():
                 attachment = Attachment(
-                    self._job, self._application_id, self._stub, self._executor, self._dispatcher, self._kept
+                    self._job,
+                    self._application_id,
+                    self._stub,
+                    self._executor,
+                    self._dispatcher,
+                    self._kept,
+                    self._ownership,
                 )
                 began = loop.time()
                 reading = loop.create_task(attachment.run())
@@ -92,6 +103,9 @@ class Worker:
                     if not reading.done():
                         await self._drain(attachment, reading)
                         await attachment.leave(for_good=self._for_good)
+                except asyncio.CancelledError:
+                    self._executor.cancel_all(CancelReason.STOPPED)  # before the stream's end gives its own reason
+                    raise
                 finally:
                     await self._leave(attachment, reading)
                 self._judge(attachment, reading)
@@ -103,8 +117,9 @@ class Worker:
             self._kept.lapse()
 
     async def _drain(self, attachment: Attachment, reading: asyncio.Task[None]) -> None:
-        """Lets the attachment's executions end and be reported, for as long as it lasts."""
-        answered = asyncio.get_running_loop().create_task(attachment.wait_answered())
+        """Lets executions end and be reported, and callbacks let go of items, while the attachment lasts."""
+        self._ownership.leave()
+        answered = asyncio.get_running_loop().create_task(self._let_go(attachment))
         try:
             await asyncio.wait({answered, reading}, timeout=self._drain_timeout, return_when=asyncio.FIRST_COMPLETED)
             if not answered.done() and not reading.done():
@@ -112,6 +127,11 @@ class Worker:
                 await asyncio.wait({answered, reading}, timeout=LEAVE_GRACE, return_when=asyncio.FIRST_COMPLETED)
         finally:
             answered.cancel()
+
+    async def _let_go(self, attachment: Attachment) -> None:
+        """Waits until nothing is done with the attachment's items any more."""
+        await attachment.wait_answered()
+        await self._dispatcher.wait_empty()
 
     async def _leave(self, attachment: Attachment, reading: asyncio.Task[None]) -> None:
         """Ends the attachment, if it has not ended by itself."""
@@ -129,6 +149,8 @@ class Worker:
         """
         extra = fields(self._job.name)
         error = None if reading.cancelled() else reading.exception()
+        if isinstance(error, VersionError):
+            raise AttachError(self._job.name, grpc.StatusCode.FAILED_PRECONDITION.name, str(error))
         if self._stopping.is_set() and (error is None or attachment.attached):
             logger.info("detached", extra=extra)
         elif error is None:

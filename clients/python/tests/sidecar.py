@@ -43,7 +43,7 @@ class Stream:
         self.closed = asyncio.Event()
         self._executions = 0
 
-    def attach(self, resumed: tuple[str, ...] = ()) -> None:
+    def attach(self, resumed: tuple[str, ...] = (), api_level: int = 1) -> None:
         self.send(
             attached=service_pb2.Attached(
                 attachment_id=self.attachment_id,
@@ -51,6 +51,7 @@ class Stream:
                 job_name=self.request.job_name,
                 configuration=self.request.configuration,
                 sidecar_version="0.0.0",
+                api_level=api_level,
                 resumed_execution_ids=resumed,
             )
         )
@@ -146,6 +147,8 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         )
         #: The jobs that were triggered.
         self.triggered: list[str] = []
+        #: The authorization of the last call of each method.
+        self.tokens: dict[str, str | None] = {}
         self.target = ""
         self._server: grpc.aio.Server | None = None
 
@@ -206,6 +209,7 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     async def Attach(  # noqa: N802
         self, request: service_pb2.AttachRequest, context: Any
     ) -> AsyncIterator[service_pb2.AttachResponse]:
+        self._note("Attach", context)
         self._count += 1
         stream = Stream(self._count, request)
         self._streams.put_nowait(stream)
@@ -223,6 +227,7 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     async def ReportCompletion(  # noqa: N802
         self, request: Report, context: Any
     ) -> service_pb2.ReportCompletionResponse:
+        self._note("ReportCompletion", context)
         self._reports.put_nowait(request)
         answer = await self.answer(request, context) if self.answer else None
         return answer or recorded(request)
@@ -230,12 +235,14 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     async def AcknowledgeAssignment(  # noqa: N802
         self, request: service_pb2.AcknowledgeAssignmentRequest, context: Any
     ) -> service_pb2.AcknowledgeAssignmentResponse:
+        self._note("AcknowledgeAssignment", context)
         self._acknowledgements.put_nowait(request)
         return service_pb2.AcknowledgeAssignmentResponse()
 
     async def TriggerJob(  # noqa: N802
         self, request: job_service_pb2.TriggerJobRequest, context: Any
     ) -> job_service_pb2.TriggerJobResponse:
+        self._note("TriggerJob", context)
         self.triggered.append(request.job_name)
         if isinstance(self.trigger_answer, tuple):
             await context.abort(*self.trigger_answer)
@@ -257,6 +264,10 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
             await context.abort(*answer)
         assert not isinstance(answer, tuple)
         return answer
+
+    def _note(self, method: str, context: Any) -> None:
+        metadata = dict(context.invocation_metadata())
+        self.tokens[method] = metadata.get("authorization")
 
     async def CancelExecutions(  # noqa: N802
         self, request: job_service_pb2.CancelExecutionsRequest, context: Any

@@ -153,3 +153,47 @@ async def test_a_detached_execution_is_not_reported_to_the_next_attachment(sidec
         report = await sidecar.report()
         assert report.attachment_id == second.attachment_id
         assert [result.execution_id for result in report.results] == [again]
+
+
+async def test_results_travel_together_while_more_are_to_be_expected(
+    sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidekeeper.reporter.GATHERING", 0.5)
+    app = sidekeeper.Application(sidecar.target)
+    release = asyncio.Event()
+
+    @app.job("orderSync", sharding_total_count=6)
+    async def handler(execution: sidekeeper.Execution) -> None:
+        if execution.item == 5:
+            await release.wait()
+
+    async with serving(app):
+        stream = await sidecar.stream()
+        stream.execute(5)
+        others = [stream.execute(item) for item in (0, 1)]
+        report = await sidecar.report()
+        assert [result.execution_id for result in report.results] == others
+        # The last one has nobody to wait for.
+        monkeypatch.setattr("sidekeeper.reporter.GATHERING", 3600)
+        release.set()
+        assert (await sidecar.result()).outcome == execution_pb2.EXECUTION_OUTCOME_SUCCESS
+
+
+async def test_many_results_wait_for_no_more(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidekeeper.reporter.GATHERING", 3600)
+    monkeypatch.setattr("sidekeeper.reporter.GATHERED", 1)
+    app = sidekeeper.Application(sidecar.target)
+    release = asyncio.Event()
+
+    @app.job("orderSync", sharding_total_count=6)
+    async def handler(execution: sidekeeper.Execution) -> None:
+        if execution.item == 5:
+            await release.wait()
+
+    async with serving(app):
+        stream = await sidecar.stream()
+        stream.execute(5)
+        first = stream.execute(0)
+        assert (await sidecar.result()).execution_id == first
+        release.set()
+        await sidecar.result()

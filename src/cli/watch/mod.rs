@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::endpoint::endpoint;
+use super::endpoint::{authorized, endpoint};
 use super::{Failure, print};
 use crate::proto::assignment_service_client::AssignmentServiceClient;
 use crate::proto::{WatchAssignmentsRequest, WatchAssignmentsResponse};
@@ -127,7 +127,8 @@ async fn follow_once(
         .await
         .map_err(|error| Broken::Retry(format!("cannot connect: {:#}", anyhow!(error))))?;
     let mut client = AssignmentServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
-    let request = WatchAssignmentsRequest { job_name: job.to_owned() };
+    let request = authorized(WatchAssignmentsRequest { job_name: job.to_owned() });
+    let request = request.map_err(|error| Broken::End(End::Failed(error)))?;
     let mut states = client.watch_assignments(request).await.map_err(broken)?.into_inner();
     loop {
         let state = states.message().await.map_err(broken)?;

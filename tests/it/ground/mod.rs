@@ -110,6 +110,7 @@ pub fn config(namespace: &str, number: u8) -> Config {
         listen: vec![ListenAddress::Tcp((Ipv4Addr::LOCALHOST, 0).into())],
         zookeeper: None,
         namespace: namespace.to_owned(),
+        token: None,
         digest: None,
         data_dir: None,
         state_dir: None,

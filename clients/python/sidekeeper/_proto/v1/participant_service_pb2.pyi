@@ -96,6 +96,8 @@ class AttachRequest(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     INSTANCE_NAME_FIELD_NUMBER: _builtins.int
     OPEN_EXECUTIONS_FIELD_NUMBER: _builtins.int
+    API_LEVEL_FIELD_NUMBER: _builtins.int
+    SIDECAR_API_LEVEL_MIN_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name: 1 to 200 bytes, without `/`, `@-@` and control characters. Required."""
     application_id: _builtins.str
@@ -117,6 +119,12 @@ class AttachRequest(_message.Message):
     that was killed, the stream stays silent for up to 45 seconds, and ends with ALREADY_EXISTS after that; so does a
     stream that gives the name of another application which is attached to the same sidecar. Attach again.
     """
+    api_level: _builtins.int
+    """The API level that the client library was written for: an integer that grows when client or sidecar need something
+    new of each other; this is level 1. Absent: nothing is checked, as for a client without a library.
+    """
+    sidecar_api_level_min: _builtins.int
+    """The lowest API level of a sidecar that the client library works with. Zero: any."""
     @_builtins.property
     def configuration(self) -> _job_pb2.JobConfiguration:
         """The job's configuration. Absent: the one in the sidecar's configuration directory, else the registry's."""
@@ -146,12 +154,16 @@ class AttachRequest(_message.Message):
         labels: _abc.Iterable[_builtins.str] | None = ...,
         instance_name: _builtins.str = ...,
         open_executions: _abc.Iterable[Global___OpenExecution] | None = ...,
+        api_level: _builtins.int | None = ...,
+        sidecar_api_level_min: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_api_level", b"_api_level", "api_level", b"api_level", "configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "client", b"client", "configuration", b"configuration", "instance_name", b"instance_name", "job_name", b"job_name", "labels", b"labels", "open_executions", b"open_executions", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_api_level", b"_api_level", "api_level", b"api_level", "application_id", b"application_id", "client", b"client", "configuration", b"configuration", "instance_name", b"instance_name", "job_name", b"job_name", "labels", b"labels", "open_executions", b"open_executions", "sidecar_api_level_min", b"sidecar_api_level_min", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__api_level: _TypeAlias = _typing.Literal["api_level"]  # noqa: Y015
+    _WhichOneofArgType__api_level: _TypeAlias = _typing.Literal["_api_level", b"_api_level"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__api_level) -> _WhichOneofReturnType__api_level | None: ...
 
 Global___AttachRequest: _TypeAlias = AttachRequest  # noqa: Y015
 
@@ -301,6 +313,7 @@ class Attached(_message.Message):
     CONFIGURATION_FIELD_NUMBER: _builtins.int
     SIDECAR_VERSION_FIELD_NUMBER: _builtins.int
     RESUMED_EXECUTION_IDS_FIELD_NUMBER: _builtins.int
+    API_LEVEL_FIELD_NUMBER: _builtins.int
     attachment_id: _builtins.str
     """Names this stream in `ReportCompletion` and `AcknowledgeAssignment`. Unguessable, and never used again."""
     instance_id: _builtins.str
@@ -309,6 +322,10 @@ class Attached(_message.Message):
     """The job's name."""
     sidecar_version: _builtins.str
     """The sidecar's version, for example `0.1.0`."""
+    api_level: _builtins.int
+    """The sidecar's API level (see `AttachRequest.api_level`). Zero: a sidecar that is older than levels. A client library
+    that needs a higher one detaches, and tells its user which of the two to upgrade.
+    """
     @_builtins.property
     def configuration(self) -> _job_pb2.JobConfiguration:
         """The configuration in force, which is the registry's unless the request's `overwrite` was set."""
@@ -330,10 +347,11 @@ class Attached(_message.Message):
         configuration: _job_pb2.JobConfiguration | None = ...,
         sidecar_version: _builtins.str = ...,
         resumed_execution_ids: _abc.Iterable[_builtins.str] | None = ...,
+        api_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment_id", b"attachment_id", "configuration", b"configuration", "instance_id", b"instance_id", "job_name", b"job_name", "resumed_execution_ids", b"resumed_execution_ids", "sidecar_version", b"sidecar_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_level", b"api_level", "attachment_id", b"attachment_id", "configuration", b"configuration", "instance_id", b"instance_id", "job_name", b"job_name", "resumed_execution_ids", b"resumed_execution_ids", "sidecar_version", b"sidecar_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,7 +98,9 @@ class ParticipantServiceServicer(object):
         it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading.
 
         Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
-        configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use),
+        configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
+        sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
+        CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
         ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
         until it is back.
         """

@@ -1,0 +1,84 @@
+"""The example of each library's README, as it is printed, with the library as users install it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from driver import World, eventually
+from harness import ROOT
+
+CLIENTS = ROOT / "clients"
+
+#: How long installing may take, in seconds: what the libraries need comes from their registries.
+INSTALL_TIMEOUT = 240
+
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("SIDEKEEPER_", "PYTHON"))}
+
+
+def example(language: str) -> str:
+    """The first program in a README."""
+    text = (CLIENTS / language / "README.md").read_text()
+    found = re.search(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert found, f"no example in the README of {language}"
+    return found[1]
+
+
+def run(*words: str | Path, folder: Path) -> None:
+    subprocess.run(words, cwd=folder, env=ENVIRONMENT, check=True, timeout=INSTALL_TIMEOUT)
+
+
+def install_python(folder: Path) -> list[str | Path]:
+    """Builds the wheel, and installs it where nothing else is."""
+    run(sys.executable, "-m", "venv", "venv", folder=folder)
+    pip = folder / "venv" / "bin" / "pip"
+    run(pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", CLIENTS / "python", folder=folder)
+    (wheel,) = (folder / "dist").glob("sidekeeper-*.whl")
+    run(pip, "install", "--quiet", wheel, folder=folder)
+    (folder / "example.py").write_text(example("python"))
+    return [folder / "venv" / "bin" / "python", "-u", "example.py"]
+
+
+def install_go(folder: Path) -> list[str | Path]:
+    """Makes a module that needs the library's, which is taken from here."""
+    library = CLIENTS / "go"
+    module = re.search(r"^module (\S+)", (library / "go.mod").read_text(), re.MULTILINE)
+    assert module
+    (folder / "main.go").write_text(example("go"))
+    run("go", "mod", "init", "example.com/try", folder=folder)
+    run("go", "mod", "edit", f"-replace={module[1]}={library}", folder=folder)
+    run("go", "get", f"{module[1]}@v0.0.0", folder=folder)
+    run("go", "mod", "tidy", folder=folder)
+    run("go", "build", "-o", "example", ".", folder=folder)
+    return [folder / "example"]
+
+
+@pytest.fixture
+def anybody(world: World) -> World:
+    """The example is run once for each language, whatever its flavours."""
+    if world.subject.flavour == "threads":
+        pytest.skip("the README's example has the one flavour")
+    return world
+
+
+def test_the_example_works_as_printed(anybody: World, tmp_path: Path) -> None:
+    language = anybody.subject.language
+    command = {"python": install_python, "go": install_go}[language](tmp_path)
+    assert len(example(language).splitlines()) <= 40
+    sidecar = anybody.sidecar().ready()
+    environment = {**ENVIRONMENT, "SIDEKEEPER_ENDPOINT": sidecar.endpoint}
+    told = tmp_path / "told"
+    with told.open("wb") as output:
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output)
+    try:
+        eventually("it executes", lambda: {"0 Beijing", "1 Shanghai"} <= set(told.read_text().splitlines()))
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from driver import World, eventually, items_of, job, quiet
+
+
+def held(world: World, **fields: object) -> tuple:
+    """An application that executes item 0 of two, one at a time."""
+    sidecar = world.sidecar()
+    application = world.application(sidecar).run(job(concurrency=1), **fields)
+    application.attached([0, 1])
+    application.behave("hold")
+    application.trigger()
+    return sidecar, application, application.told("started")["item"]
+
+
+def test_sigterm_lets_what_runs_end_and_rejects_the_rest(world: World) -> None:
+    sidecar, application, item = held(world, drain_timeout=15)
+    application.popen.send_signal(signal.SIGTERM)
+    eventually("what waited is rejected", lambda: sidecar.running() == [item])
+    quiet("it ends too early", lambda: application.popen.poll() is not None)
+    application.release()
+    assert application.exit_status() == 0
+    application.told("ended", item=item, outcome="success")
+    application.told("stopped")
+    assert application.all("cancelled", "lost") == []
+    assert items_of(application.all("revoked")[-1]) == [0, 1]
+    eventually("it has gone", lambda: (sidecar.running(), sidecar.instances()) == ([], []))
+
+
+def test_what_does_not_end_in_time_is_told_to_stop(world: World) -> None:
+    sidecar, application, item = held(world, drain_timeout=0.3)
+    application.popen.send_signal(signal.SIGTERM)
+    assert application.told("cancelled", item=item)["reason"] == "DRAIN_TIMEOUT"
+    assert application.exit_status() == 0
+    eventually("it has gone", lambda: (sidecar.running(), sidecar.instances()) == ([], []))
+
+
+def test_a_second_signal_ends_it_at_once(world: World) -> None:
+    _, application, _ = held(world, drain_timeout=60)
+    application.popen.send_signal(signal.SIGTERM)
+    quiet("it ends too early", lambda: application.popen.poll() is not None)
+    application.popen.send_signal(signal.SIGTERM)
+    assert application.told("cancelled")["reason"] == "STOPPED"
+    application.exit_status()
+
+
+@pytest.mark.parametrize("how", ["call", "signal"])
+def test_a_draining_sidecar_lets_what_runs_end(world: World, how: str) -> None:
+    sidecar, application, item = held(world)
+    application.behave("succeed", 1 - item)
+    if how == "signal":
+        sidecar.popen.send_signal(signal.SIGTERM)
+        quiet("it is stopped", lambda: application.all("cancelled"))
+        application.release()
+        assert sidecar.popen.wait(20) == 0
+    else:
+        draining = threading.Thread(target=sidecar.drain, args=(15.0,))
+        draining.start()
+        quiet("it is stopped", lambda: application.all("cancelled"))
+        application.release()
+        draining.join(20)
+        assert not draining.is_alive()
+    application.told("ended", item=item, outcome="success")
+    assert application.all("cancelled") == []
+    # It is owned by nobody when the sidecar has gone.
+    eventually("nothing is owned", lambda: application.owned() == [])
+    if how == "signal":
+        # The application outlives its sidecar, and is back with the next one.
+        told = len(application.all("assigned"))
+        world.sidecar()
+        application.told("assigned", after=told)

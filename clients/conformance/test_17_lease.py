@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import time
+
+from driver import JOB, World, eventually, items_of, job
+
+#: ZooKeeper's session, and what is left of it as a lease when word is heard: the margin is 1 s.
+SESSION = 4.0
+
+
+def test_a_silent_sidecar_has_executions_stop_in_time(world: World) -> None:
+    sidecar = world.sidecar(zookeeper=True, session="4s")
+    application = world.application(sidecar).run(job())
+    tokens = {item["item"]: item["token"] for item in application.attached([0, 1])["items"]}
+    application.behave("hold")
+    application.trigger()
+    application.told("started", after=1)
+    sidecar.freeze()
+    frozen = time.time()
+    cancelled = application.told("cancelled", after=1)
+    lost = application.told("lost")
+    assert (cancelled["reason"], lost["reason"], items_of(lost)) == ("LEASE_LOST", "SILENT", [0, 1])
+    assert max(cancelled["time"], lost["time"]) < frozen + SESSION
+    application.told("session", state="SILENT")
+    application.behave("succeed")
+    sidecar.thaw()
+    # It may be the same session as before, or after a moment a new one.
+    again = application.told("assigned", after=1)
+    assert all(item["token"] >= tokens[item["item"]] for item in again["items"])
+
+    def executed() -> bool:
+        application.order("trigger", job=JOB)
+        time.sleep(0.2)
+        return len(application.all("ended", outcome="success")) >= 2
+
+    eventually("they are executed again", executed)

@@ -1,0 +1,455 @@
+package sidekeeper
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
+)
+
+const (
+	// firstEventTimeout is how long the sidecar may take to register the instance; registering waits for the registry.
+	firstEventTimeout = 60 * time.Second
+	// detachTimeout is how long the sidecar may take to note that the application leaves; it only has to hear it.
+	detachTimeout = 2 * time.Second
+)
+
+// hasBroken returns whether a stream that ended so has broken, rather than been ended: the instance may still be there.
+func hasBroken(code codes.Code) bool {
+	switch code {
+	case codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.Unavailable, codes.Unknown:
+		return true
+	default:
+		return false
+	}
+}
+
+// attachment is one stream to the sidecar: this process as an instance of one job.
+//
+// The instance exists while the stream is open. When the stream ends, the instance is gone: its executions are told to
+// stop, and what they return is reported to nobody. If the job has a grace and the stream has broken, they go on, and
+// the next attachment may take them over (see kept). Its methods need the worker's lock, but for run, read and leave.
+type attachment struct {
+	worker *worker
+	log    *slog.Logger
+
+	instanceID   string
+	grace        time.Duration
+	open         map[string]*openExecution
+	answered     event
+	reporter     *reporter // nil: the instance has not been registered
+	acknowledger *acknowledger
+	listener     *listenerReporter
+	progress     *progressReporter
+	lease        *lease
+	session      SessionState
+	ended        bool
+	helpers      sync.WaitGroup
+}
+
+func newAttachment(worker *worker) *attachment {
+	a := &attachment{
+		worker: worker, log: worker.log,
+		open: map[string]*openExecution{}, answered: newEvent(), session: SessionConnected,
+	}
+	a.lease = newLease(&worker.lock, a.onSilence)
+	return a
+}
+
+// run attaches, and reads the stream until it ends. No error: the sidecar has ended it in order.
+func (a *attachment) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	err := a.read(ctx, cancel)
+	broken := err != nil && ctx.Err() == nil && hasBroken(status.Code(err)) && !isProtocolError(err)
+	if cause := context.Cause(ctx); isProtocolError(cause) {
+		err = cause
+	}
+	a.end(broken, cancel)
+	return err
+}
+
+func isProtocolError(err error) bool {
+	var odd *protocolError
+	return errors.As(err, &odd)
+}
+
+func (a *attachment) read(ctx context.Context, cancel context.CancelCauseFunc) error {
+	timer := time.AfterFunc(firstEventTimeout, func() {
+		cancel(protocolErrorf("no instance was registered within %v", firstEventTimeout))
+	})
+	defer timer.Stop()
+	a.worker.lock.Lock()
+	request := a.request()
+	a.worker.lock.Unlock()
+	stream, err := a.worker.client.Attach(ctx, request)
+	if err != nil {
+		return err
+	}
+	first, err := stream.Recv()
+	timer.Stop()
+	if errors.Is(err, io.EOF) {
+		return protocolErrorf("the stream ended before its first event")
+	}
+	if err != nil {
+		return err
+	}
+	if first.GetAttached() == nil {
+		return protocolErrorf("the first event is %T instead of 'attached'", first.GetEvent())
+	}
+	if err := checkVersion(first.GetAttached()); err != nil {
+		return err
+	}
+	a.onAttached(ctx, first.GetAttached())
+	for {
+		select {
+		case <-a.worker.dispatcher.room():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		event, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		a.worker.lock.Lock()
+		err = a.receive(event)
+		a.worker.lock.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// checkVersion refuses a sidecar that is too old. One that knows levels has refused the attachment itself; this is for
+// those before.
+func checkVersion(attached *sidekeeperv1.Attached) error {
+	if level := attached.GetApiLevel(); level < sidecarAPILevelMin {
+		return status.Errorf(codes.FailedPrecondition, "sidecar %s is too old for %s: it speaks API level %d, and the "+
+			"client needs at least %d; upgrade the sidecar to %s or newer",
+			attached.GetSidecarVersion(), clientName, level, sidecarAPILevelMin, Version)
+	}
+	return nil
+}
+
+// leave says that the application does not come back, if the sidecar would wait for it. forGood: nobody of its name does.
+func (a *attachment) leave(ctx context.Context, forGood bool) {
+	a.worker.lock.Lock()
+	reporter, waitedFor := a.reporter, a.grace > 0 && !a.ended
+	a.worker.lock.Unlock()
+	if reporter == nil || !waitedFor {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, detachTimeout)
+	defer cancel()
+	request := &sidekeeperv1.DetachRequest{AttachmentId: reporter.attachmentID, ForGood: forGood}
+	if _, err := a.worker.client.Detach(ctx, request); err != nil {
+		a.log.Warn("the sidecar has not heard that the job leaves: " + codeName(status.Code(err)))
+	}
+}
+
+// attached returns whether the instance has been registered.
+func (a *attachment) attached() bool {
+	return a.reporter != nil
+}
+
+// isAnswered is closed once each execution that was told has ended; isReported once its result is with the sidecar, too.
+func (a *attachment) isAnswered() <-chan struct{} { return a.answered.done() }
+
+func (a *attachment) isReported() <-chan struct{} {
+	if a.reporter == nil {
+		return a.answered.done()
+	}
+	return a.reporter.flushed.done()
+}
+
+func (a *attachment) request() *sidekeeperv1.AttachRequest {
+	job := a.worker.job
+	return &sidekeeperv1.AttachRequest{
+		JobName:            job.Name,
+		Configuration:      job.configuration,
+		ApplicationId:      a.worker.applicationID,
+		Client:             clientName,
+		ApiLevel:           proto.Uint32(apiLevel),
+		SidecarApiLevelMin: sidecarAPILevelMin,
+		Weight:             uint32(max(job.Weight, 1)),
+		Labels:             job.Labels,
+		InstanceName:       job.InstanceName,
+		OpenExecutions:     a.worker.kept.openExecutions(),
+	}
+}
+
+func (a *attachment) onAttached(ctx context.Context, attached *sidekeeperv1.Attached) {
+	w, id := a.worker, attached.GetAttachmentId()
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	a.instanceID = attached.GetInstanceId()
+	a.grace = graceOf(attached.GetConfiguration().GetProps())
+	w.kept.attached(attached.GetResumedExecutionIds())
+	a.reporter = newReporter(&w.lock, a.log, w.client, id)
+	a.acknowledger = &acknowledger{
+		lock: &w.lock, log: a.log, client: w.client, attachmentID: id, isBusy: a.isBusyBeyond, wake: make(chan struct{}, 1),
+	}
+	a.listener = &listenerReporter{
+		lock: &w.lock, log: a.log, client: w.client, attachmentID: id, wake: make(chan struct{}, 1),
+	}
+	a.progress = newProgressReporter(w.client, id)
+	w.executor.ended = a.acknowledger.executionEnded
+	for _, run := range []func(context.Context){a.reporter.run, a.acknowledger.run, a.listener.run} {
+		a.helpers.Add(1)
+		go func() {
+			defer a.helpers.Done()
+			run(ctx)
+		}()
+	}
+	a.log.Info(fmt.Sprintf("attached as instance %s (sidecar %s)", a.instanceID, attached.GetSidecarVersion()))
+}
+
+// isBusyBeyond returns whether anything is executed, or is to be, on an item that is not owned: also what handlers still
+// do that have outlived an earlier stream.
+func (a *attachment) isBusyBeyond(owned map[int]bool) bool {
+	for _, opened := range a.open {
+		if !owned[opened.execution.Item] {
+			return true
+		}
+	}
+	for item := range a.worker.executor.running {
+		if !owned[item] {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
+	w, job := a.worker, a.worker.job
+	switch event := response.GetEvent().(type) {
+	case *sidekeeperv1.AttachResponse_Execute:
+		return a.onExecute(event.Execute)
+	case *sidekeeperv1.AttachResponse_Cancel:
+		a.onCancel(event.Cancel)
+	case *sidekeeperv1.AttachResponse_AssignmentChanged:
+		a.onAssignment(assignmentFromProto(job.Name, a.instanceID, event.AssignmentChanged))
+	case *sidekeeperv1.AttachResponse_LeadershipChanged:
+		leadership := Leadership{job.Name, a.instanceID, event.LeadershipChanged.GetLeader()}
+		a.log.Info(fmt.Sprintf("leader: %t", leadership.Leader))
+		call(w.dispatcher, job.OnLeadership, leadership)
+	case *sidekeeperv1.AttachResponse_SessionChanged:
+		remaining := event.SessionChanged.GetRemainingLease()
+		a.lease.tell(remaining)
+		state := known(sessionStates, SessionState(event.SessionChanged.GetState()))
+		if state == SessionConnected {
+			w.ownership.stillThere()
+		}
+		a.onSession(SessionChange{job.Name, state, fromDuration(remaining)})
+	case *sidekeeperv1.AttachResponse_JobChanged:
+		change := jobChangeFromProto(job.Name, event.JobChanged)
+		a.grace = graceOf(event.JobChanged.GetConfiguration().GetProps())
+		for _, problem := range change.Problems {
+			a.log.Warn(cmp.Or(problem.Path, "registry") + ": " + problem.Message)
+		}
+		call(w.dispatcher, job.OnJobChanged, change)
+	case *sidekeeperv1.AttachResponse_BeforeFirst:
+		m := event.BeforeFirst
+		round := Round{job.Name, a.instanceID, m.GetScheduledTime().AsTime(), m.GetDeadline().AsTime()}
+		a.onCall(m.GetCallId(), job.OnBeforeFirst, round)
+	case *sidekeeperv1.AttachResponse_AfterLast:
+		m := event.AfterLast
+		round := Round{job.Name, a.instanceID, m.GetScheduledTime().AsTime(), m.GetDeadline().AsTime()}
+		a.onCall(m.GetCallId(), job.OnAfterLast, round)
+	case *sidekeeperv1.AttachResponse_Draining:
+		a.log.Info("the sidecar is stopping: finishing what runs")
+	default:
+		// Of a newer sidecar, and does not concern this client.
+	}
+	return nil
+}
+
+// call has a callback called in its turn, if there is one.
+func call[E any](dispatcher *dispatcher, callback func(context.Context, E), event E) {
+	if callback != nil {
+		dispatcher.put(func(ctx context.Context) error {
+			callback(ctx, event)
+			return nil
+		})
+	}
+}
+
+func (a *attachment) onSession(change SessionChange) {
+	if change.State == a.session {
+		return // the lease was renewed, nothing else
+	}
+	a.session = change.State
+	a.log.Info("session with the registry: " + change.State.String())
+	call(a.worker.dispatcher, a.worker.job.OnSession, change)
+}
+
+// onSilence: the lease is over, and the sidecar has not said what is now; as if it had said that the lease is lost.
+func (a *attachment) onSilence() {
+	a.log.Warn("the sidecar has not renewed the lease in time; it may be stopped")
+	a.cancelOpen(CancelLeaseLost)
+	a.worker.ownership.lost(AssignmentSilent)
+	a.onSession(SessionChange{JobName: a.worker.job.Name, State: SessionSilent})
+}
+
+func (a *attachment) cancelOpen(reason CancelReason) {
+	all := make([]*openExecution, 0, len(a.open))
+	for _, opened := range a.open {
+		all = append(all, opened)
+	}
+	for _, opened := range all {
+		a.worker.executor.cancel(opened, reason)
+	}
+}
+
+// onCall acts once for the whole job; what has no callback has succeeded.
+func (a *attachment) onCall(callID string, callback func(context.Context, Round) error, round Round) {
+	a.worker.dispatcher.put(func(ctx context.Context) error {
+		var err error
+		if callback != nil {
+			ctx, cancel := context.WithDeadline(ctx, round.Deadline)
+			defer cancel()
+			err = attempt(func() error { return callback(ctx, round) })
+		}
+		a.worker.lock.Lock()
+		defer a.worker.lock.Unlock()
+		if !a.ended {
+			a.listener.add(callID, err)
+		}
+		return err
+	})
+}
+
+func (a *attachment) onAssignment(assignment Assignment) {
+	items := make([]int, len(assignment.Items))
+	for index, item := range assignment.Items {
+		items[index] = item.Item
+	}
+	a.log.Info(fmt.Sprintf("generation %d: items %v of %d (%v)", assignment.Generation, items,
+		assignment.ShardingTotalCount, assignment.Reason))
+	a.worker.ownership.changed(assignment, func() {
+		a.worker.lock.Lock()
+		defer a.worker.lock.Unlock()
+		a.acknowledger.noted(&assignment)
+	})
+}
+
+func (a *attachment) onExecute(message *sidekeeperv1.Execute) error {
+	id := message.GetExecutionId()
+	if message.GetResumed() && a.resume(id) {
+		return nil
+	}
+	if a.open[id] != nil {
+		return protocolErrorf("execution %q was told twice", id)
+	}
+	execution, err := executionFromProto(message, a.instanceID, a.log, a.progress)
+	if err != nil {
+		return err
+	}
+	opened := &openExecution{execution: execution, answer: a.answer}
+	a.open[id] = opened
+	a.answered.clear()
+	w := a.worker
+	w.executor.watchDeadline(opened)
+	w.dispatcher.put(func(context.Context) error {
+		w.lock.Lock()
+		defer w.lock.Unlock()
+		w.executor.submit(opened)
+		return nil
+	})
+	return nil
+}
+
+// resume goes on with an execution of an earlier stream. False: it is not known, so it is to be executed.
+func (a *attachment) resume(id string) bool {
+	if opened := a.worker.kept.takeOpen(id); opened != nil {
+		opened.answer = a.answer
+		opened.execution.goesOn(a.progress)
+		a.open[id] = opened
+		a.answered.clear()
+		a.log.LogAttrs(a.worker.executor.base, slog.LevelInfo, "execution goes on with this stream", about(opened.execution))
+		return true
+	}
+	if result, ok := a.worker.kept.takeResult(id); ok {
+		a.reporter.add(result)
+		return true
+	}
+	return false
+}
+
+func (a *attachment) onCancel(message *sidekeeperv1.Cancel) {
+	opened := a.open[message.GetExecutionId()]
+	if opened == nil {
+		return // it ended meanwhile, and its result is on its way
+	}
+	reason := known(cancelReasons, CancelReason(message.GetReason()))
+	a.log.LogAttrs(a.worker.executor.base, slog.LevelWarn, "execution is to stop: "+reason.String(), about(opened.execution))
+	a.worker.executor.cancel(opened, reason)
+}
+
+func (a *attachment) answer(opened *openExecution, result outcome) {
+	delete(a.open, opened.execution.ExecutionID)
+	if len(a.open) == 0 {
+		a.answered.set()
+	}
+	if a.ended || a.reporter == nil {
+		a.worker.kept.notReported(opened.execution)
+		return
+	}
+	a.reporter.add(keptResult{opened.execution, result})
+	a.acknowledger.executionEnded()
+}
+
+// end: the instance is gone, or stays for its grace.
+func (a *attachment) end(broken bool, cancel context.CancelCauseFunc) {
+	w := a.worker
+	w.lock.Lock()
+	a.ended = true
+	w.executor.ended = nil
+	left, leaseKnown := a.lease.left()
+	a.lease.close()
+	stays := broken && a.grace > 0
+	if stays {
+		w.kept.keep(a.open, a.grace, left, leaseKnown, func() {
+			a.progress.end()
+			w.ownership.ended()
+		})
+		clear(a.open)
+		a.answered.set()
+	} else {
+		if a.progress != nil {
+			a.progress.end()
+		}
+		a.cancelOpen(CancelDetached)
+		if a.attached() { // otherwise a grace may run, of the stream before
+			w.kept.lapse() // what this stream was still to take over
+			w.ownership.ended()
+		}
+	}
+	w.lock.Unlock()
+	cancel(nil)
+	a.helpers.Wait()
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	if a.reporter == nil {
+		return
+	}
+	for _, one := range a.reporter.unreported() {
+		if stays {
+			w.kept.keepResult(one.execution, one.outcome)
+		} else {
+			a.log.LogAttrs(w.executor.base, slog.LevelWarn, "result dropped: the attachment has ended", about(one.execution))
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package sidekeeper_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	sidekeeper "github.com/sidekeeper/sidekeeper/clients/go"
+	"github.com/sidekeeper/sidekeeper/clients/go/internal/script"
+	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
+)
+
+func TestCallbacksAreToldInOrder(t *testing.T) {
+	sidecar := script.Start(t)
+	events := make(chan any, 16)
+	job := orderSync(ignore)
+	job.OnLeadership = func(_ context.Context, one sidekeeper.Leadership) { events <- one }
+	job.OnSession = func(_ context.Context, one sidekeeper.SessionChange) { events <- one }
+	job.OnJobChanged = func(_ context.Context, one sidekeeper.JobChange) { events <- one }
+	serving(t, sidecar, job)
+	stream := sidecar.Stream(t)
+	stream.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_LeadershipChanged{
+		LeadershipChanged: &sidekeeperv1.LeadershipChanged{Leader: true},
+	}})
+	stream.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_SessionChanged{
+		SessionChanged: &sidekeeperv1.SessionChanged{
+			State:          sidekeeperv1.SessionState_SESSION_STATE_SUSPENDED,
+			RemainingLease: durationpb.New(4 * time.Second),
+		},
+	}})
+	stream.Send(&sidekeeperv1.AttachResponse{}) // an event of a newer sidecar
+	stream.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_JobChanged{
+		JobChanged: &sidekeeperv1.JobChanged{
+			Configuration: &sidekeeperv1.JobConfiguration{ShardingTotalCount: 6, Cron: "0 0 * * * ?"},
+			Problems:      []*sidekeeperv1.Problem{{Path: "/orderSync/config", Message: "odd"}},
+		},
+	}})
+	equal(t, "leadership", script.Receive(t, "leadership", events),
+		any(sidekeeper.Leadership{JobName: "orderSync", InstanceID: stream.InstanceID, Leader: true}))
+	session := script.Receive(t, "session", events).(sidekeeper.SessionChange)
+	equal(t, "state", session.State, sidekeeper.SessionSuspended)
+	equal(t, "lease", *session.RemainingLease, 4*time.Second)
+	change := script.Receive(t, "job", events).(sidekeeper.JobChange)
+	equal(t, "cron", change.Configuration.Cron, "0 0 * * * ?")
+	equal(t, "problem", change.Problems[0], sidekeeper.Problem{Path: "/orderSync/config", Message: "odd"})
+}
+
+func TestTheOnceListenerIsAnswered(t *testing.T) {
+	sidecar := script.Start(t)
+	deadline := time.Now().Add(time.Minute)
+	job := orderSync(ignore)
+	job.OnBeforeFirst = func(ctx context.Context, round sidekeeper.Round) error {
+		if told, limited := ctx.Deadline(); !limited || !told.Equal(round.Deadline) || !told.Equal(deadline) {
+			t.Errorf("deadline: %v", told)
+		}
+		if !round.ScheduledTime.Equal(script.ScheduledTime) {
+			t.Errorf("scheduled: %v", round.ScheduledTime)
+		}
+		return errors.New("not today")
+	}
+	serving(t, sidecar, job)
+	stream := sidecar.Stream(t)
+	at, until := timestamppb.New(script.ScheduledTime), timestamppb.New(deadline)
+	stream.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_BeforeFirst{
+		BeforeFirst: &sidekeeperv1.BeforeFirst{CallId: "one", ScheduledTime: at, Deadline: until, JobName: "orderSync"},
+	}})
+	report := script.Receive(t, "an answer", sidecar.ListenerReports)
+	equal(t, "call", report.GetCallId(), "one")
+	equal(t, "outcome", report.GetOutcome(), sidekeeperv1.ListenerOutcome_LISTENER_OUTCOME_FAILURE)
+	equal(t, "message", report.GetFailureMessage(), "not today")
+	stream.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_AfterLast{
+		AfterLast: &sidekeeperv1.AfterLast{CallId: "two", ScheduledTime: at, Deadline: until, JobName: "orderSync"},
+	}})
+	report = script.Receive(t, "an answer", sidecar.ListenerReports)
+	equal(t, "call", report.GetCallId(), "two")
+	equal(t, "outcome of what has no callback", report.GetOutcome(), sidekeeperv1.ListenerOutcome_LISTENER_OUTCOME_SUCCESS)
+}
+
+func TestItAttachesAgainAfterEachEnd(t *testing.T) {
+	sidecar := script.Start(t)
+	serving(t, sidecar, orderSync(ignore))
+	sidecar.Request(t).End(codes.Unavailable, "no registry")
+	second := sidecar.Stream(t)
+	second.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_Draining{Draining: &sidekeeperv1.Draining{}}})
+	second.Execute(0)
+	sidecar.Result(t)
+	second.End(codes.OK, "")
+	third := sidecar.Stream(t)
+	third.End(codes.InvalidArgument, "only a refusal before the instance is registered is final")
+	fourth := sidecar.Stream(t)
+	fourth.Execute(0)
+	equal(t, "attachment", sidecar.Report(t).GetAttachmentId(), fourth.AttachmentID)
+}
+
+func TestASidecarThatStartsLateAndRestartsIsFound(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	run(t, &sidekeeper.Application{Endpoint: "unix://" + path, Jobs: []sidekeeper.Job{orderSync(ignore)}})
+	for range 2 {
+		sidecar := script.StartAt(t, path)
+		sidecar.Stream(t).Execute(0)
+		sidecar.Result(t)
+		sidecar.Stop()
+	}
+}
+
+func TestAnOddStreamIsLeftAndAttachedAgain(t *testing.T) {
+	for name, odd := range map[string]func(*script.Stream){
+		"nothing":     func(stream *script.Stream) { stream.End(codes.OK, "") },
+		"no attached": func(stream *script.Stream) { stream.Assign(1, attached, 0) },
+		"an execution twice": func(stream *script.Stream) {
+			stream.Attach()
+			same := func(message *sidekeeperv1.Execute) { message.ExecutionId = "x" }
+			stream.Execute(0, same)
+			stream.Execute(0, same)
+		},
+		"a time out of range": func(stream *script.Stream) {
+			stream.Attach()
+			stream.Execute(0, func(message *sidekeeperv1.Execute) { message.ScheduledTime.Seconds = 1e15 })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sidecar := script.Start(t)
+			app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, Jobs: []sidekeeper.Job{
+				orderSync(func(ctx context.Context, _ *sidekeeper.Execution) error {
+					<-ctx.Done()
+					return ctx.Err()
+				}),
+			}}
+			kept := logging(t, app)
+			run(t, app)
+			first := sidecar.Request(t)
+			odd(first)
+			sidecar.Stream(t)
+			script.Receive(t, "the stream is left", first.Closed)
+			if !strings.Contains(kept.String(), "the sidecar does not follow the protocol") {
+				t.Error("nothing is said of it")
+			}
+		})
+	}
+}
+
+func TestARefusalEndsTheApplicationWhenTheOthersHaveFinished(t *testing.T) {
+	for _, code := range []codes.Code{
+		codes.InvalidArgument, codes.FailedPrecondition, codes.NotFound, codes.Unauthenticated, codes.PermissionDenied,
+		codes.Unimplemented,
+	} {
+		t.Run(code.String(), func(t *testing.T) {
+			sidecar := script.Start(t)
+			begun, gate := make(chan struct{}), make(chan struct{})
+			ended := run(t, &sidekeeper.Application{Endpoint: sidecar.Endpoint, Jobs: []sidekeeper.Job{
+				{Name: "good", Concurrency: 1, Handler: func(context.Context, *sidekeeper.Execution) error {
+					begun <- struct{}{}
+					<-gate
+					return nil
+				}},
+				{Name: "bad", Handler: ignore},
+			}})
+			streams := map[string]*script.Stream{}
+			for range 2 {
+				stream := sidecar.Request(t)
+				streams[stream.Request.GetJobName()] = stream
+			}
+			good := streams["good"]
+			good.Attach()
+			good.Assign(1, attached, 0, 1)
+			began, waiting := good.Execute(0), good.Execute(1)
+			script.Receive(t, "the handler begins", begun)
+			streams["bad"].End(code, "cron: 'x' is not a schedule")
+			result := sidecar.Result(t)
+			equal(t, "rejected", result.GetExecutionId(), waiting)
+			equal(t, "outcome", result.GetOutcome(), rejects)
+			equal(t, "message", result.GetFailureMessage(), "shutting down")
+			nothing(t, "it has returned", ended)
+			close(gate)
+			equal(t, "ended", sidecar.Result(t).GetExecutionId(), began)
+			err := script.Receive(t, "Run returns", ended)
+			var refused *sidekeeper.AttachError
+			if !errors.As(err, &refused) {
+				t.Fatalf("no AttachError: %v", err)
+			}
+			equal(t, "error", *refused, sidekeeper.AttachError{JobName: "bad", Code: code, Details: "cron: 'x' is not a schedule"})
+			script.Receive(t, "the good one leaves", good.Closed)
+		})
+	}
+}
+
+func TestASidecarFromBeforeLevelsIsRefused(t *testing.T) {
+	sidecar := script.Start(t)
+	_, ended := serving(t, sidecar, orderSync(ignore))
+	stream := sidecar.Request(t)
+	stream.APILevel = 0
+	stream.Attach()
+	err := script.Receive(t, "Run returns", ended)
+	var refused *sidekeeper.AttachError
+	if !errors.As(err, &refused) || refused.Code != codes.FailedPrecondition || !strings.Contains(refused.Details, "upgrade the sidecar") {
+		t.Fatalf("error: %v", err)
+	}
+}
+
+func TestAnOperatorsStopIsObeyed(t *testing.T) {
+	sidecar := script.Start(t)
+	_, ended := serving(t, sidecar, orderSync(ignore))
+	sidecar.Stream(t).End(codes.FailedPrecondition, "an operator has removed the instance")
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+	nothing(t, "it has attached again", sidecar.Streams)
+}
+
+func TestTriggering(t *testing.T) {
+	sidecar := script.Start(t)
+	sidecar.AnswerTriggers(&sidekeeperv1.TriggerJobResponse{
+		TriggeredInstanceIds: []string{"a", "b"}, PendingInstanceIds: []string{"c"},
+	})
+	result, err := sidekeeper.Trigger(context.Background(), "orderSync", sidekeeper.WithEndpoint(sidecar.Endpoint))
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "triggered", strings.Join(result.TriggeredInstanceIDs, ","), "a,b")
+	equal(t, "pending", strings.Join(result.PendingInstanceIDs, ","), "c")
+	equal(t, "job", script.Receive(t, "a trigger", sidecar.Triggered), "orderSync")
+
+	sidecar.AnswerTriggers(status(codes.NotFound, "nobody has configured it"))
+	_, err = sidekeeper.Trigger(context.Background(), "orderSync", sidekeeper.WithEndpoint(sidecar.Endpoint))
+	var failed *sidekeeper.TriggerError
+	if !errors.As(err, &failed) {
+		t.Fatalf("no TriggerError: %v", err)
+	}
+	equal(t, "error", *failed, sidekeeper.TriggerError{JobName: "orderSync", Code: codes.NotFound, Details: "nobody has configured it"})
+}
+
+func TestTheTokenGoesWithEachCallAndUnixSocketsAreCalledLocalhost(t *testing.T) {
+	sidecar := script.StartAt(t, filepath.Join(t.TempDir(), "s.sock"))
+	t.Setenv(sidekeeper.EndpointVariable, sidecar.Endpoint)
+	trigger := func(options ...sidekeeper.TriggerOption) (string, string) {
+		if _, err := sidekeeper.Trigger(context.Background(), "orderSync", options...); err != nil {
+			t.Fatal(err)
+		}
+		headers := <-sidecar.Headers
+		return strings.Join(headers.Get(":authority"), " "), strings.Join(headers.Get("authorization"), " ")
+	}
+	authority, token := trigger()
+	equal(t, "authority", authority, "localhost")
+	equal(t, "no token", token, "")
+	t.Setenv(sidekeeper.TokenVariable, "secret")
+	_, token = trigger()
+	equal(t, "token", token, "Bearer secret")
+	_, token = trigger(sidekeeper.WithToken("other"))
+	equal(t, "token", token, "Bearer other")
+}
+
+func TestACallbackThatPanicsEndsNothing(t *testing.T) {
+	sidecar := script.Start(t)
+	job := orderSync(ignore)
+	job.OnLeadership = func(context.Context, sidekeeper.Leadership) { panic("oh") }
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, Jobs: []sidekeeper.Job{job}}
+	kept := logging(t, app)
+	run(t, app)
+	stream := sidecar.Stream(t)
+	stream.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_LeadershipChanged{
+		LeadershipChanged: &sidekeeperv1.LeadershipChanged{Leader: true},
+	}})
+	stream.Execute(0)
+	equal(t, "outcome", sidecar.Result(t).GetOutcome(), success)
+	if !strings.Contains(kept.String(), "a callback failed: panic: oh") {
+		t.Error("nothing is said of it")
+	}
+}

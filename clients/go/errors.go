@@ -1,0 +1,142 @@
+package sidekeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+)
+
+// AttachError says that the sidecar refused to make this process an instance of a job, and would refuse again.
+// [Application.Run] returns it after all running handlers have finished.
+type AttachError struct {
+	// JobName is the job.
+	JobName string
+	// Code is InvalidArgument (a field of the configuration is wrong), NotFound (a job attached to by its name alone,
+	// which nobody has configured), FailedPrecondition (the configuration or the job class conflicts with the one in
+	// use, or the versions do not go together), Unauthenticated or PermissionDenied (the token is missing or wrong), or
+	// Unimplemented (what listens at the endpoint is not a sidecar).
+	Code codes.Code
+	// Details are the sidecar's own words.
+	Details string
+}
+
+func (e *AttachError) Error() string {
+	return fmt.Sprintf("job %q: the sidecar refuses the attachment: %s: %s", e.JobName, codeName(e.Code), e.Details)
+}
+
+// TriggerError says that a job was not triggered, or that nobody knows whether it was.
+type TriggerError struct {
+	// JobName is the job.
+	JobName string
+	// Code is NotFound (nobody has configured the job), FailedPrecondition (no instance is online), Aborted or
+	// Unavailable (nobody was triggered; try again), Unknown, DeadlineExceeded or Canceled (it may have been triggered),
+	// or InvalidArgument (the job's name is wrong).
+	Code codes.Code
+	// Details are the sidecar's own words.
+	Details string
+}
+
+func (e *TriggerError) Error() string {
+	return fmt.Sprintf("job %q was not triggered: %s: %s", e.JobName, codeName(e.Code), e.Details)
+}
+
+// ProgressError says that the progress of an execution was not taken, or that nobody knows whether it was.
+type ProgressError struct {
+	// ExecutionID is the execution.
+	ExecutionID string
+	// Code is FailedPrecondition (the execution is over: its lease was lost), Aborted or NotFound (the stream to the
+	// sidecar has ended, and the instance with it), Unavailable or DeadlineExceeded (the registry or the sidecar is
+	// away; it may have been taken), or Canceled (the context that was given is done).
+	Code codes.Code
+	// Details are the sidecar's own words.
+	Details string
+}
+
+func (e *ProgressError) Error() string {
+	return fmt.Sprintf("progress of execution %q: %s: %s", e.ExecutionID, codeName(e.Code), e.Details)
+}
+
+// RejectError is an answer rather than an error: the handler did not begin its item. See [Reject].
+type RejectError struct {
+	// Reason is told to the sidecar.
+	Reason string
+}
+
+func (e *RejectError) Error() string {
+	return e.Reason
+}
+
+// Reject returns what a handler returns that did not begin its item, for example because it finds no disk to write to:
+// the execution is reported as REJECTED with this text. It is not tried again.
+func Reject(reason string) error {
+	return &RejectError{Reason: reason}
+}
+
+// CancelledError is the cause of an execution's context once the execution is to stop:
+//
+//	var cancelled *sidekeeper.CancelledError
+//	if errors.As(context.Cause(ctx), &cancelled) && cancelled.Reason == sidekeeper.CancelLeaseLost { ... }
+//
+// It is [context.DeadlineExceeded] if its reason is [CancelDeadline], and [context.Canceled] otherwise.
+type CancelledError struct {
+	// Reason is why the execution is to stop.
+	Reason CancelReason
+}
+
+func (e *CancelledError) Error() string {
+	return "cancelled: " + e.Reason.String()
+}
+
+// Is makes the error what the context package would have said.
+func (e *CancelledError) Is(target error) bool {
+	if e.Reason == CancelDeadline {
+		return target == context.DeadlineExceeded
+	}
+	return target == context.Canceled
+}
+
+// protocolError says that the sidecar's stream is not as the protocol says.
+type protocolError struct {
+	what string
+}
+
+func (e *protocolError) Error() string {
+	return "the sidecar does not follow the protocol: " + e.what
+}
+
+func protocolErrorf(format string, arguments ...any) error {
+	return &protocolError{what: fmt.Sprintf(format, arguments...)}
+}
+
+// errRunning is what a second Run at the same time gets.
+var errRunning = errors.New("sidekeeper: the application is running already")
+
+// codeName returns a status as the protocol spells it, like the other clients: FAILED_PRECONDITION.
+func codeName(code codes.Code) string {
+	if name, ok := codeNames[code]; ok {
+		return name
+	}
+	return code.String()
+}
+
+var codeNames = map[codes.Code]string{
+	codes.OK:                 "OK",
+	codes.Canceled:           "CANCELLED",
+	codes.Unknown:            "UNKNOWN",
+	codes.InvalidArgument:    "INVALID_ARGUMENT",
+	codes.DeadlineExceeded:   "DEADLINE_EXCEEDED",
+	codes.NotFound:           "NOT_FOUND",
+	codes.AlreadyExists:      "ALREADY_EXISTS",
+	codes.PermissionDenied:   "PERMISSION_DENIED",
+	codes.ResourceExhausted:  "RESOURCE_EXHAUSTED",
+	codes.FailedPrecondition: "FAILED_PRECONDITION",
+	codes.Aborted:            "ABORTED",
+	codes.OutOfRange:         "OUT_OF_RANGE",
+	codes.Unimplemented:      "UNIMPLEMENTED",
+	codes.Internal:           "INTERNAL",
+	codes.Unavailable:        "UNAVAILABLE",
+	codes.DataLoss:           "DATA_LOSS",
+	codes.Unauthenticated:    "UNAUTHENTICATED",
+}

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package sidekeeper
+
+import "time"
+
+// boottime returns a clock that goes on while the machine sleeps, where Go's does.
+func boottime() time.Duration {
+	return time.Since(start)
+}
+
+var start = time.Now()

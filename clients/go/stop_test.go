@@ -1,0 +1,227 @@
+package sidekeeper_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	sidekeeper "github.com/sidekeeper/sidekeeper/clients/go"
+	"github.com/sidekeeper/sidekeeper/clients/go/internal/script"
+	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
+)
+
+// stoppable has the test program be an application that signals are sent to.
+const stoppable = "-stoppable"
+
+// runStoppable is that application: its handler goes on when a line is read.
+func runStoppable() {
+	app := &sidekeeper.Application{
+		Endpoint: os.Args[2],
+		Logger:   slog.New(slog.NewTextHandler(onlyMessages{}, nil)),
+		Jobs: []sidekeeper.Job{{
+			Name: "orderSync", Concurrency: 1, Configuration: &sidekeeper.JobConfiguration{ShardingTotalCount: 6},
+			Handler: func(_ context.Context, execution *sidekeeper.Execution) error {
+				fmt.Println("begun", execution.Item)
+				_, err := bufio.NewReader(os.Stdin).ReadString('\n')
+				return err
+			},
+		}},
+	}
+	fmt.Println("returned", app.RunUntilSignal(context.Background()))
+}
+
+// onlyMessages prints what is said of signals.
+type onlyMessages struct{}
+
+func (onlyMessages) Write(record []byte) (int, error) {
+	if _, message, ok := strings.Cut(string(record), `msg="SIG`); ok {
+		fmt.Println("SIG" + strings.TrimSuffix(strings.TrimSpace(message), `"`))
+	}
+	return len(record), nil
+}
+
+type process struct {
+	*exec.Cmd
+	in    io.WriteCloser
+	lines chan string
+}
+
+func start(t *testing.T, sidecar *script.Sidecar) *process {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{Cmd: exec.Command(program, stoppable, sidecar.Endpoint), lines: make(chan string, 16)}
+	p.Stderr = os.Stderr
+	p.in, _ = p.StdinPipe()
+	out, _ := p.StdoutPipe()
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for scanner := bufio.NewScanner(out); scanner.Scan(); {
+			p.lines <- scanner.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = p.Process.Kill()
+		<-read
+		_ = p.Wait()
+	})
+	return p
+}
+
+func TestSIGTERMFinishesWhatRunsAndRejectsWhatComes(t *testing.T) {
+	sidecar := script.Start(t)
+	p := start(t, sidecar)
+	stream := sidecar.Stream(t)
+	began, waiting := stream.Execute(0), stream.Execute(1)
+	expect(t, p.lines, "begun 0")
+	_ = p.Process.Signal(syscall.SIGTERM)
+	expect(t, p.lines, "SIGTERM: stopping")
+	result := sidecar.Result(t)
+	equal(t, "rejected", result.GetExecutionId(), waiting)
+	equal(t, "message", result.GetFailureMessage(), "shutting down")
+	late := stream.Execute(2)
+	result = sidecar.Result(t)
+	equal(t, "rejected", result.GetExecutionId(), late)
+	equal(t, "outcome", result.GetOutcome(), rejects)
+	nothing(t, "it has left", stream.Closed)
+	_, _ = io.WriteString(p.in, "go on\n")
+	result = sidecar.Result(t)
+	equal(t, "result", result.GetExecutionId(), began)
+	equal(t, "outcome", result.GetOutcome(), success)
+	script.Receive(t, "it leaves", stream.Closed)
+	expect(t, p.lines, "returned <nil>")
+}
+
+func TestASecondSignalEndsItAtOnce(t *testing.T) {
+	sidecar := script.Start(t)
+	p := start(t, sidecar)
+	stream := sidecar.Stream(t)
+	stream.Execute(0)
+	expect(t, p.lines, "begun 0")
+	_ = p.Process.Signal(syscall.SIGINT)
+	expect(t, p.lines, "SIGINT: stopping")
+	_ = p.Process.Signal(syscall.SIGTERM)
+	expect(t, p.lines, "SIGTERM: stopping at once", "returned <nil>")
+	script.Receive(t, "it leaves", stream.Closed)
+	nothing(t, "reported", sidecar.Reports)
+}
+
+func TestAfterTheDrainTimeoutHandlersAreCancelled(t *testing.T) {
+	sidecar := script.Start(t)
+	begun := make(chan struct{})
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, DrainTimeout: -1, Jobs: []sidekeeper.Job{
+		orderSync(func(ctx context.Context, _ *sidekeeper.Execution) error {
+			close(begun)
+			<-ctx.Done()
+			return ctx.Err()
+		}),
+	}}
+	ended := run(t, app)
+	stream := sidecar.Stream(t)
+	stream.Execute(0)
+	script.Receive(t, "the handler begins", begun)
+	app.Stop()
+	equal(t, "message", sidecar.Result(t).GetFailureMessage(), "cancelled: DRAIN_TIMEOUT")
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+	script.Receive(t, "it leaves", stream.Closed)
+}
+
+func TestStopWaitsForTheReport(t *testing.T) {
+	sidecar := script.Start(t)
+	reporting, gate := make(chan struct{}), make(chan struct{})
+	sidecar.AnswerReports(func(context.Context, *sidekeeperv1.ReportCompletionRequest) error {
+		close(reporting)
+		<-gate
+		return nil
+	})
+	var app *sidekeeper.Application
+	app, ended := serving(t, sidecar, orderSync(func(context.Context, *sidekeeper.Execution) error {
+		app.Stop()
+		return nil
+	}))
+	stream := sidecar.Stream(t)
+	stream.Execute(0)
+	script.Receive(t, "a report", reporting)
+	nothing(t, "it has left", stream.Closed)
+	nothing(t, "it has returned", ended)
+	close(gate)
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+	equal(t, "outcome", sidecar.Result(t).GetOutcome(), success)
+}
+
+func TestStopAtOnceCancelsHandlers(t *testing.T) {
+	sidecar := script.Start(t)
+	begun, reasons := make(chan struct{}), make(chan sidekeeper.CancelReason, 1)
+	app, ended := serving(t, sidecar, orderSync(func(ctx context.Context, _ *sidekeeper.Execution) error {
+		close(begun)
+		<-ctx.Done()
+		reasons <- reasonOf(ctx)
+		return ctx.Err()
+	}))
+	sidecar.Stream(t).Execute(0)
+	script.Receive(t, "the handler begins", begun)
+	app.Stop(sidekeeper.Immediately())
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+	equal(t, "reason", script.Receive(t, "the handler ends", reasons), sidekeeper.CancelStopped)
+}
+
+func TestAHandlerThatDoesNotStopIsLeftBehind(t *testing.T) {
+	sidecar := script.Start(t)
+	begun, gate := make(chan struct{}), make(chan struct{})
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, Jobs: []sidekeeper.Job{
+		orderSync(func(context.Context, *sidekeeper.Execution) error {
+			close(begun)
+			<-gate
+			return nil
+		}),
+	}}
+	kept := logging(t, app)
+	ended := run(t, app)
+	sidecar.Stream(t).Execute(0)
+	script.Receive(t, "the handler begins", begun)
+	app.Stop(sidekeeper.Immediately())
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+	close(gate)
+	if !strings.Contains(kept.String(), `msg="handler is left behind" job=orderSync item=0`) {
+		t.Error("nothing is said of it")
+	}
+}
+
+func TestStopWithoutASidecarAndBeforeTheStart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nobody.sock")
+	app := &sidekeeper.Application{Endpoint: "unix://" + path, Jobs: []sidekeeper.Job{orderSync(ignore)}}
+	logging(t, app)
+	app.Stop()
+	if err := app.Run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	ended := run(t, app)
+	time.Sleep(150 * time.Millisecond) // it tries
+	nothing(t, "it has returned", ended)
+	app.Stop()
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+}
+
+func TestAnApplicationRunsOnceAtATime(t *testing.T) {
+	sidecar := script.Start(t)
+	app, _ := serving(t, sidecar, orderSync(ignore))
+	sidecar.Stream(t)
+	if err := app.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "running already") {
+		t.Errorf("error: %v", err)
+	}
+}

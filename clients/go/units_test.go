@@ -1,0 +1,130 @@
+package sidekeeper
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestEndpoints(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"http://127.0.0.1:7070":  "dns:///127.0.0.1:7070",
+		"http://127.0.0.1:7070/": "dns:///127.0.0.1:7070",
+		"localhost:7070":         "dns:///localhost:7070",
+		"http://[::1]:7070":      "dns:///[::1]:7070",
+		"unix:///run/s.sock":     "unix:/run/s.sock",
+		"unix:/run/s.sock":       "unix:/run/s.sock",
+	} {
+		if got, err := endpointTarget(endpoint); err != nil || got != want {
+			t.Errorf("%s: %q, %v", endpoint, got, err)
+		}
+	}
+	for _, endpoint := range []string{
+		"https://127.0.0.1:7070", "127.0.0.1", "unix:s.sock", "http://127.0.0.1:7070/path", "http://user@h:1", "http://:1",
+		"http://127.0.0.1:port", "",
+	} {
+		if got, err := endpointTarget(endpoint); err == nil || !strings.Contains(err.Error(), "endpoint \""+endpoint) {
+			t.Errorf("%s: %q, %v", endpoint, got, err)
+		}
+	}
+}
+
+func TestTheEnvironmentIsHeeded(t *testing.T) {
+	t.Setenv(EndpointVariable, "unix:///run/s.sock")
+	if got := resolve("", EndpointVariable, DefaultEndpoint); got != "unix:///run/s.sock" {
+		t.Errorf("got %q", got)
+	}
+	if got := resolve("h:1", EndpointVariable, DefaultEndpoint); got != "h:1" {
+		t.Errorf("got %q", got)
+	}
+	t.Setenv(EndpointVariable, "")
+	if got := resolve("", EndpointVariable, DefaultEndpoint); got != DefaultEndpoint {
+		t.Errorf("got %q", got)
+	}
+	t.Setenv(InstanceNameVariable, "pod-1")
+	job, err := register(Job{Name: "orderSync", Handler: func(context.Context, *Execution) error { return nil }}, nil)
+	if err != nil || job.InstanceName != "pod-1" || job.Concurrency != DefaultConcurrency {
+		t.Errorf("got %v, %v", job, err)
+	}
+}
+
+func TestWhatCannotRunIsRefused(t *testing.T) {
+	handler := func(context.Context, *Execution) error { return nil }
+	for want, jobs := range map[string][]Job{
+		"the application has no job":                          nil,
+		"a job has no name":                                   {{Handler: handler}},
+		`job "a": it is registered twice`:                     {{Name: "a", Handler: handler}, {Name: "a", Handler: handler}},
+		`job "a": it has no handler`:                          {{Name: "a", Configuration: &JobConfiguration{ShardingTotalCount: 1}}},
+		`job "a": concurrency: -1 is negative`:                {{Name: "a", Handler: handler, Concurrency: -1}},
+		`job "a": weight: 1001 is out of range`:               {{Name: "a", Handler: handler, Weight: 1001}},
+		`job "a": instance name: "12" is not 1 to 64`:         {{Name: "a", Handler: handler, InstanceName: "12"}},
+		`job "a": sharding total count: -1 is out of range`:   {{Name: "a", Handler: handler, Configuration: &JobConfiguration{ShardingTotalCount: -1}}},
+		`job "a": concurrency: -1 is negative; job "b": conc`: {{Name: "a", Concurrency: -1}, {Name: "b", Concurrency: -1}},
+	} {
+		err := (&Application{Jobs: jobs}).Run(context.Background())
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	continuous := &JobConfiguration{ShardingTotalCount: 1, Props: map[string]string{continuousProperty: "continuous"}}
+	if _, err := register(Job{Name: "a", Configuration: continuous}, nil); err != nil {
+		t.Errorf("a job that owns its items all the time needs no handler: %v", err)
+	}
+}
+
+func TestItemParametersThatCannotBeExpressed(t *testing.T) {
+	if _, err := ItemParameters(map[int]string{3: "a,b"}); err == nil || !strings.Contains(err.Error(), "item parameter 3") {
+		t.Errorf("error: %v", err)
+	}
+}
+
+func TestTheGraceIsReadAsTheSidecarReadsIt(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"0s": 0, "1500": 1500 * time.Millisecond, "250ms": 250 * time.Millisecond, "90s": 90 * time.Second,
+		"5m": 5 * time.Minute, "1h": time.Hour, "": 0, "soon": 0, "61m": 0, "-1": 0, "1.5s": 0, "1d": 0, "999999999999h": 0,
+	} {
+		if got := graceOf(map[string]string{graceProperty: text}); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+	if got := graceOf(map[string]string{graceProperty: "5s", onceListenerProperty: "true"}); got != 0 {
+		t.Errorf("with the once-listener: %v", got)
+	}
+}
+
+func TestWaitsDoubleUpToTheCap(t *testing.T) {
+	waits := newBackoff()
+	for _, limit := range []time.Duration{100, 200, 400, 800, 1600, 3200, 5000, 5000} {
+		limit *= time.Millisecond
+		if wait := waits.next(); wait < limit/2 || wait > limit {
+			t.Errorf("%v is not between a half of %v and it", wait, limit)
+		}
+	}
+	waits.reset()
+	if wait := waits.next(); wait > backoffBase {
+		t.Errorf("after a reset: %v", wait)
+	}
+}
+
+func TestLongTextsAreCutBetweenCharacters(t *testing.T) {
+	text := head(strings.Repeat("\u00e9", 100), 50)
+	if len(text) > 50 || !strings.HasSuffix(text, cut) || strings.Contains(text, "\ufffd") {
+		t.Errorf("got %q", text)
+	}
+}
+
+func TestTheVersionIsTheRepositorys(t *testing.T) {
+	manifest, err := os.Open(filepath.Join("..", "..", "Cargo.toml"))
+	if err != nil {
+		t.Skip("not in its repository")
+	}
+	defer manifest.Close()
+	text, err := io.ReadAll(manifest)
+	if err != nil || !strings.Contains(string(text), "\nversion = \""+Version+"\"\n") {
+		t.Errorf("Cargo.toml does not have the version %s (%v)", Version, err)
+	}
+}

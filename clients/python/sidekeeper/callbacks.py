@@ -1,0 +1,137 @@
+"""How an application says who is told what: a decorator for each callback."""
+
+from __future__ import annotations
+
+from typing import Callable, TypeVar
+
+from sidekeeper.events import Assignment, ItemsChange, JobChange, Leadership, Round, SessionChange
+from sidekeeper.job import Callbacks
+
+__all__ = ["CallbackRegistry"]
+
+A = TypeVar("A", bound=Callable[[Assignment], object])
+C = TypeVar("C", bound=Callable[[ItemsChange], object])
+L = TypeVar("L", bound=Callable[[Leadership], object])
+S = TypeVar("S", bound=Callable[[SessionChange], object])
+J = TypeVar("J", bound=Callable[[JobChange], object])
+R = TypeVar("R", bound=Callable[[Round], object])
+
+
+class CallbackRegistry:
+    """The callbacks by job; a part of ``Application``."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, Callbacks] = {}
+
+    def on_assignment(self, job_name: str) -> Callable[[A], A]:
+        """Registers a function that is called with each assignment of a job: the whole state, after each change.
+
+        For what is to follow the state; what is to happen when single items come and go is easier to say with
+        ``on_assigned``, ``on_revoked`` and ``on_lost``, which are called before it for the same change. When all of
+        them have returned, and nothing is executed on items that the assignment does not have, the assignment is
+        acknowledged. Executions of a new item begin after that. When the stream to the sidecar ends, or the application
+        is about to leave, it is called with an empty assignment whose reason is ``DETACHED``.
+        """
+
+        def register(callback: A) -> A:
+            self._callbacks.setdefault(job_name, Callbacks()).assignment.append(callback)
+            return callback
+
+        return register
+
+    def on_assigned(self, job_name: str) -> Callable[[C], C]:
+        """Registers a function that is called with items that this instance owns from now on.
+
+        Also with items that it owned before, if their token, their parameter or their status has changed, or if they
+        were ``on_lost`` for want of news and turn out to be there still. Executions of them begin after it has
+        returned.
+        """
+
+        def register(callback: C) -> C:
+            self._callbacks.setdefault(job_name, Callbacks()).assigned.append(callback)
+            return callback
+
+        return register
+
+    def on_revoked(self, job_name: str) -> Callable[[C], C]:
+        """Registers a function that is called with items that are taken away in good order, to let go of them.
+
+        Their next owner may be waiting: when it has returned, and nothing is executed on them any more, the sidecar is
+        told. It is called with all items, too, when the application is told to stop, before the stream is closed.
+        """
+
+        def register(callback: C) -> C:
+            self._callbacks.setdefault(job_name, Callbacks()).revoked.append(callback)
+            return callback
+
+        return register
+
+    def on_lost(self, job_name: str) -> Callable[[C], C]:
+        """Registers a function that is called with items that are gone without a question.
+
+        The session was lost, the stream has broken (and no ``sidekeeper.grace`` keeps the instance, or it is over), or
+        the sidecar has not renewed the lease in time. Others may own them already, and nobody waits for it.
+        """
+
+        def register(callback: C) -> C:
+            self._callbacks.setdefault(job_name, Callbacks()).lost.append(callback)
+            return callback
+
+        return register
+
+    def on_leadership(self, job_name: str) -> Callable[[L], L]:
+        """Registers a function that is called when this instance begins or ceases to lead a job."""
+
+        def register(callback: L) -> L:
+            self._callbacks.setdefault(job_name, Callbacks()).leadership.append(callback)
+            return callback
+
+        return register
+
+    def on_session(self, job_name: str) -> Callable[[S], S]:
+        """Registers a function that is called when the sidecar's session with the registry changes.
+
+        Also with the state ``SILENT``, when the sidecar has not said in time that the session is still alive.
+        """
+
+        def register(callback: S) -> S:
+            self._callbacks.setdefault(job_name, Callbacks()).session.append(callback)
+            return callback
+
+        return register
+
+    def on_job_changed(self, job_name: str) -> Callable[[J], J]:
+        """Registers a function that is called when a job's configuration or its problems change."""
+
+        def register(callback: J) -> J:
+            self._callbacks.setdefault(job_name, Callbacks()).job_changed.append(callback)
+            return callback
+
+        return register
+
+    def on_before_first(self, job_name: str) -> Callable[[R], R]:
+        """Registers a function that acts once for the whole job before the first item of a fire is executed.
+
+        It is called in one instance, and all of them wait for it, if the job's ``props`` have
+        ``sidekeeper.once-listener`` set to ``true``. If it raises, or has not returned by the deadline, this
+        instance executes nothing of that fire; the others do. It may be called again, in another instance, if this
+        one dies meanwhile.
+        """
+
+        def register(callback: R) -> R:
+            self._callbacks.setdefault(job_name, Callbacks()).before_first.append(callback)
+            return callback
+
+        return register
+
+    def on_after_last(self, job_name: str) -> Callable[[R], R]:
+        """Registers a function that acts once for the whole job after the last item of a fire was executed.
+
+        It is called in one instance, not always the one of ``on_before_first``, under the same conditions.
+        """
+
+        def register(callback: R) -> R:
+            self._callbacks.setdefault(job_name, Callbacks()).after_last.append(callback)
+            return callback
+
+        return register

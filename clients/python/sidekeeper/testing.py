@@ -1,0 +1,372 @@
+"""A sidecar for unit tests: in memory, without a process, a port or a clock; everything happens when the test says so.
+
+    from sidekeeper.testing import FakeSidecar
+
+    def test_sync() -> None:
+        with FakeSidecar(app) as sidecar:
+            sidecar.assign("orderSync", {0: "Beijing"})
+            assert sidecar.execute("orderSync", item=0).succeeded
+
+The application is the real one, with its real handlers and callbacks; only what it is connected to is not. It runs on a
+thread with an event loop of its own, so tests are plain functions whatever the handlers are. On a test's own loop,
+``async with FakeSidecar(app)`` runs it there, and the methods that end in ``_async`` are to be awaited.
+
+There is no schedule and no registry: nothing fires, is tried again or changes hands by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine, Iterable, Mapping
+from datetime import datetime, timedelta, timezone
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from sidekeeper._proto.v1 import execution_pb2
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper.application import Application
+from sidekeeper.events import AssignmentReason, SessionState
+from sidekeeper.execution import CancelReason, ExecutionSource
+from sidekeeper.fake import FakeStream, FakeStub, Outcome, Result
+
+if TYPE_CHECKING:
+    from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
+
+__all__ = ["FakeExecution", "FakeSidecar", "Outcome", "Result"]
+
+#: How long the application may take to do what is waited for, in seconds.
+PATIENCE = 10.0
+
+T = TypeVar("T")
+
+
+class FakeExecution:
+    """An execution that was told to the application."""
+
+    def __init__(self, sidecar: FakeSidecar, stream: FakeStream, message: service_pb2.Execute) -> None:
+        self._sidecar = sidecar
+        self._stream = stream
+        #: Names it.
+        self.execution_id = message.execution_id
+        #: Its item.
+        self.item = message.item
+        #: Its fencing token.
+        self.fencing_token = message.fencing_token
+
+    @property
+    def checkpoints(self) -> list[bytes]:
+        """What its handler has written down so far, in order."""
+        reports = self._stream.progress.get(self.execution_id, ())
+        return [report.checkpoint for report in reports if report.HasField("checkpoint")]
+
+    @property
+    def progress_count(self) -> int:
+        """How often its handler has reported progress, with a checkpoint or without."""
+        return len(self._stream.progress.get(self.execution_id, ()))
+
+    def cancel(self, reason: CancelReason = CancelReason.OPERATOR) -> None:
+        """Tells it to stop, and does not wait until it has."""
+        value = cast("execution_pb2.CancelReason.ValueType", reason.value)
+        message = service_pb2.Cancel(execution_id=self.execution_id, item=self.item, reason=value)
+        self._sidecar._soon(self._stream.send, service_pb2.AttachResponse(cancel=message))
+
+    def result(self, timeout: float = PATIENCE) -> Result:
+        """Waits until its result was reported.
+
+        Raises:
+            TimeoutError: It was not, in so many seconds.
+        """
+        return self._sidecar._wait(self.result_async(timeout), timeout)
+
+    async def result_async(self, timeout: float = PATIENCE) -> Result:
+        """As ``result``, on a test's own loop."""
+        what = f"the result of execution {self.execution_id} of item {self.item}"
+        return await _within(self._stream.result(self.execution_id), what, timeout)
+
+
+class FakeSidecar:
+    """Runs an application beside a sidecar that does what the test says. A context manager, of both kinds.
+
+    Args:
+        application: The application. It can be run in one test after the other.
+
+    Attributes:
+        results: All results that were reported, in order.
+    """
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self._stub = FakeStub()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self.results: list[Result] = self._stub.results
+
+    # Running the application.
+
+    def __enter__(self) -> FakeSidecar:
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name="sidekeeper-testing", daemon=True)
+        self._thread.start()
+        self._loop = loop
+        try:
+            self._wait(self.__aenter__())
+        except BaseException:
+            self._end_thread()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._wait(self.__aexit__(kind, error, trace))
+        finally:
+            self._end_thread()
+
+    async def __aenter__(self) -> FakeSidecar:
+        self._loop = asyncio.get_running_loop()
+        self._application._connector = self._connect
+        self._serving = self._loop.create_task(self._application.serve())
+        attached = self._loop.create_task(self._stub.wait_attached(self._application._jobs))
+        await asyncio.wait({attached, self._serving}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        if self._serving.done():
+            attached.cancel()
+            self._serving.result()  # says why
+        elif not attached.done():
+            raise TimeoutError("the application has not attached")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        serving, self._serving = self._serving, None
+        self._application.stop(immediately=True)
+        self._application._connector = None
+        if serving is not None:
+            await asyncio.wait({serving}, timeout=PATIENCE)
+            if serving.done() and not serving.cancelled():
+                serving.result()
+
+    def stop(self, *, wait: bool = True) -> None:
+        """Tells the application to stop as SIGTERM does: what runs may end, what comes is rejected.
+
+        Args:
+            wait: Whether to wait until it has left.
+        """
+        self._soon(self._application.stop)
+        if wait:
+            self._wait(self._left())
+
+    async def stop_async(self, *, wait: bool = True) -> None:
+        """As ``stop``, on a test's own loop."""
+        self._application.stop()
+        if wait:
+            await self._left()
+
+    async def _left(self) -> None:
+        if self._serving is not None:
+            await asyncio.wait({self._serving}, timeout=PATIENCE)
+            if not self._serving.done():
+                raise TimeoutError(f"not within {PATIENCE:g} s: the application has left")
+
+    # Assignments.
+
+    def assign(
+        self,
+        job_name: str,
+        items: Mapping[int, str | None] | Iterable[int],
+        *,
+        leader: bool = False,
+        reason: AssignmentReason = AssignmentReason.RESHARDED,
+    ) -> int:
+        """Tells the job's whole assignment, and waits until the application has acknowledged it.
+
+        That is when its callbacks have returned and nothing is executed on items that were taken away.
+
+        Args:
+            job_name: The job.
+            items: The items, with their parameters or without.
+            leader: Whether the instance leads the job.
+            reason: Why it changes.
+
+        Returns:
+            The assignment's generation.
+
+        Raises:
+            TimeoutError: A callback has raised or does not return, or an execution does not end.
+        """
+        return self._wait(self.assign_async(job_name, items, leader=leader, reason=reason))
+
+    async def assign_async(
+        self,
+        job_name: str,
+        items: Mapping[int, str | None] | Iterable[int],
+        *,
+        leader: bool = False,
+        reason: AssignmentReason = AssignmentReason.RESHARDED,
+    ) -> int:
+        """As ``assign``, on a test's own loop."""
+        stream = self._stub.stream(job_name)
+        parameters = dict(items) if isinstance(items, Mapping) else dict.fromkeys(items)
+        generation = stream.assign(parameters, leader=leader, reason=reason)
+        acknowledged = stream.wait_acknowledged(generation)
+        await _within(acknowledged, f"the acknowledgement of the assignment of job {job_name!r}", PATIENCE)
+        return generation
+
+    def lose_session(self, job_name: str) -> None:
+        """The session with the registry is lost: what runs is told to stop, and all items are gone."""
+        self._wait(self.lose_session_async(job_name))
+
+    async def lose_session_async(self, job_name: str) -> None:
+        """As ``lose_session``, on a test's own loop."""
+        stream = self._stub.stream(job_name)
+        for execution_id in stream.open:
+            lost = execution_pb2.CANCEL_REASON_LEASE_LOST
+            stream.send(service_pb2.AttachResponse(cancel=service_pb2.Cancel(execution_id=execution_id, reason=lost)))
+        stream.send_session(SessionState.LOST)
+        await self.assign_async(job_name, (), reason=AssignmentReason.SESSION_LOST)
+        stream.send_session(SessionState.CONNECTED)
+
+    def disconnect(self, job_name: str) -> None:
+        """Breaks the job's stream, as if the sidecar were killed; waits until the application is attached again."""
+        self._wait(self.disconnect_async(job_name))
+
+    async def disconnect_async(self, job_name: str) -> None:
+        """As ``disconnect``, on a test's own loop."""
+        self._stub.disconnect(job_name)
+        await _within(self._stub.wait_attached([job_name]), f"job {job_name!r} to attach again", PATIENCE)
+
+    # Executions.
+
+    def start(
+        self,
+        job_name: str,
+        item: int = 0,
+        *,
+        job_parameter: str | None = None,
+        source: ExecutionSource = ExecutionSource.SCHEDULE,
+        scheduled_time: datetime | None = None,
+        time_left: timedelta | None = None,
+        attempt: int = 1,
+        checkpoint: bytes | None = None,
+        traceparent: str = "",
+    ) -> FakeExecution:
+        """Tells an item to be executed, and does not wait. An item that the application does not own is assigned first.
+
+        Args:
+            job_name: The job.
+            item: The item.
+            job_parameter: Default: that of the job's configuration.
+            source: What makes it start.
+            scheduled_time: For which instant. Default: 2026-01-01T00:00:00Z, a second later with each one of the job.
+            time_left: How long it may take until its deadline, which the fake does not watch. Default: no deadline.
+            attempt: Which attempt it is.
+            checkpoint: What an earlier attempt has written down.
+            traceparent: W3C trace context of the sidecar's span.
+        """
+        return self._wait(
+            self.start_async(
+                job_name,
+                item,
+                job_parameter=job_parameter,
+                source=source,
+                scheduled_time=scheduled_time,
+                time_left=time_left,
+                attempt=attempt,
+                checkpoint=checkpoint,
+                traceparent=traceparent,
+            )
+        )
+
+    async def start_async(
+        self,
+        job_name: str,
+        item: int = 0,
+        *,
+        job_parameter: str | None = None,
+        source: ExecutionSource = ExecutionSource.SCHEDULE,
+        scheduled_time: datetime | None = None,
+        time_left: timedelta | None = None,
+        attempt: int = 1,
+        checkpoint: bytes | None = None,
+        traceparent: str = "",
+    ) -> FakeExecution:
+        """As ``start``, on a test's own loop."""
+        stream = self._stub.stream(job_name)
+        if item not in stream.items:
+            await self.assign_async(job_name, {**stream.items, item: stream.parameter(item)})
+        message = stream.execute(item, source, scheduled_time)
+        message.attempt = attempt
+        message.traceparent = traceparent
+        if job_parameter is not None:
+            message.job_parameter = job_parameter
+        if checkpoint is not None:
+            message.checkpoint = checkpoint
+        if time_left is not None:
+            message.deadline.FromDatetime(datetime.now(timezone.utc) + time_left)
+        stream.send(service_pb2.AttachResponse(execute=message))
+        return FakeExecution(self, stream, message)
+
+    def execute(self, job_name: str, item: int = 0, *, timeout: float = PATIENCE, **fields: Any) -> Result:
+        """As ``start``, with the same arguments, and waits for the result.
+
+        Raises:
+            TimeoutError: There was none, in so many seconds.
+        """
+        return self.start(job_name, item, **fields).result(timeout)
+
+    async def execute_async(self, job_name: str, item: int = 0, *, timeout: float = PATIENCE, **fields: Any) -> Result:
+        """As ``execute``, on a test's own loop."""
+        return await (await self.start_async(job_name, item, **fields)).result_async(timeout)
+
+    def fire(self, job_name: str, *, timeout: float = PATIENCE) -> dict[int, Result]:
+        """Has all items that the application owns be executed for the same instant; waits for the results, by item."""
+        return self._wait(self.fire_async(job_name, timeout=timeout), timeout)
+
+    async def fire_async(self, job_name: str, *, timeout: float = PATIENCE) -> dict[int, Result]:
+        """As ``fire``, on a test's own loop."""
+        stream = self._stub.stream(job_name)
+        instant = stream.next_instant()
+        started = [await self.start_async(job_name, item, scheduled_time=instant) for item in sorted(stream.items)]
+        return {one.item: await one.result_async(timeout) for one in started}
+
+    # How calls get to the loop.
+
+    def _connect(self) -> ParticipantServiceAsyncStub:
+        return cast("ParticipantServiceAsyncStub", self._stub)
+
+    def _soon(self, call: Any, *arguments: Any) -> None:
+        if self._loop is None:
+            raise RuntimeError("the application is not running: use `with FakeSidecar(app)`")
+        self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T], timeout: float = PATIENCE) -> T:
+        if self._thread is None or self._loop is None:
+            coroutine.close()
+            raise RuntimeError("on a test's own loop, or outside of `with`: use the methods that end in `_async`")
+        waiting = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return waiting.result(timeout + 2 * PATIENCE)  # what is waited for is bounded itself
+        except concurrent.futures.TimeoutError as error:  # before Python 3.11 not the same as TimeoutError
+            raise TimeoutError(str(error)) from None
+
+    def _end_thread(self) -> None:
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(PATIENCE)
+            if not thread.is_alive():
+                loop.close()
+
+
+async def _within(coroutine: Coroutine[Any, Any, T], what: str, timeout: float) -> T:
+    task = asyncio.get_running_loop().create_task(coroutine)
+    await asyncio.wait({task}, timeout=timeout)
+    if not task.done():
+        task.cancel()
+        raise TimeoutError(f"not within {timeout:g} s: {what}")
+    return task.result()

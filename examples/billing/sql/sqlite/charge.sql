@@ -1,0 +1,4 @@
+-- Charges the item's accounts for a period, each once ($1 total, $2 item, $3 period, $4 token).
+INSERT INTO charges (account, period, cents, token)
+SELECT id, $3, fee_cents, $4 FROM accounts WHERE id % $1 = $2
+ON CONFLICT (account, period) DO NOTHING

@@ -1,0 +1,55 @@
+//! Whether a client and this sidecar are close enough to each other: both tell an API level when the client attaches. Pure.
+//!
+//! The level is not a release's version: it grows when one of the two needs something of the other that older ones do
+//! not have. New optional fields and events do not count, they are ignored by who does not know them.
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
+
+use crate::elasticjob::validate::shorten;
+use crate::proto::AttachRequest;
+
+/// This sidecar's level.
+pub(super) const API_LEVEL: u32 = 1;
+/// The lowest level of a client library that this sidecar works with. Raise it together with a line in the changelog.
+const CLIENT_API_LEVEL_MIN: u32 = 1;
+/// Whose reasons those of the details are.
+const DOMAIN: &str = "sidekeeper";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Refuses a client library that is too old for this sidecar, and one for which this sidecar is too old. Who says nothing
+/// of levels is no library, and is served.
+pub(super) fn check(request: &AttachRequest) -> Result<(), Status> {
+    let client = if request.client.is_empty() { "the client".to_owned() } else { shorten(&request.client) };
+    if let Some(level) = request.api_level.filter(|level| *level < CLIENT_API_LEVEL_MIN) {
+        let text = format!(
+            "{client} is too old for this sidecar: it speaks API level {level}, and sidecar {VERSION} needs at least \
+             {CLIENT_API_LEVEL_MIN}; upgrade the client library to that of sidecar {VERSION} or newer"
+        );
+        return Err(refusal("CLIENT_TOO_OLD", text, request));
+    }
+    let needed = request.sidecar_api_level_min;
+    if needed > API_LEVEL {
+        let text = format!(
+            "sidecar {VERSION} is too old for {client}: it speaks API level {API_LEVEL}, and the client needs at least \
+             {needed}; upgrade the sidecar to the release of the client or newer"
+        );
+        return Err(refusal("SIDECAR_TOO_OLD", text, request));
+    }
+    Ok(())
+}
+
+fn refusal(reason: &str, text: String, request: &AttachRequest) -> Status {
+    let level = request.api_level.map(|level| level.to_string()).unwrap_or_default();
+    let metadata = [
+        ("client", shorten(&request.client)),
+        ("client_api_level", level),
+        ("client_api_level_min", CLIENT_API_LEVEL_MIN.to_string()),
+        ("sidecar_version", VERSION.to_owned()),
+        ("sidecar_api_level", API_LEVEL.to_string()),
+        ("sidecar_api_level_min", request.sidecar_api_level_min.to_string()),
+    ];
+    let metadata = metadata.map(|(key, value)| (key.to_owned(), value));
+    let details = ErrorDetails::with_error_info(reason, DOMAIN, metadata);
+    Status::with_error_details(Code::FailedPrecondition, text, details)
+}

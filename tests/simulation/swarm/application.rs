@@ -1,0 +1,469 @@
+//! Applications: they execute what they are told, stop when they are told to, and say so; most of them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use sidekeeper::coordination::effect::{AssignmentReason, CancelReason, Event as Told, Execute, Source};
+use sidekeeper::coordination::heritage::OpenExecution;
+use sidekeeper::coordination::input::{ExecutionResult, Input, Outcome, ProgressReport, Ticket};
+use sidekeeper::elasticjob::grace;
+use sidekeeper::job::Item;
+
+use super::attach::claim;
+use super::faults::Fault;
+use super::machine::{StreamEnd, Word};
+use super::world::{Event, World};
+use super::{MILLISECOND, Micros};
+
+/// An execution that has ended, or goes on, without a stream.
+#[derive(Debug, Clone)]
+pub(super) struct Done {
+    pub(super) execute: Execute,
+    pub(super) outcome: Outcome,
+}
+
+/// Something that is being executed.
+#[derive(Debug)]
+pub(super) struct Execution {
+    pub(super) execute: Execute,
+    /// When it ends; `None`: never.
+    pub(super) ends: Option<Micros>,
+    pub(super) outcome: Outcome,
+    /// Whether it does not stop when it is told to.
+    pub(super) disobeys: bool,
+    /// It was told to stop, or has no right to go on, and goes on all the same.
+    pub(super) is_rogue: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Application {
+    pub(super) up: bool,
+    pub(super) life: u32,
+    pub(super) stream: Option<u32>,
+    pub(super) last_stream: u32,
+    /// What is on its way to it: when it arrives, on which stream, and what.
+    pub(super) inbox: VecDeque<(Micros, u32, Word)>,
+    pub(super) stopped_until: Micros,
+    pub(super) items: BTreeSet<Item>,
+    generation: i64,
+    /// Whether it was told on this stream that it is attached.
+    pub(super) attached: bool,
+    pub(super) executions: BTreeMap<String, Execution>,
+    /// What has ended while there was no stream.
+    results: Vec<Done>,
+    /// What was reported, and nobody has said that it is recorded.
+    pub(super) unanswered: Vec<Execute>,
+    /// Until when the session may be acted on, as it was told.
+    pub(super) lease_until: Option<Micros>,
+    /// Until when it goes on without a stream.
+    away_until: Option<Micros>,
+    /// When it looks after its executions.
+    act_at: Option<Micros>,
+    /// Whether it may have reported what its stream does not know.
+    pub(super) may_be_unknown: bool,
+    /// Whether it was attached before, in this life.
+    known: bool,
+}
+
+impl Application {
+    /// What it says that it has open.
+    pub(super) fn claims(&self) -> Vec<OpenExecution> {
+        let running = self.executions.values().filter(|execution| !execution.is_rogue);
+        let running =
+            running.map(|open| claim(&Done { execute: open.execute.clone(), outcome: Outcome::Success }));
+        running.chain(self.results.iter().map(claim)).collect()
+    }
+
+    /// Whether its next stream can be known as such.
+    pub(super) fn is_known(&self) -> bool {
+        self.known
+    }
+
+    pub(super) fn open_stream(&mut self, stream: u32) {
+        (self.stream, self.last_stream) = (Some(stream), stream);
+        (self.attached, self.generation, self.known) = (false, 0, true);
+        self.away_until = None;
+    }
+
+    /// It begins anew.
+    pub(super) fn forget(&mut self) {
+        self.results.clear();
+        self.unanswered.clear();
+        self.executions.clear();
+        self.items.clear();
+        (self.lease_until, self.away_until, self.act_at) = (None, None, None);
+        (self.known, self.may_be_unknown) = (false, false);
+    }
+
+    /// It has been stopped, and looks after its executions at once.
+    pub(super) fn act_now(&mut self, now: Micros) {
+        self.act_at = Some(now);
+    }
+
+    pub(super) fn is_stopped(&self, now: Micros) -> bool {
+        self.stopped_until > now
+    }
+}
+
+impl World {
+    /// The application reads what has come.
+    pub(super) fn read_stream(&mut self, m: usize) {
+        let now = self.now;
+        let application = &mut self.machines[m].application;
+        if !application.up || application.is_stopped(now) {
+            return;
+        }
+        // Whoever was asleep for longer than its lease learns that first.
+        self.mind_lease(m);
+        // It reads all that has come before it begins anything.
+        let mut begun = Vec::new();
+        loop {
+            let application = &mut self.machines[m].application;
+            if application.inbox.front().is_none_or(|(at, ..)| *at > now) {
+                break;
+            }
+            let Some((_, stream, word)) = application.inbox.pop_front() else { break };
+            if application.stream != Some(stream) {
+                continue;
+            }
+            match word {
+                Word::Told(Told::Execute(execute)) => {
+                    if !self.goes_on(m, &execute) {
+                        begun.push(execute);
+                    }
+                }
+                Word::Told(Told::Cancel { execution_id, item, reason }) => {
+                    let place = begun.iter().position(|execute| execute.execution_id == execution_id);
+                    match place.map(|place| begun.remove(place)) {
+                        Some(execute) => {
+                            self.note(m, || format!("item {item} is not begun: {reason:?}"));
+                            self.report(m, execute, Outcome::Rejected(format!("{reason:?}")), 0);
+                        }
+                        None => self.cancelled(m, &execution_id, item, reason),
+                    }
+                }
+                Word::Told(told) => self.told(m, told),
+                Word::Closed(end) => {
+                    begun.clear();
+                    self.stream_ended(m, end);
+                }
+            }
+        }
+        for execute in begun {
+            self.execute(m, execute);
+        }
+        self.plan_act(m);
+    }
+
+    fn told(&mut self, m: usize, told: Told) {
+        let now = self.now;
+        match told {
+            Told::Attached { resumed, .. } => self.attached(m, &resumed),
+            Told::AssignmentChanged { assignment, reason, .. } => {
+                let generation = assignment.generation;
+                let application = &mut self.machines[m].application;
+                application.generation = generation.0;
+                application.items = assignment.items.iter().map(|assigned| assigned.item).collect();
+                if reason != AssignmentReason::SessionLost {
+                    let takes = self.behaviour.below(30 * MILLISECOND);
+                    let ticket = self.ticket(m);
+                    self.call_at(m, now + takes, Input::Acknowledge(ticket, generation));
+                }
+            }
+            Told::SessionChanged { remaining_lease, .. } => {
+                let until = remaining_lease.map(|left| self.lease_end(m, left));
+                self.machines[m].application.lease_until = until;
+            }
+            Told::LeaseRenewed { remaining } => {
+                let until = self.lease_end(m, remaining);
+                self.machines[m].application.lease_until = Some(until);
+            }
+            Told::CallListener(call) => {
+                let takes = self.behaviour.below(60 * MILLISECOND);
+                let silent = self.behaviour.once_in(20) && !self.is_calm;
+                let fails = self.behaviour.once_in(10) && !self.is_calm;
+                let outcome = if fails { Err("no books today".to_owned()) } else { Ok(()) };
+                if !silent {
+                    let ticket = self.ticket(m);
+                    self.call_at(m, now + takes, Input::ListenerReport(ticket, call.call_id, outcome));
+                }
+            }
+            Told::JobChanged { .. }
+            | Told::LeadershipChanged(_)
+            | Told::Draining { .. }
+            | Told::Execute(_)
+            | Told::Cancel { .. } => {}
+        }
+    }
+
+    /// When a lease ends that lasts for so long from now on the machine's clock.
+    fn lease_end(&self, m: usize, left: std::time::Duration) -> Micros {
+        let machine = &self.machines[m];
+        machine.when_mono(
+            machine.mono(self.now).saturating_add(left).min(std::time::Duration::from_secs(1 << 30)),
+        )
+    }
+
+    fn ticket(&mut self, m: usize) -> Ticket {
+        let Some(seat) = self.machines[m].seat() else { return Ticket(0) };
+        seat.tickets += 1;
+        Ticket(seat.tickets)
+    }
+
+    /// On a new stream: what is not to go on is stopped.
+    fn attached(&mut self, m: usize, resumed: &[String]) {
+        let application = &mut self.machines[m].application;
+        application.attached = true;
+        application.results.retain(|done| resumed.contains(&done.execute.execution_id));
+        let stopped: Vec<String> =
+            application.executions.keys().filter(|id| !resumed.contains(*id)).cloned().collect();
+        for id in stopped {
+            self.stop_execution(m, &id, "not resumed");
+        }
+    }
+
+    fn execute(&mut self, m: usize, execute: Execute) {
+        let now = self.now;
+        let rates = self.plan.rates;
+        // Drawn in any case, so that what one execution does changes no other.
+        let dice: [u64; 6] = std::array::from_fn(|_| self.behaviour.next());
+        let application = &self.machines[m].application;
+        if application.lease_until.is_some_and(|until| now >= until) {
+            // Its session is not sure any more; it will be cancelled.
+            self.note(m, || format!("item {} is not begun: the lease is over", execute.item));
+            return self.report(m, execute, Outcome::Rejected("the lease is over".to_owned()), 0);
+        }
+        let storm = now < self.plan.storm && !self.is_calm;
+        let happens = |dice: u64, times: u64| storm && times > 0 && dice.is_multiple_of(times);
+        let mut ends = Some(now + 500 + dice[0] % self.plan.duration);
+        if happens(dice[1], rates.slow_execution) {
+            self.counts.add(Fault::SlowApplication);
+            ends = Some(now + (1 + dice[0] % 8) * 1_000 * MILLISECOND);
+        } else if happens(dice[2], rates.hung) {
+            self.counts.add(Fault::HungApplication);
+            ends = None;
+        }
+        let failed = happens(dice[3], rates.failed);
+        let outcome = match dice[4] % 3 {
+            _ if !failed => Outcome::Success,
+            0 => Outcome::Rejected("not today".to_owned()),
+            _ => Outcome::Failure("it went wrong".to_owned()),
+        };
+        if failed {
+            self.counts.add(Fault::FailedExecution);
+        }
+        let disobeys = happens(dice[5], rates.disobedient);
+        self.check_begin(m, &execute);
+        self.executions += 1;
+        self.note(m, || {
+            let end = ends.map(|ends| (ends - now) / MILLISECOND);
+            format!(
+                "begins item {} ({}), ends in {end:?} ms, {outcome:?}",
+                execute.item, execute.execution_id
+            )
+        });
+        if dice[0].is_multiple_of(16) {
+            let ticket = self.ticket(m);
+            let checkpoint = Some(dice[4].to_le_bytes().as_slice().into());
+            let execution_id = execute.execution_id.clone();
+            let progress =
+                ProgressReport { execution_id, extend_deadline: dice[3].is_multiple_of(2), checkpoint };
+            self.call_at(m, now + dice[5] % self.plan.duration, Input::Progress(ticket, progress));
+            self.machines[m].application.may_be_unknown = true;
+        }
+        let id = execute.execution_id.clone();
+        let execution = Execution { execute, ends, outcome, disobeys, is_rogue: false };
+        self.machines[m].application.executions.insert(id, execution);
+    }
+
+    /// Goes on with an execution that is told on a new stream, or reports it. Tells whether it is known.
+    fn goes_on(&mut self, m: usize, execute: &Execute) -> bool {
+        let application = &mut self.machines[m].application;
+        if application.executions.contains_key(&execute.execution_id) {
+            return true;
+        }
+        let results = &mut application.results;
+        let Some(place) = results.iter().position(|done| done.execute.execution_id == execute.execution_id)
+        else {
+            return false;
+        };
+        let done = results.remove(place);
+        self.report(m, done.execute, done.outcome, 0);
+        true
+    }
+
+    fn cancelled(&mut self, m: usize, id: &str, item: Item, reason: CancelReason) {
+        let application = &mut self.machines[m].application;
+        let Some(execution) = application.executions.get_mut(id) else { return };
+        if execution.disobeys && reason != CancelReason::LeaseLost {
+            if !execution.is_rogue {
+                execution.is_rogue = true;
+                self.counts.add(Fault::Disobedience);
+                self.note(m, || format!("does not stop item {item} ({reason:?})"));
+            }
+            return;
+        }
+        let Some(execution) = application.executions.remove(id) else { return };
+        self.note(m, || format!("stops item {item} ({reason:?})"));
+        self.check_ended(m, &execution, false);
+        let late = self.plan.rates.late_report;
+        let mut after = self.behaviour.below(5 * MILLISECOND);
+        if late > 0 && self.behaviour.once_in(late) && !self.is_calm {
+            self.counts.add(Fault::LateReport);
+            after += self.behaviour.below(1_500 * MILLISECOND);
+        }
+        self.report(m, execution.execute, Outcome::Failure(format!("stopped: {reason:?}")), after);
+    }
+
+    /// Reports a result, after a while; now and then twice.
+    fn report(&mut self, m: usize, execute: Execute, outcome: Outcome, after: Micros) {
+        let at = self.now + 20 + after + self.behaviour.below(800);
+        let duplicate = self.plan.rates.duplicate;
+        let twice = duplicate > 0 && self.behaviour.once_in(duplicate) && !self.is_calm;
+        for _ in 0..=usize::from(twice) {
+            let ticket = self.ticket(m);
+            let result =
+                ExecutionResult { execution_id: execute.execution_id.clone(), outcome: outcome.clone() };
+            self.call_at(m, at, Input::Report(ticket, vec![result]));
+        }
+        if twice {
+            self.counts.add(Fault::DuplicateReport);
+            self.machines[m].application.may_be_unknown = true;
+        }
+        self.machines[m].application.unanswered.push(execute);
+    }
+
+    /// The application looks after its executions.
+    pub(super) fn act(&mut self, m: usize) {
+        let now = self.now;
+        let application = &mut self.machines[m].application;
+        if application.act_at.is_none_or(|at| at > now) {
+            return;
+        }
+        application.act_at = None;
+        if !application.up || application.is_stopped(now) {
+            return;
+        }
+        self.mind_lease(m);
+        let application = &mut self.machines[m].application;
+        if application.away_until.is_some_and(|until| now >= until) {
+            application.away_until = None;
+            self.stop_executions(m, "nobody is back");
+            self.machines[m].application.results.clear();
+        }
+        let application = &mut self.machines[m].application;
+        let ended = |execution: &&Execution| execution.ends.is_some_and(|ends| ends <= now);
+        let due = application.executions.values().filter(ended);
+        let due: Vec<String> = due.map(|execution| execution.execute.execution_id.clone()).collect();
+        for id in due {
+            let application = &mut self.machines[m].application;
+            let Some(execution) = application.executions.remove(&id) else { continue };
+            self.note(m, || format!("ends item {} ({id})", execution.execute.item));
+            self.check_ended(m, &execution, true);
+            let Execution { execute, outcome, is_rogue, .. } = execution;
+            if is_rogue && self.machines[m].application.stream.is_none() {
+                continue;
+            }
+            if is_rogue {
+                self.machines[m].application.may_be_unknown = true;
+            }
+            if self.machines[m].application.attached && self.machines[m].application.stream.is_some() {
+                self.report(m, execute, outcome, 0);
+            } else {
+                self.machines[m].application.results.push(Done { execute, outcome });
+            }
+        }
+        self.plan_act(m);
+    }
+
+    /// An application whose lease is over stops by itself.
+    fn mind_lease(&mut self, m: usize) {
+        let application = &self.machines[m].application;
+        if application.lease_until.is_some_and(|until| self.now >= until)
+            && !application.executions.is_empty()
+        {
+            self.stop_executions(m, "the lease is over");
+        }
+    }
+
+    fn plan_act(&mut self, m: usize) {
+        let now = self.now;
+        let application = &mut self.machines[m].application;
+        let ends = application.executions.values().filter_map(|execution| execution.ends);
+        let lease = application.lease_until.filter(|_| !application.executions.is_empty());
+        let next = ends.chain(lease).chain(application.away_until).min();
+        let Some(next) = next.map(|next| next.max(now + 1)) else { return };
+        if application.act_at.is_none_or(|at| at > next || at <= now) {
+            application.act_at = Some(next);
+            self.at(next, Event::Act(m));
+        }
+    }
+
+    fn stop_execution(&mut self, m: usize, id: &str, why: &str) {
+        let Some(execution) = self.machines[m].application.executions.remove(id) else { return };
+        if execution.is_rogue {
+            // Nothing stops it.
+            self.machines[m].application.executions.insert(id.to_owned(), execution);
+            return;
+        }
+        self.note(m, || format!("stops item {} ({id}): {why}", execution.execute.item));
+        self.check_ended(m, &execution, false);
+        let application = &mut self.machines[m].application;
+        if application.stream.is_some() && why == "the lease is over" {
+            application.may_be_unknown = true;
+            self.report(m, execution.execute, Outcome::Failure(why.to_owned()), 0);
+        }
+    }
+
+    pub(super) fn stop_executions(&mut self, m: usize, why: &str) {
+        let ids: Vec<String> = self.machines[m].application.executions.keys().cloned().collect();
+        for id in ids {
+            self.stop_execution(m, &id, why);
+        }
+    }
+
+    /// The stream is over: the application goes on for as long as its job allows, and comes back.
+    pub(super) fn stream_ended(&mut self, m: usize, end: StreamEnd) {
+        let (grace, _) = grace::of(&self.plan.configuration);
+        let now = self.now;
+        let application = &mut self.machines[m].application;
+        (application.stream, application.attached) = (None, false);
+        application.items.clear();
+        let unanswered = std::mem::take(&mut application.unanswered);
+        let lease = application.lease_until;
+        self.note(m, || "the stream is over".to_owned());
+        if grace.is_zero() || end != StreamEnd::Broken {
+            self.stop_executions(m, "the stream is over");
+            self.machines[m].application.results.clear();
+        } else {
+            let until = now + u64::try_from(grace.as_micros()).unwrap();
+            let application = &mut self.machines[m].application;
+            application.away_until = Some(lease.map_or(until, |lease| lease.min(until)));
+            application.results.extend(
+                unanswered
+                    .into_iter()
+                    .filter(|execute| !execute.execution_id.is_empty())
+                    .map(|execute| Done { execute, outcome: Outcome::Success }),
+            );
+        }
+        let life = self.machines[m].application.life;
+        let pause = if end == StreamEnd::Stopped && !self.is_calm { 5_000 } else { 300 };
+        let soon = now + 1 + self.behaviour.below(pause * MILLISECOND);
+        self.at(soon, Event::Attach(m, life));
+        self.plan_act(m);
+    }
+
+    /// What it executes that never ends does end.
+    pub(super) fn unhang(&mut self, m: usize) {
+        let now = self.now;
+        let soon = now + self.behaviour.below(300 * MILLISECOND);
+        for execution in self.machines[m].application.executions.values_mut() {
+            execution.ends = Some(execution.ends.map_or(soon, |ends| ends.min(soon.max(now))));
+        }
+        self.plan_act(m);
+    }
+
+    /// Whether an execution was told for a fire of the schedule.
+    pub(super) fn is_of_schedule(execute: &Execute) -> bool {
+        matches!(execute.source, Source::Schedule | Source::Misfire)
+    }
+}

@@ -1,0 +1,265 @@
+//! Processes that start, end and die, and the streams between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sidekeeper::coordination::fleet::Profile;
+use sidekeeper::coordination::heritage::{Former, OpenExecution, Return};
+use sidekeeper::coordination::input::Input;
+use sidekeeper::coordination::participant::{Identity, Participant, Request};
+use sidekeeper::job::InstanceId;
+
+use super::application::Done;
+use super::client::{Ask, Client, Link};
+use super::machine::{Memory, Seat, Sidecar, StreamEnd, Word};
+use super::world::{Event, World};
+use super::{MILLISECOND, Micros, SECOND};
+
+impl World {
+    /// A sidecar's process begins.
+    pub(super) fn start_sidecar(&mut self, m: usize) {
+        let now = self.now;
+        let machine = &mut self.machines[m];
+        if machine.retired || machine.sidecar.is_some() {
+            return;
+        }
+        machine.lives += 1;
+        let life = machine.lives;
+        let wall = machine.now(now).wall;
+        machine.sidecar = Some(Sidecar { life, client: Client::new(), participant: None, stopping: false });
+        self.note(m, || format!("sidecar {life} starts"));
+        let memory = self.machines[m].memory.take().filter(|_| self.plan.state_dir);
+        let Some(memory) = memory else {
+            let soon = now + 1 + self.network.below(5 * MILLISECOND);
+            self.at(soon, Event::Reconnect(m, 0));
+            return;
+        };
+        let request = Request { configuration: None, ..self.request() };
+        let execution_prefix = format!("e{m}x{life}");
+        let identity = Identity { execution_prefix, ..memory.identity };
+        let core = Participant::heir(identity.clone(), request, memory.former);
+        if let Some(sidecar) = &mut self.machines[m].sidecar {
+            sidecar.participant = Some(Seat::new(core, identity, wall));
+        }
+        let reaches = self.machines[m].cut_off_until <= now && self.ensemble.leaderless_until <= now;
+        if self.sessions[memory.session].alive && reaches {
+            let server = self.network.below(self.ensemble.servers() as u64) as usize;
+            self.serve(m, memory.session, server);
+            self.ask(m, Ask::ClearLatches);
+        } else {
+            let soon = now + 1 + self.network.below(5 * MILLISECOND);
+            self.at(soon, Event::Reconnect(m, 0));
+        }
+    }
+
+    /// What applications ask for when they attach.
+    fn request(&self) -> Request {
+        Request {
+            configuration: Some(Arc::new(self.plan.configuration.clone())),
+            class: None,
+            profile: Profile::default(),
+            resumable: true,
+        }
+    }
+
+    /// A sidecar is killed. What it has sent may still take effect, as far as it has got; what it has told may still be
+    /// read.
+    pub(super) fn kill_sidecar(&mut self, m: usize) {
+        self.break_connection(m, false);
+        let machine = &mut self.machines[m];
+        let Some(mut sidecar) = machine.sidecar.take() else { return };
+        machine.stopped_until = 0;
+        let (seat, session) = (sidecar.participant.take(), sidecar.client.session);
+        self.note(m, || "the sidecar is killed".to_owned());
+        let Some(seat) = seat else { return };
+        let machine = &mut self.machines[m];
+        let wall = machine.now(self.now).wall;
+        if let Some(session) = session.filter(|_| seat.was_registered) {
+            let timeout = Duration::from_micros(self.plan.session_timeout);
+            let proven = wall - jiff::SignedDuration::try_from(timeout).unwrap();
+            let former = Former {
+                session: self.sessions[session].handle.id(),
+                timeout,
+                since: seat.attached_at.max(proven).min(wall),
+            };
+            machine.memory = Some(Memory { session, identity: seat.identity.clone(), former });
+        }
+        if let Some(stream) = seat.stream {
+            let at = self.now + 1;
+            machine.application.inbox.push_back((at, stream, Word::Closed(StreamEnd::Broken)));
+            self.at(at, Event::Read(m));
+        }
+    }
+
+    /// A sidecar is told to stop.
+    pub(super) fn drain_sidecar(&mut self, m: usize, limit: Micros, for_good: bool) {
+        let deadline = self.machines[m].mono(self.now) + Duration::from_micros(limit);
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        sidecar.stopping = true;
+        if let Some(seat) = &mut sidecar.participant {
+            let at = self.now;
+            if for_good {
+                seat.calls.push_front((at, Input::ForGood));
+                seat.calls.insert(1, (at, Input::Drain { deadline }));
+            } else {
+                seat.calls.push_front((at, Input::Drain { deadline }));
+            }
+            self.wake(m, 0);
+        } else {
+            self.stop_sidecar(m);
+        }
+    }
+
+    /// A sidecar's process ends by itself, and its session with it.
+    fn stop_sidecar(&mut self, m: usize) {
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        if let (Link::Up(_), Some(session)) = (sidecar.client.link, sidecar.client.session) {
+            let later = self.now + 500 + self.network.below(2 * MILLISECOND);
+            self.at(later, Event::EndSession(session));
+        }
+        self.machines[m].sidecar = None;
+        self.machines[m].memory = None;
+        self.note(m, || "the sidecar has ended".to_owned());
+    }
+
+    /// A participant that has ended makes place.
+    pub(super) fn remove_ended(&mut self, m: usize) {
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        if sidecar.participant.as_ref().is_some_and(|seat| seat.core.has_ended()) {
+            sidecar.participant = None;
+            if sidecar.stopping {
+                self.stop_sidecar(m);
+            }
+        }
+    }
+
+    /// An application is started.
+    pub(super) fn revive(&mut self, m: usize, life: u32) {
+        let machine = &mut self.machines[m];
+        let application = &mut machine.application;
+        if machine.retired || application.up || application.life != life {
+            return;
+        }
+        application.up = true;
+        application.life += 1;
+        let life = application.life;
+        self.note(m, || format!("application {life} starts"));
+        self.attach(m, life);
+    }
+
+    /// An application asks for a stream, and again if it gets none.
+    pub(super) fn attach(&mut self, m: usize, life: u32) {
+        let now = self.now;
+        let again = now + 20 * MILLISECOND + self.network.below(80 * MILLISECOND);
+        let request = self.request();
+        let machine = &mut self.machines[m];
+        let wall = machine.now(now).wall;
+        let application = &machine.application;
+        if machine.retired || !application.up || application.life != life || application.stream.is_some() {
+            return;
+        }
+        let waits = application.stopped_until > now || machine.stopped_until > now;
+        let Some(sidecar) = machine.sidecar.as_mut().filter(|sidecar| !waits && !sidecar.stopping) else {
+            return self.at(again, Event::Attach(m, life));
+        };
+        let open = machine.application.claims();
+        let stream = machine.application.last_stream + 1;
+        match &mut sidecar.participant {
+            Some(seat) if seat.core.may_resume() && machine.application.is_known() => {
+                // The end of the former stream concerns nobody any more.
+                seat.calls.retain(|(_, call)| !matches!(call, Input::Detached));
+                seat.stream = Some(stream);
+                let back = Return { request, open };
+                seat.calls.push_back((now, Input::Reattached(Box::new(back))));
+            }
+            Some(seat) => {
+                seat.calls.push_back((now, Input::Left));
+                self.wake(m, 0);
+                return self.at(again, Event::Attach(m, life));
+            }
+            None => {
+                machine.lives += 1;
+                let unique = match &machine.name {
+                    Some(name) => name.to_string(),
+                    None => format!("m{m}x{}", machine.lives),
+                };
+                let identity = Identity {
+                    job: self.plan.configuration.job_name.clone(),
+                    instance: InstanceId::new(machine.ip, &unique),
+                    name: machine.name.clone(),
+                    server_ip: machine.ip,
+                    paths: self.paths.clone(),
+                    execution_prefix: format!("e{m}x{}", machine.lives),
+                };
+                let mut seat = Seat::new(Participant::new(identity.clone(), request), identity, wall);
+                seat.stream = Some(stream);
+                sidecar.participant = Some(seat);
+            }
+        }
+        let application = &mut machine.application;
+        application.open_stream(stream);
+        self.note(m, || format!("stream {stream} is opened"));
+        let watching =
+            self.machines[m].sidecar.as_ref().is_some_and(|sidecar| sidecar.client.session.is_some());
+        let fresh = self.machines[m].seat().is_some_and(|seat| seat.session.is_none());
+        if watching && fresh {
+            self.watch(m);
+        }
+        self.wake(m, 0);
+    }
+
+    /// The application is killed: what it executes ends, and its stream.
+    pub(super) fn kill_application(&mut self, m: usize) {
+        self.note(m, || "the application is killed".to_owned());
+        self.stop_executions(m, "killed");
+        let application = &mut self.machines[m].application;
+        application.up = false;
+        application.stopped_until = 0;
+        application.forget();
+        application.inbox.clear();
+        if application.stream.take().is_some() {
+            self.call(m, Input::Detached);
+        }
+    }
+
+    /// The connection between the two breaks; both notice.
+    pub(super) fn break_stream(&mut self, m: usize) {
+        let application = &mut self.machines[m].application;
+        application.inbox.clear();
+        if application.stream.is_some() {
+            self.note(m, || "the stream breaks".to_owned());
+            self.stream_ended(m, StreamEnd::Broken);
+            self.call(m, Input::Detached);
+        }
+    }
+
+    /// The machine is gone, without a word.
+    pub(super) fn lose_machine(&mut self, m: usize) {
+        self.kill_sidecar(m);
+        self.kill_application(m);
+        self.machines[m].memory = None;
+    }
+
+    /// Whatever is down is started again.
+    pub(super) fn start_again(&mut self, m: usize, after: Micros) {
+        let life = self.machines[m].application.life;
+        self.at(self.now + after, Event::Start(m));
+        let later = self.now + after + self.network.below(SECOND / 5);
+        self.at(later, Event::Revive(m, life));
+    }
+}
+
+/// What an application says that it has open.
+pub(super) fn claim(done: &Done) -> OpenExecution {
+    let execute = &done.execute;
+    OpenExecution {
+        execution_id: execute.execution_id.clone(),
+        item: execute.item,
+        token: execute.token,
+        source: execute.source,
+        scheduled: execute.scheduled,
+        attempt: execute.attempt,
+        deadline: execute.deadline,
+        cancelled: None,
+    }
+}

@@ -1,0 +1,335 @@
+//! What has to become right after the faults, and stay so.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use sidekeeper::coordination::effect::Source;
+use sidekeeper::elasticjob::{grace, handoff_policy, once_listener};
+use sidekeeper::job::Item;
+use sidekeeper::tree::Path;
+
+use super::checks::Start;
+use super::faults::Fault;
+use super::invariants::Invariant;
+use super::world::World;
+use super::{MILLISECOND, Micros, SECOND};
+
+impl World {
+    fn items(&self) -> impl Iterator<Item = Item> + use<> {
+        (0..self.plan.configuration.sharding_total_count).map(Item)
+    }
+
+    /// How long it may take until all is right, when nothing is wrong any more from outside.
+    fn bound(&self) -> Micros {
+        let (grace, _) = grace::of(&self.plan.configuration);
+        let (handoff, _) = handoff_policy::of(&self.plan.configuration);
+        let waits = grace + handoff.deadline.min(std::time::Duration::from_secs(4));
+        2 * self.plan.session_timeout + u64::try_from(waits.as_micros()).unwrap() + 15 * SECOND
+    }
+
+    /// What is not right; `None`: everything is.
+    fn trouble(&self) -> Option<(Invariant, String)> {
+        for (m, machine) in self.machines.iter().enumerate() {
+            if machine.retired {
+                if machine.sidecar.as_ref().is_some_and(|sidecar| sidecar.participant.is_some()) {
+                    return Some((Invariant::NothingLeft, format!("m{m} has not left")));
+                }
+            } else if !machine.application.attached {
+                return Some((Invariant::Owned, format!("m{m} is not attached")));
+            }
+        }
+        let text = |path: &Path| {
+            self.ensemble.get(path).map(|node| String::from_utf8_lossy(&node.data).into_owned())
+        };
+        if self.ensemble.get(&self.paths.necessary()).is_some() {
+            return Some((Invariant::Owned, "a resharding is due".to_owned()));
+        }
+        if self.plan.configuration.static_sharding {
+            // Its first assignment stays for good, as in ElasticJob.
+            return None;
+        }
+        if self.ensemble.get(&self.paths.fleet().handoff()).is_some() {
+            return Some((Invariant::Owned, "items are to change hands".to_owned()));
+        }
+        let owners: BTreeMap<String, usize> = self
+            .machines
+            .iter()
+            .enumerate()
+            .filter_map(|(m, machine)| {
+                let seat = machine.sidecar.as_ref()?.participant.as_ref()?;
+                machine.application.attached.then(|| (seat.identity.instance.to_string(), m))
+            })
+            .collect();
+        for item in self.items() {
+            let owner = text(&self.paths.item_instance(item));
+            let Some(m) = owner.as_ref().and_then(|owner| owners.get(owner)).copied() else {
+                return Some((Invariant::Owned, format!("item {item} is owned by {owner:?} of {owners:?}")));
+            };
+            let told = &self.machines[m].application.items;
+            let relay = self.is_relay();
+            if !told.contains(&item) && !relay {
+                return Some((Invariant::Owned, format!("m{m} owns item {item}, and was told {told:?}")));
+            }
+            let holders = self.machines.iter().filter(|machine| machine.application.items.contains(&item));
+            if holders.count() > 1 {
+                return Some((Invariant::Owned, format!("item {item} is owned by several")));
+            }
+            let running = text(&self.paths.item_running(item));
+            if let Some(running) = running {
+                let open = owners.get(&running).is_some_and(|m| {
+                    let executions = &self.machines[*m].application.executions;
+                    executions.values().any(|open| open.execute.item == item)
+                });
+                if !open {
+                    let found =
+                        format!("item {item} has a running node of {running}, and nobody executes it");
+                    return Some((Invariant::RunningNode, found));
+                }
+            }
+            if self.ensemble.get(&self.paths.failover_item(item)).is_some() {
+                return Some((Invariant::Owned, format!("item {item} waits to be taken over")));
+            }
+        }
+        None
+    }
+
+    /// Everything becomes right within a bound.
+    pub(super) fn become_right(&mut self) {
+        let end = self.now + self.bound();
+        let mut right_since = None;
+        while !self.has_failed() {
+            self.run_until(self.now + 250 * MILLISECOND);
+            match self.trouble() {
+                None => {
+                    let since = *right_since.get_or_insert(self.now);
+                    if self.now >= since + SECOND {
+                        return;
+                    }
+                }
+                Some((invariant, found)) => {
+                    right_since = None;
+                    if self.now >= end {
+                        return self.fail(invariant, || found);
+                    }
+                }
+            }
+        }
+    }
+
+    /// When nothing is wrong, each item is executed exactly once at each fire.
+    pub(super) fn watch_fires(&mut self) {
+        let period = self.plan.period;
+        let once = self.plan.configuration.props.contains_key(once_listener::ENABLED_PROPERTY);
+        let job = &self.plan.configuration;
+        if period == 0 || self.has_failed() || once || job.static_sharding || !job.monitor_execution {
+            return;
+        }
+        let wall = |world: &Self, at: Micros| {
+            let shown = world.machines.iter().filter(|machine| !machine.retired).map(|m| m.now(at).wall);
+            (shown.clone().min(), shown.max())
+        };
+        let (_, Some(from)) = wall(self, self.now + SECOND / 2) else { return };
+        self.run_until(self.now + 2 * period * SECOND + SECOND);
+        let (Some(until), _) = wall(self, self.now.saturating_sub(SECOND)) else { return };
+        let mut fire = from.as_second() + 1;
+        while fire < until.as_second() && !self.has_failed() {
+            if fire % 60 % i64::try_from(period).unwrap() == 0 {
+                for item in self.items() {
+                    self.check_exactly_once(item, fire);
+                }
+            }
+            fire += 1;
+        }
+    }
+
+    /// What the storm has made impossible at its time was made up for. Only fires count that somebody has witnessed who is
+    /// still there: a fire while nobody is attached is nobody's, as in ElasticJob.
+    pub(super) fn check_nothing_lost(&mut self) {
+        let job = &self.plan.configuration;
+        let (handoff, _) = handoff_policy::of(job);
+        let counts = job.misfire && job.monitor_execution && !handoff.continuous && self.plan.period > 0;
+        let changed = [
+            Fault::TotalChange,
+            Fault::ScheduleChange,
+            Fault::ItemSwitch,
+            Fault::ClockStep,
+            Fault::Garbage,
+            Fault::DeletedNode,
+        ];
+        let changed = changed.iter().any(|fault| self.counts.of(*fault) > 0);
+        if !counts || changed || self.has_failed() {
+            return;
+        }
+        let relay = self.is_relay();
+        let once = job.props.contains_key(once_listener::ENABLED_PROPERTY);
+        let seats = self.machines.iter().filter_map(|machine| {
+            let seat = machine.sidecar.as_ref()?.participant.as_ref()?;
+            seat.registered_at.map(|at| machine.now(at).wall)
+        });
+        let Some(witnessed) = seats.min().filter(|_| !relay && !once && !job.static_sharding) else { return };
+        let end = self.machines[0].now(self.plan.storm).wall.as_second() - 1;
+        let period = i64::try_from(self.plan.period).unwrap();
+        let mut fire = witnessed.as_second() + 2;
+        while fire < end {
+            if fire % 60 % period == 0 {
+                let instant = Timestamp::from_second(fire).unwrap();
+                for item in self.items() {
+                    let starts = self.checks.starts.get(&item).map_or(&[][..], Vec::as_slice);
+                    let covers = |start: &Start| match start.source {
+                        Source::Schedule => start.scheduled == instant,
+                        Source::Misfire | Source::Failover => start.scheduled >= instant,
+                        Source::Trigger => false,
+                    };
+                    // Whoever was not there does not know that there was a fire.
+                    let next = starts.iter().find(|start| start.scheduled > instant);
+                    let knew = next.is_some_and(|next| self.had_seen(next.machine, instant));
+                    // Without failover, what was begun by who then lost its session is lost, as in ElasticJob.
+                    let begun = !job.failover && self.checks.begun.contains(&(item, instant));
+                    if knew && !begun && !starts.iter().any(covers) {
+                        let near: Vec<_> = starts
+                            .iter()
+                            .filter(|start| start.scheduled >= instant)
+                            .take(3)
+                            .cloned()
+                            .collect();
+                        return self.fail(Invariant::OncePerFire, || {
+                            format!(
+                                "item {item} was never executed for {instant}; what came next was {near:?}"
+                            )
+                        });
+                    }
+                }
+            }
+            fire += 1;
+        }
+    }
+
+    /// Whether the participant of a machine was registered at an instant, and has been since.
+    fn had_seen(&self, m: usize, instant: Timestamp) -> bool {
+        let machine = &self.machines[m];
+        let seat = machine.sidecar.as_ref().and_then(|sidecar| sidecar.participant.as_ref());
+        let since = seat.and_then(|seat| seat.registered_at);
+        since.is_some_and(|since| machine.now(since).wall < instant)
+    }
+
+    fn check_exactly_once(&mut self, item: Item, fire: i64) {
+        let starts = self.checks.starts.get(&item).map_or(&[][..], Vec::as_slice);
+        let for_it = |start: &&Start| {
+            let scheduled = start.scheduled.as_second() == fire && start.scheduled.subsec_nanosecond() == 0;
+            scheduled && start.attempt == 1 && matches!(start.source, Source::Schedule | Source::Misfire)
+        };
+        let count = starts.iter().filter(for_it).count();
+        if count != 1 {
+            let last: Vec<_> = starts.iter().rev().take(4).cloned().collect();
+            let fire = Timestamp::from_second(fire).unwrap();
+            self.fail(Invariant::OncePerFire, || {
+                format!("item {item} was executed {count} times for {fire}, without faults; the last were {last:?}")
+            });
+        }
+    }
+
+    /// Who owns which item.
+    fn owners(&self) -> BTreeMap<Item, String> {
+        let owner = |item: Item| {
+            let node = self.ensemble.get(&self.paths.item_instance(item))?;
+            Some((item, String::from_utf8_lossy(&node.data).into_owned()))
+        };
+        self.items().filter_map(owner).collect()
+    }
+
+    /// One joins and one leaves, and no more moves than has to.
+    pub(super) fn count_moves(&mut self) {
+        let job = &self.plan.configuration;
+        let (handoff, _) = handoff_policy::of(job);
+        let sticky = job.job_sharding_strategy_type.is_none()
+            && !job.static_sharding
+            && handoff.handoff != handoff_policy::Handoff::Off;
+        let members = self.machines.iter().filter(|machine| !machine.retired).count();
+        if !sticky || members == 0 {
+            return;
+        }
+        let Some(before) = self.settled_owners() else { return };
+        let joined = self.add_machine();
+        self.run_until(self.now + SECOND);
+        self.become_right();
+        let fewest = before.len() / (members + 1);
+        self.check_moves("joined", &before, fewest);
+        if self.has_failed() {
+            return;
+        }
+        let Some(before) = self.settled_owners() else { return };
+        let seat = self.machines[joined].seat().map(|seat| seat.identity.instance.to_string());
+        let fewest = before.values().filter(|owner| Some(*owner) == seat.as_ref()).count();
+        self.machines[joined].retired = true;
+        self.drain_sidecar(joined, 3 * SECOND, true);
+        self.run_until(self.now + SECOND);
+        self.become_right();
+        self.check_moves("left", &before, fewest);
+    }
+
+    /// Who owns which item when nothing has moved for a while; `None`: something does all the time.
+    fn settled_owners(&mut self) -> Option<BTreeMap<Item, String>> {
+        for _ in 0..6 {
+            let before = self.owners();
+            self.run_until(self.now + 2 * SECOND);
+            if self.owners() == before && self.trouble().is_none() {
+                return Some(before);
+            }
+        }
+        None
+    }
+
+    fn check_moves(&mut self, what: &str, before: &BTreeMap<Item, String>, fewest: usize) {
+        let after = self.owners();
+        let moved = before.iter().filter(|(item, owner)| after.get(item) != Some(*owner)).count();
+        if moved > fewest + 1 {
+            self.fail(Invariant::FewMoves, || {
+                format!(
+                    "one has {what}, and {moved} items moved where {fewest} had to: {before:?}, {after:?}"
+                )
+            });
+        }
+    }
+
+    /// All leave, and nothing of ours is left.
+    pub(super) fn bid_farewell(&mut self) {
+        for m in 0..self.machines.len() {
+            self.machines[m].retired = true;
+            self.drain_sidecar(m, 3 * SECOND, true);
+        }
+        self.run_until(self.now + 12 * SECOND);
+        if self.has_failed() {
+            return;
+        }
+        let left: Vec<String> = self
+            .tree()
+            .into_iter()
+            .filter(|(path, (_, stat))| {
+                let name = path.as_str();
+                stat.ephemeral_owner.is_some()
+                    || name.contains("instances/")
+                    || name.ends_with("/running")
+                    || name.contains("latch-")
+                    || name.contains("failover/items/")
+                    || name.ends_with("election/instance")
+            })
+            .map(|(path, _)| path.to_string())
+            .collect();
+        if !left.is_empty() {
+            self.fail(Invariant::NothingLeft, || format!("all have left, and there is still {left:?}"));
+        }
+    }
+
+    /// What participants keep is in proportion to the job.
+    pub(super) fn check_sizes(&mut self) {
+        let items = self.plan.configuration.sharding_total_count.max(9) as usize;
+        let most = 60_000 + 6_000 * items;
+        for m in 0..self.machines.len() {
+            let Some(seat) = self.machines[m].seat() else { continue };
+            let size = format!("{:?}", seat.core).len();
+            if size > most {
+                self.fail(Invariant::Bounded, || format!("m{m} keeps {size} bytes, as text"));
+            }
+        }
+    }
+}

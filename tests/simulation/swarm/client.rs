@@ -1,0 +1,784 @@
+//! A sidecar's session with the ensemble: a line of requests, a line of answers, and the log as far as it was told.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sidekeeper::coordination::effect::{CommitId, Purpose};
+use sidekeeper::coordination::input::{FoundCheckpoints, Input, WrittenDown};
+use sidekeeper::coordination::ledger::LedgerEntry;
+use sidekeeper::coordination::progress::Checkpoint;
+use sidekeeper::job::Item;
+use sidekeeper::tree::{CommitError, Error, NodeChange, NodeKind, Path, Transaction, WatchEvent};
+
+use super::ensemble::subtree;
+use super::faults::Fault;
+use super::latch::Latch;
+use super::machine::ServerSession;
+use super::world::{Event, World};
+use super::{MILLISECOND, Micros};
+
+/// The connection to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Link {
+    Up(usize),
+    Down,
+}
+
+pub(super) struct Client {
+    /// The present session, by its place among all; the lease that is proven.
+    pub(super) session: Option<usize>,
+    pub(super) until: Duration,
+    pub(super) link: Link,
+    /// Which connection; what belongs to an earlier one is void.
+    pub(super) epoch: u32,
+    pub(super) line: VecDeque<Ask>,
+    last_arrival: Micros,
+    answers: VecDeque<(Micros, Reply)>,
+    last_answer: Micros,
+    /// The log as far as the watches have told it.
+    pub(super) seen: usize,
+    /// Whether the watches are being opened: until then answers wait.
+    pub(super) opening: bool,
+    pub(super) watching: bool,
+    held: Vec<Input>,
+    deliver_at: Option<Micros>,
+    /// Until when nothing gets through.
+    quiet_until: Micros,
+    /// Until when the server is busy with a request that has not been answered in time; all others wait behind it.
+    busy_until: Micros,
+    /// News of the connection that the participant has not heard.
+    pub(super) changed: bool,
+    pub(super) latches: BTreeMap<u64, Latch>,
+    pub(super) last_latch: u64,
+}
+
+/// A request.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Commit(CommitId, Purpose, Transaction),
+    Watch,
+    ReadLedger,
+    FindCheckpoints(BTreeSet<Item>),
+    Prove(Duration),
+    JoinLatch(u64),
+    ActInLatch(u64, Vec<Transaction>),
+    LeaveLatch(u64),
+    /// Latch nodes that the former process has left.
+    ClearLatches,
+}
+
+/// What comes back. Readings are made when it does, from the server's state then.
+#[derive(Debug)]
+enum Reply {
+    Input(Input),
+    Watch,
+    Ledger,
+    Taken(BTreeSet<Item>),
+    Checkpoints(BTreeSet<Item>),
+    Proven(Duration),
+    Latch(u64, Result<Option<Path>, Error>),
+}
+
+impl Client {
+    pub(super) fn new() -> Self {
+        Self {
+            session: None,
+            until: Duration::ZERO,
+            link: Link::Down,
+            epoch: 0,
+            line: VecDeque::new(),
+            last_arrival: 0,
+            answers: VecDeque::new(),
+            last_answer: 0,
+            seen: 0,
+            opening: false,
+            watching: false,
+            held: Vec::new(),
+            deliver_at: None,
+            quiet_until: 0,
+            busy_until: 0,
+            changed: false,
+            latches: BTreeMap::new(),
+            last_latch: 0,
+        }
+    }
+}
+
+fn unknown() -> Error {
+    Error::OutcomeUnknown("the connection broke".to_owned())
+}
+
+impl World {
+    /// How long a message to or from the registry takes.
+    fn travel(&mut self) -> Micros {
+        50 + self.network.below(self.plan.latency)
+    }
+
+    /// A sidecar sends a request, or fails to.
+    pub(super) fn send(&mut self, m: usize, ask: Ask) {
+        let travel = self.travel();
+        let now = self.now;
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        let Link::Up(_) = client.link else {
+            self.refuse(m, ask, &Error::Suspended);
+            return;
+        };
+        client.last_arrival = client.last_arrival.max(now + travel);
+        let (at, epoch) = (client.last_arrival, client.epoch);
+        client.line.push_back(ask);
+        self.checks_line(m);
+        self.at(at, Event::Arrive(m, epoch));
+    }
+
+    /// A request comes back as one that failed.
+    pub(super) fn refuse(&mut self, m: usize, ask: Ask, error: &Error) {
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let failed = match ask {
+            Ask::Commit(id, ..) => Input::Committed(id, Err(CommitError::from(error.clone()))),
+            Ask::ReadLedger => Input::Ledger(Err(error.to_string())),
+            Ask::FindCheckpoints(_) => Input::Checkpoints(Err(error.to_string())),
+            // The watches open themselves again with the next connection; latches look for themselves.
+            Ask::Watch | Ask::Prove(_) | Ask::ClearLatches => return,
+            Ask::JoinLatch(latch) | Ask::ActInLatch(latch, _) | Ask::LeaveLatch(latch) => {
+                return self.latch_disturbed(m, latch);
+            }
+        };
+        if let Some(seat) = &mut sidecar.participant {
+            seat.results.push(failed);
+            self.wake(m, 0);
+        }
+    }
+
+    /// The first request in line reaches the leader.
+    pub(super) fn arrive(&mut self, m: usize, epoch: u32) {
+        if self.now < self.ensemble.leaderless_until {
+            let later = self.ensemble.leaderless_until + 1;
+            return self.at(later, Event::Arrive(m, epoch));
+        }
+        if self.machines[m].cut_off_until > self.now {
+            return;
+        }
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        let (true, Some(session)) = (client.epoch == epoch, client.session) else { return };
+        if client.busy_until > self.now {
+            let later = client.busy_until + 1;
+            return self.at(later, Event::Arrive(m, epoch));
+        }
+        let Some(ask) = client.line.pop_front() else { return };
+        if !self.sessions[session].alive {
+            // The server has closed the connection.
+            client.line.push_front(ask);
+            return self.break_connection(m, true);
+        }
+        self.sessions[session].heard = self.now;
+        if self.is_lossy(&ask) {
+            if self.chance(self.plan.rates.lost_request, Fault::LostRequest) {
+                self.note(m, || "the request is lost".to_owned());
+                return self.refuse(m, ask, &unknown());
+            }
+            if self.chance(self.plan.rates.late_answer, Fault::LateAnswer) {
+                let late = self.now + 100 * MILLISECOND + self.network.below(900) * MILLISECOND;
+                if let Ask::Commit(id, purpose, transaction) = ask {
+                    self.note(m, || format!("{purpose}: the answer is late"));
+                    if let Some(sidecar) = &mut self.machines[m].sidecar {
+                        sidecar.client.busy_until = late;
+                    }
+                    self.strays.push((session, transaction));
+                    self.at(late, Event::Stray(self.strays.len() - 1));
+                    return self.refuse(m, Ask::Commit(id, purpose, Vec::new()), &unknown());
+                }
+            }
+        }
+        self.take_effect(m, session, ask);
+    }
+
+    fn is_lossy(&self, ask: &Ask) -> bool {
+        matches!(ask, Ask::Commit(..)) && self.now < self.plan.storm
+    }
+
+    /// A request takes effect at the leader; its answer comes when the client's server has seen it.
+    fn take_effect(&mut self, m: usize, session: usize, ask: Ask) {
+        let handle = Arc::clone(&self.sessions[session].handle);
+        let reply = match ask {
+            Ask::Commit(id, purpose, transaction) => {
+                self.provide_for(m, purpose);
+                self.check_written(m, &transaction);
+                let lost =
+                    self.now < self.plan.storm && self.chance(self.plan.rates.lost_answer, Fault::LostAnswer);
+                let written = if purpose == Purpose::Start { transaction.clone() } else { Vec::new() };
+                let result = self.commit(&*handle, transaction);
+                self.note(m, || match &result {
+                    Ok(_) => format!("{purpose}: done"),
+                    Err(error) => format!("{purpose}: {error}"),
+                });
+                if purpose == Purpose::Start && result.is_ok() {
+                    self.note_started(&written);
+                }
+                let result = if lost { Err(CommitError::from(unknown())) } else { result };
+                Reply::Input(Input::Committed(id, result))
+            }
+            Ask::Watch => Reply::Watch,
+            Ask::ReadLedger => {
+                let folder = self.paths.ledger();
+                self.ensure(&*handle, &folder);
+                Reply::Ledger
+            }
+            Ask::FindCheckpoints(items) => {
+                let folder = self.paths.checkpoints();
+                self.ensure(&*handle, &folder);
+                Reply::Checkpoints(items)
+            }
+            Ask::Prove(sent) => Reply::Proven(sent),
+            Ask::JoinLatch(latch) => Reply::Latch(latch, self.join_latch(m, session, latch).map(Some)),
+            Ask::ActInLatch(latch, transactions) => {
+                let acted = self.act_in_latch(m, session, latch, transactions);
+                Reply::Latch(latch, acted.map(|()| None))
+            }
+            Ask::LeaveLatch(latch) => {
+                self.leave_latch_node(m, session, latch);
+                Reply::Latch(latch, Ok(None))
+            }
+            Ask::ClearLatches => {
+                self.clear_latches(session);
+                return;
+            }
+        };
+        self.answer(m, reply);
+    }
+
+    fn answer(&mut self, m: usize, reply: Reply) {
+        let (travel, len) = (self.travel(), self.ensemble.len());
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        let Link::Up(server) = client.link else { return };
+        let seen = self.ensemble.when_applied(server, len).max(self.now);
+        client.last_answer = client.last_answer.max(seen + travel);
+        let at = client.last_answer;
+        client.answers.push_back((at, reply));
+        let epoch = client.epoch;
+        self.at(at, Event::Deliver(m, epoch));
+    }
+
+    /// The log has grown: whoever watches is told, when its server has seen it.
+    pub(super) fn tell_watches(&mut self) {
+        let len = self.ensemble.len();
+        for m in 0..self.machines.len() {
+            let Some(sidecar) = &mut self.machines[m].sidecar else { continue };
+            let client = &mut sidecar.client;
+            let Link::Up(server) = client.link else { continue };
+            if !client.watching || client.seen == len || client.deliver_at.is_some_and(|at| at > self.now) {
+                continue;
+            }
+            let mut at = self.ensemble.when_applied(server, len).max(self.now);
+            let epoch = client.epoch;
+            let slow = self.plan.rates.slow_notification;
+            at += self.travel();
+            if self.now < self.plan.storm && self.chance(slow, Fault::SlowNotification) {
+                at += self.network.below(600) * MILLISECOND;
+                if let Some(sidecar) = &mut self.machines[m].sidecar {
+                    sidecar.client.quiet_until = at;
+                }
+            }
+            if let Some(sidecar) = &mut self.machines[m].sidecar {
+                sidecar.client.deliver_at = Some(at);
+            }
+            self.at(at, Event::Deliver(m, epoch));
+        }
+    }
+
+    /// What has reached a client is handed on: changes first, then answers.
+    pub(super) fn deliver(&mut self, m: usize, epoch: u32) {
+        let now = self.now;
+        let cut_off = self.machines[m].cut_off_until > now;
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        let Link::Up(server) = client.link else { return };
+        if client.epoch != epoch || cut_off {
+            return;
+        }
+        if client.quiet_until > now {
+            let at = client.quiet_until;
+            client.deliver_at = Some(at);
+            return self.at(at, Event::Deliver(m, epoch));
+        }
+        if client.deliver_at.is_some_and(|at| at <= now) {
+            client.deliver_at = None;
+        }
+        self.pump(m, server);
+        loop {
+            let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+            let due = sidecar.client.answers.front().is_some_and(|(at, _)| *at <= now);
+            let Some((_, reply)) = (if due { sidecar.client.answers.pop_front() } else { None }) else {
+                break;
+            };
+            if sidecar.client.opening
+                && let Reply::Input(input @ Input::Committed(..)) = reply
+            {
+                // It comes after the snapshot that shows what it changed.
+                sidecar.client.held.push(input);
+                continue;
+            }
+            self.take_reply(m, server, reply);
+        }
+        self.look_at_latches(m);
+        // What the server has not applied yet comes later.
+        let behind = self.machines[m]
+            .sidecar
+            .as_ref()
+            .is_some_and(|sidecar| sidecar.client.watching && sidecar.client.seen < self.ensemble.len());
+        if behind {
+            self.tell_watches();
+        }
+    }
+
+    /// Tells the watches what the server has applied.
+    fn pump(&mut self, m: usize, server: usize) {
+        let applied = self.ensemble.applied(server, self.now);
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        if !client.watching || applied <= client.seen {
+            return;
+        }
+        let (mut nodes, mut fleet) = (Vec::new(), Vec::new());
+        let entries = self.ensemble.entries(client.seen, applied);
+        client.seen = applied;
+        for change in entries.iter().flatten() {
+            let path = change.path.clone();
+            let told = |wants: bool| match &change.content {
+                Some(content) => NodeChange::Put { path, content: wants.then(|| content.clone()) },
+                None => NodeChange::Removed { path },
+            };
+            if change.of_job {
+                nodes.push(told(change.wants_data));
+            } else if change.of_fleet {
+                fleet.push(told(true));
+            }
+        }
+        let Some(seat) = &mut sidecar.participant else { return };
+        if !nodes.is_empty() {
+            seat.nodes.push(Input::Watch(WatchEvent::Changes(merged(nodes))));
+        }
+        if !fleet.is_empty() {
+            seat.fleet.push(Input::Fleet(WatchEvent::Changes(merged(fleet))));
+        }
+        self.wake(m, 0);
+    }
+
+    fn take_reply(&mut self, m: usize, server: usize, reply: Reply) {
+        let applied = self.ensemble.applied(server, self.now);
+        let input = match reply {
+            Reply::Input(input) => input,
+            Reply::Proven(sent) => return self.proven(m, sent),
+            Reply::Watch => return self.open_watches(m, server, applied),
+            Reply::Latch(latch, result) => return self.latch_answered(m, latch, result),
+            Reply::Ledger => Input::Ledger(Ok(self.read_ledger(server, applied))),
+            Reply::Checkpoints(items) => {
+                let folder = self.paths.checkpoints();
+                let nodes = subtree(self.ensemble.replica(server, applied), &folder);
+                let item = |path: &Path| path.relative_to(&folder)?.parse().ok().map(Item);
+                let nodes: BTreeSet<Item> = nodes.iter().filter_map(|node| item(&node.path)).collect();
+                let read = self.read_checkpoints(server, applied, &items);
+                Input::Checkpoints(Ok(FoundCheckpoints { nodes, read }))
+            }
+            Reply::Taken(items) => {
+                let ledger = self.read_ledger(server, applied);
+                let checkpoints = self.read_checkpoints(server, applied, &items);
+                Input::TookOver(Ok(WrittenDown { ledger, checkpoints }))
+            }
+        };
+        self.hand_in(m, input);
+    }
+
+    fn read_checkpoints(
+        &mut self,
+        server: usize,
+        applied: usize,
+        items: &BTreeSet<Item>,
+    ) -> BTreeMap<Item, Checkpoint> {
+        let replica = self.ensemble.replica(server, applied);
+        let read = |item: &Item| {
+            let (data, _) = replica.get(&self.paths.checkpoint(*item))?;
+            Some((*item, Checkpoint::read(data)?))
+        };
+        items.iter().filter_map(read).collect()
+    }
+
+    /// An item's takers read what is written down about it.
+    pub(super) fn read_taken(&mut self, m: usize, items: BTreeSet<Item>) {
+        self.answer(m, Reply::Taken(items));
+    }
+
+    /// A result for the participant.
+    pub(super) fn hand_in(&mut self, m: usize, input: Input) {
+        if let Some(seat) = self.machines[m].seat() {
+            seat.results.push(input);
+            self.wake(m, 0);
+        }
+    }
+
+    fn read_ledger(&mut self, server: usize, applied: usize) -> BTreeMap<Item, LedgerEntry> {
+        let folder = self.paths.ledger();
+        let nodes = subtree(self.ensemble.replica(server, applied), &folder);
+        let entry = |node: &sidekeeper::tree::Node| {
+            let item = node.path.relative_to(&folder)?.parse().ok()?;
+            Some((Item(item), LedgerEntry::read(&node.data)))
+        };
+        nodes.iter().filter_map(entry).collect()
+    }
+
+    fn open_watches(&mut self, m: usize, server: usize, applied: usize) {
+        let replica = self.ensemble.replica(server, applied);
+        let nodes = subtree(replica, self.paths.root());
+        let fleet = subtree(replica, self.paths.fleet().root());
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        (client.watching, client.opening, client.seen) = (true, false, applied);
+        if let Some(seat) = &mut sidecar.participant {
+            // What was not read yet is replaced.
+            (seat.nodes, seat.fleet) = (Vec::new(), Vec::new());
+            seat.nodes.push(Input::Watch(WatchEvent::Snapshot(nodes)));
+            seat.fleet.push(Input::Fleet(WatchEvent::Snapshot(fleet)));
+            seat.results.append(&mut sidecar.client.held);
+            self.wake(m, 0);
+        }
+    }
+
+    /// Opens the watches, or opens them anew.
+    pub(super) fn watch(&mut self, m: usize) {
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        if let Some(seat) = &mut sidecar.participant {
+            (seat.nodes, seat.fleet) = (Vec::new(), Vec::new());
+        }
+        (sidecar.client.watching, sidecar.client.opening) = (false, true);
+        if matches!(sidecar.client.link, Link::Up(_)) {
+            self.send(m, Ask::Watch);
+        }
+    }
+
+    /// The connection breaks. What is on its way takes effect as far as it has got; nobody hears of it. `lost`: the
+    /// session is over, too.
+    pub(super) fn break_connection(&mut self, m: usize, lost: bool) {
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        if client.link == Link::Down {
+            return;
+        }
+        client.link = Link::Down;
+        client.epoch += 1;
+        let (line, answers) = (std::mem::take(&mut client.line), std::mem::take(&mut client.answers));
+        client.changed = true;
+        client.watching = false;
+        client.opening = true;
+        client.deliver_at = None;
+        let (epoch, session) = (client.epoch, client.session);
+        self.note(m, || "disconnected".to_owned());
+        for (_, reply) in answers {
+            self.lose_reply(m, reply);
+        }
+        // The requests that get through come before those that do not.
+        let through = if lost { 0 } else { self.network.below(line.len() as u64 + 1) };
+        let mut late = self.now;
+        for (index, ask) in line.into_iter().enumerate() {
+            if let (Ask::Commit(_, _, transaction), true, Some(session)) =
+                (&ask, (index as u64) < through, session)
+                && self.options.allows(Fault::LateEffect)
+            {
+                late += 1 + self.network.below(100 * MILLISECOND);
+                self.counts.add(Fault::LateEffect);
+                self.strays.push((session, transaction.clone()));
+                self.at(late, Event::Stray(self.strays.len() - 1));
+            }
+            self.refuse(m, ask, &unknown());
+        }
+        self.disturb_latches(m);
+        self.wake(m, 0);
+        let soon = self.now + self.network.below(200 * MILLISECOND) + MILLISECOND;
+        self.at(soon, Event::Reconnect(m, epoch));
+    }
+
+    fn lose_reply(&mut self, m: usize, reply: Reply) {
+        let input = match reply {
+            Reply::Input(Input::Committed(id, _)) => Input::Committed(id, Err(CommitError::from(unknown()))),
+            Reply::Input(other) => other,
+            Reply::Ledger => Input::Ledger(Err(unknown().to_string())),
+            Reply::Checkpoints(_) => Input::Checkpoints(Err(unknown().to_string())),
+            Reply::Taken(_) => Input::TookOver(Err(unknown().to_string())),
+            // The watches open themselves again; latches look for themselves.
+            Reply::Watch | Reply::Proven(_) | Reply::Latch(..) => return,
+        };
+        self.hand_in(m, input);
+    }
+
+    /// A request of a connection that is gone takes effect after all.
+    pub(super) fn stray(&mut self, index: usize) {
+        let (session, transaction) = std::mem::take(&mut self.strays[index]);
+        if self.sessions[session].alive {
+            let handle = Arc::clone(&self.sessions[session].handle);
+            let written = transaction.clone();
+            let result = self.commit(&*handle, transaction);
+            if result.is_ok() {
+                self.note_started(&written);
+            }
+            self.tell(|| match &result {
+                Ok(_) => "a late request takes effect".to_owned(),
+                Err(error) => format!("a late request: {error}"),
+            });
+        }
+    }
+
+    /// Looks for a server; the session may be over by now.
+    pub(super) fn reconnect(&mut self, m: usize, epoch: u32) {
+        let (now, cut_off) = (self.now, self.machines[m].cut_off_until);
+        let stopped = self.machines[m].stopped_until;
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        if client.epoch != epoch || client.link != Link::Down {
+            return;
+        }
+        let free = cut_off.max(self.ensemble.leaderless_until).max(stopped);
+        if free > now {
+            let later = free + 1 + self.network.below(100 * MILLISECOND);
+            return self.at(later, Event::Reconnect(m, epoch));
+        }
+        let Some(session) = client.session else {
+            return self.open_session(m);
+        };
+        if !self.sessions[session].alive {
+            return self.session_lost(m);
+        }
+        // A server that is behind what the client has seen refuses it.
+        let seen = client.seen;
+        let first = self.network.below(self.ensemble.servers() as u64) as usize;
+        let servers = (0..self.ensemble.servers()).map(|place| (first + place) % self.ensemble.servers());
+        let Some(server) = servers.into_iter().find(|server| self.ensemble.applied(*server, now) >= seen)
+        else {
+            return self.at(now + 20 * MILLISECOND, Event::Reconnect(m, epoch));
+        };
+        client.link = Link::Up(server);
+        client.changed = true;
+        self.sessions[session].heard = now;
+        self.note(m, || format!("connected to server {server}"));
+        self.watch(m);
+        self.resume_latches(m);
+        self.prove(m, epoch);
+        self.wake(m, 0);
+    }
+
+    /// A new session.
+    pub(super) fn open_session(&mut self, m: usize) {
+        let server = self.network.below(self.ensemble.servers() as u64) as usize;
+        let handle = self.ensemble.open();
+        let slack = self.network.below(self.plan.session_timeout / 4);
+        self.sessions.push(ServerSession { handle, alive: true, heard: self.now, slack });
+        let session = self.sessions.len() - 1;
+        self.serve(m, session, server);
+    }
+
+    /// A sidecar has a session, new or its former process's.
+    pub(super) fn serve(&mut self, m: usize, session: usize, server: usize) {
+        let until = self.machines[m].mono(self.now) + self.usable();
+        self.sessions[session].heard = self.now;
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        client.epoch += 1;
+        (client.session, client.link, client.until) = (Some(session), Link::Up(server), until);
+        (client.seen, client.changed) = (0, true);
+        client.latches.clear();
+        let epoch = client.epoch;
+        let (id, timeout) = (self.sessions[session].handle.id(), self.plan.session_timeout);
+        self.note(m, || format!("session {id} with server {server}"));
+        let slack = self.sessions[session].slack;
+        self.at(self.now + timeout + slack, Event::Expire(session));
+        self.at(self.now + timeout / 10, Event::Prove(m, epoch));
+        self.at(self.machines[m].when_mono(until), Event::LeaseOver(m, session));
+        self.watch(m);
+        self.wake(m, 0);
+    }
+
+    /// Whoever keeps the session learns that it is over, and opens another one.
+    pub(super) fn session_lost(&mut self, m: usize) {
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        if client.session.take().is_none() {
+            return;
+        }
+        client.link = Link::Down;
+        client.epoch += 1;
+        client.line.clear();
+        client.answers.clear();
+        client.held.clear();
+        client.latches.clear();
+        (client.watching, client.opening, client.deliver_at) = (false, false, None);
+        client.changed = true;
+        let epoch = client.epoch;
+        self.note(m, || "the session is over".to_owned());
+        self.wake(m, 0);
+        let soon = self.now + self.network.below(100 * MILLISECOND) + 1;
+        self.at(soon, Event::Reconnect(m, epoch));
+    }
+
+    /// The session is given up: it is ended at the server, if that can be reached, and another one is opened.
+    pub(super) fn give_up_session(&mut self, m: usize) {
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        let (link, session) = (client.link, client.session);
+        if let (Link::Up(_), Some(session)) = (link, session)
+            && self.machines[m].cut_off_until <= self.now
+        {
+            let later = self.now + self.travel();
+            self.at(later, Event::EndSession(session));
+        }
+        self.session_lost(m);
+    }
+
+    /// A request that proves the session alive is sent, and the next one is planned.
+    pub(super) fn prove(&mut self, m: usize, epoch: u32) {
+        let (now, interval) = (self.now, self.plan.session_timeout / 10);
+        let stopped = self.machines[m].is_stopped(now);
+        let mono = self.machines[m].mono(now);
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        if sidecar.client.epoch != epoch || sidecar.client.session.is_none() {
+            return;
+        }
+        if !stopped {
+            self.send(m, Ask::Prove(mono));
+        }
+        self.at(now + interval, Event::Prove(m, epoch));
+    }
+
+    /// The registry has answered what was sent then.
+    fn proven(&mut self, m: usize, sent: Duration) {
+        let usable = self.usable();
+        let now = self.machines[m].mono(self.now);
+        let stopped = self.machines[m].is_stopped(self.now);
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        // Who is stopped reads no answer; and it proves nothing any more when it is read too late.
+        if !stopped && now < sidecar.client.until {
+            sidecar.client.until = sidecar.client.until.max(sent + usable);
+        }
+    }
+
+    /// The keeper of the session looks whether it is still proven.
+    pub(super) fn lease_over(&mut self, m: usize, session: usize) {
+        let (now, stopped) = (self.machines[m].mono(self.now), self.machines[m].stopped_until);
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        if sidecar.client.session != Some(session) {
+            return;
+        }
+        let until = sidecar.client.until;
+        if stopped > self.now {
+            self.at(stopped + 1, Event::LeaseOver(m, session));
+        } else if now >= until {
+            self.note(m, || "the session cannot be proven alive in time".to_owned());
+            self.give_up_session(m);
+        } else {
+            self.at(self.machines[m].when_mono(until), Event::LeaseOver(m, session));
+        }
+    }
+
+    /// For how long after a proof a session may be acted on, as `runner/lease.rs` has it.
+    pub(super) fn usable(&self) -> Duration {
+        let timeout = self.plan.session_timeout;
+        let margin = (timeout / 5).max(super::SECOND).min(timeout / 2);
+        Duration::from_micros(timeout - margin)
+    }
+
+    /// The leader ends a session that it has not heard from for too long.
+    pub(super) fn expire(&mut self, session: usize) {
+        let ServerSession { alive, heard, slack, .. } = self.sessions[session];
+        let end = (heard + self.plan.session_timeout + slack).max(self.ensemble.leaderless_until);
+        if !alive {
+            return;
+        }
+        if self.now < end {
+            return self.at(end, Event::Expire(session));
+        }
+        self.tell(|| format!("session {session} expires"));
+        self.end_session(session);
+    }
+
+    pub(super) fn end_session(&mut self, session: usize) {
+        if std::mem::replace(&mut self.sessions[session].alive, false) {
+            let id = self.sessions[session].handle.id();
+            let (ensemble, network) = (&mut self.ensemble, &mut self.network);
+            ensemble.expire(id, self.now, |bound| network.below(bound));
+            self.tell_watches();
+        }
+    }
+
+    fn commit(
+        &mut self,
+        session: &dyn sidekeeper::registry::Session,
+        transaction: Transaction,
+    ) -> sidekeeper::tree::CommitResult {
+        self.set_registry_clock();
+        let network = &mut self.network;
+        let result = self.ensemble.commit(session, transaction, self.now, |bound| network.below(bound));
+        self.tell_watches();
+        result
+    }
+
+    pub(super) fn commit_as(
+        &mut self,
+        session: usize,
+        transaction: Transaction,
+    ) -> sidekeeper::tree::CommitResult {
+        let handle = Arc::clone(&self.sessions[session].handle);
+        self.commit(&*handle, transaction)
+    }
+
+    fn ensure(&mut self, session: &dyn sidekeeper::registry::Session, path: &Path) {
+        let network = &mut self.network;
+        let kind = NodeKind::Persistent;
+        let _ = self.ensemble.ensure(session, path, kind, self.now, |bound| network.below(bound));
+        self.tell_watches();
+    }
+
+    /// What the runner creates before some commits.
+    fn provide_for(&mut self, m: usize, purpose: Purpose) {
+        let fleet = self.paths.fleet();
+        let folders = match purpose {
+            Purpose::Register if self.machines[m].name.is_some() => {
+                vec![self.namespace.clone(), fleet.names()]
+            }
+            Purpose::Register => vec![self.namespace.clone()],
+            Purpose::Announce => vec![fleet.members()],
+            _ => return,
+        };
+        for folder in folders {
+            if self.ensemble.get(&folder).is_none() {
+                let network = &mut self.network;
+                self.ensemble.provide(&folder, self.now, |bound| network.below(bound));
+                self.tell_watches();
+            }
+        }
+    }
+}
+
+/// One change a node, the last, in the order of the last ones.
+fn merged(changes: Vec<NodeChange>) -> Vec<NodeChange> {
+    if changes.len() < 2 {
+        return changes;
+    }
+    let mut last: BTreeMap<&Path, usize> = BTreeMap::new();
+    for (index, change) in changes.iter().enumerate() {
+        last.insert(change.path(), index);
+    }
+    if last.len() == changes.len() {
+        return changes;
+    }
+    let mut kept: Vec<_> = last.into_values().collect();
+    kept.sort_unstable();
+    let mut kept = kept.into_iter().peekable();
+    let mut index = 0;
+    let mut changes = changes;
+    changes.retain(|_| {
+        let keep = kept.next_if_eq(&index).is_some();
+        index += 1;
+        keep
+    });
+    changes
+}

@@ -1,0 +1,169 @@
+//! What a participant asks for is done, as the runner does it.
+
+use sidekeeper::coordination::effect::{Answer, CompletionStatus, Effect, EndReason, Event as Told, Refusal};
+use sidekeeper::tree::Operation;
+
+use super::client::Ask;
+use super::invariants::Invariant;
+use super::latch::Errand;
+use super::machine::{StreamEnd, Word};
+use super::step::short;
+use super::world::{Event, World};
+
+impl World {
+    pub(super) fn perform(&mut self, m: usize, effect: Effect) {
+        match effect {
+            Effect::Commit { id, purpose, transaction } => {
+                self.note(m, || format!("commit {}: {purpose}{}", id.0, steps(&transaction)));
+                self.check_request(m, purpose, &transaction);
+                self.ask(m, Ask::Commit(id, purpose, transaction));
+            }
+            Effect::Elect(transaction) => self.begin_latch(m, Errand::Elect(transaction), None),
+            Effect::TakeOver { transaction, items } => {
+                self.begin_latch(m, Errand::TakeOver(transaction, items), None);
+            }
+            Effect::HoldLatch { gate, limit } => {
+                let limit = u64::try_from(limit.as_micros()).unwrap();
+                self.begin_latch(m, Errand::Gate(gate), Some(limit));
+            }
+            Effect::LeaveLatch { gate, transactions } => self.release_gate(m, gate, transactions),
+            Effect::GiveUpSession => {
+                self.note(m, || "gives the session up".to_owned());
+                self.give_up_session(m);
+            }
+            Effect::Refresh => {
+                self.note(m, || "looks again".to_owned());
+                self.watch(m);
+            }
+            Effect::ReadLedger => self.ask(m, Ask::ReadLedger),
+            Effect::FindCheckpoints(items) => self.ask(m, Ask::FindCheckpoints(items)),
+            Effect::Tell(event) => self.tell_application(m, event),
+            Effect::Answer(_, answer) => self.answered(m, &answer),
+            Effect::Warn(problem) => self.note(m, || format!("warns: {} {}", problem.path, problem.message)),
+            Effect::Retry(item, news) => self.note(m, || format!("item {item}: {news:?}")),
+            Effect::Skipped { item, scheduled } => {
+                self.note(m, || format!("skips item {item} for {scheduled}"));
+            }
+            Effect::CloseStream(reason) => self.close_stream(m, &reason),
+            Effect::End(reason) => {
+                self.note(m, || format!("ends: {reason:?}"));
+                self.check_end(m);
+                self.close_stream(m, &reason);
+            }
+        }
+    }
+
+    /// An event goes to the application, if there is a stream.
+    fn tell_application(&mut self, m: usize, event: Told) {
+        if let Told::Execute(execute) = &event {
+            self.check_told(m, execute);
+        }
+        if let Told::AssignmentChanged { assignment, reason, .. } = &event {
+            self.check_assignment(m, assignment, *reason);
+        }
+        if self.is_traced() {
+            self.note(m, || format!("tells {}", brief(&event)));
+        }
+        let now = self.now;
+        if let Told::Attached { .. } = &event
+            && let Some(seat) = self.machines[m].seat()
+        {
+            seat.was_registered = true;
+            seat.registered_at.get_or_insert(now);
+        }
+        if let Told::JobChanged { problems, .. } = &event
+            && let Some(seat) = self.machines[m].seat()
+        {
+            seat.problems = problems.len();
+        }
+        self.post(m, Word::Told(event));
+    }
+
+    fn close_stream(&mut self, m: usize, reason: &EndReason) {
+        let end = match reason {
+            EndReason::Stopped | EndReason::JobRemoved => StreamEnd::Stopped,
+            _ => StreamEnd::Ended,
+        };
+        self.post(m, Word::Closed(end));
+        if let Some(seat) = self.machines[m].seat() {
+            seat.stream = None;
+        }
+    }
+
+    /// Puts a message on the present stream.
+    pub(super) fn post(&mut self, m: usize, word: Word) {
+        let at = self.now + 20 + self.network.below(500);
+        let machine = &mut self.machines[m];
+        let Some(stream) = machine.seat().and_then(|seat| seat.stream) else { return };
+        let inbox = &mut machine.application.inbox;
+        let at = inbox.back().map_or(at, |(last, ..)| at.max(*last));
+        inbox.push_back((at, stream, word));
+        self.checks_line(m);
+        self.at(at, Event::Read(m));
+    }
+
+    fn answered(&mut self, m: usize, answer: &Answer) {
+        let expected = match answer {
+            Answer::Recorded(records) => {
+                for (id, status) in records {
+                    if *status == CompletionStatus::Recorded {
+                        self.check_recorded(m, id);
+                    }
+                    self.machines[m].application.unanswered.retain(|done| done.execution_id != *id);
+                }
+                true
+            }
+            Answer::Acknowledged
+            | Answer::Cancelled(_)
+            | Answer::Progressed { .. }
+            | Answer::ListenerReported { .. }
+            // A call of a listener is forgotten with the session.
+            | Answer::Refused(Refusal::ExecutionOver { .. } | Refusal::UnknownCall { .. }) => true,
+            // What was reported twice, or on another stream than it was told on.
+            Answer::Refused(
+                Refusal::UnknownExecution { .. }
+                | Refusal::UnknownProgress { .. }
+                | Refusal::UnknownGeneration { .. },
+            ) => self.machines[m].application.may_be_unknown,
+        };
+        if !expected {
+            self.fail(Invariant::NoPanic, || format!("m{m} was answered {answer:?}"));
+        }
+    }
+}
+
+/// The steps of a transaction, for the timeline.
+fn steps(transaction: &[Operation]) -> String {
+    let mut text = String::new();
+    for step in transaction {
+        let sign = match step {
+            Operation::Create { .. } => '+',
+            Operation::Set { .. } => '=',
+            Operation::Delete { .. } => '-',
+            Operation::Check { .. } => '?',
+        };
+        text.push_str(&format!(" {sign}{}", short(step.path())));
+    }
+    text
+}
+
+fn brief(event: &Told) -> String {
+    match event {
+        Told::Execute(execute) => format!(
+            "Execute {} item {} for {} ({:?}, attempt {}, token {})",
+            execute.execution_id,
+            execute.item,
+            execute.scheduled,
+            execute.source,
+            execute.attempt,
+            execute.token.0
+        ),
+        Told::AssignmentChanged { assignment, reason, .. } => {
+            let items: Vec<_> = assignment.items.iter().map(|assigned| assigned.item).collect();
+            format!("assignment {items:?} ({reason:?}, generation {})", assignment.generation.0)
+        }
+        Told::JobChanged { problems, .. } => format!("job changed, problems {problems:?}"),
+        Told::Attached { instance, resumed, .. } => format!("attached as {instance}, resumed {resumed:?}"),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,183 @@
+//! A participant looks: what has come is put in the order in which the runner takes it (`runner/participant.rs`).
+
+use sidekeeper::coordination::input::Input;
+
+use super::client::{Ask, Link};
+use super::machine::FAR;
+use super::world::{Event, World};
+use super::{MILLISECOND, Micros};
+
+impl World {
+    /// A participant has something to look at, in a moment.
+    pub(super) fn wake(&mut self, m: usize, after: Micros) {
+        let jitter = self.network.below(200);
+        let at = self.now + after + jitter;
+        let Some(seat) = self.machines[m].seat() else { return };
+        if seat.step_at.is_none_or(|planned| planned > at) {
+            seat.step_at = Some(at);
+            self.at(at, Event::Step(m));
+        }
+    }
+
+    pub(super) fn alarm(&mut self, m: usize) {
+        let now = self.now;
+        let Some(seat) = self.machines[m].seat() else { return };
+        if seat.alarm_at == Some(now) {
+            // While it is stopped, the alarm waits.
+            seat.alarm_at = None;
+            seat.step_at = Some(now);
+            self.step(m);
+        }
+    }
+
+    pub(super) fn step(&mut self, m: usize) {
+        let now = self.now;
+        let machine = &mut self.machines[m];
+        if machine.is_stopped(now) {
+            // It looks as soon as it goes on.
+            if let Some(seat) = machine.seat() {
+                seat.step_at = None;
+            }
+            return;
+        }
+        let time = machine.now(now);
+        let Some(sidecar) = &mut machine.sidecar else { return };
+        let Some(seat) = &mut sidecar.participant else { return };
+        if seat.step_at.is_none_or(|at| at > now) {
+            // Somebody has looked already.
+            return;
+        }
+        seat.step_at = None;
+        let client = &mut sidecar.client;
+        let mut inputs = Vec::new();
+        let mut opened = None;
+        if seat.session != client.session {
+            if seat.session.take().is_some() {
+                inputs.push(Input::SessionLost);
+            }
+            // What the former session had in flight comes no more.
+            seat.results.clear();
+            seat.session = client.session;
+            if let Some(session) = client.session {
+                inputs.push(Input::SessionOpened(self.sessions[session].handle.id()));
+                opened = Some(inputs.len());
+                if client.link == Link::Down {
+                    inputs.push(Input::SessionSuspended);
+                }
+            }
+        } else if client.changed && client.session.is_some() {
+            inputs.push(match client.link {
+                Link::Up(_) => Input::SessionResumed,
+                Link::Down => Input::SessionSuspended,
+            });
+        }
+        client.changed = false;
+        if client.session.is_some() && (opened.is_some() || seat.leased != Some(client.until)) {
+            seat.leased = Some(client.until);
+            inputs.insert(opened.unwrap_or(0), Input::Leased { until: client.until });
+        }
+        inputs.append(&mut seat.nodes);
+        inputs.append(&mut seat.fleet);
+        inputs.append(&mut seat.results);
+        while seat.calls.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, call)) = seat.calls.pop_front() else { break };
+            if matches!(call, Input::Detached) {
+                seat.stream = None;
+            }
+            inputs.push(call);
+        }
+        self.steps += 1;
+        let tells = self.options.trace;
+        let what = tells.then(|| inputs.iter().map(brief).collect::<Vec<_>>().join(", "));
+        let Some(seat) = self.machines[m].seat() else { return };
+        let effects = seat.core.step(time, inputs);
+        if let Some(what) = what.filter(|what| !what.is_empty()) {
+            self.note(m, || format!("step: {what}"));
+        }
+        for effect in effects {
+            self.perform(m, effect);
+        }
+        self.set_alarm(m);
+        self.remove_ended(m);
+    }
+
+    /// When the participant wakes by itself.
+    fn set_alarm(&mut self, m: usize) {
+        let now = self.now;
+        let machine = &mut self.machines[m];
+        let time = machine.now(now);
+        let Some(seat) = machine.seat() else { return };
+        let wakeup = seat.core.next_wakeup(time);
+        let next_call = seat.calls.front().map(|(at, _)| *at);
+        let was = seat.alarm_at;
+        let mono = wakeup.mono.map(|mono| machine.when_mono(mono));
+        let wall = wakeup.wall.map(|wall| machine.when_wall(wall));
+        let Some(at) = [mono, wall].into_iter().flatten().min() else { return };
+        let at = at.max(now + 1);
+        // Timers are a little late.
+        let at = at + self.network.below(MILLISECOND);
+        if let Some(seat) = self.machines[m].seat() {
+            // One that comes earlier looks again by itself.
+            if at < now + FAR && was.is_none_or(|was| was > at || was <= now) {
+                seat.alarm_at = Some(at);
+                self.at(at, Event::Alarm(m));
+            }
+        }
+        if let Some(next) = next_call {
+            self.wake_at(m, next);
+        }
+    }
+
+    pub(super) fn wake_at(&mut self, m: usize, at: Micros) {
+        let at = at.max(self.now);
+        self.wake(m, at - self.now);
+    }
+
+    /// What the application sends, in order.
+    pub(super) fn call(&mut self, m: usize, input: Input) {
+        let at = self.now + 20 + self.network.below(800);
+        self.call_at(m, at, input);
+    }
+
+    pub(super) fn call_at(&mut self, m: usize, at: Micros, input: Input) {
+        let Some(seat) = self.machines[m].seat() else { return };
+        let at = seat.calls.back().map_or(at, |(last, _)| at.max(*last));
+        seat.calls.push_back((at, input));
+        self.wake_at(m, at);
+    }
+
+    /// The sidecar sends something of its own accord.
+    pub(super) fn ask(&mut self, m: usize, ask: Ask) {
+        self.send(m, ask);
+    }
+}
+
+/// An input in few words, for the timeline.
+fn brief(input: &Input) -> String {
+    use sidekeeper::tree::WatchEvent;
+    match input {
+        Input::Watch(WatchEvent::Snapshot(nodes)) => format!("snapshot of {} nodes", nodes.len()),
+        Input::Fleet(WatchEvent::Snapshot(nodes)) => format!("snapshot of the fleet, {} nodes", nodes.len()),
+        Input::Watch(WatchEvent::Changes(changes)) | Input::Fleet(WatchEvent::Changes(changes)) => {
+            let change = |change: &sidekeeper::tree::NodeChange| match change {
+                sidekeeper::tree::NodeChange::Put { path, .. } => format!("+{}", short(path)),
+                sidekeeper::tree::NodeChange::Removed { path } => format!("-{}", short(path)),
+            };
+            changes.iter().map(change).collect::<Vec<_>>().join(" ")
+        }
+        Input::Committed(id, Ok(_)) => format!("commit {} done", id.0),
+        Input::Committed(id, Err(error)) => format!("commit {} failed: {error}", id.0),
+        Input::Leased { until } => format!("lease until {:.3}", until.as_secs_f64()),
+        Input::Report(_, results) => {
+            let results =
+                results.iter().map(|result| format!("{} {:?}", result.execution_id, result.outcome));
+            format!("reported {}", results.collect::<Vec<_>>().join(" "))
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+pub(super) fn short(path: &sidekeeper::tree::Path) -> &str {
+    let text = path.as_str();
+    text.strip_prefix("/ns/job/").or_else(|| text.strip_prefix("/ns-sidekeeper/job/")).unwrap_or(text)
+}
