@@ -106,10 +106,22 @@ impl Participant {
         }
         let revision = (self.view.membership_revision(), self.fleet.revision());
         let changed = self.told.revision != Some(revision) || self.is_to_be_revoked();
-        if changed && !self.view.is_resharding() {
+        if changed && !self.view.is_resharding() && !self.starts_what_goes() {
             self.told.revision = Some(revision);
             self.tell_assignment(now, None);
         }
+    }
+
+    /// Whether an item that was told and is ours no more is being started: the application has to hear of the execution
+    /// first, and whether there is one, the result of the start tells.
+    fn starts_what_goes(&self) -> bool {
+        let told = self.told.assignment.iter().flat_map(|told| &told.items);
+        let starting: Vec<_> = told.filter(|told| self.executions.is_starting(told.item)).collect();
+        if starting.is_empty() {
+            return false;
+        }
+        let items = item_set(Some(&self.current_assignment()));
+        starting.iter().any(|told| !items.contains(&told.item))
     }
 
     /// Whether an item that was told is to be somebody else's, and nothing of ours prevents it from being told any more.

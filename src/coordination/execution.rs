@@ -190,7 +190,6 @@ impl Executions {
 impl Participant {
     /// Starts what is planned.
     pub(super) fn start(&mut self, now: Now) {
-        self.resolve(now);
         if self.fires.planned.is_empty() || self.phase != Phase::Active {
             return;
         }
@@ -392,7 +391,7 @@ impl Participant {
     }
 
     /// Looks what became of a start of unknown outcome: nodes with our id are ours, and have not been told yet.
-    fn resolve(&mut self, now: Now) {
+    pub(super) fn resolve(&mut self, now: Now) {
         if self.executions.unresolved.is_empty() || !self.is_registered() {
             return;
         }

@@ -230,6 +230,7 @@ impl Participant {
             self.announce(now);
             self.renew_items(now);
             self.mind_turn(now);
+            self.resolve(now);
             self.tell(now);
             self.tell_lease(now);
             self.elect(now);
