@@ -29,7 +29,7 @@ use super::commits::commit_in;
 use super::held_latch::HeldLatch;
 use super::lease::Lease;
 use super::session::Current;
-use super::waiting::{closed, room, session_changed};
+use super::waiting::{closed, replaced, room, session_changed};
 use super::watching::Watched;
 use super::{latched, ledger, news};
 
@@ -209,7 +209,7 @@ impl Runner {
         tokio::select! {
             // The order is the module's promise; see its header.
             biased;
-            _ = self.current.changed() => Ready::Session,
+            () = replaced(&mut self.current) => Ready::Session,
             () = session_changed(&mut self.session) => Ready::Session,
             event = self.nodes.next() => Ready::Watch(event),
             event = self.fleet.next() => Ready::Fleet(event),

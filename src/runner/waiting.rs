@@ -7,6 +7,14 @@ use tokio::sync::{mpsc, watch};
 use crate::registry::{Session, SessionState};
 
 use super::participant::Told;
+use super::session::Current;
+
+/// Another session, or none; never, once nobody keeps any: then the sidecar is stopping, and what is left ends with it.
+pub(super) async fn replaced(current: &mut Current) {
+    if current.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
 
 /// News of the session; never, if there is none.
 pub(super) async fn session_changed(session: &mut Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>) {

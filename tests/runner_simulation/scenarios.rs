@@ -139,7 +139,9 @@ fn storm(seed: u64) -> World {
     let mut random = Random::new(seed ^ 0x0057_0811);
     world.clocks_are_wrong = random.once_in(2);
     world.sloppy = random.once_in(2);
-    world.duration_max = 200 + random.below(4_000);
+    // Some go on for longer than a session lives without word.
+    let longest = if random.once_in(3) { 14_000 } else { 4_000 };
+    world.duration_max = 200 + random.below(longest);
     world.executor.lags = if random.once_in(2) { 30 } else { 0 };
     world.ensemble.set_weather(Weather {
         hop_max: 500 + random.below(20_000),
@@ -186,18 +188,35 @@ fn whatever_goes_wrong_the_promises_hold_and_everything_becomes_good_again() {
     with_seeds(150, storm);
 }
 
+/// P6: who dies is noticed by the end of its stream, not by any timeout; its items move at once.
+#[test]
+fn whoever_dies_is_gone_within_a_round_trip() {
+    with_seeds(30, |seed| {
+        let mut world = World::new(seed, vec![plain("orders")], 2, false);
+        for place in 0..2 {
+            world.start_sidecar(place);
+            world.start_app(place, None);
+            world.start_app(place, None);
+        }
+        world.exact = true;
+        let before = world.timeline.chance(|random| random.millis(5_000, 8_000));
+        world.run_for(before);
+        world.kill_app(0);
+        world.run_seconds(2);
+        world.check_all_owned();
+        world.run_seconds(3);
+        world
+    });
+}
+
+fn plain(name: &str) -> Job {
+    Job { name: name.to_owned(), total: 3, period: 2, failover: false, grace: Duration::ZERO, drained: false }
+}
+
 /// A participant that leaves follows no schedule; one that woke for it all the same would do nothing else any more.
 #[test]
 fn who_leaves_while_the_registry_is_away_does_not_wake_for_fires() {
-    let job = Job {
-        name: "orders".to_owned(),
-        total: 3,
-        period: 2,
-        failover: false,
-        grace: Duration::ZERO,
-        drained: false,
-    };
-    let mut world = World::new(0, vec![job], 1, false);
+    let mut world = World::new(0, vec![plain("orders")], 1, false);
     world.start_sidecar(0);
     world.start_app(0, None);
     world.run_seconds(5);
@@ -207,6 +226,19 @@ fn who_leaves_while_the_registry_is_away_does_not_wake_for_fires() {
     world.cut_off_sidecar(0, false);
     world.run_seconds(2);
     world.check_bounds(0);
+}
+
+/// Whoever could not leave in time waits for the end of the process without turning in a loop.
+#[test]
+fn who_has_not_left_when_the_sidecar_stops_rests() {
+    let mut world = World::new(0, vec![plain("orders")], 1, false);
+    world.start_sidecar(0);
+    world.start_app(0, None);
+    world.run_seconds(5);
+    world.break_connections(0);
+    world.cut_off_sidecar(0, true);
+    world.stop_sidecar(0);
+    world.run_seconds(5);
 }
 
 #[test]

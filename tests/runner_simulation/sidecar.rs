@@ -148,6 +148,13 @@ impl World {
         self.executor.spawner.spawn(process, draining);
     }
 
+    /// Stops a sidecar without waiting for anybody.
+    pub fn stop_sidecar(&mut self, index: usize) {
+        if let Some(life) = &self.places[index].life {
+            life.stop.send_replace(true);
+        }
+    }
+
     fn sidecar_has_drained(&mut self, index: usize, process: Process, remaining: usize) {
         let Some(life) = self.places[index].life.as_ref().filter(|life| life.process == process) else {
             return;
@@ -156,6 +163,12 @@ impl World {
         // A session that could not be proven alive is given up, with all that is in it.
         let proof = *shared.lease.proof.borrow();
         let proven = proof.is_some_and(|proof| proof.until > shared.clock.now().mono);
+        if self.exact && remaining > 0 {
+            self.violation(
+                "a drain ends when all have left",
+                &format!("{remaining} remain at sidecar {index}"),
+            );
+        }
         if remaining == 0 && proven {
             self.check_drained(process);
         }

@@ -27,6 +27,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Stream {
     pub app: usize,
     pub job: usize,
+    /// Whether the sidecar was stopping already when it was opened.
+    pub late: bool,
     process: Option<Process>,
     task: Option<TaskId>,
     window: Arc<Semaphore>,
@@ -51,7 +53,7 @@ impl World {
     pub fn open_stream(&mut self, app: usize, job: usize, request: proto::AttachRequest) -> u64 {
         let number = self.next_number();
         let window = Arc::new(Semaphore::new(WINDOW));
-        let stream = Stream { app, job, process: None, task: None, window };
+        let stream = Stream { app, job, late: false, process: None, task: None, window };
         self.streams.insert(number, stream);
         let hop = Self::short_hop(&self.timeline);
         self.timeline.after(hop, move |world| world.accept(number, request));
@@ -67,6 +69,7 @@ impl World {
         };
         let participants = life.participants.clone();
         let serving = serve(participants, request, number, self.timeline.clone(), Arc::clone(&stream.window));
+        stream.late = life.draining;
         stream.process = Some(life.process);
         stream.task = Some(self.executor.spawner.spawn(life.process, Box::pin(serving)));
     }

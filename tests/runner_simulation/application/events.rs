@@ -73,6 +73,12 @@ impl World {
             attached.instance_id,
             resumed.len()
         ));
+        let stream = self.apps[index].seats[job].stream.and_then(|number| self.streams.get(&number));
+        // Who is stopping, but has not got that far yet, may let one in.
+        let paused = self.executor.lags > 0 || self.places[self.apps[index].place].paused;
+        if stream.is_some_and(|stream| stream.late) && !paused {
+            self.violation("nobody attaches to a sidecar that is stopping", &format!("application {index}"));
+        }
         // Whatever else it still executes is not its any more.
         let seat = &mut self.apps[index].seats[job];
         let not_ours: Vec<_> = seat.open.keys().filter(|id| !resumed.contains(id)).cloned().collect();
