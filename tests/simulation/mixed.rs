@@ -191,7 +191,7 @@ fn drain(world: &mut World) {
 #[test]
 fn p1_p2_p3_p5_p6_p7_hold_for_ours_beside_java_instances() {
     let mut all = Tally::default();
-    let seeds = seeds(60);
+    let seeds = seeds(30);
     let count = seeds.clone().count();
     for seed in seeds {
         let tally = weather(seed);

@@ -37,7 +37,7 @@ pub fn starts(world: &World, from: Timestamp, to: Timestamp) -> BTreeMap<(Timest
 
 #[test]
 fn p5_without_faults_each_item_runs_once_at_each_fire() {
-    for seed in seeds(100) {
+    for seed in seeds(50) {
         let mut world = World::new(seed, six_items());
         for _ in 0..3 {
             world.join();
@@ -57,7 +57,7 @@ fn p5_without_faults_each_item_runs_once_at_each_fire() {
 
 #[test]
 pub fn p5_each_item_runs_once_at_each_fire_while_instances_join_and_leave() {
-    for seed in seeds(200) {
+    for seed in seeds(80) {
         let mut world = World::new(seed, six_items());
         world.duration_max_ms = 300;
         world.join();
@@ -93,7 +93,7 @@ pub fn p5_each_item_runs_once_at_each_fire_while_instances_join_and_leave() {
 
 #[test]
 pub fn p1_p2_p3_hold_while_instances_come_and_go() {
-    for seed in seeds(200) {
+    for seed in seeds(80) {
         let mut world = World::new(seed, six_items());
         world.duration_max_ms = 3_000;
         world.lossy = seed % 2 == 1;
@@ -130,7 +130,7 @@ pub fn p1_p2_p3_hold_while_instances_come_and_go() {
 
 #[test]
 pub fn p5_with_failover_what_was_interrupted_is_executed_by_somebody() {
-    for seed in seeds(150) {
+    for seed in seeds(60) {
         let mut configuration = six_items();
         configuration.failover = true;
         let mut world = World::new(seed, configuration);
@@ -255,7 +255,7 @@ const PLACES: [&str; 26] = [
 
 #[test]
 fn p7_p8_whatever_stands_in_the_registry_the_job_goes_on_when_it_is_gone() {
-    for seed in seeds(60) {
+    for seed in seeds(40) {
         let mut configuration = six_items();
         configuration.failover = seed % 2 == 0;
         let mut world = World::new(seed, configuration);

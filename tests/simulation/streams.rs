@@ -32,7 +32,7 @@ fn says(world: &World, node: usize) -> String {
 
 #[test]
 fn p5_nothing_is_lost_and_nothing_runs_twice_while_streams_break_and_come_back() {
-    for seed in seeds(100) {
+    for seed in seeds(50) {
         let mut configuration = six_items();
         patient(&mut configuration);
         let mut world = World::new(seed, configuration);
@@ -69,7 +69,7 @@ fn p5_nothing_is_lost_and_nothing_runs_twice_while_streams_break_and_come_back()
 
 #[test]
 pub fn p1_p2_p5_p6_hold_while_applications_come_back_within_their_grace_or_do_not() {
-    for seed in seeds(100) {
+    for seed in seeds(50) {
         let mut configuration = six_items();
         patient(&mut configuration);
         configuration.failover = true;
