@@ -131,8 +131,14 @@ fn interval(timeout: Duration) -> Duration {
 
 /// For how long after a proof the session may be acted on.
 fn usable(timeout: Duration, margin: Option<Duration>) -> Duration {
+    timeout.saturating_sub(safety_margin(timeout, margin))
+}
+
+/// What is left of a session when it is given up: the time that applications have to stop. `margin`: as configured;
+/// `None`: the default.
+pub(super) fn safety_margin(timeout: Duration, margin: Option<Duration>) -> Duration {
     let margin = margin.unwrap_or_else(|| (timeout / MARGIN_PART).max(MARGIN_MIN));
-    timeout.saturating_sub(margin.min(timeout / MARGIN_PART_MAX))
+    margin.min(timeout / MARGIN_PART_MAX)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -12,15 +13,24 @@ use crate::registry::{Error, Registry, Session, SessionState};
 
 use super::clock::Clock;
 use super::heirs::Former;
-use super::lease::Keeper;
+use super::lease::{self, Keeper};
 use super::memory::Memory;
 
 /// The first pause after a failed attempt.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause: how long a registry that came back may go unnoticed.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How long ending a session that was given up may hold up the next one. If it cannot be ended, it expires.
-const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How a session has ended for us.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The sidecar is stopping.
+    Stopping,
+    /// It is lost.
+    Lost,
+    /// It could not be proven alive in time, or nobody wants it; the registry may still have it.
+    GivenUp,
+}
 
 /// The present session, if there is one.
 pub type Current = watch::Receiver<Option<Arc<dyn Session>>>;
@@ -36,7 +46,7 @@ pub async fn keep(
     registry: Arc<dyn Registry>,
     clock: Clock,
     current: watch::Sender<Option<Arc<dyn Session>>>,
-    mut lease: (Keeper, Option<Duration>),
+    (mut keeper, margin): (Keeper, Option<Duration>),
     (memory, mut former): (Memory, Option<Former>),
     mut stop: watch::Receiver<bool>,
 ) {
@@ -56,27 +66,25 @@ pub async fn keep(
                 }
                 let mut state = session.state();
                 current.send_replace(Some(Arc::clone(&session)));
-                let (keeper, margin) = &mut lease;
-                let stopping = tokio::select! {
+                let end = tokio::select! {
                     biased;
-                    () = becomes(&mut stop, true) => true,
-                    () = becomes(&mut state, SessionState::Lost) => false,
-                    () = keeper.keep(&*session, &clock, *margin) => false,
+                    () = becomes(&mut stop, true) => End::Stopping,
+                    () = becomes(&mut state, SessionState::Lost) => End::Lost,
+                    () = keeper.keep(&*session, &clock, margin) => End::GivenUp,
                 };
                 current.send_replace(None);
-                if stopping {
+                if end == End::Stopping {
                     session.close().await;
                     memory.session(None).await;
                     return;
                 }
                 memory.session(None).await;
                 warn!(session = %session.id(), "session lost");
-                // The server may still have it: then others wait less for what it held.
-                let farewell = Wakeup { wall: None, mono: Some(clock.now().mono.saturating_add(FAREWELL)) };
-                tokio::select! {
-                    biased; // The session is told to end before anybody looks at the time.
-                    () = session.close() => {}
-                    () = clock.sleep_until(farewell) => {}
+                if end == End::GivenUp {
+                    // Applications are being told now, and have the margin to stop in. Nobody gets their items before.
+                    let margin = lease::safety_margin(session.timeout(), margin);
+                    let close = close_after(clock.clone(), margin, session);
+                    clock.spawn(close);
                 }
             }
             Err(error) => {
@@ -90,6 +98,16 @@ pub async fn keep(
                 pause = pause.saturating_mul(2).min(PAUSE_MAX);
             }
         }
+    }
+}
+
+/// Ends a session that was given up, but not before its applications have stopped; then others wait less for what it
+/// held than if it expired.
+async fn close_after(clock: Clock, margin: Duration, session: Arc<dyn Session>) {
+    let mut state = session.state();
+    let until_lost = std::pin::pin!(becomes(&mut state, SessionState::Lost));
+    if let Either::Right(_) = select(until_lost, std::pin::pin!(clock.sleep(margin))).await {
+        session.close().await;
     }
 }
 
