@@ -341,3 +341,17 @@ fn every_language_has_its_lock_file() {
     }
     none(&problems);
 }
+
+#[test]
+fn the_libraries_have_the_sidecar_s_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    let places = [
+        ("clients/python/pyproject.toml", format!("version = \"{version}\"")),
+        ("clients/python/sidekeeper/version.py", format!("__version__ = \"{version}\"")),
+        ("clients/go/version.go", format!("const Version = \"{version}\"")),
+    ];
+    let differs = |(path, line): &&(&str, String)| !read(path).lines().any(|found| found == line);
+    let problems =
+        places.iter().filter(differs).map(|(path, line)| format!("{path}: wants the line `{line}`"));
+    none(&problems.collect::<Vec<_>>());
+}

@@ -2,9 +2,6 @@ package sidekeeper
 
 import (
 	"context"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -114,17 +111,5 @@ func TestLongTextsAreCutBetweenCharacters(t *testing.T) {
 	text := head(strings.Repeat("\u00e9", 100), 50)
 	if len(text) > 50 || !strings.HasSuffix(text, cut) || strings.Contains(text, "\ufffd") {
 		t.Errorf("got %q", text)
-	}
-}
-
-func TestTheVersionIsTheRepositorys(t *testing.T) {
-	manifest, err := os.Open(filepath.Join("..", "..", "Cargo.toml"))
-	if err != nil {
-		t.Skip("not in its repository")
-	}
-	defer manifest.Close()
-	text, err := io.ReadAll(manifest)
-	if err != nil || !strings.Contains(string(text), "\nversion = \""+Version+"\"\n") {
-		t.Errorf("Cargo.toml does not have the version %s (%v)", Version, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -155,8 +156,10 @@ func fireAll(endpoint string, seen *count, executions int, line *measured) error
 	return nil
 }
 
-// memoryKiB returns how much memory of this process is resident now; where that cannot be read, what Go has of it.
+// memoryKiB returns how much memory of this process is resident now, without what is garbage; where that cannot be read, what
+// Go has of it.
 func memoryKiB() int64 {
+	debug.FreeOSMemory()
 	runtime.GC()
 	text, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(text)) {

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use sidekeeper::coordination::effect::{CommitId, Purpose};
 use sidekeeper::coordination::input::{FoundCheckpoints, Input, WrittenDown};
-use sidekeeper::coordination::ledger::LedgerEntry;
-use sidekeeper::coordination::progress::Checkpoint;
 use sidekeeper::job::Item;
 use sidekeeper::tree::{CommitError, Error, NodeChange, NodeKind, Path, Transaction, WatchEvent};
 
 use super::ensemble::subtree;
 use super::faults::Fault;
 use super::latch::Latch;
+use super::reads::merged;
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros};
 
@@ -391,20 +390,6 @@ impl World {
         self.hand_in(m, input);
     }
 
-    fn read_checkpoints(
-        &mut self,
-        server: usize,
-        applied: usize,
-        items: &BTreeSet<Item>,
-    ) -> BTreeMap<Item, Checkpoint> {
-        let replica = self.ensemble.replica(server, applied);
-        let read = |item: &Item| {
-            let (data, _) = replica.get(&self.paths.checkpoint(*item))?;
-            Some((*item, Checkpoint::read(data)?))
-        };
-        items.iter().filter_map(read).collect()
-    }
-
     /// An item's takers read what is written down about it.
     pub(super) fn read_taken(&mut self, m: usize, items: BTreeSet<Item>) {
         self.answer(m, Reply::Taken(items));
@@ -414,33 +399,6 @@ impl World {
     pub(super) fn hand_in(&mut self, m: usize, input: Input) {
         if let Some(seat) = self.machines[m].seat() {
             seat.results.push(input);
-            self.wake(m, 0);
-        }
-    }
-
-    fn read_ledger(&mut self, server: usize, applied: usize) -> BTreeMap<Item, LedgerEntry> {
-        let folder = self.paths.ledger();
-        let nodes = subtree(self.ensemble.replica(server, applied), &folder);
-        let entry = |node: &sidekeeper::tree::Node| {
-            let item = node.path.relative_to(&folder)?.parse().ok()?;
-            Some((Item(item), LedgerEntry::read(&node.data)))
-        };
-        nodes.iter().filter_map(entry).collect()
-    }
-
-    fn open_watches(&mut self, m: usize, server: usize, applied: usize) {
-        let replica = self.ensemble.replica(server, applied);
-        let nodes = subtree(replica, self.paths.root());
-        let fleet = subtree(replica, self.paths.fleet().root());
-        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
-        let client = &mut sidecar.client;
-        (client.watching, client.opening, client.seen) = (true, false, applied);
-        if let Some(seat) = &mut sidecar.participant {
-            // What was not read yet is replaced.
-            (seat.nodes, seat.fleet) = (Vec::new(), Vec::new());
-            seat.nodes.push(Input::Watch(WatchEvent::Snapshot(nodes)));
-            seat.fleet.push(Input::Fleet(WatchEvent::Snapshot(fleet)));
-            seat.results.append(&mut sidecar.client.held);
             self.wake(m, 0);
         }
     }
@@ -575,29 +533,4 @@ impl World {
             }
         }
     }
-}
-
-/// One change a node, the last, in the order of the last ones.
-fn merged(changes: Vec<NodeChange>) -> Vec<NodeChange> {
-    if changes.len() < 2 {
-        return changes;
-    }
-    let mut last: BTreeMap<&Path, usize> = BTreeMap::new();
-    for (index, change) in changes.iter().enumerate() {
-        last.insert(change.path(), index);
-    }
-    if last.len() == changes.len() {
-        return changes;
-    }
-    let mut kept: Vec<_> = last.into_values().collect();
-    kept.sort_unstable();
-    let mut kept = kept.into_iter().peekable();
-    let mut index = 0;
-    let mut changes = changes;
-    changes.retain(|_| {
-        let keep = kept.next_if_eq(&index).is_some();
-        index += 1;
-        keep
-    });
-    changes
 }

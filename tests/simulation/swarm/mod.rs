@@ -21,6 +21,7 @@ pub mod invariants;
 mod latch;
 mod machine;
 pub mod plan;
+mod reads;
 mod sessions;
 mod step;
 mod world;
