@@ -1,11 +1,11 @@
 //! One session with the registry for the whole sidecar. Opens it, proves it alive, and opens another one when it is
 //! lost or cannot be proven alive any more ([`super::lease`]); there is no limit to the attempts, because a registry that is away for a day must not need a person.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{Either, select};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use crate::coordination::participant::Wakeup;
@@ -40,8 +40,8 @@ pub async fn becomes<T: PartialEq>(receiver: &mut watch::Receiver<T>, value: T) 
     let _ = receiver.wait_for(|now| *now == value).await;
 }
 
-/// Keeps a session until `stop` is true, then closes it; the first is the former process's, if there is one and it
-/// lives. `lease`: what proves it alive, and the safety margin.
+/// Keeps a session until `stop` is true, then closes it, and those that were given up; the first is the former
+/// process's, if there is one and it lives. `lease`: what proves it alive, and the safety margin.
 pub async fn keep(
     registry: Arc<dyn Registry>,
     clock: Clock,
@@ -51,10 +51,12 @@ pub async fn keep(
     mut stop: watch::Receiver<bool>,
 ) {
     let mut pause = PAUSE_MIN;
+    // Each session that was given up has a clone until it is closed.
+    let (open_still, mut all_closed) = mpsc::channel::<Infallible>(1);
     loop {
         let opened = tokio::select! {
             biased;
-            () = becomes(&mut stop, true) => return,
+            () = becomes(&mut stop, true) => break,
             opened = open(&*registry, &mut former) => opened,
         };
         match opened {
@@ -76,15 +78,18 @@ pub async fn keep(
                 if end == End::Stopping {
                     session.close().await;
                     memory.session(None).await;
-                    return;
+                    break;
                 }
                 memory.session(None).await;
                 warn!(session = %session.id(), "session lost");
                 if end == End::GivenUp {
                     // Applications are being told now, and have the margin to stop in. Nobody gets their items before.
+                    let (clock, stop, open_still) = (clock.clone(), stop.clone(), open_still.clone());
                     let margin = lease::safety_margin(session.timeout(), margin);
-                    let close = close_after(clock.clone(), margin, session);
-                    clock.spawn(close);
+                    clock.clone().spawn(async move {
+                        close_after(&clock, margin, session, stop).await;
+                        drop(open_still);
+                    });
                 }
             }
             Err(error) => {
@@ -92,23 +97,35 @@ pub async fn keep(
                 let wakeup = Wakeup { wall: None, mono: Some(clock.now().mono.saturating_add(pause)) };
                 tokio::select! {
                     biased;
-                    () = becomes(&mut stop, true) => return,
+                    () = becomes(&mut stop, true) => break,
                     () = clock.sleep_until(wakeup) => {}
                 }
                 pause = pause.saturating_mul(2).min(PAUSE_MAX);
             }
         }
     }
+    drop(open_still);
+    // Ends when the last clone is dropped.
+    let _ = all_closed.recv().await;
 }
 
 /// Ends a session that was given up, but not before its applications have stopped; then others wait less for what it
 /// held than if it expired.
-async fn close_after(clock: Clock, margin: Duration, session: Arc<dyn Session>) {
+async fn close_after(
+    clock: &Clock,
+    margin: Duration,
+    session: Arc<dyn Session>,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut state = session.state();
-    let until_lost = std::pin::pin!(becomes(&mut state, SessionState::Lost));
-    if let Either::Right(_) = select(until_lost, std::pin::pin!(clock.sleep(margin))).await {
-        session.close().await;
+    tokio::select! {
+        biased;
+        () = becomes(&mut state, SessionState::Lost) => return,
+        // All have left, or had their time.
+        () = becomes(&mut stop, true) => {}
+        () = clock.sleep(margin) => {}
     }
+    session.close().await;
 }
 
 /// Goes on with the former process's session, or opens one.

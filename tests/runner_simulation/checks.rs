@@ -8,7 +8,7 @@ use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use sidekeeper::proto;
 use sidekeeper::proto::ExecutionSource;
-use sidekeeper::tree::{Node, Path, WatchEvent};
+use sidekeeper::tree::{Node, Path, SessionId, WatchEvent};
 
 use crate::executor::Process;
 use crate::sidecar::NAMESPACE;
@@ -156,12 +156,11 @@ impl World {
         executions
     }
 
-    /// Nothing of ours is left when everybody has left, but what fails over, and what goes with a session that is lost.
-    pub fn check_drained(&self, process: Process) {
-        let sessions = self.ensemble.good_sessions_of(process);
+    /// Nothing in a session is left when everybody has left, but what fails over.
+    pub fn check_drained(&self, session: SessionId) {
         for node in self.nodes() {
             let path = node.path.as_str();
-            let ours = node.stat.ephemeral_owner.is_some_and(|owner| sessions.contains(&owner));
+            let ours = node.stat.ephemeral_owner == Some(session);
             // Who stands at a latch leaves it when his turn comes or his time is over.
             if ours && !path.contains("/latch/") && !path.ends_with("/running") {
                 self.violation("nothing is left after a drain", path);

@@ -162,15 +162,15 @@ impl World {
         let shared = life.hub.shared();
         // A session that could not be proven alive is given up, with all that is in it.
         let proof = *shared.lease.proof.borrow();
-        let proven = proof.is_some_and(|proof| proof.until > shared.clock.now().mono);
+        let proven = proof.filter(|proof| proof.until > shared.clock.now().mono);
         if self.exact && remaining > 0 {
             self.violation(
                 "a drain ends when all have left",
                 &format!("{remaining} remain at sidecar {index}"),
             );
         }
-        if remaining == 0 && proven {
-            self.check_drained(process);
+        if let Some(proof) = proven.filter(|proof| remaining == 0 && self.ensemble.is_good(proof.session)) {
+            self.check_drained(proof.session);
         }
     }
 

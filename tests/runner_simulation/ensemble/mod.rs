@@ -164,14 +164,12 @@ impl Ensemble {
         self.handed_over.lock().unwrap().contains(item)
     }
 
-    /// Those of them that both sides believe to be well.
-    pub fn good_sessions_of(&self, process: Process) -> Vec<SessionId> {
+    /// Whether both sides believe that a session is well.
+    pub fn is_good(&self, session: SessionId) -> bool {
         let inner = self.lock();
-        let good = |member: &Member| {
-            let known = member.state == SessionState::Connected && member.silent_since.is_none();
-            member.process == process && !member.over && known
-        };
-        inner.sessions.iter().filter(|(_, member)| good(member)).map(|(id, _)| *id).collect()
+        inner.sessions.get(&session).is_some_and(|member| {
+            member.state == SessionState::Connected && member.silent_since.is_none() && !member.over
+        })
     }
 
     /// How long one way takes.
