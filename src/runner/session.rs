@@ -77,7 +77,6 @@ pub async fn keep(
                 current.send_replace(None);
                 if end == End::Stopping {
                     session.close().await;
-                    memory.session(None).await;
                     break;
                 }
                 memory.session(None).await;
@@ -104,6 +103,8 @@ pub async fn keep(
             }
         }
     }
+    // Also the former process's that was not reached: nobody remembers what is in it any more.
+    memory.session(None).await;
     drop(open_still);
     // Ends when the last clone is dropped.
     let _ = all_closed.recv().await;

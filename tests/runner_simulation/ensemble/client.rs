@@ -53,6 +53,9 @@ impl ClientRegistry {
                     if blocked(&ensemble) { unreachable() } else { work(&ensemble, process, &alive) };
                 // Nobody waits if the process is stopping.
                 drop(reply.send(opened));
+                if !alive.load(Ordering::Relaxed) {
+                    ensemble.bury(process);
+                }
             });
         }
         Box::pin(answer.map(move |answer| answer.unwrap_or_else(|_| unreachable())))
