@@ -170,6 +170,10 @@ impl Participant {
             return;
         }
         let mut transaction = self.failover_folders();
+        // A request that comes late finds what it expects also if the item was taken over, executed and started anew
+        // meanwhile: all nodes are at version 0 again. This one is not.
+        let version = self.view.failover_version();
+        transaction.extend(version.map(|version| self.count_failover(Some(version))));
         let mut size = 0;
         for item in crashed {
             if size >= TRANSACTION_BYTES_MAX {
@@ -189,6 +193,11 @@ impl Participant {
             .filter(|folder| !self.view.has_folder(*folder))
             .map(|folder| Operation::create(self.identity.paths.folder(folder), NodeKind::Persistent, ""))
             .collect()
+    }
+
+    /// The step that shows to requests that come late that items were flagged or taken meanwhile.
+    fn count_failover(&self, version: Option<i32>) -> Operation {
+        Operation::Set { path: self.identity.paths.folder(Folder::FailoverItems), data: [].into(), version }
     }
 
     fn flag(&self, transaction: &mut Transaction, item: Item) {
@@ -255,6 +264,7 @@ impl Participant {
             taking.insert(item);
         }
         if !taking.is_empty() {
+            transaction.push(self.count_failover(None));
             self.failover.taking.clone_from(&taking);
             self.effects.push(Effect::TakeOver { transaction, items: taking });
         }

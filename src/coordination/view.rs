@@ -33,6 +33,7 @@ pub struct JobView {
     departures: u64,
     leader: Option<LeaderView>,
     sharding_version: Option<i32>,
+    failover_version: Option<i32>,
     necessary: bool,
     processing: bool,
     items: BTreeMap<Item, ItemView>,
@@ -112,8 +113,11 @@ impl JobView {
         let place = Place::of(&relative);
         self.problems.remove(path);
         match (place, content) {
-            (Place::Folder(folder), _) => {
+            (Place::Folder(folder), content) => {
                 self.folders.insert(folder);
+                if folder == Folder::FailoverItems {
+                    self.failover_version = content.map(|(_, stat)| stat.version);
+                }
             }
             (Place::Necessary, _) => self.necessary = true,
             (Place::Processing, _) => self.processing = true,
@@ -299,6 +303,9 @@ impl JobView {
             }
             Place::Folder(folder) => {
                 self.folders.remove(&folder);
+                if folder == Folder::FailoverItems {
+                    self.failover_version = None;
+                }
             }
             Place::Server(ip) => {
                 if let Ok(ip) = ip.parse::<Ipv4Addr>() {
@@ -462,6 +469,11 @@ impl JobView {
     /// The version of the parent of the resharding flags, which our leaders raise with each sharding.
     pub fn sharding_version(&self) -> Option<i32> {
         self.sharding_version
+    }
+
+    /// The version of the parent of the items that are to be taken over, which ours raise when they flag or take some.
+    pub fn failover_version(&self) -> Option<i32> {
+        self.failover_version
     }
 
     /// Whether a resharding is due.

@@ -402,6 +402,7 @@ impl<'a> Place<'a> {
                 | Self::Instance(_)
                 | Self::Leader
                 | Self::LeaderSharding
+                | Self::Folder(Folder::FailoverItems)
                 | Self::ItemInstance(_)
                 | Self::Failover(_)
                 | Self::Failovering(_)

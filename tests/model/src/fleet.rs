@@ -50,8 +50,9 @@ pub enum Bug {
     /// A crashed execution is not flagged.
     NoFlag,
     /// A request to flag what has crashed comes so late that the item has been taken over, executed, and started again:
-    /// the new running node has the version that the old one had. The core has this race, as the registry gives it
-    /// nothing to check; the token of the execution that is taken over by mistake is refused by a fenced store.
+    /// the new running node has the version that the old one had. The core counts what is flagged and taken, so that
+    /// such a request is refused; Java's instances do not count, so the race is left in mixed fleets, where the token
+    /// of the execution that is taken over by mistake is refused by a fenced store.
     LateFlag,
     /// Who starts does not mind a running node of somebody else.
     RunningOverwritten,
