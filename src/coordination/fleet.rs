@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `leaving`, `away` |
 //! | `names/{name}`, persistent | a line `instance {id}`: who has the name, or had it last; then as above |
-//! | `handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5` |
+//! | `handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: nobody |
 //!
 //! What cannot be read is skipped, so that a later version may say more.
 
@@ -21,6 +21,9 @@ pub const WEIGHT_DEFAULT: u32 = 1;
 pub const WEIGHT_MAX: u32 = 1_000;
 /// Labels that an instance may have.
 pub const LABELS_MAX: usize = 32;
+
+/// In a plan: the items of this line are nobody's any more.
+const NOBODY: &str = "-";
 
 /// What an instance says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,8 +80,8 @@ impl Profile {
 /// Which items are to change hands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandoffPlan {
-    /// Who is to get which item.
-    pub targets: BTreeMap<Item, InstanceId>,
+    /// Who is to get which item; `None`: nobody, because the job does not have it any more.
+    pub targets: BTreeMap<Item, Option<InstanceId>>,
     /// The version of the node.
     pub version: i32,
     /// The transaction that wrote it.
@@ -93,7 +96,7 @@ impl HandoffPlan {
         for line in String::from_utf8_lossy(data).lines() {
             let mut words = line.split(' ');
             let Some(target) = words.next().filter(|id| !id.is_empty()) else { continue };
-            let target = InstanceId::from_registry(target);
+            let target = (target != NOBODY).then(|| InstanceId::from_registry(target));
             let items = words.filter_map(|word| word.parse().ok()).map(Item);
             targets.extend(items.map(|item| (item, target.clone())));
         }
@@ -101,10 +104,11 @@ impl HandoffPlan {
     }
 
     /// The node's content for these targets.
-    pub fn write(targets: &BTreeMap<Item, InstanceId>) -> String {
-        let mut lines: BTreeMap<&InstanceId, String> = BTreeMap::new();
+    pub fn write(targets: &BTreeMap<Item, Option<InstanceId>>) -> String {
+        let mut lines: BTreeMap<&str, String> = BTreeMap::new();
         for (item, target) in targets {
-            let line = lines.entry(target).or_insert_with(|| target.to_string());
+            let target = target.as_ref().map_or(NOBODY, InstanceId::as_str);
+            let line = lines.entry(target).or_insert_with(|| target.to_owned());
             line.push_str(&format!(" {item}"));
         }
         lines.into_values().map(|line| line + "\n").collect()
@@ -249,9 +253,15 @@ impl FleetView {
         self.plan.as_ref()
     }
 
-    /// Who is to get an item that has somebody else now.
+    /// Who is to get an item that has somebody else now; `None`: there is nothing planned, or nobody is.
     pub fn target(&self, item: Item) -> Option<&InstanceId> {
-        self.plan.as_ref()?.targets.get(&item)
+        self.plan.as_ref()?.targets.get(&item)?.as_ref()
+    }
+
+    /// Whether an item that this instance has is to be somebody else's, or nobody's.
+    pub fn is_to_leave(&self, item: Item, owner: &InstanceId) -> bool {
+        let target = self.plan.as_ref().and_then(|plan| plan.targets.get(&item));
+        target.is_some_and(|target| target.as_ref() != Some(owner))
     }
 }
 
@@ -284,9 +294,10 @@ mod tests {
     #[test]
     fn plans_are_read_as_they_were_written_and_nonsense_is_skipped() {
         let [a, b] = ["10.0.0.1@-@a", "10.0.0.2@-@b"].map(InstanceId::from_registry);
-        let targets = BTreeMap::from([(Item(3), a.clone()), (Item(4), b), (Item(12), a)]);
+        let targets = [(3, Some(a.clone())), (4, Some(b)), (12, Some(a)), (13, None), (14, None)];
+        let targets = targets.map(|(item, target)| (Item(item), target)).into();
         let text = HandoffPlan::write(&targets);
-        assert_eq!(text, "10.0.0.1@-@a 3 12\n10.0.0.2@-@b 4\n");
+        assert_eq!(text, "- 13 14\n10.0.0.1@-@a 3 12\n10.0.0.2@-@b 4\n");
         let (created, modified) = (Zxid(1), Zxid(1));
         let stat = Stat { created, modified, version: 0, ephemeral_owner: None, modified_ms: 0 };
         assert_eq!(HandoffPlan::read(text.as_bytes(), stat).targets, targets);

@@ -85,12 +85,24 @@ pub(super) struct Handoff {
     revoked: BTreeMap<Item, Revoked>,
     leaving_since: Option<Duration>,
     deadline: Option<Duration>,
+    /// What was known of the fleet when we registered, which says what we can.
+    said_at: Option<u64>,
 }
 
 impl Handoff {
+    /// What we can is said; it is not known yet.
+    pub(super) fn registered(&mut self, fleet_revision: u64) {
+        self.said_at = Some(fleet_revision);
+    }
+
     /// The items that are ours until the next owner has them, though the application was told to let go.
     pub(super) fn revoked_items(&self) -> impl Iterator<Item = Item> + '_ {
         self.revoked.keys().copied()
+    }
+
+    /// What is known of the others is old: who was silent may have spoken since.
+    pub(super) fn look_again(&mut self) {
+        self.undecided_since = None;
     }
 
     /// When silence becomes an answer, or an item goes whatever its owner does.
@@ -122,7 +134,16 @@ impl Participant {
         self.settings.as_ref().is_some_and(|settings| settings.handoff.continuous)
     }
 
-    /// Says what we can, and that we are about to leave, or away.
+    /// The steps that say what we can, as a part of our registration.
+    pub(super) fn first_word(&self) -> Transaction {
+        let me = &self.identity.instance;
+        let path = self.identity.paths.fleet().member(me);
+        let left = self.fleet.member(me).map(|_| Operation::delete(path.clone()));
+        let say = Operation::create(path, NodeKind::Ephemeral, self.request.profile.write());
+        left.into_iter().chain([say]).collect()
+    }
+
+    /// Says that we are about to leave, or away, or back; and says what we can again if it is gone.
     pub(super) fn announce(&mut self, now: Now) {
         let Session::Connected(session) = self.session else { return };
         let leaving =
@@ -144,6 +165,7 @@ impl Participant {
                 let version = Some(known.version);
                 transaction.push(Operation::Set { path, data: data.as_bytes().into(), version });
             }
+            None if self.handoff.said_at == Some(self.fleet.revision()) => return,
             known => {
                 transaction.extend(known.map(|_| Operation::delete(path.clone())));
                 transaction.push(Operation::create(path, NodeKind::Ephemeral, data));
@@ -228,15 +250,16 @@ impl Participant {
         }
     }
 
-    /// The items that are with one instance that is online, and should be with another.
-    fn moves(&mut self, now: Now) -> BTreeMap<Item, InstanceId> {
+    /// The items that are with one instance that is online, and should be with another, or with nobody.
+    fn moves(&mut self, now: Now) -> BTreeMap<Item, Option<InstanceId>> {
         let targets = self.targets(now);
-        let moves = |(item, target): (u32, InstanceId)| {
-            let owner = &self.view.item(Item(item))?.owner.as_ref()?.instance;
-            let online = self.view.instances().contains_key(owner);
-            (online && *owner != target).then_some((Item(item), target))
+        let total = self.settings.as_ref().map_or(u32::MAX, |s| s.configuration.sharding_total_count);
+        let surplus = self.view.items().range(Item(total)..).map(|(item, _)| (*item, None));
+        let moves = |(item, target): &(Item, Option<InstanceId>)| {
+            let owner = self.view.online_owner(*item);
+            owner.is_some_and(|owner| target.as_ref() != Some(owner))
         };
-        (0..).zip(targets).filter_map(moves).collect()
+        (0..).map(Item).zip(targets.into_iter().map(Some)).chain(surplus).filter(moves).collect()
     }
 
     /// Whether an item of ours is to be somebody else's, so that the application is to let go of it. Not while it is
@@ -245,8 +268,7 @@ impl Participant {
         if matches!(self.phase, Phase::Away { .. }) {
             return false;
         }
-        let target = self.fleet.target(item);
-        target.is_some_and(|target| *target != self.identity.instance) && !self.executions.is_starting(item)
+        self.fleet.is_to_leave(item, &self.identity.instance) && !self.executions.is_starting(item)
     }
 
     /// The latest plan that takes an item from us, as a generation.
@@ -281,7 +303,7 @@ impl Participant {
             let Some(owner) = owner.filter(|owner| owner.instance == self.identity.instance) else {
                 continue;
             };
-            if *target == self.identity.instance || told.contains(item) {
+            if target.as_ref() == Some(&self.identity.instance) || told.contains(item) {
                 continue;
             }
             let generation = self.told.generation();
@@ -295,14 +317,21 @@ impl Participant {
             if (done || now.mono >= due) && size < TRANSACTION_BYTES_MAX {
                 let path = self.identity.paths.item_instance(*item);
                 let before = transaction.len();
-                if mutant!(HandedOverWithSameToken) {
-                    transaction.push(Operation::set(path, target.as_str()));
-                } else {
-                    transaction.push(Operation::Delete { path: path.clone(), version: Some(owner.version) });
-                    transaction.push(Operation::create(path, NodeKind::Persistent, target.as_str()));
+                match target {
+                    Some(target) if mutant!(HandedOverWithSameToken) => {
+                        transaction.push(Operation::set(path, target.as_str()));
+                    }
+                    target => {
+                        let version = Some(owner.version);
+                        transaction.push(Operation::Delete { path: path.clone(), version });
+                        let target = target.as_ref();
+                        transaction.extend(
+                            target.map(|id| Operation::create(path, NodeKind::Persistent, id.as_str())),
+                        );
+                    }
                 }
                 size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
-                targets.insert(target);
+                targets.extend(target);
             } else if !done {
                 self.handoff.deadline = Some(self.handoff.deadline.map_or(due, |known| known.min(due)));
             }

@@ -16,7 +16,7 @@ use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use super::effect::{EndReason, Purpose};
-use super::facts::ConfigView;
+use super::facts::{ConfigView, ItemView};
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
 
@@ -37,7 +37,8 @@ impl Participant {
             self.end(reason);
             return;
         }
-        if !self.is_registered() && self.waits_for_name(now) {
+        // Our earlier session may have left something there, too.
+        if !self.fleet.is_loaded() || (!self.is_registered() && self.waits_for_name(now)) {
             return;
         }
         if !self.may_commit(now, Purpose::Register) {
@@ -54,6 +55,7 @@ impl Participant {
         if let Session::Connected(id) | Session::Suspended(id) = self.session {
             self.registered = Some(id);
             self.names.registered(id);
+            self.handoff.registered(self.fleet.revision());
             // What was divided before we knew that we are registered was not told.
             self.told.look_again();
             self.overwritten = true;
@@ -149,7 +151,15 @@ impl Participant {
         });
     }
 
-    /// Server and instance in one transaction, so that no peer's start-up can strike between them (H16).
+    /// Whether items are still ours, from our earlier session.
+    fn owns_items(&self) -> bool {
+        let me = &self.identity.instance;
+        let owns = |view: &ItemView| view.owner.as_ref().is_some_and(|owner| owner.instance == *me);
+        self.view.sharding_version().is_some() && self.view.items().values().any(owns)
+    }
+
+    /// Server and instance in one transaction, so that no peer's start-up can strike between them (H16), and what we say of
+    /// ourselves, so that no leader takes us for Java's.
     fn write_presence(&self, transaction: &mut Transaction) {
         let paths = &self.identity.paths;
         for folder in [Folder::Servers, Folder::Instances, Folder::Leader] {
@@ -176,12 +186,17 @@ impl Participant {
         if self.is_registered() {
             return;
         }
+        if self.owns_items() {
+            // A division that gives them to others, because we were gone, and comes after this, fails.
+            transaction.push(Operation::set(paths.leader_sharding(), ""));
+        }
         let instance = paths.instance(&self.identity.instance);
         if self.view.instances().contains_key(&self.identity.instance) {
             // Left by our earlier session; the id is ours alone.
             transaction.push(Operation::delete(instance.clone()));
         }
         transaction.extend(self.take_name());
+        transaction.extend(self.first_word());
         let yaml = instance_yaml::write(&self.identity.instance);
         transaction.push(Operation::create(instance, NodeKind::Ephemeral, yaml));
     }

@@ -136,7 +136,13 @@ impl Participant {
             return;
         }
         let plan = match self.sharding.progress.take() {
-            Some(progress) if progress.plan.is_for(&available, total, gentle) => progress,
+            Some(mut progress) if progress.plan.is_for(&available, total, gentle) => {
+                if gentle {
+                    // Items may have been handed over since.
+                    progress.plan.owners = at_once;
+                }
+                progress
+            }
             Some(_) | None => {
                 let owners = if gentle { at_once } else { owners(settings, &available, now) };
                 let plan = Plan { available, total, gentle, owners };
@@ -180,8 +186,11 @@ impl Participant {
         let moves = |item: &Item| {
             let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
             let next = usize::try_from(item.0).ok().and_then(|index| plan.owners.get(index));
-            // Who takes over what a dead owner left does not hinder its next owner.
-            next.is_none() || (!plan.gentle && owner.map(|owner| &owner.instance) != next)
+            match plan.gentle {
+                // Who takes over what a dead owner left does not hinder its next owner.
+                true => next.is_none() && self.view.online_owner(*item).is_none(),
+                false => next.is_none() || owner.map(|owner| &owner.instance) != next,
+            }
         };
         // What a crashed instance left is flagged for failover first, or else deleted by the sharding itself.
         let fails_over = self.fails_over();
@@ -248,7 +257,10 @@ impl Participant {
         }
         transaction.extend(absences);
         let mut size: usize = transaction.iter().map(Operation::wire_size).sum();
-        let beyond = self.view.items().range(Item(progress.plan.total)..).map(|(item, _)| (*item, None));
+        let surplus = self.view.items().range(Item(progress.plan.total)..).map(|(item, _)| *item);
+        // What somebody online has is given up first.
+        let goes = |item: &Item| !progress.plan.gentle || self.view.online_owner(*item).is_none();
+        let beyond = surplus.filter(goes).map(|item| (item, None));
         let within = (0..).map(Item).zip(progress.plan.owners.iter().map(Some));
         let mut finished = true;
         progress.done_next = progress.done;
@@ -363,7 +375,8 @@ pub(super) fn owners(settings: &Settings, available: &[InstanceId], now: Now) ->
 
 /// Whether items have no owner that is online or waited for, or there are too many.
 fn has_orphans(view: &JobView, absences: &Absences, settings: &Settings) -> bool {
-    let surplus = view.items().range(Item(settings.configuration.sharding_total_count)..).next().is_some();
+    let total = Item(settings.configuration.sharding_total_count);
+    let surplus = view.items().range(total..).any(|(item, _)| view.online_owner(*item).is_none());
     let is_orphan = |item| {
         let owner = view.item(item).and_then(|item| item.owner.as_ref());
         owner.is_none_or(|owner| {

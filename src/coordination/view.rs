@@ -471,6 +471,12 @@ impl JobView {
         self.sharding_version
     }
 
+    /// Who owns an item, if that is online.
+    pub fn online_owner(&self, item: Item) -> Option<&InstanceId> {
+        let owner = &self.items.get(&item)?.owner.as_ref()?.instance;
+        self.instances.contains_key(owner).then_some(owner)
+    }
+
     /// The version of the parent of the items that are to be taken over, which ours raise when they flag or take some.
     pub fn failover_version(&self) -> Option<i32> {
         self.failover_version

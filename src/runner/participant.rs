@@ -393,8 +393,10 @@ impl Runner {
                 let commit = match purpose {
                     // What has to exist before, but is not written for an application that is refused.
                     Purpose::Register => {
-                        let names = self.identity.name.as_ref().map(|_| self.identity.paths.fleet().names());
-                        commit_in(session, [Some(self.namespace.clone()), names], transaction)
+                        let fleet = self.identity.paths.fleet();
+                        let names = self.identity.name.as_ref().map(|_| fleet.names());
+                        let folders = [Some(self.namespace.clone()), Some(fleet.members()), names];
+                        commit_in(session, folders, transaction)
                     }
                     Purpose::Announce => {
                         commit_in(session, [Some(self.identity.paths.fleet().members())], transaction)

@@ -519,9 +519,9 @@ impl World {
         let fleet = self.paths.fleet();
         let folders = match purpose {
             Purpose::Register if self.machines[m].name.is_some() => {
-                vec![self.namespace.clone(), fleet.names()]
+                vec![self.namespace.clone(), fleet.members(), fleet.names()]
             }
-            Purpose::Register => vec![self.namespace.clone()],
+            Purpose::Register => vec![self.namespace.clone(), fleet.members()],
             Purpose::Announce => vec![fleet.members()],
             _ => return,
         };
