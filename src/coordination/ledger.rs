@@ -169,6 +169,13 @@ impl Participant {
         self.ledger.latest(item, now).filter(|_| self.keeps_ledger())
     }
 
+    /// After which instant the fires of an item are owed: what the ledger says; for an item that has never fired, since when
+    /// there is the item. That is by the registry's clock, so nothing counts as started because of it.
+    pub(super) fn owed_after(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
+        let since = self.view.item(item).and_then(|view| view.since).filter(|_| self.keeps_ledger());
+        self.settled(item, now).or(since)
+    }
+
     /// An item's entry, as long as the item is ours, told or revoked. Who takes over what is somebody else's leaves the
     /// ledger to its owner: it says for which instant that is already.
     fn ledger_entry(&self, item: Item) -> Option<&Entry> {
@@ -284,7 +291,8 @@ impl Participant {
         for item in items {
             let returned = self.names.returned(item);
             self.names.caught_up(item);
-            let Some(latest) = self.ledger.latest(item, now.wall).or(returned) else { continue };
+            let owed = returned.filter(|_| self.settled(item, now.wall).is_none());
+            let Some(latest) = owed.or_else(|| self.owed_after(item, now.wall)) else { continue };
             let Some(missed) = schedule.next_after(latest).filter(|missed| *missed <= now.wall) else {
                 continue;
             };
