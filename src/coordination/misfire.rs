@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp, Unit};
+use jiff::{SignedDuration, Timestamp};
 
 use crate::job::Item;
 use crate::mutants::mutant;
@@ -154,7 +154,7 @@ impl Participant {
         let noted = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
         let noted = noted.max(self.ledger.flagged_for(item));
         let newest = self.fires.newest().filter(is_open).max(noted);
-        newest.unwrap_or_else(|| now.wall.round(Unit::Millisecond).unwrap_or(now.wall))
+        newest.unwrap_or_else(|| self.present_of(item, now))
     }
 
     /// Flags missed fires of items that are not free, so that they survive us.
