@@ -390,9 +390,10 @@ impl Participant {
         }
     }
 
-    /// Looks what became of a start of unknown outcome: nodes with our id are ours, and have not been told yet.
+    /// Looks what became of a start of unknown outcome: nodes with our id are ours, and have not been told yet. Also if we
+    /// have been stopped meanwhile: who leaves waits for what it has begun.
     pub(super) fn resolve(&mut self, now: Now) {
-        if self.executions.unresolved.is_empty() || !self.is_registered() {
+        if self.executions.unresolved.is_empty() || !self.is_connected() {
             return;
         }
         let mut results = Vec::new();

@@ -100,6 +100,8 @@ pub struct NextServer {
 pub struct ItemView {
     /// Whether the item's own node exists.
     pub exists: bool,
+    /// Since when it has existed, by the registry's clock, as far as is known.
+    pub since: Option<Timestamp>,
     /// Who owns it.
     pub owner: Option<Ownership>,
     /// Whether and by whom it is executed.

@@ -109,7 +109,7 @@ impl Participant {
                 for item in taking {
                     self.failover.unread.remove(&item);
                     self.checkpoints.found(item, checkpoints.get(&item));
-                    if let Some(started) = ledger.get(&item).and_then(|entry| entry.started) {
+                    if let Some(started) = ledger.get(&item).and_then(|node| node.says.started) {
                         self.failover.started.insert(item, started);
                     }
                 }

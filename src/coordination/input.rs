@@ -13,7 +13,7 @@ use crate::tree::{SessionId, WatchEvent};
 
 use super::effect::CommitId;
 use super::heritage::Return;
-use super::ledger::LedgerEntry;
+use super::ledger::LedgerNode;
 use super::progress::Checkpoint;
 
 /// The time, as an argument.
@@ -64,7 +64,7 @@ pub struct ProgressReport {
 #[derive(Debug, Default)]
 pub struct WrittenDown {
     /// For which fires they were started: each item that has an entry.
-    pub ledger: BTreeMap<Item, LedgerEntry>,
+    pub ledger: BTreeMap<Item, LedgerNode>,
     /// How far they were: each item that has a checkpoint.
     pub checkpoints: BTreeMap<Item, Checkpoint>,
 }
@@ -110,7 +110,7 @@ pub enum Input {
     /// The application says how far an execution is.
     Progress(Ticket, ProgressReport),
     /// The ledger was read: each item that has an entry.
-    Ledger(Result<BTreeMap<Item, LedgerEntry>, String>),
+    Ledger(Result<BTreeMap<Item, LedgerNode>, String>),
     /// The application reports results.
     Report(Ticket, Vec<ExecutionResult>),
     /// The latch of a gate is held.

@@ -4,7 +4,9 @@
 //! the flag, the assignment and its own clock at slightly other times. So the transaction that starts an item also
 //! writes down for which instant, in a node under our own root (`/{namespace}-sidekeeper/{job}/fires/{item}`, protocol
 //! 12), and whoever owns the items after a resharding reads that before it fires. The check on the sharding's version
-//! in the same transaction orders all starts of an old owner before the read of the new one.
+//! in the same transaction orders all starts of an old owner before the read of the new one. And who writes an entry checks that it is
+//! still the one that was read: whatever was started or flagged meanwhile, by whomever (a relay's turns do not show in the
+//! sharding's version), lets the transaction fail, and is looked at first.
 //!
 //! Java peers do not keep the ledger; with them, an item may run twice or not at all at a fire that meets a
 //! resharding, as it always could. Jobs that do not monitor executions have none either.
@@ -16,7 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::job::{FencingToken, Generation, Item};
 use crate::mutants::mutant;
-use crate::tree::{NodeKind, Operation, Path};
+use crate::tree::{Node, NodeKind, Operation, Path};
 
 use super::effect::{AssignedItem, Effect, Source};
 use super::fire::{MISFIRE_THRESHOLD, Planned, latest_until};
@@ -75,21 +77,48 @@ impl LedgerEntry {
     }
 }
 
+/// An item's node, as it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LedgerNode {
+    /// What it says.
+    pub says: LedgerEntry,
+    /// The version of the node: how often it was set.
+    pub version: i32,
+}
+
+impl LedgerNode {
+    /// Takes a node for an item's.
+    pub fn read(node: &Node) -> Self {
+        Self { says: LedgerEntry::read(&node.data), version: node.stat.version }
+    }
+}
+
 /// What is known of an item's node.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     says: LedgerEntry,
-    exists: bool,
+    /// `None`: there is no node.
+    version: Option<i32>,
     /// With which token the item was ours when it was read: then nobody else can have started it since.
     token: FencingToken,
 }
 
 impl Entry {
+    /// Writes on what was read: it fails if anybody else has written since, and then nothing of its transaction is done.
     fn operation(&self, path: Path, says: LedgerEntry) -> Operation {
-        match self.exists {
-            true => Operation::set(path, says.write()),
-            false => Operation::create(path, NodeKind::Persistent, says.write()),
+        match self.version {
+            Some(_) => {
+                let version = self.version.filter(|_| !mutant!(LedgerEntryKept));
+                Operation::Set { path, data: says.write().as_bytes().into(), version }
+            }
+            None => Operation::create(path, NodeKind::Persistent, says.write()),
         }
+    }
+
+    /// After our transaction has written it.
+    fn written(self, says: LedgerEntry) -> Self {
+        let version = self.version.map_or(0, |version| version.wrapping_add(1));
+        Self { says, version: Some(version), ..self }
     }
 }
 
@@ -136,14 +165,14 @@ impl Ledger {
     /// Notes that our transaction has started an execution.
     pub(super) fn started(&mut self, item: Item, planned: Planned) {
         if let Some(entry) = self.entries.get_mut(&item) {
-            *entry = Entry { says: entry.says.after_start(planned), exists: true, ..*entry };
+            *entry = entry.written(entry.says.after_start(planned));
         }
     }
 
     /// Notes that our transaction has flagged a fire as missed.
     pub(super) fn flagged(&mut self, item: Item, scheduled: Timestamp) {
         if let Some(entry) = self.entries.get_mut(&item) {
-            *entry = Entry { says: entry.says.after_flag(scheduled), exists: true, ..*entry };
+            *entry = entry.written(entry.says.after_flag(scheduled));
         }
     }
 }
@@ -167,6 +196,13 @@ impl Participant {
     /// Up to which fire nothing of an item is missed, but what is flagged or noted elsewhere; `None`: nothing is known.
     pub(super) fn settled(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
         self.ledger.latest(item, now).filter(|_| self.keeps_ledger())
+    }
+
+    /// After which instant the fires of an item are owed: what the ledger says; for an item that has never fired, since when
+    /// there is the item. That is by the registry's clock, so nothing counts as started because of it.
+    pub(super) fn owed_after(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
+        let since = self.view.item(item).and_then(|view| view.since).filter(|_| self.keeps_ledger());
+        self.settled(item, now).or(since)
     }
 
     /// An item's entry, as long as the item is ours, told or revoked. Who takes over what is somebody else's leaves the
@@ -213,8 +249,10 @@ impl Participant {
         if !self.is_registered() || self.view.is_resharding() || self.told.executable().next().is_none() {
             return;
         }
+        // In a relay an item is executed by others though its owner keeps it.
         let known = |assigned: &AssignedItem| {
-            self.ledger.entries.get(&assigned.item).is_some_and(|entry| entry.token == assigned.token)
+            !self.is_relay()
+                && self.ledger.entries.get(&assigned.item).is_some_and(|entry| entry.token == assigned.token)
         };
         if self.told.assignment.iter().flat_map(|told| &told.items).all(known) {
             // No item has come that we did not have before. One may have been revoked for a while, and fires with it.
@@ -227,7 +265,7 @@ impl Participant {
     }
 
     /// The ledger was read.
-    pub(super) fn ledger_read(&mut self, now: Now, read: Result<BTreeMap<Item, LedgerEntry>, String>) {
+    pub(super) fn ledger_read(&mut self, now: Now, read: Result<BTreeMap<Item, LedgerNode>, String>) {
         let reading = self.ledger.reading.take();
         let Ok(read) = read else {
             self.ledger.retry_at = Some(now.mono.saturating_add(PAUSE));
@@ -245,10 +283,14 @@ impl Participant {
         self.ledger.entries = told
             .chain(revoked)
             .map(|(item, token)| {
-                let same = |entry: &&Entry| entry.token == token || mutant!(LedgerEntryKept);
-                let known = self.ledger.entries.get(&item).filter(same);
-                let (exists, says) = (read.contains_key(&item), read.get(&item).copied().unwrap_or_default());
-                (item, known.copied().unwrap_or(Entry { says, exists, token }))
+                let node = read.get(&item);
+                let (says, version) =
+                    (node.map(|node| node.says).unwrap_or_default(), node.map(|node| node.version));
+                let same = |known: &&Entry| known.token == token && known.version >= version;
+                // What we have written since the read is newer.
+                let known =
+                    self.ledger.entries.get(&item).filter(|known| same(known) || mutant!(LedgerEntryKept));
+                (item, known.copied().unwrap_or(Entry { says, version, token }))
             })
             .collect();
         self.forget_overtaken(now);
@@ -259,7 +301,8 @@ impl Participant {
     fn forget_overtaken(&mut self, now: Now) {
         let tokens = self.ledger.entries.iter().map(|(item, entry)| (*item, entry.token)).collect();
         let before = std::mem::replace(&mut self.ledger.tokens, tokens);
-        let came = |item: &Item| before.get(item) != self.ledger.tokens.get(item);
+        let relay = self.is_relay();
+        let came = |item: &Item| relay || before.get(item) != self.ledger.tokens.get(item);
         let is_over = |item: &Item, missed: Timestamp| {
             came(item) && !self.view.misfired().contains(item) && self.was_started(*item, missed, now.wall)
         };
@@ -284,7 +327,8 @@ impl Participant {
         for item in items {
             let returned = self.names.returned(item);
             self.names.caught_up(item);
-            let Some(latest) = self.ledger.latest(item, now.wall).or(returned) else { continue };
+            let owed = returned.filter(|_| self.settled(item, now.wall).is_none());
+            let Some(latest) = owed.or_else(|| self.owed_after(item, now.wall)) else { continue };
             let Some(missed) = schedule.next_after(latest).filter(|missed| *missed <= now.wall) else {
                 continue;
             };

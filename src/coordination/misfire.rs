@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp, Unit};
+use jiff::{SignedDuration, Timestamp};
 
 use crate::job::Item;
 use crate::mutants::mutant;
@@ -104,7 +104,7 @@ impl Participant {
             let may_start = self.executions.is_starting(item)
                 || (self.fires.planned.contains_key(&item) && self.told.executable_item(item).is_some());
             let known = self.fires.misfires.has_missed(item, newest);
-            let open = self.settled(item, now.wall).is_some_and(|settled| settled < newest);
+            let open = self.owed_after(item, now.wall).is_some_and(|settled| settled < newest);
             if open && !may_start && !known && self.is_in_ledger(item) && !mutant!(UnavailableNotMissed) {
                 self.missed(item, newest);
             }
@@ -146,7 +146,7 @@ impl Participant {
     /// then what was noted when it was missed. Java peers flag and note nothing; if all that has come was started, or
     /// there is no ledger, it is the present, as for a trigger: no instant of an execution that there was.
     fn newest_missed(&self, item: Item, now: Now) -> Timestamp {
-        let settled = self.settled(item, now.wall);
+        let settled = self.owed_after(item, now.wall);
         let is_open = |newest: &Timestamp| {
             let open = settled.is_some_and(|settled| settled < *newest) && !mutant!(MadeUpForFlaggedOnly);
             open && !self.came_before_turn(*newest)
@@ -154,7 +154,7 @@ impl Participant {
         let noted = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
         let noted = noted.max(self.ledger.flagged_for(item));
         let newest = self.fires.newest().filter(is_open).max(noted);
-        newest.unwrap_or_else(|| now.wall.round(Unit::Millisecond).unwrap_or(now.wall))
+        newest.unwrap_or_else(|| self.present_of(item, now))
     }
 
     /// Flags missed fires of items that are not free, so that they survive us.

@@ -4,8 +4,9 @@
 //! obeyed twice. Items that are being executed are made up for when they are free, like at a fire, where Java peers
 //! drop the whole request.
 
-use jiff::Unit;
+use jiff::{SignedDuration, Timestamp, Unit};
 
+use crate::job::Item;
 use crate::tree::Operation;
 
 use super::effect::{Purpose, Source};
@@ -32,14 +33,13 @@ impl Participant {
         if !ready || self.view.is_resharding() || (has_items && !self.is_ledger_read()) {
             return;
         }
-        // To the millisecond, which is what the ledger keeps.
-        let scheduled = now.wall.round(Unit::Millisecond).unwrap_or(now.wall);
         if !std::mem::replace(&mut self.trigger.planned, true) {
             let items: Vec<_> = match self.is_continuous() {
                 true => Vec::new(),
                 false => self.told.executable().map(|assigned| assigned.item).collect(),
             };
             for item in items {
+                let scheduled = self.present_of(item, now);
                 if self.is_busy(item, now) || self.is_round_open() {
                     self.suspect(item);
                     self.missed(item, scheduled);
@@ -56,5 +56,14 @@ impl Participant {
             let trigger = self.identity.paths.trigger(&self.identity.instance);
             self.commit(Purpose::TakeTrigger, vec![Operation::delete(trigger)]);
         }
+    }
+
+    /// The instant of an execution of an item that no fire asks for: the present, to the millisecond, which is what the
+    /// ledger keeps. After all that has fired, though our clock may be behind another's: it is no execution's that there was.
+    pub(super) fn present_of(&self, item: Item, now: Now) -> Timestamp {
+        let present = now.wall.round(Unit::Millisecond).unwrap_or(now.wall);
+        let fired = self.settled(item, now.wall).max(self.fires.newest());
+        let after = fired.and_then(|fired| fired.checked_add(SignedDuration::from_millis(1)).ok());
+        after.map_or(present, |after| after.max(present))
     }
 }

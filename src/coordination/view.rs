@@ -121,7 +121,11 @@ impl JobView {
             }
             (Place::Necessary, _) => self.necessary = true,
             (Place::Processing, _) => self.processing = true,
-            (Place::Item(item), _) => self.item_mut(item).exists = true,
+            (Place::Item(item), content) => {
+                let view = self.item_mut(item);
+                view.exists = true;
+                view.since = content.and_then(|(_, stat)| stat_time(stat)).or(view.since);
+            }
             (Place::Running(item), content) => self.put_running(item, content),
             (Place::Misfire(item), _) => {
                 self.item_mut(item).misfire = true;
@@ -173,8 +177,11 @@ impl JobView {
             Place::ItemInstance(item) => {
                 let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
                 let token = stat.created.into();
-                let since = Timestamp::from_millisecond(stat.modified_ms).ok();
-                self.item_mut(item).owner = Some(Ownership { instance, token, version: stat.version, since });
+                let since = stat_time(stat);
+                let view = self.item_mut(item);
+                // A change does not tell when the item came to be; its first owner got it at that time.
+                view.since = view.since.or(since);
+                view.owner = Some(Ownership { instance, token, version: stat.version, since });
                 self.membership_revision += 1;
             }
             Place::Failover(item) => {
@@ -581,4 +588,9 @@ impl JobView {
     pub fn membership_revision(&self) -> u64 {
         self.membership_revision
     }
+}
+
+/// When a node's data was set, by the registry's clock; `None`: it has told an impossible time.
+fn stat_time(stat: Stat) -> Option<Timestamp> {
+    Timestamp::from_millisecond(stat.modified_ms).ok()
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::future::try_join_all;
 
 use crate::coordination::input::{FoundCheckpoints, WrittenDown};
-use crate::coordination::ledger::LedgerEntry;
+use crate::coordination::ledger::LedgerNode;
 use crate::coordination::progress::Checkpoint;
 use crate::elasticjob::path::JobPaths;
 use crate::job::Item;
@@ -17,12 +17,12 @@ use crate::tree::{Error, Node, NodeKind, Path};
 use super::snapshot;
 
 /// Reads the folder, and creates it if it does not exist.
-pub async fn read(session: Arc<dyn Session>, folder: Path) -> Result<BTreeMap<Item, LedgerEntry>, String> {
+pub async fn read(session: Arc<dyn Session>, folder: Path) -> Result<BTreeMap<Item, LedgerNode>, String> {
     session.ensure(&folder, NodeKind::Persistent, b"").await.map_err(|error| error.to_string())?;
     let nodes = snapshot::read(&*session, &folder).await.map_err(|error| error.to_string())?;
     let entry = |node: &Node| {
         let item = node.path.relative_to(&folder)?.parse().ok()?;
-        Some((Item(item), LedgerEntry::read(&node.data)))
+        Some((Item(item), LedgerNode::read(node)))
     };
     Ok(nodes.iter().filter_map(entry).collect())
 }

@@ -12,6 +12,7 @@ use sidekeeper::tree::{CommitError, Error, NodeChange, NodeKind, Path, Transacti
 use super::ensemble::subtree;
 use super::faults::Fault;
 use super::latch::Latch;
+use super::machine::Stray;
 use super::reads::merged;
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros};
@@ -184,8 +185,7 @@ impl World {
                     if let Some(sidecar) = &mut self.machines[m].sidecar {
                         sidecar.client.busy_until = late;
                     }
-                    self.strays.push((session, transaction));
-                    self.at(late, Event::Stray(self.strays.len() - 1));
+                    self.let_stray(session, transaction, late);
                     return self.refuse(m, Ask::Commit(id, purpose, Vec::new()), &unknown());
                 }
             }
@@ -445,8 +445,7 @@ impl World {
             {
                 late += 1 + self.network.below(100 * MILLISECOND);
                 self.counts.add(Fault::LateEffect);
-                self.strays.push((session, transaction.clone()));
-                self.at(late, Event::Stray(self.strays.len() - 1));
+                self.let_stray(session, transaction.clone(), late);
             }
             self.refuse(m, ask, &unknown());
         }
@@ -469,10 +468,17 @@ impl World {
         self.hand_in(m, input);
     }
 
-    /// A request of a connection that is gone takes effect after all.
+    /// A request that the client has given up takes effect later.
+    fn let_stray(&mut self, session: usize, transaction: Transaction, at: Micros) {
+        let connection = self.sessions[session].connections;
+        self.strays.push(Stray { session, connection, transaction });
+        self.at(at, Event::Stray(self.strays.len() - 1));
+    }
+
+    /// A request that the client has given up takes effect after all, unless the session has another connection.
     pub(super) fn stray(&mut self, index: usize) {
-        let (session, transaction) = std::mem::take(&mut self.strays[index]);
-        if self.sessions[session].alive {
+        let Stray { session, connection, transaction } = std::mem::take(&mut self.strays[index]);
+        if self.sessions[session].alive && self.sessions[session].connections == connection {
             let handle = Arc::clone(&self.sessions[session].handle);
             let written = transaction.clone();
             let result = self.commit(&*handle, transaction);

@@ -174,8 +174,20 @@ pub(super) struct ServerSession {
     pub(super) alive: bool,
     /// When it was heard from last.
     pub(super) heard: Micros,
+    /// How often a client has connected. What an earlier connection has sent does not take effect any more: ZooKeeper's
+    /// leader refuses it, as the session has moved; and a server closes the earlier connection of a session first.
+    pub(super) connections: u32,
     /// How long the servers wait beyond the timeout: they look in ticks.
     pub(super) slack: Micros,
+}
+
+/// A request that may take effect after its client has given it up.
+#[derive(Default)]
+pub(super) struct Stray {
+    pub(super) session: usize,
+    /// By which of the session's connections it came.
+    pub(super) connection: u32,
+    pub(super) transaction: sidekeeper::tree::Transaction,
 }
 
 /// How far ahead the earliest next alarm may be; a world does not run for longer.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sidekeeper::coordination::input::Input;
-use sidekeeper::coordination::ledger::LedgerEntry;
+use sidekeeper::coordination::ledger::LedgerNode;
 use sidekeeper::coordination::progress::Checkpoint;
 use sidekeeper::job::Item;
 use sidekeeper::tree::{NodeChange, Path, WatchEvent};
@@ -26,12 +26,12 @@ impl World {
         items.iter().filter_map(read).collect()
     }
 
-    pub(super) fn read_ledger(&mut self, server: usize, applied: usize) -> BTreeMap<Item, LedgerEntry> {
+    pub(super) fn read_ledger(&mut self, server: usize, applied: usize) -> BTreeMap<Item, LedgerNode> {
         let folder = self.paths.ledger();
         let nodes = subtree(self.ensemble.replica(server, applied), &folder);
         let entry = |node: &sidekeeper::tree::Node| {
             let item = node.path.relative_to(&folder)?.parse().ok()?;
-            Some((Item(item), LedgerEntry::read(&node.data)))
+            Some((Item(item), LedgerNode::read(node)))
         };
         nodes.iter().filter_map(entry).collect()
     }

@@ -39,6 +39,7 @@ impl World {
         client.link = Link::Up(server);
         client.changed = true;
         self.sessions[session].heard = now;
+        self.sessions[session].connections += 1;
         self.note(m, || format!("connected to server {server}"));
         self.watch(m);
         self.resume_latches(m);
@@ -51,7 +52,8 @@ impl World {
         let server = self.network.below(self.ensemble.servers() as u64) as usize;
         let handle = self.ensemble.open();
         let slack = self.network.below(self.plan.session_timeout / 4);
-        self.sessions.push(ServerSession { handle, alive: true, heard: self.now, slack });
+        let connections = 0;
+        self.sessions.push(ServerSession { handle, alive: true, heard: self.now, connections, slack });
         let session = self.sessions.len() - 1;
         self.serve(m, session, server);
     }
@@ -60,6 +62,7 @@ impl World {
     pub(super) fn serve(&mut self, m: usize, session: usize, server: usize) {
         let until = self.machines[m].mono(self.now) + self.usable();
         self.sessions[session].heard = self.now;
+        self.sessions[session].connections += 1;
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         let client = &mut sidecar.client;
         client.epoch += 1;

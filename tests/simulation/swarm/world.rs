@@ -17,7 +17,7 @@ use super::checks::Checks;
 use super::ensemble::Ensemble;
 use super::faults::{Counts, Fault};
 use super::invariants::{Invariant, Violation};
-use super::machine::{Machine, ServerSession};
+use super::machine::{Machine, ServerSession, Stray};
 use super::plan::Plan;
 use super::{MILLISECOND, Micros, Options, SECOND, Summary};
 
@@ -75,7 +75,7 @@ pub(super) struct World {
     pub(super) paths: JobPaths,
     pub(super) machines: Vec<Machine>,
     pub(super) sessions: Vec<ServerSession>,
-    pub(super) strays: Vec<(usize, Transaction)>,
+    pub(super) strays: Vec<Stray>,
     /// What the network does.
     pub(super) network: Random,
     /// What applications do.
