@@ -100,6 +100,8 @@ mutants! {
     AcknowledgementIgnored,
     /// An item is handed over while it is executed.
     HandedOverWhileBusy,
+    /// An item that was given to somebody is ours again when the plan is gone, until it is seen to be somebody else's.
+    GivenForgotten,
     /// An item is handed over by changing its node, so that its token stays.
     HandedOverWithSameToken,
     /// The items of a leader's plan are never handed over.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::elasticjob::handoff_policy::Handoff as Policy;
 use crate::elasticjob::java;
-use crate::job::{Generation, InstanceId, Item, ShardingStrategy};
+use crate::job::{FencingToken, Generation, InstanceId, Item, ShardingStrategy};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, SessionId, Transaction};
 
@@ -83,6 +83,11 @@ pub(super) struct Handoff {
     /// Who should own each item, and for which state of the job that was worked out.
     targets: Option<((u64, u64, u64), Vec<InstanceId>)>,
     revoked: BTreeMap<Item, Revoked>,
+    /// Items that we have given to others, with the tokens under which they were ours. They are not ours any more, also
+    /// when the plan is seen to be gone before the items are seen to have others.
+    given: BTreeMap<Item, FencingToken>,
+    /// Whether it is not known if the last request to give items has taken effect.
+    in_doubt: bool,
     leaving_since: Option<Duration>,
     deadline: Option<Duration>,
     /// What was known of the fleet when we registered, which says what we can.
@@ -98,6 +103,11 @@ impl Handoff {
     /// The items that are ours until the next owner has them, though the application was told to let go.
     pub(super) fn revoked_items(&self) -> impl Iterator<Item = Item> + '_ {
         self.revoked.keys().copied()
+    }
+
+    /// The request to give items has failed. If it is not known whether it took effect, the next snapshot tells.
+    pub(super) fn give_failed(&mut self) {
+        self.in_doubt = true;
     }
 
     /// What is known of the others is old: who was silent may have spoken since.
@@ -265,10 +275,37 @@ impl Participant {
     /// Whether an item of ours is to be somebody else's, so that the application is to let go of it. Not while it is
     /// being started: the application is told in the order in which things happen; nor while nobody can be told.
     pub(super) fn is_revoked(&self, item: Item) -> bool {
+        if self.is_given(item) {
+            return true;
+        }
         if matches!(self.phase, Phase::Away { .. }) {
             return false;
         }
         self.fleet.is_to_leave(item, &self.identity.instance) && !self.executions.is_starting(item)
+    }
+
+    fn is_given(&self, item: Item) -> bool {
+        let owner = self.view.item(item).and_then(|view| view.owner.as_ref());
+        let given = self.handoff.given.get(&item).filter(|_| !mutant!(GivenForgotten));
+        owner.is_some_and(|owner| given == Some(&owner.token))
+    }
+
+    /// Forgets what was given as soon as it is seen, or seen not to have taken effect.
+    pub(super) fn forget_given(&mut self) {
+        if !self.view.is_loaded() {
+            return;
+        }
+        if std::mem::take(&mut self.handoff.in_doubt) {
+            self.handoff.given.clear();
+            self.told.look_again();
+        }
+        let mut given = std::mem::take(&mut self.handoff.given);
+        let ours = |item: &Item, token: &FencingToken| {
+            let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
+            owner.is_some_and(|owner| owner.token == *token)
+        };
+        given.retain(|item, token| ours(item, token));
+        self.handoff.given = given;
     }
 
     /// The latest plan that takes an item from us, as a generation.
@@ -296,6 +333,7 @@ impl Participant {
             self.told.assignment.iter().flat_map(|told| &told.items).map(|assigned| assigned.item).collect();
         let mut transaction = Transaction::new();
         let mut targets = BTreeSet::new();
+        let mut given = BTreeMap::new();
         let mut kept = BTreeMap::new();
         let mut size = 0;
         for (item, target) in &plan.targets {
@@ -332,6 +370,7 @@ impl Participant {
                 }
                 size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
                 targets.extend(target);
+                given.insert(*item, owner.token);
             } else if !done {
                 self.handoff.deadline = Some(self.handoff.deadline.map_or(due, |known| known.min(due)));
             }
@@ -349,6 +388,7 @@ impl Participant {
         let present = |target| Operation::Check { path: self.identity.paths.instance(target), version: None };
         steps.extend(targets.into_iter().map(present));
         steps.extend(transaction);
+        self.handoff.given = given;
         self.commit(Purpose::HandOff, steps);
     }
 

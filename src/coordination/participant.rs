@@ -231,6 +231,7 @@ impl Participant {
             self.renew_items(now);
             self.mind_turn(now);
             self.resolve(now);
+            self.forget_given();
             self.tell(now);
             self.tell_lease(now);
             self.elect(now);
@@ -444,6 +445,7 @@ impl Participant {
                     Purpose::FlagMisfire => self.flag_failed(),
                     Purpose::CheckClock => self.clock_check_failed(now, &error),
                     Purpose::Guarantee => self.guarantee.failed(),
+                    Purpose::HandOff => self.handoff.give_failed(),
                     Purpose::Leave => self.leave_failed(&error),
                     Purpose::Shard => self.sharding.failed(),
                     Purpose::Register
@@ -453,7 +455,6 @@ impl Participant {
                     | Purpose::Nudge
                     | Purpose::Announce
                     | Purpose::PlanHandoff
-                    | Purpose::HandOff
                     | Purpose::Renew
                     | Purpose::ForgetNames
                     | Purpose::TakeTrigger

@@ -44,6 +44,8 @@ pub(super) struct Client {
     pub(super) deliver_at: Option<Micros>,
     /// Until when nothing gets through.
     quiet_until: Micros,
+    /// Changes of the job whose contents are being read, and until when; those of the fleet may overtake them.
+    reading: (Vec<NodeChange>, Micros),
     /// Until when the server is busy with a request that has not been answered in time; all others wait behind it.
     busy_until: Micros,
     /// News of the connection that the participant has not heard.
@@ -96,6 +98,7 @@ impl Client {
             held: Vec::new(),
             deliver_at: None,
             quiet_until: 0,
+            reading: (Vec::new(), 0),
             busy_until: 0,
             changed: false,
             latches: BTreeMap::new(),
@@ -306,6 +309,9 @@ impl World {
             client.deliver_at = None;
         }
         self.pump(m, server);
+        if self.is_reading(m) {
+            return;
+        }
         loop {
             let Some(sidecar) = &mut self.machines[m].sidecar else { return };
             let due = sidecar.client.answers.front().is_some_and(|(at, _)| *at <= now);
@@ -357,12 +363,34 @@ impl World {
         }
         let Some(seat) = &mut sidecar.participant else { return };
         if !nodes.is_empty() {
-            seat.nodes.push(Input::Watch(WatchEvent::Changes(merged(nodes))));
+            client.reading.0.extend(nodes);
+            if client.reading.1 <= self.now && self.now < self.plan.storm && self.network.below(6) == 0 {
+                client.reading.1 = self.now + 1 + self.network.below(4 * self.plan.latency);
+            }
         }
         if !fleet.is_empty() {
             seat.fleet.push(Input::Fleet(WatchEvent::Changes(merged(fleet))));
         }
         self.wake(m, 0);
+    }
+
+    /// Whether contents are still being read; if not, what was read is told.
+    fn is_reading(&mut self, m: usize) -> bool {
+        let now = self.now;
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return false };
+        let epoch = sidecar.client.epoch;
+        let (changes, until) = &mut sidecar.client.reading;
+        if *until > now {
+            let at = *until;
+            self.at(at, Event::Deliver(m, epoch));
+            return true;
+        }
+        let changes = std::mem::take(changes);
+        if let Some(seat) = sidecar.participant.as_mut().filter(|_| !changes.is_empty()) {
+            seat.nodes.push(Input::Watch(WatchEvent::Changes(merged(changes))));
+            self.wake(m, 0);
+        }
+        false
     }
 
     fn take_reply(&mut self, m: usize, server: usize, reply: Reply) {
@@ -409,6 +437,7 @@ impl World {
         if let Some(seat) = &mut sidecar.participant {
             (seat.nodes, seat.fleet) = (Vec::new(), Vec::new());
         }
+        sidecar.client.reading = (Vec::new(), 0);
         (sidecar.client.watching, sidecar.client.opening) = (false, true);
         if matches!(sidecar.client.link, Link::Up(_)) {
             self.send(m, Ask::Watch);
@@ -430,6 +459,7 @@ impl World {
         client.watching = false;
         client.opening = true;
         client.deliver_at = None;
+        client.reading = (Vec::new(), 0);
         let (epoch, session) = (client.epoch, client.session);
         self.note(m, || "disconnected".to_owned());
         for (_, reply) in answers {
