@@ -190,10 +190,16 @@ impl World {
                 }
                 self.nodes[index].life.unanswered.extend(done.clone());
                 let item = done.as_ref().map(|done| done.item);
-                let taken_over = done.filter(|execute| execute.source == Source::Failover);
-                self.made_good.extend(taken_over.map(|execute| (execute.item, execute.fired)));
+                done.iter().for_each(|done| self.note_made_good(done));
                 self.report(index, item, id);
             }
+        }
+    }
+
+    /// Notes what was taken over and has come to its end.
+    pub(super) fn note_made_good(&mut self, done: &Execute) {
+        if done.source == Source::Failover {
+            self.made_good.push((done.item, done.fired));
         }
     }
 

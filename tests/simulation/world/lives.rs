@@ -114,6 +114,7 @@ impl World {
         };
         let done = results.remove(place);
         node.life.unanswered.push(done.clone());
+        self.note_made_good(&done);
         self.report(index, Some(done.item), done.execution_id);
         true
     }
