@@ -268,6 +268,14 @@ fn clocks_are_compared_again_in_a_new_session_and_by_each_instance() {
 
 /// A world with three nodes and one item that walks over them.
 fn relay() -> World {
+    let mut world = relay_from_the_start();
+    world.run_for(2_000);
+    world.settle();
+    world.starts.clear();
+    world
+}
+
+fn relay_from_the_start() -> World {
     let mut configuration = six_items();
     configuration.sharding_total_count = 1;
     configuration.job_sharding_strategy_type = Some("SINGLE_SHARDING_BALANCE".to_owned());
@@ -276,9 +284,6 @@ fn relay() -> World {
     for _ in 0..3 {
         world.join();
     }
-    world.run_for(2_000);
-    world.settle();
-    world.starts.clear();
     world
 }
 
@@ -321,6 +326,23 @@ fn p7_a_relay_goes_on_when_the_server_whose_turn_it_is_goes() {
         );
         world.join();
     }
+}
+
+#[test]
+fn p5_whose_turn_it_is_again_by_the_assignment_knows_what_others_have_executed() {
+    let mut world = relay_from_the_start();
+    // :02 is the owner's, :04 the next one's; then the third goes, and with it the turns.
+    world.run_for(4_800);
+    world.settle();
+    let turn = (0..world.nodes.len()).find(|node| world.nodes[*node].items == [Item(0)]).unwrap();
+    world.kill(turn);
+    world.run_for(1_000);
+    let [first, second] = executors(&world)[..] else { panic!("{:?}\n{:#?}", world.starts, world.log) };
+    assert!(first != second && ![first, second].contains(&turn), "{:?}", world.starts);
+    assert_eq!(world.get("next-job-instance-ip"), None);
+    let owner = format!("10.0.0.{}@-@n{first}", first + 1);
+    assert_eq!(world.get("sharding/0/instance"), Some(owner.into_bytes()));
+    assert_eq!(world.nodes[first].items, [Item(0)]);
 }
 
 #[test]

@@ -102,6 +102,47 @@ fn a_new_owner_executes_a_flagged_item_once_for_what_was_missed_and_for_the_fire
 }
 
 #[test]
+fn p5_what_comes_before_an_item_has_ever_been_executed_is_made_up_for() {
+    let mut world = World::new(7, six_items());
+    world.join();
+    world.run_for(1_000);
+    // :02 and :04 come while it is cut off, and then its session is lost, and with it what it knew.
+    world.toggle_suspended(0);
+    world.run_for(4_200);
+    world.expire(0);
+    world.run_for(1_500);
+    for item in 0..6 {
+        assert_eq!(told(&world, item), [(Source::Misfire, 4), (Source::Schedule, 6)]);
+    }
+}
+
+#[test]
+fn p5_what_came_before_there_was_an_item_is_not_made_up_for() {
+    let mut world = World::new(7, six_items());
+    world.now = second(9);
+    world.join();
+    world.run_for(2_500);
+    for item in 0..6 {
+        assert_eq!(told(&world, item), [(Source::Schedule, 10)]);
+    }
+}
+
+#[test]
+fn p5_a_trigger_that_comes_with_a_fire_is_told_for_an_instant_of_its_own() {
+    let mut world = one_node(|_| {});
+    world.now = second(6);
+    world.look(0);
+    // What is being started is busy.
+    world.put("trigger/10.0.0.1@-@n0", "");
+    world.look(0);
+    world.run_for(1_500);
+    let of_item = world.starts.iter().filter(|start| start.item == Item(0));
+    let told: Vec<_> = of_item.map(|start| (start.source, start.scheduled)).collect();
+    let after = second(6) + SignedDuration::from_millis(1);
+    assert_eq!(told, [(Source::Schedule, second(6)), (Source::Misfire, after)]);
+}
+
+#[test]
 fn who_comes_when_an_item_is_flagged_settles_what_was_missed_while_nobody_was_there() {
     let mut world = one_node(|_| {});
     world.next_duration_ms = Some(3_000);
