@@ -146,7 +146,7 @@ mutants! {
     StartedWithoutLedger,
     /// The ledger is not read when items come from somebody else.
     LedgerNotRead,
-    /// The ledger's entry of an item is not read again when somebody else has had it.
+    /// The ledger's entry of an item is not read again when somebody else has had it, nor its version checked.
     LedgerEntryKept,
     /// A misfire flag stays when it has been made up for.
     MisfireFlagLeft,
