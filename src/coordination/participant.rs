@@ -487,6 +487,11 @@ impl Participant {
         }
     }
 
+    /// Whether we have been an instance in the present session, and may have been stopped since by an operator.
+    pub(super) fn was_registered(&self) -> bool {
+        matches!(self.session, Session::Connected(id) if self.registered == Some(id))
+    }
+
     /// Whether our server is enabled.
     pub(super) fn is_enabled(&self) -> bool {
         self.view.is_enabled(self.identity.server_ip)
