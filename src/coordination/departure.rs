@@ -72,6 +72,7 @@ impl Participant {
             }
         }
         let Phase::Leaving(reason) = self.phase.clone() else { return };
+        self.take_up_to_leave(now);
         let busy = [Purpose::Register, Purpose::Start, Purpose::Complete, Purpose::Leave]
             .into_iter()
             .any(|purpose| self.pending.is_in_flight(purpose));
@@ -130,7 +131,7 @@ impl Participant {
         }
         transaction.extend(self.fall_silent());
         transaction.extend(self.give_up_name(reason));
-        if self.is_registered() && !mutant!(InstanceLeft) {
+        if self.has_instance() && !mutant!(InstanceLeft) {
             transaction.push(Operation::delete(paths.instance(&self.identity.instance)));
         }
         transaction
@@ -168,7 +169,7 @@ impl Participant {
 
     /// A transaction of the departure is done; more follow while our instance is there, or late nodes of ours.
     pub(super) fn removed(&mut self) {
-        self.gone |= !self.is_registered();
+        self.gone |= !self.has_instance();
     }
 
     /// Whether something is in flight that creates nodes of ours: a node of an instance that is gone would stay as long

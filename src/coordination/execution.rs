@@ -390,10 +390,10 @@ impl Participant {
         }
     }
 
-    /// Looks what became of a start of unknown outcome: nodes with our id are ours, and have not been told yet. Also if we
-    /// have been stopped meanwhile: who leaves waits for what it has begun.
+    /// Looks what became of a start of unknown outcome: nodes with our id are ours, and have not been told yet. Also when
+    /// an operator has stopped us meanwhile: what was begun is ended.
     pub(super) fn resolve(&mut self, now: Now) {
-        if self.executions.unresolved.is_empty() || !self.is_connected() {
+        if self.executions.unresolved.is_empty() || !self.was_registered() || !self.view.is_loaded() {
             return;
         }
         let mut results = Vec::new();

@@ -174,17 +174,20 @@ impl Participant {
         }
     }
 
+    /// Looks what the former process has left though nobody wants it any more: it goes with us.
+    pub(super) fn take_up_to_leave(&mut self, now: Now) {
+        let (Some(heritage), Session::Connected(session)) = (&self.heritage, self.session) else { return };
+        let unseen = heritage.former.session == session && !heritage.found;
+        if unseen && self.view.is_loaded() && self.has_instance() {
+            self.hold_heritage(now, session);
+        }
+    }
+
     /// The instance is there: it is ours, and what it executes is busy.
     fn take_up(&mut self, now: Now, session: SessionId) {
-        let Some(heritage) = &mut self.heritage else { return };
-        heritage.found = true;
+        let Some(heritage) = &self.heritage else { return };
         let timeout = heritage.former.timeout;
-        self.registered = Some(session);
-        self.names.registered(session);
-        self.seen = true;
-        for item in self.view.running_of(&self.identity.instance).collect::<Vec<_>>() {
-            self.executions.hold(item, now);
-        }
+        self.hold_heritage(now, session);
         if !self.keeps_ledger() {
             // Nobody knows what was started.
             self.fires = Fires::since(now.wall);
@@ -192,6 +195,18 @@ impl Participant {
         // Without word from the former process the application has stopped when its lease is over.
         let lease = self.lease.remaining(now.mono).unwrap_or(timeout);
         self.phase = Phase::Away { until: Some(now.mono.saturating_add(self.grace().min(lease))) };
+    }
+
+    /// What the instance has is ours.
+    fn hold_heritage(&mut self, now: Now, session: SessionId) {
+        let Some(heritage) = &mut self.heritage else { return };
+        heritage.found = true;
+        self.registered = Some(session);
+        self.names.registered(session);
+        self.seen = true;
+        for item in self.view.running_of(&self.identity.instance).collect::<Vec<_>>() {
+            self.executions.hold(item, now);
+        }
     }
 
     /// The application is back: what it has open is its own again.

@@ -492,6 +492,19 @@ impl Participant {
         }
     }
 
+    /// Whether the registry has our instance in the present session, also if nobody has told us that it was created, and
+    /// how.
+    pub(super) fn has_instance(&self) -> bool {
+        let ours = self.view.instances().get(&self.identity.instance);
+        let session = ours.and_then(|ours| ours.session);
+        matches!(self.session, Session::Connected(id) if session == Some(id))
+    }
+
+    /// Whether we have been an instance in the present session, and may have been stopped since by an operator.
+    pub(super) fn was_registered(&self) -> bool {
+        matches!(self.session, Session::Connected(id) if self.registered == Some(id))
+    }
+
     /// Whether our server is enabled.
     pub(super) fn is_enabled(&self) -> bool {
         self.view.is_enabled(self.identity.server_ip)

@@ -34,7 +34,12 @@ impl Participant {
             return;
         }
         if let Some(reason) = self.objection() {
-            self.end(reason);
+            // An attempt whose outcome was unknown may have created it.
+            if self.has_instance() {
+                self.leave(reason);
+            } else {
+                self.end(reason);
+            }
             return;
         }
         // Our earlier session may have left something there, too.

@@ -116,6 +116,30 @@ pub fn p6_who_does_not_come_back_leaves_as_if_its_stream_had_broken() {
 }
 
 #[test]
+pub fn p6_who_is_to_go_before_it_has_looked_what_it_has_inherited_leaves_nothing_of_it() {
+    for failover in [false, true] {
+        let mut world = executing(failover);
+        let items = world.nodes[0].items.clone();
+        world.next_duration_ms = Some(100);
+        world.kill_sidecar(0);
+        world.run_for(500);
+        world.start_sidecar(0);
+        world.give_up_waiting(0);
+        world.drain(0);
+        world.run_for(1_000);
+        assert_eq!(world.nodes[0].ended, Some(EndReason::Drained));
+        assert_eq!(world.get("instances/10.0.0.1@-@n0"), None);
+        world.run_for(3_000);
+        let taken = world.starts.iter().filter(|start| start.source == Source::Failover);
+        let taken: Vec<Item> = taken.map(|start| start.item).collect();
+        assert_eq!(taken, if failover { items } else { Vec::new() });
+        world.run_for(30_000);
+        world.settle();
+        world.assert_all_owned();
+    }
+}
+
+#[test]
 fn p3_what_the_application_does_not_execute_counts_as_interrupted() {
     for failover in [false, true] {
         let mut world = executing(failover);

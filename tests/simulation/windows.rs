@@ -1,7 +1,7 @@
 //! What happens in narrow windows: between a request and its effect, between a fire and a change of owners.
 
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::{Purpose, Source};
+use sidekeeper::coordination::effect::{EndReason, Purpose, Source};
 use sidekeeper::job::Item;
 
 use crate::cases::one_node;
@@ -115,4 +115,54 @@ pub fn a_disabled_server_that_is_alone_executes_nothing() {
     world.starts.clear();
     world.run_for(4_000);
     assert_eq!((world.starts.len(), world.nodes[0].items.len()), (0, 0));
+}
+
+/// Goes on until a node asks for something of a kind; then it takes effect, and the node does not learn of it.
+fn lose_answer(world: &mut World, node: usize, purpose: Purpose) {
+    let count = |world: &World| world.commits.get(&purpose).copied().unwrap_or_default();
+    let before = count(world);
+    for _ in 0..10_000 {
+        world.look(node);
+        if count(world) > before {
+            break;
+        }
+        world.take_effect(node);
+        world.now += jiff::SignedDuration::from_millis(1);
+    }
+    assert!(count(world) > before);
+    world.loses_answer = Some(node);
+    world.take_effect(node);
+    assert_eq!(world.loses_answer, None);
+}
+
+#[test]
+pub fn p1_p7_who_is_stopped_while_it_does_not_know_what_it_has_started_ends_it_and_leaves() {
+    for failover in [false, true] {
+        let mut world = one_node(|configuration| configuration.failover = failover);
+        world.join();
+        world.run_for(1_500);
+        world.settle();
+        lose_answer(&mut world, 0, Purpose::Start);
+        let running = |world: &World| world.paths().iter().filter(|path| path.ends_with("/running")).count();
+        assert_eq!(running(&world), 3);
+        world.remove("instances/10.0.0.1@-@n0");
+        world.run_for(1_500);
+        assert_eq!(world.nodes[0].ended, Some(EndReason::Stopped));
+        world.settle();
+        world.assert_all_owned();
+    }
+}
+
+#[test]
+pub fn p1_p6_who_goes_while_it_does_not_know_that_it_is_registered_leaves_nothing() {
+    let mut world = one_node(|_| {});
+    let node = world.join();
+    lose_answer(&mut world, node, Purpose::Register);
+    let instance = "instances/10.0.0.2@-@n1";
+    assert!(world.get(instance).is_some());
+    world.kill(node);
+    world.run_for(500);
+    assert_eq!((world.nodes[node].ended.clone(), world.get(instance)), (Some(EndReason::Detached), None));
+    world.settle();
+    world.assert_all_owned();
 }

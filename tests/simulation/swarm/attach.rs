@@ -20,7 +20,14 @@ impl World {
     pub(super) fn start_sidecar(&mut self, m: usize) {
         let now = self.now;
         let machine = &mut self.machines[m];
-        if machine.retired || machine.sidecar.is_some() {
+        if let Some(sidecar) = &machine.sidecar {
+            // Whoever starts it waits until the former process has ended.
+            if sidecar.stopping && !machine.retired {
+                self.at(now + SECOND / 10, Event::Start(m));
+            }
+            return;
+        }
+        if machine.retired {
             return;
         }
         machine.lives += 1;

@@ -166,6 +166,8 @@ pub struct World {
     pub gentle: bool,
     /// Whether answers of the registry get lost now and then.
     pub lossy: bool,
+    /// Whose next answer gets lost.
+    pub loses_answer: Option<usize>,
     /// How long the next executions take; `None`: a random time.
     pub next_duration_ms: Option<u64>,
     /// Who is at the latches of the gates, the head first.
@@ -224,6 +226,7 @@ impl World {
             log: Vec::new(),
             gentle: false,
             lossy: false,
+            loses_answer: None,
             next_duration_ms: None,
             duration_max_ms: 700,
             latches: BTreeMap::new(),

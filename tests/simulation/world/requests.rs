@@ -35,6 +35,7 @@ impl World {
                 } else {
                     node.session.commit(transaction).now_or_never().expect("at once")
                 };
+                let lost = self.loses_answer.take_if(|loses| *loses == index).is_some() || lost;
                 assert!(
                     stolen.is_empty() || result.is_err(),
                     "seed {}: {index} has taken {stolen:?} from who is there",
