@@ -361,7 +361,10 @@ impl Participant {
                 open.told = Some(Box::new(execute.clone()));
                 open.running_seen = running.map(|running| running.seen);
             }
-            self.tell_event(Event::Execute(execute));
+            // A stream that was told nothing yet is told all that is open together with the assignment.
+            if self.told.attached {
+                self.tell_event(Event::Execute(execute));
+            }
         }
     }
 
@@ -392,7 +395,8 @@ impl Participant {
 
     /// Looks what became of a start of unknown outcome: nodes with our id are ours, and have not been told yet.
     pub(super) fn resolve(&mut self, now: Now) {
-        if self.executions.unresolved.is_empty() || !self.is_registered() {
+        // Also of who is no instance any more: an operator may have stopped it meanwhile. A lost session leaves nothing.
+        if self.executions.unresolved.is_empty() || !self.is_connected() {
             return;
         }
         let mut results = Vec::new();

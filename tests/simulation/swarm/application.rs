@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use sidekeeper::coordination::effect::{AssignmentReason, CancelReason, Event as Told, Execute, Source};
 use sidekeeper::coordination::heritage::OpenExecution;
 use sidekeeper::coordination::input::{ExecutionResult, Input, Outcome, ProgressReport, Ticket};
-use sidekeeper::elasticjob::grace;
+use sidekeeper::elasticjob::{grace, once_listener};
 use sidekeeper::job::Item;
 
 use super::attach::claim;
@@ -423,7 +423,7 @@ impl World {
 
     /// The stream is over: the application goes on for as long as its job allows, and comes back.
     pub(super) fn stream_ended(&mut self, m: usize, end: StreamEnd) {
-        let (grace, _) = grace::of(&self.plan.configuration);
+        let grace = self.grace();
         let now = self.now;
         let application = &mut self.machines[m].application;
         (application.stream, application.attached) = (None, false);
@@ -450,6 +450,13 @@ impl World {
         let soon = now + 1 + self.behaviour.below(pause * MILLISECOND);
         self.at(soon, Event::Attach(m, life));
         self.plan_act(m);
+    }
+
+    /// How long applications go on without a stream, as clients read it from the job: not at all with a once-listener.
+    fn grace(&self) -> std::time::Duration {
+        let job = &self.plan.configuration;
+        let (grace, _) = grace::of(job);
+        if once_listener::of(job).0.is_some() { std::time::Duration::ZERO } else { grace }
     }
 
     /// What it executes that never ends does end.

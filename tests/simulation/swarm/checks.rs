@@ -233,7 +233,11 @@ impl World {
             // What fails over is left as after a crash, and flagged.
             let flagged = self.ensemble.get(&self.paths.failover_item(item)).is_some();
             let path = self.paths.item_running(item);
-            let is_its = |node: &Node| seat.tokens.contains(&node.stat.created.0);
+            // What a former session has left goes with that.
+            let is_its = |node: &Node| {
+                let stays = node.stat.ephemeral_owner.is_none_or(|owner| owner == id);
+                stays && seat.tokens.contains(&node.stat.created.0)
+            };
             // Who was stopped, and dies while it executes, leaves what a crash leaves.
             let is_left =
                 monitored && !seat.is_stopped && self.ensemble.get(&path).as_ref().is_some_and(is_its);

@@ -184,6 +184,10 @@ impl World {
             }
             Fault::RemoteStop => {
                 let Some(instance) = instance else { return false };
+                if self.ensemble.get(&self.paths.fleet().member(&instance)).is_none() {
+                    // An operator has deleted it: of who is stopped as well nothing would be left.
+                    return false;
+                }
                 let done = self.operate(vec![Operation::delete(self.paths.instance(&instance))]);
                 if let Some(seat) = self.machines[m].seat().filter(|_| done) {
                     seat.is_stopped = true;
