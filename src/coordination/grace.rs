@@ -5,6 +5,9 @@
 //! nobody is told anything. Whoever comes back is told everything as at the start, and then the executions that are
 //! still open, with their ids and tokens; if nobody does, the instance leaves as if there were no grace. A session that
 //! is lost ends it at once: the executions are lost, and there is nobody to tell (P4).
+//!
+//! An instance that is to leave anyway, because its sidecar stops or an operator wants it to, does not come back from
+//! that. But its application goes on for the grace, and nobody can tell it to stop: so it leaves when that is over (P2).
 
 use std::time::Duration;
 

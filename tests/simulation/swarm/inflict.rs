@@ -319,7 +319,7 @@ impl World {
         for m in 0..self.machines.len() {
             let machine = &mut self.machines[m];
             (machine.cut_off_until, machine.stopped_until) = (0, 0);
-            machine.application.stopped_until = 0;
+            machine.application.stopped_until = machine.application.stopped_until.min(self.now);
             let path = self.paths.server(machine.ip);
             if self.ensemble.get(&path).is_some_and(|node| &*node.data != b"ENABLED") {
                 self.operate(vec![Operation::set(path, "ENABLED")]);
