@@ -23,7 +23,7 @@ impl Participant {
     pub(super) fn drain(&mut self, now: Now, deadline: Duration) {
         let reason = match &self.phase {
             Phase::Joining | Phase::Active => EndReason::Drained,
-            // Nobody can attach any more, so nobody comes back.
+            // Nobody can attach any more, so nobody comes back; but who is away may still execute.
             Phase::Away { .. } => return self.leave(EndReason::Drained),
             Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended => return,
             Phase::Draining { deadline: Some(known), .. } if *known <= deadline => return,
@@ -37,12 +37,33 @@ impl Participant {
         self.phase = Phase::Draining { deadline: Some(deadline), reason, cancelled: false };
     }
 
-    /// Leaves without waiting for anything.
+    /// Leaves without waiting for anything, but for an application that nobody can tell to stop what it executes: until
+    /// it has stopped by itself, that is not handed on.
     pub(super) fn leave(&mut self, reason: EndReason) {
         if matches!(self.phase, Phase::Leaving(_) | Phase::Ended) {
             return;
         }
-        self.phase = Phase::Leaving(reason);
+        let executes = self.executions.open.values().any(|open| open.state == State::Running);
+        self.phase = match self.unattended.filter(|_| executes) {
+            Some(until) => Phase::Draining { deadline: Some(until), reason, cancelled: true },
+            None => Phase::Leaving(reason),
+        };
+    }
+
+    /// The application has left, or another one takes its place. One that is waited for has gone by that; one that was to
+    /// leave anyway may still go on.
+    pub(super) fn go_away(&mut self) {
+        if matches!(self.phase, Phase::Away { .. }) {
+            self.unattended = None;
+        }
+        self.leave(EndReason::Detached);
+    }
+
+    /// Leaves though the application has a stream: who reads its end stops, before anything is handed on.
+    pub(super) fn turn_away(&mut self) {
+        self.unattended = None;
+        self.effects.push(Effect::CloseStream(EndReason::Detached));
+        self.leave(EndReason::Detached);
     }
 
     /// Ends, without touching the registry.
@@ -62,7 +83,10 @@ impl Participant {
                 && !self.hands_over(now);
             match deadline {
                 _ if idle => self.leave(reason),
-                Some(deadline) if now.mono >= deadline && cancelled => self.leave(reason),
+                Some(deadline) if now.mono >= deadline && cancelled => {
+                    self.unattended = None;
+                    self.leave(reason);
+                }
                 Some(deadline) if now.mono >= deadline => {
                     self.cancel_executions(CancelReason::DrainTimeout);
                     let deadline = Some(now.mono.saturating_add(CANCEL_GRACE));
@@ -103,6 +127,11 @@ impl Participant {
         let mut transaction = Transaction::new();
         let mut size = 0;
         let mut flags = self.failover_folders();
+        let left = self.left_behind();
+        if !left.is_empty() {
+            flags = self.flags(left);
+            size = flags.iter().map(Operation::wire_size).sum::<usize>();
+        }
         for item in self.unfinished_items() {
             let begin = flags.len();
             self.hand_over(&mut flags, item, self.executions.open.contains_key(&item));
@@ -154,6 +183,22 @@ impl Participant {
         let not_begun = self.view.taken().iter().copied().filter(|item| self.has_taken(*item));
         let not_begun = not_begun.filter(|item| !self.executions.open.contains_key(item));
         open.map(|(item, _)| *item).chain(not_begun).collect()
+    }
+
+    /// The items that an earlier session of ours has left unfinished, if we have not become an instance again: there may be
+    /// nobody else who notices. Of who was stopped by an operator the others take over what is left.
+    fn left_behind(&self) -> Vec<Item> {
+        let me = &self.identity.instance;
+        let is_there = self.view.instances().contains_key(me) || self.fleet.member(me).is_some();
+        if is_there
+            || !self.fleet.is_loaded()
+            || self.registered.is_some()
+            || !self.fails_over()
+            || mutant!(UnfinishedForgotten)
+        {
+            return Vec::new();
+        }
+        self.view.running_of(me).collect()
     }
 
     /// The items whose running nodes go with us.

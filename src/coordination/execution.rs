@@ -361,7 +361,10 @@ impl Participant {
                 open.told = Some(Box::new(execute.clone()));
                 open.running_seen = running.map(|running| running.seen);
             }
-            self.tell_event(Event::Execute(execute));
+            // A stream that was told nothing yet is told all that is open together with the assignment.
+            if self.told.attached {
+                self.tell_event(Event::Execute(execute));
+            }
         }
     }
 

@@ -169,6 +169,12 @@ impl Participant {
         if crashed.is_empty() {
             return;
         }
+        let transaction = self.flags(crashed);
+        self.commit(Purpose::FlagFailover, transaction);
+    }
+
+    /// The steps that flag what crashed, and clear away what its executors left, as far as they fit into one transaction.
+    pub(super) fn flags(&self, crashed: Vec<Item>) -> Transaction {
         let mut transaction = self.failover_folders();
         // A request that comes late finds what it expects also if the item was taken over, executed and started anew
         // meanwhile: all nodes are at version 0 again. This one is not.
@@ -183,7 +189,7 @@ impl Participant {
             self.flag(&mut transaction, item);
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
         }
-        self.commit(Purpose::FlagFailover, transaction);
+        transaction
     }
 
     /// The parents of the flags, if they do not exist.

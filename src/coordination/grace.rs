@@ -5,6 +5,9 @@
 //! nobody is told anything. Whoever comes back is told everything as at the start, and then the executions that are
 //! still open, with their ids and tokens; if nobody does, the instance leaves as if there were no grace. A session that
 //! is lost ends it at once: the executions are lost, and there is nobody to tell (P4).
+//!
+//! An instance that is to leave anyway, because its sidecar stops or an operator wants it to, does not come back from
+//! that. But its application goes on for the grace, and nobody can tell it to stop: so it leaves when that is over (P2).
 
 use std::time::Duration;
 
@@ -41,6 +44,7 @@ impl Participant {
 
     /// The application's stream has broken.
     pub(super) fn detach(&mut self, now: Now) {
+        self.unattended = self.goes_on_until(now);
         if self.misses_again() {
             return;
         }
@@ -48,11 +52,7 @@ impl Participant {
             self.leave(EndReason::Detached);
             return;
         }
-        let lost = self.executions.open.iter().filter(|(_, open)| open.state == State::Lost);
-        for item in lost.map(|(item, _)| *item).collect::<Vec<_>>() {
-            // Whoever was told to stop it has gone.
-            self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.effects);
-        }
+        self.settle_lost();
         self.take_back_retries(now);
         for (item, planned) in std::mem::take(&mut self.fires.planned) {
             match planned.source {
@@ -65,16 +65,34 @@ impl Participant {
         self.phase = Phase::Away { until: Some(now.mono.saturating_add(self.grace())) };
     }
 
+    /// Whoever was told to stop what is lost has gone.
+    pub(super) fn settle_lost(&mut self) {
+        let lost = self.executions.open.iter().filter(|(_, open)| open.state == State::Lost);
+        for item in lost.map(|(item, _)| *item).collect::<Vec<_>>() {
+            self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.effects);
+        }
+    }
+
+    /// Until when (monotonic) an application that has just lost its stream may go on, whatever becomes of the instance:
+    /// for the grace, and no longer than the lease that it was told. `None`: it stops at once.
+    pub(super) fn goes_on_until(&self, now: Now) -> Option<Duration> {
+        let until = Some(self.grace()).filter(|grace| !grace.is_zero())?.saturating_add(now.mono);
+        // What the former process has told is over before our own lease is.
+        let lease = self.lease.told().or(self.heritage.as_ref().and_then(|_| self.lease.end()));
+        Some(lease.map_or(until, |lease| lease.min(until)))
+    }
+
     /// The application has a stream again.
     pub(super) fn reattach(&mut self, back: Return) {
         if self.welcome(back).is_none() {
             return;
         }
         if self.may_resume() {
+            self.unattended = None;
             self.phase = Phase::Away { until: None };
         } else {
             // What happened in the same moment has taken its place away; it attaches anew.
-            self.leave(EndReason::Detached);
+            self.turn_away();
         }
     }
 

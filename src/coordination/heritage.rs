@@ -194,7 +194,9 @@ impl Participant {
         }
         // Without word from the former process the application has stopped when its lease is over.
         let lease = self.lease.remaining(now.mono).unwrap_or(timeout);
-        self.phase = Phase::Away { until: Some(now.mono.saturating_add(self.grace().min(lease))) };
+        let until = Some(now.mono.saturating_add(self.grace().min(lease)));
+        self.unattended = until;
+        self.phase = Phase::Away { until };
     }
 
     /// What the instance has is ours.
@@ -212,10 +214,11 @@ impl Participant {
     /// The application is back: what it has open is its own again.
     fn go_on(&mut self, now: Now, back: Return) {
         self.heritage = None;
+        self.unattended = None;
         self.request = back.request;
         if self.objection().is_some() || self.configuration_to_write().is_some() {
             // It is not the one that the former process knew; it attaches anew.
-            self.leave(EndReason::Detached);
+            self.turn_away();
             return;
         }
         self.overwritten = true;

@@ -51,6 +51,11 @@ impl Lease {
         self.until
     }
 
+    /// The end that the application was told last. `None`: it was told none.
+    pub(super) fn told(&self) -> Option<Duration> {
+        self.told
+    }
+
     /// When to look whether the application is to be told a later end.
     pub(super) fn next_word(&self) -> Option<Duration> {
         self.tell_at

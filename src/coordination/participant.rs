@@ -141,6 +141,9 @@ pub struct Participant {
     /// Whether the request's `overwrite` has been carried out; once is enough.
     pub(super) overwritten: bool,
     pub(super) phase: Phase,
+    /// Until when (monotonic) an application whose stream has broken may go on with what it executes; nobody can tell
+    /// it to stop. `None`: it has a stream, or had none.
+    pub(super) unattended: Option<Duration>,
     pub(super) settings: Option<Settings>,
     settings_revision: u64,
     pub(super) pending: Pending,
@@ -186,6 +189,7 @@ impl Participant {
             gone: false,
             overwritten: false,
             phase: Phase::Joining,
+            unattended: None,
             settings: None,
             settings_revision: 0,
             pending: Pending::default(),
@@ -356,7 +360,7 @@ impl Participant {
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
             Input::Detached => self.detach(now),
             Input::Reattached(back) => self.reattach(*back),
-            Input::Left => self.leave(EndReason::Detached),
+            Input::Left => self.go_away(),
             Input::ForGood => self.names.leaves_for_good(),
             Input::Drain { deadline } => self.drain(now, deadline),
         }
@@ -392,6 +396,9 @@ impl Participant {
             self.cancel_executions(CancelReason::LeaseLost);
         }
         self.tell_session_lost();
+        if self.unattended.take().is_some() {
+            self.settle_lost();
+        }
         if let Phase::Leaving(reason) = &self.phase {
             // The registry removes what we had.
             let reason = reason.clone();

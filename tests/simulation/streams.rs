@@ -209,3 +209,41 @@ fn p4_a_session_that_is_lost_ends_an_absence_at_once() {
     assert_eq!(world.commits[&Purpose::Register], registered);
     assert!(!world.paths().iter().any(|path| path.contains("instances/")));
 }
+
+#[test]
+fn p2_what_an_application_without_a_stream_may_execute_is_not_handed_on() {
+    for seed in seeds(8) {
+        let mut configuration = six_items();
+        patient(&mut configuration);
+        configuration.failover = seed % 2 == 0;
+        let mut world = World::new(seed, configuration);
+        (world.join(), world.join());
+        world.run_for(1_000);
+        // What the first one begins next goes on for longer than anybody waits.
+        world.duration_max_ms = 60_000;
+        for _ in 0..100 {
+            if !world.nodes[0].executions.is_empty() {
+                break;
+            }
+            world.run_for(100);
+        }
+        assert!(!world.nodes[0].executions.is_empty(), "seed {seed}");
+        let waits = if seed % 4 < 2 {
+            world.break_stream(0, GRACE);
+            world.run_for(500);
+            world.drain(0);
+            2_000
+        } else {
+            world.drain(0);
+            world.run_for(500);
+            world.break_stream(0, GRACE);
+            2_500
+        };
+        // The application does not hear that, and goes on; two that execute an item at once are noticed.
+        world.run_for(waits);
+        assert!(world.nodes[0].ended.is_none(), "seed {seed}");
+        world.run_for(3_000);
+        assert!(world.nodes[0].ended.is_some(), "seed {seed}");
+        world.settle();
+    }
+}

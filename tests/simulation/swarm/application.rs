@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use sidekeeper::coordination::effect::{AssignmentReason, CancelReason, Event as Told, Execute, Source};
 use sidekeeper::coordination::heritage::OpenExecution;
 use sidekeeper::coordination::input::{ExecutionResult, Input, Outcome, ProgressReport, Ticket};
-use sidekeeper::elasticjob::grace;
+use sidekeeper::elasticjob::{grace, once_listener};
 use sidekeeper::job::Item;
 
 use super::attach::claim;
 use super::faults::Fault;
-use super::machine::{StreamEnd, Word};
+use super::machine::{Letter, StreamEnd, Word};
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros};
 
@@ -32,6 +32,9 @@ pub(super) struct Execution {
     pub(super) disobeys: bool,
     /// It was told to stop, or has no right to go on, and goes on all the same.
     pub(super) is_rogue: bool,
+    /// It was told before its application was stopped, under a lease that was over when it was read. How old a message
+    /// is nobody can tell who reads it, and a lease is counted from then: it is begun, until the sidecar's next word.
+    pub(super) is_late: bool,
 }
 
 #[derive(Debug, Default)]
@@ -40,8 +43,8 @@ pub(super) struct Application {
     pub(super) life: u32,
     pub(super) stream: Option<u32>,
     pub(super) last_stream: u32,
-    /// What is on its way to it: when it arrives, on which stream, and what.
-    pub(super) inbox: VecDeque<(Micros, u32, Word)>,
+    /// What is on its way to it.
+    pub(super) inbox: VecDeque<Letter>,
     pub(super) stopped_until: Micros,
     pub(super) items: BTreeSet<Item>,
     generation: i64,
@@ -118,23 +121,24 @@ impl World {
         let mut begun = Vec::new();
         loop {
             let application = &mut self.machines[m].application;
-            if application.inbox.front().is_none_or(|(at, ..)| *at > now) {
+            if application.inbox.front().is_none_or(|letter| letter.at > now) {
                 break;
             }
-            let Some((_, stream, word)) = application.inbox.pop_front() else { break };
+            let Some(Letter { at, stream, word, lease }) = application.inbox.pop_front() else { break };
+            let is_late = now >= lease && at < application.stopped_until;
             if application.stream != Some(stream) {
                 continue;
             }
             match word {
                 Word::Told(Told::Execute(execute)) => {
                     if !self.goes_on(m, &execute) {
-                        begun.push(execute);
+                        begun.push((execute, is_late));
                     }
                 }
                 Word::Told(Told::Cancel { execution_id, item, reason }) => {
-                    let place = begun.iter().position(|execute| execute.execution_id == execution_id);
+                    let place = begun.iter().position(|(execute, _)| execute.execution_id == execution_id);
                     match place.map(|place| begun.remove(place)) {
-                        Some(execute) => {
+                        Some((execute, _)) => {
                             self.note(m, || format!("item {item} is not begun: {reason:?}"));
                             self.report(m, execute, Outcome::Rejected(format!("{reason:?}")), 0);
                         }
@@ -148,8 +152,8 @@ impl World {
                 }
             }
         }
-        for execute in begun {
-            self.execute(m, execute);
+        for (execute, is_late) in begun {
+            self.execute(m, execute, is_late);
         }
         self.plan_act(m);
     }
@@ -221,7 +225,7 @@ impl World {
         }
     }
 
-    fn execute(&mut self, m: usize, execute: Execute) {
+    fn execute(&mut self, m: usize, execute: Execute, is_late: bool) {
         let now = self.now;
         let rates = self.plan.rates;
         // Drawn in any case, so that what one execution does changes no other.
@@ -252,7 +256,7 @@ impl World {
             self.counts.add(Fault::FailedExecution);
         }
         let disobeys = happens(dice[5], rates.disobedient);
-        self.check_begin(m, &execute);
+        self.check_begin(m, &execute, is_late);
         self.executions += 1;
         self.note(m, || {
             let end = ends.map(|ends| (ends - now) / MILLISECOND);
@@ -271,7 +275,7 @@ impl World {
             self.machines[m].application.may_be_unknown = true;
         }
         let id = execute.execution_id.clone();
-        let execution = Execution { execute, ends, outcome, disobeys, is_rogue: false };
+        let execution = Execution { execute, ends, outcome, disobeys, is_rogue: false, is_late };
         self.machines[m].application.executions.insert(id, execution);
     }
 
@@ -423,7 +427,7 @@ impl World {
 
     /// The stream is over: the application goes on for as long as its job allows, and comes back.
     pub(super) fn stream_ended(&mut self, m: usize, end: StreamEnd) {
-        let (grace, _) = grace::of(&self.plan.configuration);
+        let grace = self.grace();
         let now = self.now;
         let application = &mut self.machines[m].application;
         (application.stream, application.attached) = (None, false);
@@ -450,6 +454,13 @@ impl World {
         let soon = now + 1 + self.behaviour.below(pause * MILLISECOND);
         self.at(soon, Event::Attach(m, life));
         self.plan_act(m);
+    }
+
+    /// How long applications go on without a stream, as clients read it from the job: not at all with a once-listener.
+    fn grace(&self) -> std::time::Duration {
+        let job = &self.plan.configuration;
+        let (grace, _) = grace::of(job);
+        if once_listener::of(job).0.is_some() { std::time::Duration::ZERO } else { grace }
     }
 
     /// What it executes that never ends does end.

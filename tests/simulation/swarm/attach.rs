@@ -11,7 +11,7 @@ use sidekeeper::job::InstanceId;
 
 use super::application::Done;
 use super::client::{Ask, Client, Link};
-use super::machine::{Memory, Seat, Sidecar, StreamEnd, Word};
+use super::machine::{Letter, Memory, Seat, Sidecar, StreamEnd, Word};
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros, SECOND};
 
@@ -93,7 +93,8 @@ impl World {
         }
         if let Some(stream) = seat.stream {
             let at = self.now + 1;
-            machine.application.inbox.push_back((at, stream, Word::Closed(StreamEnd::Broken)));
+            let word = Word::Closed(StreamEnd::Broken);
+            machine.application.inbox.push_back(Letter { at, stream, word, lease: Micros::MAX });
             self.at(at, Event::Read(m));
         }
     }

@@ -44,11 +44,8 @@ impl World {
         if self.ensemble.get(&self.paths.necessary()).is_some() {
             return Some((Invariant::Owned, "a resharding is due".to_owned()));
         }
-        if self.plan.configuration.static_sharding {
-            // Its first assignment stays for good, as in ElasticJob.
-            return None;
-        }
-        if self.ensemble.get(&self.paths.fleet().handoff()).is_some() {
+        let is_static = self.plan.configuration.static_sharding;
+        if !is_static && self.ensemble.get(&self.paths.fleet().handoff()).is_some() {
             return Some((Invariant::Owned, "items are to change hands".to_owned()));
         }
         let owners: BTreeMap<String, usize> = self
@@ -61,18 +58,9 @@ impl World {
             })
             .collect();
         for item in self.items() {
-            let owner = text(&self.paths.item_instance(item));
-            let Some(m) = owner.as_ref().and_then(|owner| owners.get(owner)).copied() else {
-                return Some((Invariant::Owned, format!("item {item} is owned by {owner:?} of {owners:?}")));
-            };
-            let told = &self.machines[m].application.items;
-            let relay = self.is_relay();
-            if !told.contains(&item) && !relay {
-                return Some((Invariant::Owned, format!("m{m} owns item {item}, and was told {told:?}")));
-            }
-            let holders = self.machines.iter().filter(|machine| machine.application.items.contains(&item));
-            if holders.count() > 1 {
-                return Some((Invariant::Owned, format!("item {item} is owned by several")));
+            // A static job's first assignment stays for good, as in ElasticJob.
+            if !is_static && let Some(wrong) = self.not_owned(item, &owners) {
+                return Some((Invariant::Owned, wrong));
             }
             let running = text(&self.paths.item_running(item));
             if let Some(running) = running {
@@ -93,13 +81,34 @@ impl World {
         None
     }
 
+    /// Why an item is not owned by the one who knows of it; `None`: it is.
+    fn not_owned(&self, item: Item, owners: &BTreeMap<String, usize>) -> Option<String> {
+        let node = self.ensemble.get(&self.paths.item_instance(item));
+        let owner = node.map(|node| String::from_utf8_lossy(&node.data).into_owned());
+        let Some(m) = owner.as_ref().and_then(|owner| owners.get(owner)).copied() else {
+            return Some(format!("item {item} is owned by {owner:?} of {owners:?}"));
+        };
+        let told = &self.machines[m].application.items;
+        if !told.contains(&item) && !self.is_relay() {
+            return Some(format!("m{m} owns item {item}, and was told {told:?}"));
+        }
+        let holders = self.machines.iter().filter(|machine| machine.application.items.contains(&item));
+        (holders.count() > 1).then(|| format!("item {item} is owned by several"))
+    }
+
     /// Everything becomes right within a bound.
     pub(super) fn become_right(&mut self) {
         let end = self.now + self.bound();
         let mut right_since = None;
+        let mut known = None;
         while !self.has_failed() {
             self.run_until(self.now + 250 * MILLISECOND);
-            match self.trouble() {
+            let trouble = self.trouble();
+            if trouble != known {
+                self.tell(|| format!("not right: {:?}", trouble.as_ref().map(|(_, found)| found)));
+                known.clone_from(&trouble);
+            }
+            match trouble {
                 None => {
                     let since = *right_since.get_or_insert(self.now);
                     if self.now >= since + SECOND {

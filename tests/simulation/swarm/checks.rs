@@ -150,8 +150,13 @@ impl World {
     }
 
     /// An application begins an execution.
-    pub(super) fn check_begin(&mut self, m: usize, execute: &Execute) {
+    pub(super) fn check_begin(&mut self, m: usize, execute: &Execute, is_late: bool) {
         let item = execute.item;
+        if is_late {
+            // Nothing but the store protects from who reads that late; it does so if somebody else has written.
+            self.checks.write(execute);
+            return;
+        }
         for (other, machine) in self.machines.iter().enumerate() {
             let application = &machine.application;
             // Who is stopped does nothing, and learns first that its lease is over. Without running nodes nobody knows
@@ -159,8 +164,8 @@ impl World {
             if application.is_stopped(self.now) || !execute.configuration.monitor_execution {
                 continue;
             }
-            let open =
-                application.executions.values().find(|open| open.execute.item == item && !open.is_rogue);
+            let mut open = application.executions.values();
+            let open = open.find(|open| open.execute.item == item && !open.is_rogue && !open.is_late);
             if let Some(open) = open {
                 let id = open.execute.execution_id.clone();
                 let token = open.execute.token.0;
@@ -233,7 +238,11 @@ impl World {
             // What fails over is left as after a crash, and flagged.
             let flagged = self.ensemble.get(&self.paths.failover_item(item)).is_some();
             let path = self.paths.item_running(item);
-            let is_its = |node: &Node| seat.tokens.contains(&node.stat.created.0);
+            // What a former session has left goes with that.
+            let is_its = |node: &Node| {
+                let stays = node.stat.ephemeral_owner.is_none_or(|owner| owner == id);
+                stays && seat.tokens.contains(&node.stat.created.0)
+            };
             // Who was stopped, and dies while it executes, leaves what a crash leaves.
             let is_left =
                 monitored && !seat.is_stopped && self.ensemble.get(&path).as_ref().is_some_and(is_its);

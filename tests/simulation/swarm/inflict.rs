@@ -184,6 +184,10 @@ impl World {
             }
             Fault::RemoteStop => {
                 let Some(instance) = instance else { return false };
+                if self.ensemble.get(&self.paths.fleet().member(&instance)).is_none() {
+                    // An operator has deleted it: of who is stopped as well nothing would be left.
+                    return false;
+                }
                 let done = self.operate(vec![Operation::delete(self.paths.instance(&instance))]);
                 if let Some(seat) = self.machines[m].seat().filter(|_| done) {
                     seat.is_stopped = true;
@@ -315,7 +319,7 @@ impl World {
         for m in 0..self.machines.len() {
             let machine = &mut self.machines[m];
             (machine.cut_off_until, machine.stopped_until) = (0, 0);
-            machine.application.stopped_until = 0;
+            machine.application.stopped_until = machine.application.stopped_until.min(self.now);
             let path = self.paths.server(machine.ip);
             if self.ensemble.get(&path).is_some_and(|node| &*node.data != b"ENABLED") {
                 self.operate(vec![Operation::set(path, "ENABLED")]);

@@ -90,6 +90,18 @@ pub(super) enum Word {
     Closed(StreamEnd),
 }
 
+/// A message on its way.
+#[derive(Debug)]
+pub(super) struct Letter {
+    /// When it arrives.
+    pub(super) at: Micros,
+    /// On which stream.
+    pub(super) stream: u32,
+    pub(super) word: Word,
+    /// When the lease ends that the sidecar had when it wrote.
+    pub(super) lease: Micros,
+}
+
 /// How a stream ends, as the application sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamEnd {
