@@ -335,9 +335,9 @@ impl Participant {
             Input::SessionResumed => {
                 if let Session::Suspended(id) = self.session {
                     self.session = Session::Connected(id);
-                    // Whatever happened meanwhile comes with the next snapshot; nothing is decided on what was.
+                    // Whatever happened meanwhile comes with the next snapshot; nothing is decided on what was. What is
+                    // to be handed over stays so until more is known.
                     self.view.forget();
-                    self.fleet.forget();
                     self.handoff.look_again();
                     self.tell_session(now, SessionStatus::Connected);
                 }

@@ -54,6 +54,8 @@ pub(super) struct Checks {
     pub(super) begun: BTreeSet<(Item, Timestamp)>,
     /// Items whose owner's node an operator has deleted, and when.
     pub(super) disowned: BTreeMap<Item, Micros>,
+    /// When somebody was last seen among the instances who does not say how it hands over.
+    pub(super) stock_at: Option<Micros>,
     /// Since when a resharding has been due while somebody could have carried it out.
     waits_since: Option<Micros>,
 }
@@ -284,8 +286,10 @@ impl World {
         let Some(seat) = self.machines[m].seat() else { return };
         let added: Vec<Item> = items.difference(&seat.told).copied().collect();
         seat.told = items;
-        // Where somebody does not say how it hands over, all is divided at once, as in ElasticJob.
-        if added.is_empty() || reason != AssignmentReason::HandedOff || !self.all_hand_over() {
+        // Where somebody does not say how it hands over, all is divided at once, as in ElasticJob; also a while after that
+        // is gone, by a leader that has not seen it go.
+        let stock = self.checks.stock_at.is_some_and(|at| self.now < at + 2 * SECOND);
+        if added.is_empty() || reason != AssignmentReason::HandedOff || stock || !self.all_hand_over() {
             return;
         }
         for (other, machine) in self.machines.iter().enumerate().filter(|(other, _)| *other != m) {
@@ -317,6 +321,13 @@ impl World {
             member.is_ok_and(|member| self.ensemble.get(&member).is_some())
         };
         instances.iter().all(says)
+    }
+
+    /// Notes that somebody stands among the instances who does not say how it hands over: only operators bring that about.
+    pub(super) fn note_stock(&mut self) {
+        if !self.all_hand_over() {
+            self.checks.stock_at = Some(self.now);
+        }
     }
 
     /// Once a second: a resharding that waits for long has a cause that somebody reports.

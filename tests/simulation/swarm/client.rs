@@ -528,6 +528,10 @@ impl World {
         transaction: Transaction,
     ) -> sidekeeper::tree::CommitResult {
         self.set_registry_clock();
+        let members = self.paths.fleet().members();
+        if transaction.iter().any(|step| step.path().parent().as_ref() == Some(&members)) {
+            self.note_stock();
+        }
         let network = &mut self.network;
         let result = self.ensemble.commit(session, transaction, self.now, |bound| network.below(bound));
         self.tell_watches();

@@ -295,8 +295,10 @@ impl World {
     /// Somebody who is nobody writes.
     pub(super) fn operate(&mut self, transaction: Transaction) -> bool {
         self.set_registry_clock();
+        self.note_stock();
         let network = &mut self.network;
         let done = self.ensemble.operate(transaction, self.now, |bound| network.below(bound));
+        self.note_stock();
         self.tell_watches();
         done
     }
