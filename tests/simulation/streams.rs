@@ -217,7 +217,8 @@ fn p2_what_an_application_without_a_stream_may_execute_is_not_handed_on() {
         patient(&mut configuration);
         configuration.failover = seed % 2 == 0;
         let mut world = World::new(seed, configuration);
-        (world.join(), world.join());
+        world.join();
+        world.join();
         world.run_for(1_000);
         // What the first one begins next goes on for longer than anybody waits.
         world.duration_max_ms = 60_000;
