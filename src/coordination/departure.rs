@@ -21,6 +21,13 @@ const CANCEL_GRACE: Duration = Duration::from_secs(2);
 impl Participant {
     /// The sidecar is stopping. May come again: the earliest deadline counts, and who was told to stop stays told.
     pub(super) fn drain(&mut self, now: Now, deadline: Duration) {
+        // Whoever may still execute and cannot be told to stop is waited for until the deadline, as everybody is.
+        self.unattended = self.unattended.map(|until| until.min(deadline));
+        if let (Some(until), Phase::Draining { deadline: Some(known), cancelled: true, .. }) =
+            (self.unattended, &mut self.phase)
+        {
+            *known = until.min(*known);
+        }
         let reason = match &self.phase {
             Phase::Joining | Phase::Active => EndReason::Drained,
             // Nobody can attach any more, so nobody comes back; but who is away may still execute.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sidekeeper::config::Config;
 use sidekeeper::proto;
 use sidekeeper::proto::{CancelReason, CompletionStatus, DetachRequest, ExecutionSource, JobConfiguration};
 use tonic::Code;
@@ -169,11 +170,12 @@ async fn what_was_told_to_stop_meanwhile_is_told_on_return() {
 }
 
 #[tokio::test]
-async fn a_drain_and_an_operator_wait_for_nobody() {
-    let ground = Ground::new().await;
-    let (one, two) = (ground.sidecar().await, ground.sidecar_with(2, |_| ()).await);
-    for (host, drains) in [(one, true), (two, false)] {
-        let mut app = host.attach(of(with_grace("1h", 1))).await;
+async fn what_an_application_without_a_stream_may_execute_is_left_when_its_grace_or_the_drain_is_over() {
+    for (drains, grace) in [(true, "1h"), (false, "2s")] {
+        let ground = Ground::new().await;
+        let short = |config: &mut Config| config.drain_timeout = Duration::from_millis(100);
+        let host = ground.sidecar_with(1, short).await;
+        let mut app = host.attach(of(with_grace(grace, 1))).await;
         app.execute().await;
         let instance = app.attached.instance_id.clone();
         drop(app);
