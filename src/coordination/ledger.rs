@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::job::{FencingToken, Generation, Item};
+use crate::job::{FencingToken, Generation, InstanceId, Item};
 use crate::mutants::mutant;
 use crate::tree::{Node, NodeKind, Operation, Path};
 
@@ -133,12 +133,19 @@ pub(super) struct Ledger {
     /// The sharding for which a read is under way.
     reading: Option<Generation>,
     retry_at: Option<Duration>,
+    /// Since when no Java instance has been seen; by our clock.
+    unmixed_since: Option<Timestamp>,
 }
 
 impl Ledger {
     /// When a failed read is tried again.
     pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.retry_at.filter(|at| *at > now)
+    }
+
+    /// The session is lost.
+    pub(super) fn forget(&mut self) {
+        *self = Self { unmixed_since: self.unmixed_since, ..Self::default() };
     }
 
     /// Items have come: look whether their entries are known, and what they have missed.
@@ -198,11 +205,23 @@ impl Participant {
         self.ledger.latest(item, now).filter(|_| self.keeps_ledger())
     }
 
-    /// After which instant the fires of an item are owed: what the ledger says; for an item that has never fired, since when
-    /// there is the item. That is by the registry's clock, so nothing counts as started because of it.
+    /// After which instant the fires of an item are owed: what the ledger says; for an item without an entry, since when
+    /// there is the item, and since when we have been there without a Java instance, which would have left no entry. The
+    /// former is by the registry's clock, so nothing counts as started because of it.
     pub(super) fn owed_after(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
-        let since = self.view.item(item).and_then(|view| view.since).filter(|_| self.keeps_ledger());
-        self.settled(item, now).or(since)
+        let never_fired = || {
+            let since = self.view.item(item).and_then(|view| view.since).filter(|_| self.keeps_ledger())?;
+            Some(since.max(self.ledger.unmixed_since?))
+        };
+        self.settled(item, now).or_else(never_fired)
+    }
+
+    /// Notes since when there have been sidecars only, as far as we have seen.
+    pub(super) fn note_company(&mut self, now: Now) {
+        let mixed = || self.view.instances().keys().any(InstanceId::is_java);
+        if self.is_registered() && (self.ledger.unmixed_since.is_none() || mixed()) {
+            self.ledger.unmixed_since = Some(now.wall);
+        }
     }
 
     /// An item's entry, as long as the item is ours, told or revoked. Who takes over what is somebody else's leaves the

@@ -247,6 +247,7 @@ impl Participant {
             self.take_back_retries(now);
             self.fail_over(now);
             self.repair_relay(now);
+            self.note_company(now);
             self.consult_ledger(now);
             self.pass_gate(now);
             self.fire(now);
@@ -384,7 +385,7 @@ impl Participant {
         self.nudge = Nudge::default();
         self.relay = Relay::default();
         self.failover = Failover::default();
-        self.ledger = Ledger::default();
+        self.ledger.forget();
         self.fires.forget();
         self.drop_retries("the session is lost");
         self.forget_checkpoints();

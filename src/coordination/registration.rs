@@ -191,8 +191,9 @@ impl Participant {
         if self.is_registered() {
             return;
         }
-        if self.owns_items() {
-            // A division that gives them to others, because we were gone, and comes after this, fails.
+        if self.owns_items() && self.identity.name.is_none() {
+            // A division that gives them to others, because we were gone, and comes after this, fails. One that gives those of
+            // a name to others changes the name's node, as we do.
             transaction.push(Operation::set(paths.leader_sharding(), ""));
         }
         let instance = paths.instance(&self.identity.instance);

@@ -77,7 +77,9 @@ impl Checks {
 impl World {
     /// A sidecar tells an execution.
     pub(super) fn check_told(&mut self, m: usize, execute: &Execute) {
-        if execute.resumed {
+        // What was started while nobody could be told is told for the first time on return.
+        let is_known = self.checks.told.values().any(|known| *known == (execute.item, execute.token.0));
+        if execute.resumed && is_known {
             return;
         }
         let (item, token) = (execute.item, execute.token.0);

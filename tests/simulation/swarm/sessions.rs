@@ -179,6 +179,7 @@ impl World {
             return self.at(end, Event::Expire(session));
         }
         self.tell(|| format!("session {session} expires"));
+        self.note_stock();
         self.end_session(session);
     }
 
