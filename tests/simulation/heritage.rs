@@ -91,6 +91,11 @@ fn p3_what_is_executed_goes_on_with_its_id_and_its_token() {
     }
 }
 
+/// What was executed as failover, in this order.
+fn taken_over(world: &World) -> Vec<Item> {
+    world.starts.iter().filter(|start| start.source == Source::Failover).map(|start| start.item).collect()
+}
+
 #[test]
 pub fn p6_who_does_not_come_back_leaves_as_if_its_stream_had_broken() {
     for failover in [false, true] {
@@ -106,9 +111,7 @@ pub fn p6_who_does_not_come_back_leaves_as_if_its_stream_had_broken() {
         world.give_up_waiting(0);
         world.run_for(4_000);
         assert_eq!(world.nodes[0].ended, Some(EndReason::Detached));
-        let taken = world.starts.iter().filter(|start| start.source == Source::Failover);
-        let taken: Vec<Item> = taken.map(|start| start.item).collect();
-        assert_eq!(taken, if failover { items } else { Vec::new() });
+        assert_eq!(taken_over(&world), if failover { items } else { Vec::new() });
         world.run_for(30_000);
         world.settle();
         world.assert_all_owned();
@@ -130,9 +133,7 @@ pub fn p6_who_is_to_go_before_it_has_looked_what_it_has_inherited_leaves_nothing
         assert_eq!(world.nodes[0].ended, Some(EndReason::Drained));
         assert_eq!(world.get("instances/10.0.0.1@-@n0"), None);
         world.run_for(3_000);
-        let taken = world.starts.iter().filter(|start| start.source == Source::Failover);
-        let taken: Vec<Item> = taken.map(|start| start.item).collect();
-        assert_eq!(taken, if failover { items } else { Vec::new() });
+        assert_eq!(taken_over(&world), if failover { items } else { Vec::new() });
         world.run_for(30_000);
         world.settle();
         world.assert_all_owned();

@@ -840,9 +840,10 @@ type Execute struct {
 	// What the execution that this one goes on from wrote down last with `ReportProgress`: an earlier attempt, or, if the
 	// source is FAILOVER, the crashed one. Absent: it wrote nothing, or there is none.
 	Checkpoint []byte `protobuf:"bytes,16,opt,name=checkpoint,proto3,oneof" json:"checkpoint,omitempty"`
-	// Whether it was told on an earlier stream of this application already, with the same id and token (see
-	// `Attached.resumed_execution_ids`). An application that still executes it, or has a result of it, goes on with that;
-	// one that does not know it executes it.
+	// Whether it may have been told on an earlier stream of this application already, with the same id and token (see
+	// `Attached.resumed_execution_ids`); also of an item that has been revoked meanwhile. An application that still executes
+	// it, or has a result of it, goes on with that; one that does not know it, because it was begun while there was no
+	// stream, executes it.
 	Resumed       bool `protobuf:"varint,17,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -460,9 +460,10 @@ class Execute(_message.Message):
     source is FAILOVER, the crashed one. Absent: it wrote nothing, or there is none.
     """
     resumed: _builtins.bool
-    """Whether it was told on an earlier stream of this application already, with the same id and token (see
-    `Attached.resumed_execution_ids`). An application that still executes it, or has a result of it, goes on with that;
-    one that does not know it executes it.
+    """Whether it may have been told on an earlier stream of this application already, with the same id and token (see
+    `Attached.resumed_execution_ids`); also of an item that has been revoked meanwhile. An application that still executes
+    it, or has a result of it, goes on with that; one that does not know it, because it was begun while there was no
+    stream, executes it.
     """
     @_builtins.property
     def scheduled_time(self) -> _timestamp_pb2.Timestamp:
