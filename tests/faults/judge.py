@@ -22,8 +22,9 @@ project is asked.
 - *Lost.* Each fire of each item since the first assignment was made good (`Judge.missing`). It has been, if an
   execution for that instant was committed; or if one that makes up for missed fires was committed that names it or a
   later one, because one execution makes up for all fires that were missed until the one it names; what was
-  interrupted counts as committed when another application has executed it for the same instant. It has to
-  come as soon as the item is free: when no more than `BEFORE_MAKING_UP` executions by the schedule began in between.
+  interrupted counts as committed when another application has executed it for the same instant, and a FAILOVER of
+  what a killed application had not read yet may make up for what was missed, too. It has to come as soon as the item
+  is free: when no more than `BEFORE_MAKING_UP` executions by the schedule began in between.
 
 ElasticJob promises nothing, and a lost fire is excused, only in this case: the item's owner was not able to execute
 when it fired (dead, stopped, or without a session), and whoever executed the item next had attached after the fire.
@@ -337,7 +338,7 @@ class Judge:
         for item in items:
             executions = self.of(item)
             for fire in fires:
-                if any(_makes_good(one, fire, executions) for one in executions):
+                if any(self._makes_good(one, fire, executions) for one in executions):
                     continue
                 if self._is_excused(executions, fire):
                     self.excused += 1
@@ -345,6 +346,31 @@ class Judge:
                 near = [one for one in executions if abs(one.start_wall - fire) < 8]
                 problems.append(Problem("lost", f"item {item} was not executed for {fire:.0f}", near))
         return problems
+
+    def _makes_good(self, one: Execution, fire: float, all_of_item: Sequence[Execution]) -> bool:
+        if not _is_done(one, all_of_item):
+            return False
+        if one.scheduled == fire:
+            return True
+        makes_up = one.source == "MISFIRE" or self._took_over_what_was_not_read(one, all_of_item)
+        if not makes_up or one.scheduled < fire:
+            return False
+        between = [
+            other
+            for other in all_of_item
+            if other.source == "SCHEDULE" and other.scheduled > fire and other.start < one.start
+        ]
+        return len(between) <= BEFORE_MAKING_UP
+
+    def _took_over_what_was_not_read(self, one: Execution, all_of_item: Sequence[Execution]) -> bool:
+        """Whether it took over from an application that was killed before it read what it was to execute: then no
+        journal says whether that made up for something."""
+        fire = one.scheduled - one.start_wall + one.start
+        return (
+            one.source == "FAILOVER"
+            and not any(other.scheduled == one.scheduled for other in all_of_item if other.start < one.start)
+            and any(fire <= application.died <= one.start for application in self.applications if application.died)
+        )
 
     def _is_excused(self, executions: Sequence[Execution], fire: float) -> bool:
         if any(one.scheduled == fire for one in executions):
@@ -389,21 +415,6 @@ class Judge:
 
     def outcomes(self) -> Counter[str]:
         return Counter(one.outcome or "died" for one in self.executions)
-
-
-def _makes_good(one: Execution, fire: float, all_of_item: Sequence[Execution]) -> bool:
-    if not _is_done(one, all_of_item):
-        return False
-    if one.scheduled == fire:
-        return True
-    if one.source != "MISFIRE" or one.scheduled < fire:
-        return False
-    between = [
-        other
-        for other in all_of_item
-        if other.source == "SCHEDULE" and other.scheduled > fire and other.start < one.start
-    ]
-    return len(between) <= BEFORE_MAKING_UP
 
 
 def _is_done(one: Execution, all_of_item: Sequence[Execution]) -> bool:

@@ -239,6 +239,18 @@ def test_a_make_up_that_was_interrupted_may_be_finished_by_somebody_else(first: 
     assert not lost(first, second, fires=[10.0, 12.0])
 
 
+def test_a_failover_of_what_nobody_had_read_may_make_up_for_what_was_missed(first: Journal, second: Journal) -> None:
+    first.execute(8.0, 8.5, fire=8.0)
+    second.execute(13.6, 14.0, fire=12.0, source="FAILOVER")
+    assert lost(first, second, fires=[10.0, 12.0]) == [10.0], "nobody was killed"
+    first.record.died = 11.0
+    assert lost(first, second, fires=[10.0, 12.0]) == [10.0], "killed before there was anything to take over"
+    first.record.died = 13.5
+    assert lost(first, second, fires=[10.0, 12.0]) == []
+    first.execute(13.4, fire=12.0)
+    assert lost(first, second, fires=[10.0, 12.0]) == [10.0], "it had read it, and it made up for nothing"
+
+
 def test_who_comes_later_does_not_judge_what_was_missed(first: Journal, second: Journal) -> None:
     first.execute(8.0, 8.5)
     first.record.died = 9.0

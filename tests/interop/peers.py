@@ -269,6 +269,8 @@ class MixedFleet(Fleet):
             eventually("all registered", lambda: set(instances) <= set(self.tree.children("instances")))
             self.fire(total=total)
         eventually(f"items divided among {instances}", lambda: self.evenly(instances, total))
+        if not self.interval:
+            self.assert_clean()  # an execution's node goes after it has told us that it has ended
 
     def evenly(self, instances: Sequence[str], total: int = TOTAL) -> bool:
         """Whether the items are evenly divided among these instances, and it stays so."""
