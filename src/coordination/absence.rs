@@ -75,7 +75,9 @@ impl Absences {
         let mut kept = BTreeMap::new();
         let mut away = BTreeSet::new();
         for (name, known) in fleet.names() {
-            if !view.instances().contains_key(&known.instance) {
+            // Whoever says something registers in the same transaction: the job's nodes are read later than these.
+            let is_there = fleet.member(&known.instance).is_some();
+            if !view.instances().contains_key(&known.instance) && !is_there {
                 let since = *self.since.entry(name.clone()).or_insert(now);
                 away.insert(name);
                 let end = since.saturating_add(grace);

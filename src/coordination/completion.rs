@@ -162,7 +162,7 @@ impl Participant {
             transaction.push(Operation::delete(paths.checkpoint(item)));
         }
         if !execution.is_some_and(|execution| execution.taken_over) || mutant!(TakeoverNodesLeft) {
-            self.pass_on(transaction);
+            self.pass_on(transaction, item);
             return;
         }
         let Some(view) = self.view.item(item) else { return };

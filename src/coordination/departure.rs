@@ -192,20 +192,21 @@ impl Participant {
         open.map(|(item, _)| *item).chain(not_begun).collect()
     }
 
-    /// The items that an earlier session of ours has left unfinished, if we have not become an instance again: there may be
-    /// nobody else who notices. Of who was stopped by an operator the others take over what is left.
+    /// The items that an earlier session of ours has left unfinished, and that we do not execute: there may be nobody else
+    /// who notices. As long as we have not become an instance again, it may still be one; and of who was stopped by an
+    /// operator the others take over what is left.
     fn left_behind(&self) -> Vec<Item> {
         let me = &self.identity.instance;
-        let is_there = self.view.instances().contains_key(me) || self.fleet.member(me).is_some();
-        if is_there
-            || !self.fleet.is_loaded()
-            || self.registered.is_some()
-            || !self.fails_over()
+        let is_there = || self.view.instances().contains_key(me) || self.fleet.member(me).is_some();
+        let may_be_another = || is_there() || !self.fleet.is_loaded() || self.registered.is_some();
+        if !self.fails_over()
             || mutant!(UnfinishedForgotten)
+            || (!self.is_registered() && may_be_another())
         {
             return Vec::new();
         }
-        self.view.running_of(me).collect()
+        let is_ours = |item: &Item| self.is_registered() && self.executions.open.contains_key(item);
+        self.view.running_of(me).filter(|item| !is_ours(item)).collect()
     }
 
     /// The items whose running nodes go with us.

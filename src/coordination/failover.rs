@@ -251,6 +251,7 @@ impl Participant {
         if self.waits_for_sharding(now) {
             return;
         }
+        self.clear_surplus_flags(now);
         let (echoes, share): (Vec<_>, Vec<_>) =
             self.share(now).into_iter().partition(|item| self.failover.echoes.is_echo(&self.view, *item));
         if !echoes.is_empty() && self.may_commit(now, Purpose::FlagFailover) {
@@ -273,6 +274,16 @@ impl Participant {
             transaction.push(self.count_failover(None));
             self.failover.taking.clone_from(&taking);
             self.effects.push(Effect::TakeOver { transaction, items: taking });
+        }
+    }
+
+    /// Removes the flags of items that the job does not have any more: nobody takes them.
+    fn clear_surplus_flags(&mut self, now: Now) {
+        let surplus = self.view.failover_items().iter().filter(|item| !self.has_item(**item));
+        let flags = surplus.map(|item| self.identity.paths.failover_item(*item));
+        let transaction: Transaction = flags.map(Operation::delete).collect();
+        if !transaction.is_empty() && self.is_leader() && self.may_commit(now, Purpose::FlagFailover) {
+            self.commit(Purpose::FlagFailover, transaction);
         }
     }
 

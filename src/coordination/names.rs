@@ -116,6 +116,12 @@ impl Participant {
         self.names.holder.is_some()
     }
 
+    /// Whether our name is written down, by us or by who had it before.
+    pub(super) fn is_name_written(&self) -> bool {
+        let name = self.identity.name.as_ref();
+        name.is_some_and(|name| self.fleet.names().contains_key(name.as_str()))
+    }
+
     /// The step that writes our name down.
     pub(super) fn take_name(&self) -> Option<Operation> {
         let name = self.identity.name.as_ref()?;

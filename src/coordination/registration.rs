@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::elasticjob::path::Folder;
 use crate::elasticjob::{config_yaml, instance_yaml};
-use crate::job::JobConfiguration;
+use crate::job::{InstanceId, JobConfiguration};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
@@ -156,10 +156,12 @@ impl Participant {
         });
     }
 
-    /// Whether items are still ours, from our earlier session.
+    /// Whether items are still ours, from our earlier session or from who had our name.
     fn owns_items(&self) -> bool {
         let me = &self.identity.instance;
-        let owns = |view: &ItemView| view.owner.as_ref().is_some_and(|owner| owner.instance == *me);
+        let name = self.identity.name.as_ref();
+        let is_ours = |id: &InstanceId| id == me || name.is_some_and(|name| id.has_name(name.as_str()));
+        let owns = |view: &ItemView| view.owner.as_ref().is_some_and(|owner| is_ours(&owner.instance));
         self.view.sharding_version().is_some() && self.view.items().values().any(owns)
     }
 
@@ -191,9 +193,9 @@ impl Participant {
         if self.is_registered() {
             return;
         }
-        if self.owns_items() && self.identity.name.is_none() {
+        if self.owns_items() && !self.is_name_written() {
             // A division that gives them to others, because we were gone, and comes after this, fails. One that gives those of
-            // a name to others changes the name's node, as we do.
+            // a name that is written down to others changes the name's node, as we do.
             transaction.push(Operation::set(paths.leader_sharding(), ""));
         }
         let instance = paths.instance(&self.identity.instance);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::job::{FencingToken, ShardingStrategy};
+use crate::job::{FencingToken, Item, ShardingStrategy};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
@@ -118,9 +118,10 @@ impl Participant {
         self.relay.ended.is_some_and(|ended| for_us && scheduled <= ended)
     }
 
-    /// The steps that give the turn to the next server, to go with those that end our execution.
-    pub(super) fn pass_on(&self, transaction: &mut Transaction) {
-        if !self.is_relay() {
+    /// The steps that give the turn to the next server, to go with those that end our execution of an item. One that the
+    /// job had when it was no relay yet has no turns.
+    pub(super) fn pass_on(&self, transaction: &mut Transaction, item: Item) {
+        if !self.is_relay() || !self.has_item(item) {
             return;
         }
         let servers: Vec<Ipv4Addr> = self.view.available().iter().filter_map(|id| id.server_ip()).collect();

@@ -105,6 +105,10 @@ impl Application {
     pub(super) fn is_stopped(&self, now: Micros) -> bool {
         self.stopped_until > now
     }
+
+    pub(super) fn is_lease_over(&self, now: Micros) -> bool {
+        self.lease_until.is_some_and(|until| now >= until)
+    }
 }
 
 impl World {
@@ -231,7 +235,7 @@ impl World {
         // Drawn in any case, so that what one execution does changes no other.
         let dice: [u64; 6] = std::array::from_fn(|_| self.behaviour.next());
         let application = &self.machines[m].application;
-        if application.lease_until.is_some_and(|until| now >= until) {
+        if application.is_lease_over(now) {
             // Its session is not sure any more; it will be cancelled.
             self.note(m, || format!("item {} is not begun: the lease is over", execute.item));
             return self.report(m, execute, Outcome::Rejected("the lease is over".to_owned()), 0);
@@ -382,9 +386,7 @@ impl World {
     /// An application whose lease is over stops by itself.
     fn mind_lease(&mut self, m: usize) {
         let application = &self.machines[m].application;
-        if application.lease_until.is_some_and(|until| self.now >= until)
-            && !application.executions.is_empty()
-        {
+        if application.is_lease_over(self.now) && !application.executions.is_empty() {
             self.stop_executions(m, "the lease is over");
         }
     }
@@ -393,7 +395,8 @@ impl World {
         let now = self.now;
         let application = &mut self.machines[m].application;
         let ends = application.executions.values().filter_map(|execution| execution.ends);
-        let lease = application.lease_until.filter(|_| !application.executions.is_empty());
+        let obeys = application.executions.values().any(|execution| !execution.is_rogue);
+        let lease = application.lease_until.filter(|_| obeys);
         let next = ends.chain(lease).chain(application.away_until).min();
         let Some(next) = next.map(|next| next.max(now + 1)) else { return };
         if application.act_at.is_none_or(|at| at > next || at <= now) {

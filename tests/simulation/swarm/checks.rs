@@ -163,9 +163,10 @@ impl World {
         }
         for (other, machine) in self.machines.iter().enumerate() {
             let application = &machine.application;
-            // Who is stopped does nothing, and learns first that its lease is over. Without running nodes nobody knows
-            // what is executed, as in ElasticJob.
-            if application.is_stopped(self.now) || !execute.configuration.monitor_execution {
+            // Who is stopped does nothing, and learns first that its lease is over; whose lease ends now stops now. Without
+            // running nodes nobody knows what is executed, as in ElasticJob.
+            let over = application.is_stopped(self.now) || application.is_lease_over(self.now);
+            if over || !execute.configuration.monitor_execution {
                 continue;
             }
             let mut open = application.executions.values();
