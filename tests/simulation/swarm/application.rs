@@ -171,7 +171,10 @@ impl World {
                 let application = &mut self.machines[m].application;
                 application.generation = generation.0;
                 application.items = assignment.items.iter().map(|assigned| assigned.item).collect();
-                if reason != AssignmentReason::SessionLost {
+                // What it reads of a sidecar that is gone it says to nobody.
+                let speaks = self.machines[m].seat().and_then(|seat| seat.stream);
+                let hears = speaks == self.machines[m].application.stream;
+                if reason != AssignmentReason::SessionLost && hears {
                     let takes = self.behaviour.below(30 * MILLISECOND);
                     let ticket = self.ticket(m);
                     self.call_at(m, now + takes, Input::Acknowledge(ticket, generation));

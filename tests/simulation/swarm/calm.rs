@@ -36,6 +36,8 @@ impl World {
                 }
             } else if !machine.application.attached {
                 return Some((Invariant::Owned, format!("m{m} is not attached")));
+            } else if !self.is_instance(m) {
+                return Some((Invariant::Owned, format!("m{m} is not registered")));
             }
         }
         let text = |path: &Path| {
@@ -79,6 +81,12 @@ impl World {
             }
         }
         None
+    }
+
+    /// Whether the registry has the instance of a machine.
+    pub(super) fn is_instance(&self, m: usize) -> bool {
+        let seat = self.machines[m].sidecar.as_ref().and_then(|sidecar| sidecar.participant.as_ref());
+        seat.is_some_and(|seat| self.ensemble.get(&self.paths.instance(&seat.identity.instance)).is_some())
     }
 
     /// Why an item is not owned by the one who knows of it; `None`: it is.
