@@ -113,7 +113,9 @@ impl World {
         let relay = self.is_relay();
         let Some(seat) = self.machines[m].seat() else { return };
         seat.tokens.insert(token);
-        if !seat.told.contains(&item) && execute.source != Source::Failover && !disowned && !relay {
+        // What was begun before a stream came is told after the assignment, though the item may have gone meanwhile.
+        let late = disowned || execute.resumed;
+        if !seat.told.contains(&item) && execute.source != Source::Failover && !late && !relay {
             let items = seat.told.clone();
             self.fail(Invariant::Assigned, || {
                 format!("m{m} executes item {item}, and was assigned {items:?}")
