@@ -132,14 +132,17 @@ impl Participant {
         }
     }
 
-    /// What is about to start, if it makes up for missed fires: for all of them until now.
+    /// What is about to start, if it makes up for missed fires: for all of them until now. Also a fire that was noted as
+    /// missed since it was planned, because the item was to be somebody else's for a moment.
     pub(super) fn made_up(&mut self, item: Item, planned: Planned, now: Now) -> Planned {
-        if !planned.is_first_of(Source::Misfire) {
+        let noted =
+            planned.is_first_of(Source::Schedule) && self.fires.misfires.has_missed(item, planned.scheduled);
+        if !planned.is_first_of(Source::Misfire) && !noted {
             return planned;
         }
         let scheduled = self.newest_missed(item, now).max(planned.scheduled);
         self.fires.misfires.missed.remove(&item);
-        Planned { scheduled, ..planned }
+        Planned::new(Source::Misfire, scheduled)
     }
 
     /// The newest fire that an item has missed: the newest that has come, unless the ledger says that it was started;

@@ -240,6 +240,10 @@ impl World {
         let monitored = self.plan.configuration.monitor_execution;
         let ours =
             |path: &Path| self.ensemble.get(path).is_some_and(|node| node.stat.ephemeral_owner == Some(id));
+        // As long as the node of an earlier session stands, it is as after a crash: others take over when that has gone.
+        let instance = self.ensemble.get(&self.paths.instance(&me));
+        let has_another =
+            instance.is_some_and(|node| node.stat.ephemeral_owner.is_some_and(|owner| owner != id));
         let mut left: Vec<Path> = Vec::new();
         let paths = [self.paths.instance(&me), self.paths.leader(), self.paths.fleet().member(&me)];
         left.extend(paths.into_iter().filter(|path| ours(path)));
@@ -253,8 +257,10 @@ impl World {
                 stays && seat.tokens.contains(&node.stat.created.0)
             };
             // Who was stopped, and dies while it executes, leaves what a crash leaves.
-            let is_left =
-                monitored && !seat.is_stopped && self.ensemble.get(&path).as_ref().is_some_and(is_its);
+            let is_left = monitored
+                && !has_another
+                && !seat.is_stopped
+                && self.ensemble.get(&path).as_ref().is_some_and(is_its);
             if is_left && !flagged {
                 left.push(path);
             }
