@@ -235,6 +235,9 @@ impl Participant {
     fn late_nodes(&self) -> Transaction {
         let mut transaction = Transaction::new();
         for item in self.view.taken().iter().copied().filter(|item| self.has_taken(*item)) {
+            if transaction.is_empty() {
+                transaction = self.failover_folders();
+            }
             self.hand_over(&mut transaction, item, false);
         }
         if self.is_leader() {

@@ -1,7 +1,8 @@
 //! Commits in flight: at most one of each purpose, with a growing pause after a failure.
 //!
 //! A commit that failed because the view was behind would fail again at once; the pause ends early when the view
-//! changes. After some failures in a row the view itself is doubted and read again.
+//! changes, but not for ever: what fails on each new view as well has another reason. After some failures in a row the
+//! view itself is doubted and read again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,6 +15,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Failures in a row after which the view is read again.
 const DOUBT_AFTER: u32 = 3;
+/// Failures in a row up to which a change of the view ends the pause.
+const EARLY_MAX: u32 = 8;
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -34,8 +37,8 @@ impl Pending {
     /// Whether a commit of this purpose may be made now.
     pub fn may(&self, purpose: Purpose, now: Duration, revision: u64) -> bool {
         self.slots.get(&purpose).is_none_or(|slot| {
-            slot.in_flight.is_none()
-                && (slot.failures == 0 || now >= slot.retry_at || revision != slot.failed_at_revision)
+            let changed = revision != slot.failed_at_revision && slot.failures <= EARLY_MAX;
+            slot.in_flight.is_none() && (slot.failures == 0 || now >= slot.retry_at || changed)
         })
     }
 
@@ -86,5 +89,31 @@ impl Pending {
             .filter(|slot| slot.in_flight.is_none() && slot.failures > 0 && slot.retry_at > now)
             .map(|slot| slot.retry_at)
             .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_changed_view_ends_the_pause_but_not_of_what_fails_on_each_new_view() {
+        let mut pending = Pending::default();
+        let (purpose, now) = (Purpose::Leave, Duration::from_secs(1));
+        for failure in 1..=u64::from(EARLY_MAX) {
+            let id = pending.begin(purpose);
+            pending.end(id).unwrap();
+            pending.failed(purpose, now, failure);
+            assert!(!pending.may(purpose, now, failure), "nothing has changed");
+            assert!(pending.may(purpose, now, failure + 1), "after {failure} failures");
+        }
+        let id = pending.begin(purpose);
+        pending.end(id).unwrap();
+        pending.failed(purpose, now, 100);
+        assert!(!pending.may(purpose, now, 101));
+        let retry = pending.next_retry(now).unwrap();
+        assert!(retry <= now + PAUSE_MAX && pending.may(purpose, retry, 101));
     }
 }
