@@ -246,13 +246,8 @@ func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
 		a.log.Info(fmt.Sprintf("leader: %t", leadership.Leader))
 		call(w.dispatcher, job.OnLeadership, leadership)
 	case *sidekeeperv1.AttachResponse_SessionChanged:
-		remaining := event.SessionChanged.GetRemainingLease()
-		a.lease.tell(remaining)
 		state := known(sessionStates, SessionState(event.SessionChanged.GetState()))
-		if state == SessionConnected {
-			w.ownership.stillThere()
-		}
-		a.onSession(SessionChange{job.Name, state, fromDuration(remaining)})
+		a.onSessionChanged(SessionChange{job.Name, state, remainingLease(event.SessionChanged)})
 	case *sidekeeperv1.AttachResponse_JobChanged:
 		change := jobChangeFromProto(job.Name, event.JobChanged)
 		a.grace = graceOf(event.JobChanged.GetConfiguration().GetProps())
@@ -286,6 +281,16 @@ func call[E any](dispatcher *dispatcher, callback func(context.Context, E), even
 	}
 }
 
+func (a *attachment) onSessionChanged(change SessionChange) {
+	if !a.lease.tell(change.RemainingLease) {
+		return // it was read late: its lease is over
+	}
+	if change.State == SessionConnected {
+		a.worker.ownership.stillThere()
+	}
+	a.onSession(change)
+}
+
 func (a *attachment) onSession(change SessionChange) {
 	if change.State == a.session {
 		return // the lease was renewed, nothing else
@@ -297,7 +302,7 @@ func (a *attachment) onSession(change SessionChange) {
 
 // onSilence: the lease is over, and the sidecar has not said what is now; as if it had said that the lease is lost.
 func (a *attachment) onSilence() {
-	a.log.Warn("the sidecar has not renewed the lease in time; it may be stopped")
+	a.log.Warn("the lease is over without newer word: the sidecar may be stopped, or this process was")
 	a.cancelOpen(CancelLeaseLost)
 	a.worker.ownership.lost(AssignmentSilent)
 	a.onSession(SessionChange{JobName: a.worker.job.Name, State: SessionSilent})
@@ -365,6 +370,9 @@ func (a *attachment) onExecute(message *sidekeeperv1.Execute) error {
 	w.dispatcher.put(func(context.Context) error {
 		w.lock.Lock()
 		defer w.lock.Unlock()
+		if a.lease.look() {
+			w.executor.cancel(opened, CancelLeaseLost) // which answers it when it is submitted
+		}
 		w.executor.submit(opened)
 		return nil
 	})
@@ -400,6 +408,7 @@ func (a *attachment) onCancel(message *sidekeeperv1.Cancel) {
 
 func (a *attachment) answer(opened *openExecution, result outcome) {
 	delete(a.open, opened.execution.ExecutionID)
+	a.lease.look() // what has waited for this one does not begin when it is over
 	if len(a.open) == 0 {
 		a.answered.set()
 	}

@@ -245,11 +245,7 @@ class Attachment:
             logger.info("leader: %s", leadership.leader, extra=fields(name))
             self._dispatcher.call(callbacks.leadership, leadership)
         elif kind == "session_changed":
-            session = SessionChange.from_proto(name, event.session_changed)
-            self._lease.told(session.remaining_lease)
-            if session.state is SessionState.CONNECTED:
-                self._ownership.still_there()
-            self._on_session(session)
+            self._on_session_changed(SessionChange.from_proto(name, event.session_changed))
         elif kind == "job_changed":
             change = JobChange.from_proto(name, event.job_changed)
             self._grace = grace_of(event.job_changed.configuration.props)
@@ -264,6 +260,13 @@ class Attachment:
             logger.info("the sidecar is stopping: finishing what runs", extra=fields(name))
         # Anything else is of a newer sidecar, and does not concern this client.
 
+    def _on_session_changed(self, session: SessionChange) -> None:
+        if not self._lease.told(session.remaining_lease):
+            return  # it was read late: its lease is over
+        if session.state is SessionState.CONNECTED:
+            self._ownership.still_there()
+        self._on_session(session)
+
     def _on_session(self, session: SessionChange) -> None:
         if session.state is self._session:
             return  # the lease was renewed, nothing else
@@ -273,7 +276,10 @@ class Attachment:
 
     def _on_silence(self) -> None:
         """The lease is over, and the sidecar has not said what is now: as if it had said that the lease is lost."""
-        logger.warning("the sidecar has not renewed the lease in time; it may be stopped", extra=fields(self._job.name))
+        logger.warning(
+            "the lease is over without newer word: the sidecar may be stopped, or this process was",
+            extra=fields(self._job.name),
+        )
         for opened in list(self._open.values()):
             self._executor.cancel(opened, CancelReason.LEASE_LOST)
         self._ownership.lost(AssignmentReason.SILENT)
@@ -320,7 +326,12 @@ class Attachment:
             raise ProtocolError(f"execution {opened.execution.execution_id!r} was told twice")
         self._open[opened.execution.execution_id] = opened
         self._answered.clear()
-        self._dispatcher.begin(lambda: self._executor.submit(opened))
+        self._dispatcher.begin(lambda: self._begin(opened))
+
+    def _begin(self, opened: OpenExecution) -> None:
+        if self._lease.look():
+            self._executor.cancel(opened, CancelReason.LEASE_LOST)  # which answers it when it is submitted
+        self._executor.submit(opened)
 
     def _resume(self, execution_id: str) -> bool:
         """Goes on with an execution of an earlier stream. False: it is not known, so it is to be executed."""
@@ -353,6 +364,7 @@ class Attachment:
 
     def _answer(self, opened: OpenExecution, outcome: Outcome) -> None:
         del self._open[opened.execution.execution_id]
+        self._lease.look()  # what has waited for this one does not begin when it is over
         if not self._open:
             self._answered.set()
         if self._ended or self._reporter is None:
