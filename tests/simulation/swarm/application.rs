@@ -1,6 +1,7 @@
 //! Applications: they execute what they are told, stop when they are told to, and say so; most of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use sidekeeper::coordination::effect::{AssignmentReason, CancelReason, Event as Told, Execute, Source};
 use sidekeeper::coordination::heritage::OpenExecution;
@@ -32,9 +33,6 @@ pub(super) struct Execution {
     pub(super) disobeys: bool,
     /// It was told to stop, or has no right to go on, and goes on all the same.
     pub(super) is_rogue: bool,
-    /// It was told before its application was stopped, under a lease that was over when it was read. How old a message
-    /// is nobody can tell who reads it, and a lease is counted from then: it is begun, until the sidecar's next word.
-    pub(super) is_late: bool,
 }
 
 #[derive(Debug, Default)]
@@ -128,21 +126,20 @@ impl World {
             if application.inbox.front().is_none_or(|letter| letter.at > now) {
                 break;
             }
-            let Some(Letter { at, stream, word, lease }) = application.inbox.pop_front() else { break };
-            let is_late = now >= lease && at < application.stopped_until;
+            let Some(Letter { stream, word, .. }) = application.inbox.pop_front() else { break };
             if application.stream != Some(stream) {
                 continue;
             }
             match word {
                 Word::Told(Told::Execute(execute)) => {
                     if !self.goes_on(m, &execute) {
-                        begun.push((execute, is_late));
+                        begun.push(execute);
                     }
                 }
                 Word::Told(Told::Cancel { execution_id, item, reason }) => {
-                    let place = begun.iter().position(|(execute, _)| execute.execution_id == execution_id);
+                    let place = begun.iter().position(|execute| execute.execution_id == execution_id);
                     match place.map(|place| begun.remove(place)) {
-                        Some((execute, _)) => {
+                        Some(execute) => {
                             self.note(m, || format!("item {item} is not begun: {reason:?}"));
                             self.report(m, execute, Outcome::Rejected(format!("{reason:?}")), 0);
                         }
@@ -156,8 +153,8 @@ impl World {
                 }
             }
         }
-        for (execute, is_late) in begun {
-            self.execute(m, execute, is_late);
+        for execute in begun {
+            self.execute(m, execute);
         }
         self.plan_act(m);
     }
@@ -177,14 +174,8 @@ impl World {
                     self.call_at(m, now + takes, Input::Acknowledge(ticket, generation));
                 }
             }
-            Told::SessionChanged { remaining_lease, .. } => {
-                let until = remaining_lease.map(|left| self.lease_end(m, left));
-                self.machines[m].application.lease_until = until;
-            }
-            Told::LeaseRenewed { remaining } => {
-                let until = self.lease_end(m, remaining);
-                self.machines[m].application.lease_until = Some(until);
-            }
+            Told::SessionChanged { lease_end, .. } => self.lease_told(m, lease_end),
+            Told::LeaseRenewed { lease_end } => self.lease_told(m, Some(lease_end)),
             Told::CallListener(call) => {
                 let takes = self.behaviour.below(60 * MILLISECOND);
                 let silent = self.behaviour.once_in(20) && !self.is_calm;
@@ -203,12 +194,12 @@ impl World {
         }
     }
 
-    /// When a lease ends that lasts for so long from now on the machine's clock.
-    fn lease_end(&self, m: usize, left: std::time::Duration) -> Micros {
-        let machine = &self.machines[m];
-        machine.when_mono(
-            machine.mono(self.now).saturating_add(left).min(std::time::Duration::from_secs(1 << 30)),
-        )
+    /// The lease ends then, on the clock that all processes of the machine share: what is told and what is read late have
+    /// the same end.
+    fn lease_told(&mut self, m: usize, end: Option<Duration>) {
+        let machine = &mut self.machines[m];
+        let until = end.map(|end| machine.when_mono(end.min(Duration::from_secs(1 << 30))));
+        machine.application.lease_until = until;
     }
 
     fn ticket(&mut self, m: usize) -> Ticket {
@@ -229,7 +220,7 @@ impl World {
         }
     }
 
-    fn execute(&mut self, m: usize, execute: Execute, is_late: bool) {
+    fn execute(&mut self, m: usize, execute: Execute) {
         let now = self.now;
         let rates = self.plan.rates;
         // Drawn in any case, so that what one execution does changes no other.
@@ -260,7 +251,7 @@ impl World {
             self.counts.add(Fault::FailedExecution);
         }
         let disobeys = happens(dice[5], rates.disobedient);
-        self.check_begin(m, &execute, is_late);
+        self.check_begin(m, &execute);
         self.executions += 1;
         self.note(m, || {
             let end = ends.map(|ends| (ends - now) / MILLISECOND);
@@ -279,7 +270,7 @@ impl World {
             self.machines[m].application.may_be_unknown = true;
         }
         let id = execute.execution_id.clone();
-        let execution = Execution { execute, ends, outcome, disobeys, is_rogue: false, is_late };
+        let execution = Execution { execute, ends, outcome, disobeys, is_rogue: false };
         self.machines[m].application.executions.insert(id, execution);
     }
 
@@ -460,10 +451,10 @@ impl World {
     }
 
     /// How long applications go on without a stream, as clients read it from the job: not at all with a once-listener.
-    fn grace(&self) -> std::time::Duration {
+    fn grace(&self) -> Duration {
         let job = &self.plan.configuration;
         let (grace, _) = grace::of(job);
-        if once_listener::of(job).0.is_some() { std::time::Duration::ZERO } else { grace }
+        if once_listener::of(job).0.is_some() { Duration::ZERO } else { grace }
     }
 
     /// What it executes that never ends does end.
