@@ -265,7 +265,13 @@ class Attachment:
             return  # it was read late: its lease is over
         if session.state is SessionState.CONNECTED:
             self._ownership.still_there()
+            if self._executor.paused:
+                self._dispatcher.begin(self._go_on)
         self._on_session(session)
+
+    def _go_on(self) -> None:
+        if not self._ended and not self._lease.look():
+            self._executor.go_on()
 
     def _on_session(self, session: SessionChange) -> None:
         if session.state is self._session:
@@ -280,6 +286,8 @@ class Attachment:
             "the lease is over without newer word: the sidecar may be stopped, or this process was",
             extra=fields(self._job.name),
         )
+        # What is read from now on waits: if the sidecar lives, it says so soon, or that it is to stop.
+        self._executor.pause()
         for opened in list(self._open.values()):
             self._executor.cancel(opened, CancelReason.LEASE_LOST)
         self._ownership.lost(AssignmentReason.SILENT)
@@ -319,6 +327,7 @@ class Attachment:
         return noted
 
     def _on_execute(self, message: service_pb2.Execute) -> None:
+        self._lease.look()
         if message.resumed and self._resume(message.execution_id):
             return
         opened = OpenExecution(Execution.from_proto(message, self._progress), self._answer)
@@ -329,8 +338,7 @@ class Attachment:
         self._dispatcher.begin(lambda: self._begin(opened))
 
     def _begin(self, opened: OpenExecution) -> None:
-        if self._lease.look():
-            self._executor.cancel(opened, CancelReason.LEASE_LOST)  # which answers it when it is submitted
+        self._lease.look()
         self._executor.submit(opened)
 
     def _resume(self, execution_id: str) -> bool:
@@ -343,6 +351,8 @@ class Attachment:
             self._open[execution_id] = kept
             self._answered.clear()
             logger.info("execution goes on with this stream", extra=fields(self._job.name, kept.execution))
+            if self._lease.over:
+                self._executor.cancel(kept, CancelReason.LEASE_LOST)
         elif kept is not None and self._reporter is not None:
             self._reporter.add(*kept)
         return kept is not None
@@ -378,7 +388,11 @@ class Attachment:
         """The instance is gone, or stays for its grace."""
         self._ended = True
         lease = self._lease.left()
+        if self._lease.over:
+            for opened in list(self._open.values()):  # what waits
+                self._executor.cancel(opened, CancelReason.LEASE_LOST)
         self._lease.close()
+        self._executor.go_on()
         for helper in self._helpers:
             helper.cancel()
         if self._broken and self._grace:

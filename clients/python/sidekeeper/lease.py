@@ -54,6 +54,11 @@ class Lease:
             self._ended()
         return self._over
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended without newer word, as far as was looked."""
+        return self._over
+
     def left(self) -> float | None:
         """How long it lasts without newer word, in seconds. None: no end is known, or it has been told already."""
         return None if self._until is None else max(0.0, self._until - _now())

@@ -11,6 +11,7 @@ import pytest
 
 import sidekeeper
 from sidekeeper import CancelReason, SessionState
+from sidekeeper._proto.v1 import execution_pb2
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.lease import boottime_clock, remaining_lease
 from tests.sidecar import PATIENCE, FakeSidecar, Stream, serving, soon
@@ -138,39 +139,67 @@ async def test_a_lease_that_is_renewed_or_not_known_ends_nothing(sidecar: FakeSi
 @pytest.mark.parametrize("on_loop", [False, True], ids=["threads", "asyncio"])
 async def test_a_lease_that_was_over_before_it_was_read_is_over_at_once(sidecar: FakeSidecar, on_loop: bool) -> None:
     app = sidekeeper.Application(sidecar.target)
-    items: asyncio.Queue[int] = asyncio.Queue()
+    events: list[object] = []
     states: list[SessionState] = []
     app.on_session("orderSync")(lambda change: states.append(change.state))
-    loop = asyncio.get_running_loop()
+
+    async def assigned(change: sidekeeper.ItemsChange) -> None:
+        await asyncio.sleep(0.05)  # what is executed waits for this
+        events.append("assigned")
+
+    app.on_assigned("orderSync")(assigned)
+    app.on_lost("orderSync")(lambda change: events.append("lost"))
 
     def on_thread(execution: sidekeeper.Execution) -> None:
-        loop.call_soon_threadsafe(items.put_nowait, execution.item)
+        events.append(execution.item)
 
     async def on_the_loop(execution: sidekeeper.Execution) -> None:
-        items.put_nowait(execution.item)
+        events.append(execution.item)
 
     app.job("orderSync", sharding_total_count=6)(on_the_loop if on_loop else on_thread)
     async with serving(app):
         stream = await sidecar.stream()
-        # What waits for an application that was stopped.
-        for item in range(2):
+        # What waits for an application that was stopped. It begins nothing of that, and does not answer it.
+        executions = []
+        for item in range(3):
             stream.send(session_changed=lease_of(30, left=-0.001))
-            stream.execute(item)
-        late: list[str] = []
-        while len(late) < 2:
-            late += [result.failure_message for result in (await sidecar.report()).results]
-        assert late == ["cancelled before it began: LEASE_LOST"] * 2
-        # Nothing begins without newer word.
-        stream.execute(2)
-        assert (await sidecar.result()).failure_message == "cancelled before it began: LEASE_LOST"
-        assert states == [SessionState.SILENT]
-        stream.send(session_changed=lease_of(30, left=30))
-        execution_id = stream.execute(3)
+            executions.append(stream.execute(item))
+        stream.cancel(executions[0], execution_pb2.CANCEL_REASON_LEASE_LOST)
         result = await sidecar.result()
-        assert (result.execution_id, result.failure_message) == (execution_id, "")
-    assert items.get_nowait() == 3
-    assert items.empty()
+        assert result.execution_id == executions[0]
+        assert result.failure_message == "cancelled before it began: LEASE_LOST"
+        assert states == [SessionState.SILENT]
+        assert events == ["assigned", "lost"]
+        # The sidecar lives, and the others are still to be executed.
+        stream.send(session_changed=lease_of(30, left=30))
+        late: dict[str, str] = {}
+        while len(late) < 2:
+            late.update({one.execution_id: one.failure_message for one in (await sidecar.report()).results})
+        assert late == dict.fromkeys(executions[1:], "")
+        assert events[2:] in (["assigned", 1, 2], ["assigned", 2, 1])
     assert states == [SessionState.SILENT, SessionState.CONNECTED]
+
+
+@shared_clock
+async def test_what_waits_for_word_is_rejected_when_the_application_stops(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    begun: list[int] = []
+    states: asyncio.Queue[SessionState] = asyncio.Queue()
+
+    async def note(change: sidekeeper.SessionChange) -> None:
+        states.put_nowait(change.state)
+
+    app.on_session("orderSync")(note)
+    app.job("orderSync", sharding_total_count=6)(lambda execution: begun.append(execution.item))
+    async with serving(app):
+        stream = await sidecar.stream()
+        stream.send(session_changed=lease_of(30, left=-0.001))
+        execution_id = stream.execute(0)
+        assert await soon(states.get()) is SessionState.SILENT
+        app.stop()
+        result = await sidecar.result()
+        assert (result.execution_id, result.outcome) == (execution_id, execution_pb2.EXECUTION_OUTCOME_REJECTED)
+    assert begun == []
 
 
 @shared_clock
