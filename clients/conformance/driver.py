@@ -111,6 +111,12 @@ class Sidecar(Process):
         """The instances that are online."""
         return [one.instance_id for one in self.status(job).instances]
 
+    def trigger(self, job: str = JOB) -> None:
+        """Triggers the job."""
+        with self.channel() as channel:
+            request = job_service_pb2.TriggerJobRequest(job_name=job)
+            JobServiceStub(channel).TriggerJob(request, timeout=PATIENCE)
+
     def cancel(self, *items: int, job: str = JOB) -> None:
         """Cancels executions as an operator."""
         with self.channel() as channel:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 
-from driver import JOB, World, eventually, items_of, job
+from driver import JOB, QUIET, Application, World, eventually, items_of, job, quiet
 
 #: ZooKeeper's session, and what is left of it as a lease when word is heard: the margin is 1 s.
 SESSION = 4.0
@@ -27,7 +27,31 @@ def test_a_silent_sidecar_has_executions_stop_in_time(world: World) -> None:
     # It may be the same session as before, or after a moment a new one.
     again = application.told("assigned", after=1)
     assert all(item["token"] >= tokens[item["item"]] for item in again["items"])
+    executed_again(application)
 
+
+def test_a_stopped_application_begins_nothing_that_has_waited_until_the_lease_was_over(world: World) -> None:
+    sidecar = world.sidecar(zookeeper=True, session="4s")
+    application = world.application(sidecar).run(job())
+    application.attached([0, 1])
+    application.behave("succeed")
+    application.freeze()
+    # A lease waits in its socket, and then two executions. It is told anew each second.
+    time.sleep(SESSION / 2)
+    sidecar.trigger()
+    eventually("they are started", lambda: sidecar.running() == [0, 1])
+    time.sleep(QUIET)
+    sidecar.freeze()
+    time.sleep(SESSION)
+    application.thaw()
+    assert items_of(application.told("lost", reason="SILENT")) == [0, 1]
+    quiet("an execution has begun", lambda: application.all("started"))
+    sidecar.thaw()
+    application.told("assigned", after=1)
+    executed_again(application)
+
+
+def executed_again(application: Application) -> None:
     def executed() -> bool:
         application.order("trigger", job=JOB)
         time.sleep(0.2)

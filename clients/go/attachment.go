@@ -246,13 +246,8 @@ func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
 		a.log.Info(fmt.Sprintf("leader: %t", leadership.Leader))
 		call(w.dispatcher, job.OnLeadership, leadership)
 	case *sidekeeperv1.AttachResponse_SessionChanged:
-		remaining := event.SessionChanged.GetRemainingLease()
-		a.lease.tell(remaining)
 		state := known(sessionStates, SessionState(event.SessionChanged.GetState()))
-		if state == SessionConnected {
-			w.ownership.stillThere()
-		}
-		a.onSession(SessionChange{job.Name, state, fromDuration(remaining)})
+		a.onSessionChanged(SessionChange{job.Name, state, remainingLease(event.SessionChanged)})
 	case *sidekeeperv1.AttachResponse_JobChanged:
 		change := jobChangeFromProto(job.Name, event.JobChanged)
 		a.grace = graceOf(event.JobChanged.GetConfiguration().GetProps())
@@ -286,6 +281,28 @@ func call[E any](dispatcher *dispatcher, callback func(context.Context, E), even
 	}
 }
 
+func (a *attachment) onSessionChanged(change SessionChange) {
+	if !a.lease.tell(change.RemainingLease) {
+		return // it was read late: its lease is over
+	}
+	if change.State == SessionConnected {
+		a.worker.ownership.stillThere()
+		if a.worker.executor.paused {
+			a.worker.dispatcher.put(a.goOn)
+		}
+	}
+	a.onSession(change)
+}
+
+func (a *attachment) goOn(context.Context) error {
+	a.worker.lock.Lock()
+	defer a.worker.lock.Unlock()
+	if !a.ended && !a.lease.look() {
+		a.worker.executor.goOn()
+	}
+	return nil
+}
+
 func (a *attachment) onSession(change SessionChange) {
 	if change.State == a.session {
 		return // the lease was renewed, nothing else
@@ -297,7 +314,9 @@ func (a *attachment) onSession(change SessionChange) {
 
 // onSilence: the lease is over, and the sidecar has not said what is now; as if it had said that the lease is lost.
 func (a *attachment) onSilence() {
-	a.log.Warn("the sidecar has not renewed the lease in time; it may be stopped")
+	a.log.Warn("the lease is over without newer word: the sidecar may be stopped, or this process was")
+	// What is read from now on waits: if the sidecar lives, it says so soon, or that it is to stop.
+	a.worker.executor.pause()
 	a.cancelOpen(CancelLeaseLost)
 	a.worker.ownership.lost(AssignmentSilent)
 	a.onSession(SessionChange{JobName: a.worker.job.Name, State: SessionSilent})
@@ -346,6 +365,7 @@ func (a *attachment) onAssignment(assignment Assignment) {
 }
 
 func (a *attachment) onExecute(message *sidekeeperv1.Execute) error {
+	a.lease.look()
 	id := message.GetExecutionId()
 	if message.GetResumed() && a.resume(id) {
 		return nil
@@ -365,6 +385,7 @@ func (a *attachment) onExecute(message *sidekeeperv1.Execute) error {
 	w.dispatcher.put(func(context.Context) error {
 		w.lock.Lock()
 		defer w.lock.Unlock()
+		a.lease.look()
 		w.executor.submit(opened)
 		return nil
 	})
@@ -379,6 +400,9 @@ func (a *attachment) resume(id string) bool {
 		a.open[id] = opened
 		a.answered.clear()
 		a.log.LogAttrs(a.worker.executor.base, slog.LevelInfo, "execution goes on with this stream", about(opened.execution))
+		if a.lease.over {
+			a.worker.executor.cancel(opened, CancelLeaseLost)
+		}
 		return true
 	}
 	if result, ok := a.worker.kept.takeResult(id); ok {
@@ -400,6 +424,7 @@ func (a *attachment) onCancel(message *sidekeeperv1.Cancel) {
 
 func (a *attachment) answer(opened *openExecution, result outcome) {
 	delete(a.open, opened.execution.ExecutionID)
+	a.lease.look() // what has waited for this one does not begin when it is over
 	if len(a.open) == 0 {
 		a.answered.set()
 	}
@@ -418,7 +443,11 @@ func (a *attachment) end(broken bool, cancel context.CancelCauseFunc) {
 	a.ended = true
 	w.executor.ended = nil
 	left, leaseKnown := a.lease.left()
+	if a.lease.over {
+		a.cancelOpen(CancelLeaseLost) // what waits
+	}
 	a.lease.close()
+	w.executor.goOn()
 	stays := broken && a.grace > 0
 	if stays {
 		w.kept.keep(a.open, a.grace, left, leaseKnown, func() {

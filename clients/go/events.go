@@ -225,7 +225,8 @@ type SessionChange struct {
 	JobName string
 	// State is the state now.
 	State SessionState
-	// RemainingLease is how long the session is surely alive without word from the registry. Nil: not known.
+	// RemainingLease is how long the session is surely alive without word from the registry, from when this was read. Nil:
+	// not known.
 	RemainingLease *time.Duration
 }
 

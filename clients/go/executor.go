@@ -45,6 +45,7 @@ type executor struct {
 	ended   func()
 	waiting list.List // bounded by the total of items: an item has at most one open execution in each attachment
 	running map[int]*openExecution
+	paused  bool
 	closed  bool
 	idle    event
 }
@@ -112,6 +113,15 @@ func (x *executor) cancel(opened *openExecution, reason CancelReason) {
 	}
 }
 
+// pause begins nothing for now: what comes waits. What runs goes on.
+func (x *executor) pause() { x.paused = true }
+
+// goOn begins what has waited.
+func (x *executor) goOn() {
+	x.paused = false
+	x.startWaiting()
+}
+
 // close begins nothing any more: what waits, and what comes, is rejected. What runs goes on.
 func (x *executor) close() {
 	x.closed = true
@@ -138,7 +148,7 @@ func (x *executor) cancelAll(reason CancelReason) {
 }
 
 func (x *executor) startWaiting() {
-	for element := x.waiting.Front(); element != nil && len(x.running) < x.job.Concurrency; {
+	for element := x.waiting.Front(); element != nil && !x.paused && len(x.running) < x.job.Concurrency; {
 		opened := element.Value.(*openExecution)
 		element = element.Next()
 		if x.running[opened.execution.Item] == nil {

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
+	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
 // leaseLookInterval is the longest time between two looks at the clock: timers stand still while the machine sleeps.
@@ -14,12 +14,14 @@ const leaseLookInterval = time.Second
 //
 // A sidecar that is itself stopped, or gets no time to run, cannot say that its session is lost. Therefore it says now
 // and then how long the session may be acted on, and an application that hears nothing newer stops by itself when that
-// is over. Its methods need the lock, with which ended is called.
+// is over. An application that is itself stopped reads late what it was told, and would count from then: therefore the
+// sidecar says also when that is, on a clock that both read. Its methods need the lock, with which ended is called.
 type lease struct {
 	lock  sync.Locker
 	ended func()
 	until time.Duration
 	known bool
+	over  bool
 	timer *time.Timer
 	// Counts what was told, so that a timer that has fired already knows that it is an old one.
 	told int
@@ -29,23 +31,37 @@ func newLease(lock sync.Locker, ended func()) *lease {
 	return &lease{lock: lock, ended: ended}
 }
 
-// tell takes what the sidecar has just said; nil: that no end is known.
-func (l *lease) tell(remaining *durationpb.Duration) {
+// tell takes what the sidecar has said; nil: that no end is known. It returns whether the lease lasts.
+func (l *lease) tell(remaining *time.Duration) bool {
+	if l.over && remaining != nil && *remaining <= 0 {
+		return false // old, like the word before
+	}
 	l.close()
 	if remaining != nil {
-		l.known, l.until = true, boottime()+remaining.AsDuration()
-		l.look()
+		l.known, l.until = true, boottime()+*remaining
+		l.wait()
 	}
+	return !l.over
 }
 
-// left returns how long it lasts without newer word. False: no end is known.
+// look looks at the clock, which timers may be late for. It returns whether the lease is over without newer word.
+func (l *lease) look() bool {
+	if l.known && boottime() >= l.until {
+		l.close()
+		l.over = true
+		l.ended()
+	}
+	return l.over
+}
+
+// left returns how long it lasts without newer word. False: no end is known, or it has been told already.
 func (l *lease) left() (time.Duration, bool) {
 	return max(0, l.until-boottime()), l.known
 }
 
 // close forgets what the sidecar has said.
 func (l *lease) close() {
-	l.known = false
+	l.known, l.over = false, false
 	l.told++
 	if l.timer != nil {
 		l.timer.Stop()
@@ -53,19 +69,39 @@ func (l *lease) close() {
 	}
 }
 
-func (l *lease) look() {
-	left := l.until - boottime()
-	if left <= 0 {
-		l.close()
-		l.ended()
+func (l *lease) wait() {
+	if l.look() {
 		return
 	}
 	told := l.told
-	l.timer = time.AfterFunc(min(left, leaseLookInterval), func() {
+	l.timer = time.AfterFunc(min(max(0, l.until-boottime()), leaseLookInterval), func() {
 		l.lock.Lock()
 		defer l.lock.Unlock()
 		if l.known && l.told == told {
-			l.look()
+			l.wait()
 		}
 	})
+}
+
+// remainingLease returns how long the lease lasts that a message tells, from now on; nil: no end is known. It is what
+// remained when it was told, or what remains of it by the clock that both processes read, if that is less.
+func remainingLease(message *sidekeeperv1.SessionChanged) *time.Duration {
+	if message.GetRemainingLease() == nil {
+		return nil
+	}
+	remaining := message.GetRemainingLease().AsDuration()
+	if end := message.GetLeaseEndBoottimeNs(); end > 0 {
+		clock := boottimeClock()
+		if clock != "" && clock == message.GetBoottimeClock() {
+			remaining = min(remaining, leftUntil(end))
+		}
+	}
+	remaining = max(0, remaining)
+	return &remaining
+}
+
+// leftUntil returns how far ahead a time of boottime is, in nanoseconds, or behind.
+func leftUntil(end uint64) time.Duration {
+	const century = 100 * 365 * 24 * time.Hour
+	return time.Duration(min(end, uint64(century))) - boottime()
 }

@@ -10,3 +10,6 @@ func boottime() time.Duration {
 }
 
 var start = time.Now()
+
+// boottimeClock returns which clock boottime reads, as the sidecar names it: none that other processes read.
+func boottimeClock() string { return "" }

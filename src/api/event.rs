@@ -8,19 +8,21 @@ use crate::coordination::effect::{
     Assignment, AssignmentReason, CancelReason, CompletionStatus, Event, ListenerCall, SessionStatus, Source,
 };
 use crate::coordination::handoff::Mode;
+use crate::coordination::input::Now;
 use crate::coordination::status::JobStatus;
 use crate::elasticjob::path::Gate;
 use crate::elasticjob::redaction;
 use crate::job::{Item, JobConfiguration, JobName, Problem};
 use crate::proto;
 use crate::proto::attach_response::Event as Message;
+use crate::runner::clock::Clock;
 use crate::runner::participant::Told;
 
 use super::{convert, version};
 
-/// An event of a stream as a message. `now` is for deadlines, which the core knows as remaining times.
-pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp) -> proto::AttachResponse {
-    let trace = told.trace;
+/// An event of a stream as a message. `clock` is for times that the core knows only as remaining, or as monotonic ones.
+pub fn to_message(told: Told, attachment_id: &str, job: &JobName, clock: &Clock) -> proto::AttachResponse {
+    let (trace, now) = (told.trace, clock.now());
     let event = match told.event {
         Event::Attached { instance, configuration, resumed } => Message::Attached(proto::Attached {
             attachment_id: attachment_id.to_owned(),
@@ -68,24 +70,34 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, now: Timestamp
             reason: cancel_reason(reason).into(),
         }),
         Event::LeadershipChanged(leader) => Message::LeadershipChanged(proto::LeadershipChanged { leader }),
-        Event::SessionChanged { status, remaining_lease } => Message::SessionChanged(proto::SessionChanged {
-            state: session_state(status).into(),
-            remaining_lease: remaining_lease.and_then(|lease| lease.try_into().ok()),
-        }),
-        Event::LeaseRenewed { remaining } => Message::SessionChanged(proto::SessionChanged {
-            state: proto::SessionState::Connected.into(),
-            remaining_lease: remaining.try_into().ok(),
-        }),
+        Event::SessionChanged { status, lease_end } => session_changed(status, lease_end, now, clock),
+        Event::LeaseRenewed { lease_end } => {
+            session_changed(SessionStatus::Connected, Some(lease_end), now, clock)
+        }
         Event::JobChanged { configuration, problems } => Message::JobChanged(proto::JobChanged {
             configuration: Some(configuration_message(&configuration)),
             problems: problems.into_iter().map(problem).collect(),
         }),
-        Event::CallListener(call) => listener_call(call, job, now),
+        Event::CallListener(call) => listener_call(call, job, now.wall),
         Event::Draining { remaining } => {
-            Message::Draining(proto::Draining { deadline: Some(timestamp(after(now, remaining))) })
+            Message::Draining(proto::Draining { deadline: Some(timestamp(after(now.wall, remaining))) })
         }
     };
     proto::AttachResponse { event: Some(event) }
+}
+
+fn session_changed(status: SessionStatus, lease_end: Option<Duration>, now: Now, clock: &Clock) -> Message {
+    // What an event waits here is no part of what remains.
+    let remaining = lease_end.map(|end| end.saturating_sub(now.mono));
+    let end = clock.boottime().zip(lease_end);
+    let end = end.and_then(|(boottime, end)| Some((boottime.nanoseconds(end)?, boottime.clock.clone())));
+    let (lease_end_boottime_ns, boottime_clock) = end.unwrap_or_default();
+    Message::SessionChanged(proto::SessionChanged {
+        state: session_state(status).into(),
+        remaining_lease: remaining.and_then(|lease| lease.try_into().ok()),
+        lease_end_boottime_ns,
+        boottime_clock,
+    })
 }
 
 fn listener_call(call: ListenerCall, job: &JobName, now: Timestamp) -> Message {

@@ -304,8 +304,7 @@ impl Stream for Events {
         }
         self.outlet.events.poll_recv(context).map(|told| {
             if let Some(told) = told {
-                let now = self.clock.now().wall;
-                return Some(Ok(event::to_message(told, &self.attachment_id, &self.job, now)));
+                return Some(Ok(event::to_message(told, &self.attachment_id, &self.job, &self.clock)));
             }
             self.ended = true;
             status::of_end(&self.job, self.outlet.end.get()).map(Err)

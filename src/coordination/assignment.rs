@@ -230,8 +230,8 @@ impl Participant {
     /// Tells the session's state, once the application is attached.
     pub(super) fn tell_session(&mut self, now: Now, status: SessionStatus) {
         if self.told.session.replace(status) != Some(status) && self.told.attached {
-            let remaining_lease = self.lease.tell(now.mono);
-            self.tell_event(Event::SessionChanged { status, remaining_lease });
+            let lease_end = self.lease.tell(now.mono);
+            self.tell_event(Event::SessionChanged { status, lease_end });
         }
     }
 
@@ -239,7 +239,7 @@ impl Participant {
     pub(super) fn tell_session_lost(&mut self) {
         self.told.revision = None;
         if self.told.session.replace(SessionStatus::Lost) != Some(SessionStatus::Lost) && self.told.attached {
-            self.tell_event(Event::SessionChanged { status: SessionStatus::Lost, remaining_lease: None });
+            self.tell_event(Event::SessionChanged { status: SessionStatus::Lost, lease_end: None });
         }
         self.tell_nothing_assigned(AssignmentReason::SessionLost);
     }

@@ -344,13 +344,13 @@ pub enum Event {
     SessionChanged {
         /// Its state.
         status: SessionStatus,
-        /// How long it may be acted on without word from the registry; `None`: not known.
-        remaining_lease: Option<Duration>,
+        /// Until when it may be acted on without word from the registry; monotonic. `None`: not known.
+        lease_end: Option<Duration>,
     },
     /// The session is as it was, and may be acted on for longer than was told before.
     LeaseRenewed {
-        /// For how long, without word from the registry.
-        remaining: Duration,
+        /// Until when, without word from the registry; monotonic.
+        lease_end: Duration,
     },
     /// Configuration or problems.
     JobChanged {

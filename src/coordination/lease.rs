@@ -8,7 +8,7 @@
 //! longer than its lease must learn that first, also if news of the registry wait for it.
 //!
 //! A process that is stopped for that long cannot tell its application so. Therefore the application is told now and
-//! then how long the lease lasts, and stops by itself what it executes when that is over without newer word.
+//! then when the lease ends, and stops by itself what it executes when that is over without newer word.
 
 use std::time::Duration;
 
@@ -66,12 +66,12 @@ impl Lease {
         (self.told, self.tell_at) = (None, None);
     }
 
-    /// Takes note that the application is told now how long it lasts; gives that.
+    /// Takes note that the application is told now when it ends; gives that.
     pub(super) fn tell(&mut self, now: Duration) -> Option<Duration> {
         let remaining = self.remaining(now);
         self.told = self.until;
         self.tell_at = remaining.map(|left| now.saturating_add((left / TELL_PART).max(TELL_INTERVAL_MIN)));
-        remaining
+        self.until
     }
 }
 
@@ -85,7 +85,7 @@ impl Participant {
         }
     }
 
-    /// Tells the application how long the session may be acted on, each time a third of what it was told is over.
+    /// Tells the application until when the session may be acted on, each time a third of what it was told is over.
     pub(super) fn tell_lease(&mut self, now: Now) {
         // While the registry is away nothing is proven, and what was told stays so.
         let connected = matches!(self.session, Session::Connected(_));
@@ -93,10 +93,10 @@ impl Participant {
             return;
         }
         let newer = self.lease.until > self.lease.told;
-        if let Some(remaining) = self.lease.tell(now.mono)
+        if let Some(lease_end) = self.lease.tell(now.mono)
             && newer
         {
-            self.tell_event(Event::LeaseRenewed { remaining });
+            self.tell_event(Event::LeaseRenewed { lease_end });
         }
     }
 }

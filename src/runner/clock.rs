@@ -41,6 +41,26 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Starts a task, which nobody can cancel.
     fn spawn(&self, task: BoxFuture<'static, ()>);
+
+    /// The monotonic time as other processes of the machine can read it. `None`: they cannot, or not surely.
+    fn boottime(&self) -> Option<&Boottime>;
+}
+
+/// The kernel's `CLOCK_BOOTTIME`, on which all processes of a machine agree: one of them can tell another an instant that
+/// does not depend on when it is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Boottime {
+    /// Which clock it is, as `SessionChanged.boottime_clock` describes it.
+    pub clock: String,
+    /// What it showed when [`Now::mono`] was zero.
+    pub start: Duration,
+}
+
+impl Boottime {
+    /// What it shows at an instant of the monotonic clock, in nanoseconds. `None`: that is centuries ahead.
+    pub fn nanoseconds(&self, mono: Duration) -> Option<u64> {
+        u64::try_from(self.start.checked_add(mono)?.as_nanos()).ok()
+    }
 }
 
 /// Tells the time, and wakes at a given one. Clones share the machine.
@@ -52,6 +72,7 @@ pub struct Clock {
 /// The machine that this process runs on. Its thread ends with the last clock.
 struct AlarmHandle {
     shared: Arc<Shared>,
+    boottime: Option<Boottime>,
 }
 
 struct Shared {
@@ -83,6 +104,11 @@ impl Clock {
     /// The time.
     pub fn now(&self) -> Now {
         self.machine.now()
+    }
+
+    /// The monotonic time as other processes of the machine can read it. `None`: they cannot, or not surely.
+    pub fn boottime(&self) -> Option<&Boottime> {
+        self.machine.boottime()
     }
 
     /// Sleeps until the first of the two times, or until the time of day was set. Without any it sleeps for ever.
@@ -139,7 +165,8 @@ impl AlarmHandle {
         if let Err(error) = spawned {
             tracing::error!(%error, "cannot start the alarm thread; nothing will fire");
         }
-        Self { shared }
+        let boottime = boottime_clock().map(|clock| Boottime { clock, start: shared.start });
+        Self { shared, boottime }
     }
 }
 
@@ -170,6 +197,10 @@ impl Machine for AlarmHandle {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         #[expect(clippy::disallowed_methods, reason = "the one place where the runner starts tasks")]
         tokio::spawn(task);
+    }
+
+    fn boottime(&self) -> Option<&Boottime> {
+        self.boottime.as_ref()
     }
 }
 
@@ -277,6 +308,25 @@ fn since_boot() -> Duration {
     clock_gettime(CLOCK).map_or(Duration::ZERO, Duration::from)
 }
 
+/// Which clock [`since_boot`] reads, if other processes can, too: kernel and time namespace.
+#[cfg(target_os = "linux")]
+fn boottime_clock() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = match std::fs::read_link("/proc/self/ns/time") {
+        Ok(namespace) => namespace.into_os_string().into_string().ok()?,
+        // A kernel without time namespaces.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(_) => return None,
+    };
+    Some(format!("{}/{namespace}", boot.trim())).filter(|_| !boot.trim().is_empty())
+}
+
+/// Elsewhere [`since_boot`] reads a clock that is not promised to be everybody's.
+#[cfg(not(target_os = "linux"))]
+fn boottime_clock() -> Option<String> {
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,6 +347,21 @@ mod tests {
         });
         futures::future::join_all(sleepers).await;
         assert_eq!(*order.lock().unwrap(), [10, 20, 30]);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn other_processes_read_the_same_instant() {
+        use nix::time::{ClockId, clock_gettime};
+        let clock = Clock::start();
+        let read = || Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap()).as_nanos();
+        let before = read();
+        let told = clock.boottime().unwrap().nanoseconds(clock.now().mono).unwrap();
+        assert!((before..=read()).contains(&u128::from(told)));
+        let named = &clock.boottime().unwrap().clock;
+        let (boot, _) = named.split_once('/').unwrap();
+        assert!(boot.parse::<Uuid>().is_ok(), "{boot}");
+        assert_eq!(*named, Clock::start().boottime().unwrap().clock);
     }
 
     #[tokio::test]

@@ -4,13 +4,14 @@
 use tracing::{debug, info, warn};
 
 use crate::coordination::effect::{Event, RetryNews};
+use crate::coordination::input::Now;
 use crate::job::Item;
 
 /// Items of an assignment that are named in the log; their number is always.
 const ITEMS_LOGGED: usize = 100;
 
 /// What an application is told.
-pub(super) fn told(event: &Event) {
+pub(super) fn told(now: Now, event: &Event) {
     match event {
         Event::AssignmentChanged { assignment, reason, leader, .. } => {
             let items: Vec<_> =
@@ -18,8 +19,13 @@ pub(super) fn told(event: &Event) {
             let (generation, count) = (assignment.generation.0, assignment.items.len());
             info!(generation, count, ?items, leader, ?reason, "assignment");
         }
-        Event::SessionChanged { status, remaining_lease } => info!(?status, ?remaining_lease, "session"),
-        Event::LeaseRenewed { remaining } => debug!(?remaining, "lease"),
+        Event::SessionChanged { status, lease_end } => {
+            let remaining_lease = lease_end.map(|end| end.saturating_sub(now.mono));
+            info!(?status, ?remaining_lease, "session");
+        }
+        Event::LeaseRenewed { lease_end } => {
+            debug!(remaining = ?lease_end.saturating_sub(now.mono), "lease");
+        }
         Event::Execute(_)
         | Event::Attached { .. }
         | Event::Cancel { .. }

@@ -494,7 +494,7 @@ impl Runner {
     }
 
     fn tell(&mut self, now: Now, event: Event) {
-        news::told(&event);
+        news::told(now, &event);
         let trace = self.trace(&event);
         if self.outbox.is_none() {
             return;

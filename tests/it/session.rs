@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sidekeeper::proto::{AssignmentReason, CancelReason, CompletionStatus, JobConfiguration, SessionState};
 use sidekeeper::registry::embedded::Embedded;
+use sidekeeper::runner::clock::Clock;
 
 use crate::ground::{App, Event, Ground, Host, request, request_for, success, ticking};
 
@@ -124,10 +125,18 @@ async fn p4_a_session_that_is_not_proven_alive_in_time_is_given_up_before_the_re
     app.assigned(&[0]).await;
     let execute = app.execute().await;
     let session = ground.outside.tree().await.session_of(&app.attached.instance_id);
+    let clock = Clock::start();
+    let before = boottime(&clock);
     ground.registry.suspend(session);
     let changed = app.until("SUSPENDED", suspended).await;
     let remaining: Duration = changed.remaining_lease.unwrap().try_into().unwrap();
     assert!(remaining <= Duration::from_secs(1), "{remaining:?} of a lease of 2 s less the margin of 1 s");
+    if cfg!(target_os = "linux") {
+        // The end is told, too, on a clock that everybody on the machine reads.
+        assert_eq!(changed.boottime_clock, clock.boottime().unwrap().clock);
+        let told = Duration::from_nanos(changed.lease_end_boottime_ns).checked_sub(remaining);
+        assert!((before..=boottime(&clock)).contains(&told.unwrap()), "{changed:?}");
+    }
 
     let Event::Cancel(cancel) = app.next().await else { panic!("no Cancel") };
     assert_eq!(
@@ -148,9 +157,15 @@ async fn p4_a_session_that_is_not_proven_alive_in_time_is_given_up_before_the_re
     app.done(&next).await;
 }
 
+/// The time that other processes read, too; zero if they cannot.
+fn boottime(clock: &Clock) -> Duration {
+    let now = clock.boottime().and_then(|boottime| boottime.nanoseconds(clock.now().mono));
+    Duration::from_nanos(now.unwrap_or_default())
+}
+
 fn suspended(event: &Event) -> Option<sidekeeper::proto::SessionChanged> {
     match event {
-        Event::SessionChanged(changed) if changed.state() == SessionState::Suspended => Some(*changed),
+        Event::SessionChanged(changed) if changed.state() == SessionState::Suspended => Some(changed.clone()),
         _ => None,
     }
 }

@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use sidekeeper::coordination::input::Now;
 use sidekeeper::coordination::participant::Wakeup;
-use sidekeeper::runner::clock::Machine;
+use sidekeeper::runner::clock::{Boottime, Machine};
 use uuid::Uuid;
 
 use crate::executor::{Process, Spawner};
@@ -137,6 +137,11 @@ impl Machine for Virtual {
 
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         self.spawner.spawn(self.process, task);
+    }
+
+    /// Applications go by how long a lease lasts.
+    fn boottime(&self) -> Option<&Boottime> {
+        None
     }
 }
 

@@ -245,11 +245,7 @@ class Attachment:
             logger.info("leader: %s", leadership.leader, extra=fields(name))
             self._dispatcher.call(callbacks.leadership, leadership)
         elif kind == "session_changed":
-            session = SessionChange.from_proto(name, event.session_changed)
-            self._lease.told(session.remaining_lease)
-            if session.state is SessionState.CONNECTED:
-                self._ownership.still_there()
-            self._on_session(session)
+            self._on_session_changed(SessionChange.from_proto(name, event.session_changed))
         elif kind == "job_changed":
             change = JobChange.from_proto(name, event.job_changed)
             self._grace = grace_of(event.job_changed.configuration.props)
@@ -264,6 +260,19 @@ class Attachment:
             logger.info("the sidecar is stopping: finishing what runs", extra=fields(name))
         # Anything else is of a newer sidecar, and does not concern this client.
 
+    def _on_session_changed(self, session: SessionChange) -> None:
+        if not self._lease.told(session.remaining_lease):
+            return  # it was read late: its lease is over
+        if session.state is SessionState.CONNECTED:
+            self._ownership.still_there()
+            if self._executor.paused:
+                self._dispatcher.begin(self._go_on)
+        self._on_session(session)
+
+    def _go_on(self) -> None:
+        if not self._ended and not self._lease.look():
+            self._executor.go_on()
+
     def _on_session(self, session: SessionChange) -> None:
         if session.state is self._session:
             return  # the lease was renewed, nothing else
@@ -273,7 +282,12 @@ class Attachment:
 
     def _on_silence(self) -> None:
         """The lease is over, and the sidecar has not said what is now: as if it had said that the lease is lost."""
-        logger.warning("the sidecar has not renewed the lease in time; it may be stopped", extra=fields(self._job.name))
+        logger.warning(
+            "the lease is over without newer word: the sidecar may be stopped, or this process was",
+            extra=fields(self._job.name),
+        )
+        # What is read from now on waits: if the sidecar lives, it says so soon, or that it is to stop.
+        self._executor.pause()
         for opened in list(self._open.values()):
             self._executor.cancel(opened, CancelReason.LEASE_LOST)
         self._ownership.lost(AssignmentReason.SILENT)
@@ -313,6 +327,7 @@ class Attachment:
         return noted
 
     def _on_execute(self, message: service_pb2.Execute) -> None:
+        self._lease.look()
         if message.resumed and self._resume(message.execution_id):
             return
         opened = OpenExecution(Execution.from_proto(message, self._progress), self._answer)
@@ -320,7 +335,11 @@ class Attachment:
             raise ProtocolError(f"execution {opened.execution.execution_id!r} was told twice")
         self._open[opened.execution.execution_id] = opened
         self._answered.clear()
-        self._dispatcher.begin(lambda: self._executor.submit(opened))
+        self._dispatcher.begin(lambda: self._begin(opened))
+
+    def _begin(self, opened: OpenExecution) -> None:
+        self._lease.look()
+        self._executor.submit(opened)
 
     def _resume(self, execution_id: str) -> bool:
         """Goes on with an execution of an earlier stream. False: it is not known, so it is to be executed."""
@@ -332,6 +351,8 @@ class Attachment:
             self._open[execution_id] = kept
             self._answered.clear()
             logger.info("execution goes on with this stream", extra=fields(self._job.name, kept.execution))
+            if self._lease.over:
+                self._executor.cancel(kept, CancelReason.LEASE_LOST)
         elif kept is not None and self._reporter is not None:
             self._reporter.add(*kept)
         return kept is not None
@@ -353,6 +374,7 @@ class Attachment:
 
     def _answer(self, opened: OpenExecution, outcome: Outcome) -> None:
         del self._open[opened.execution.execution_id]
+        self._lease.look()  # what has waited for this one does not begin when it is over
         if not self._open:
             self._answered.set()
         if self._ended or self._reporter is None:
@@ -366,7 +388,11 @@ class Attachment:
         """The instance is gone, or stays for its grace."""
         self._ended = True
         lease = self._lease.left()
+        if self._lease.over:
+            for opened in list(self._open.values()):  # what waits
+                self._executor.cancel(opened, CancelReason.LEASE_LOST)
         self._lease.close()
+        self._executor.go_on()
         for helper in self._helpers:
             helper.cancel()
         if self._broken and self._grace:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.configuration import JobConfiguration, Problem
+from sidekeeper.lease import remaining_lease
 
 __all__ = [
     "AssignedItem",
@@ -184,14 +185,13 @@ class SessionChange:
     job_name: str
     #: The state now.
     state: SessionState
-    #: How long the session is surely alive without word from the registry. None: not known.
+    #: How long the session is surely alive without word from the registry, from when this was read. None: not known.
     remaining_lease: timedelta | None
 
     @classmethod
     def from_proto(cls, job_name: str, message: service_pb2.SessionChanged) -> SessionChange:
         """Returns the change that a message of the sidecar tells."""
-        lease = message.remaining_lease.ToTimedelta() if message.HasField("remaining_lease") else None
-        return cls(job_name=job_name, state=SessionState(message.state), remaining_lease=lease)
+        return cls(job_name=job_name, state=SessionState(message.state), remaining_lease=remaining_lease(message))
 
 
 @dataclass(frozen=True)

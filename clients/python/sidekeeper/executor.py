@@ -48,6 +48,8 @@ class Executor:
         # Bounded by the total of items: an item has at most one open execution in each attachment.
         self._waiting: deque[OpenExecution] = deque()
         self._running: dict[int, OpenExecution] = {}
+        #: Whether nothing begins for now.
+        self.paused = False
         self._closed = False
         self._threads = Threads()
         self._idle = asyncio.Event()
@@ -77,6 +79,15 @@ class Executor:
             opened.answer(opened, _never_began(reason))
             self._settle()
 
+    def pause(self) -> None:
+        """Begins nothing for now: what comes waits. What runs goes on."""
+        self.paused = True
+
+    def go_on(self) -> None:
+        """Begins what has waited."""
+        self.paused = False
+        self._start_waiting()
+
     def close(self) -> None:
         """Begins nothing any more: what waits, and what comes, is rejected. What runs goes on."""
         self._closed = True
@@ -103,7 +114,7 @@ class Executor:
         return [opened.execution for opened in self._running.values()]
 
     def _start_waiting(self) -> None:
-        while len(self._running) < self._concurrency:
+        while not self.paused and len(self._running) < self._concurrency:
             ready = next((one for one in self._waiting if one.execution.item not in self._running), None)
             if ready is None:
                 return

@@ -2,20 +2,29 @@
 
 A sidecar that is itself stopped, or gets no time to run, cannot say that its session is lost. Therefore it says now and
 then how long the session may be acted on, and an application that hears nothing newer stops by itself when that is
-over.
+over. An application that is itself stopped reads late what it was told, and would count from then: therefore the
+sidecar says also when that is, on a clock that both read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Callable
 
-__all__ = ["Lease"]
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+
+__all__ = ["Lease", "boottime_clock", "remaining_lease"]
 
 #: The longest time between two looks at the clock, in seconds: timers stand still while the machine sleeps.
 LOOK_INTERVAL = 1.0
+
+#: A clock that goes on while the machine sleeps. None: there is none, or only that of ``time.monotonic``.
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Lease:
@@ -24,38 +33,81 @@ class Lease:
     def __init__(self, ended: Callable[[], None]) -> None:
         self._ended = ended
         self._until: float | None = None
+        self._over = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def told(self, remaining: timedelta | None) -> None:
-        """Takes what the sidecar has just said; None: that no end is known."""
+    def told(self, remaining: timedelta | None) -> bool:
+        """Takes what the sidecar has said; None: that no end is known. Returns whether the lease lasts."""
+        if self._over and remaining is not None and remaining <= timedelta(0):
+            return False  # old, like the word before
         self.close()
         if remaining is not None:
             self._until = _now() + remaining.total_seconds()
-            self._look()
+            self._wait()
+        return not self._over
+
+    def look(self) -> bool:
+        """Looks at the clock, which timers may be late for. Returns whether the lease is over without newer word."""
+        if self._until is not None and _now() >= self._until:
+            self.close()
+            self._over = True
+            self._ended()
+        return self._over
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended without newer word, as far as was looked."""
+        return self._over
 
     def left(self) -> float | None:
-        """How long it lasts without newer word, in seconds. None: no end is known."""
+        """How long it lasts without newer word, in seconds. None: no end is known, or it has been told already."""
         return None if self._until is None else max(0.0, self._until - _now())
 
     def close(self) -> None:
         """Forgets what the sidecar has said."""
         self._until = None
+        self._over = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
-        if self._until is None:
-            return
-        left = self._until - _now()
-        if left > 0:
-            self._timer = asyncio.get_running_loop().call_later(min(left, LOOK_INTERVAL), self._look)
-        else:
-            self.close()
-            self._ended()
+    def _wait(self) -> None:
+        if not self.look() and self._until is not None:
+            left = max(0.0, self._until - _now())
+            self._timer = asyncio.get_running_loop().call_later(min(left, LOOK_INTERVAL), self._wait)
+
+
+def remaining_lease(message: service_pb2.SessionChanged) -> timedelta | None:
+    """Returns how long the lease lasts that a message tells, from now on; None: no end is known.
+
+    It is what remained when it was told, or what remains of it by the clock that both processes read, if that is less.
+    """
+    if not message.HasField("remaining_lease"):
+        return None
+    remaining = message.remaining_lease.ToTimedelta()
+    if _BOOTTIME is not None and message.lease_end_boottime_ns and message.boottime_clock == boottime_clock():
+        left = message.lease_end_boottime_ns - time.clock_gettime_ns(_BOOTTIME)
+        remaining = min(remaining, timedelta(microseconds=left // 1000))
+    return max(timedelta(0), remaining)
+
+
+@functools.cache
+def boottime_clock() -> str | None:
+    """Returns which clock CLOCK_BOOTTIME is here, by kernel and time namespace, as the sidecar does. None: unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{_time_namespace()}" if boot else None
+    except (OSError, UnicodeError):
+        return None
+
+
+def _time_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/time")
+    except FileNotFoundError:
+        return ""  # the kernel has none
 
 
 def _now() -> float:
     """Returns seconds on a clock that goes on while the machine sleeps, where there is one."""
-    boottime: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+    return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)

@@ -1,8 +1,11 @@
 //! Applications: they execute what they are told, stop when they are told to, and say so; most of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
-use sidekeeper::coordination::effect::{AssignmentReason, CancelReason, Event as Told, Execute, Source};
+use sidekeeper::coordination::effect::{
+    AssignmentReason, CancelReason, Event as Told, Execute, SessionStatus, Source,
+};
 use sidekeeper::coordination::heritage::OpenExecution;
 use sidekeeper::coordination::input::{ExecutionResult, Input, Outcome, ProgressReport, Ticket};
 use sidekeeper::elasticjob::{grace, once_listener};
@@ -32,9 +35,6 @@ pub(super) struct Execution {
     pub(super) disobeys: bool,
     /// It was told to stop, or has no right to go on, and goes on all the same.
     pub(super) is_rogue: bool,
-    /// It was told before its application was stopped, under a lease that was over when it was read. How old a message
-    /// is nobody can tell who reads it, and a lease is counted from then: it is begun, until the sidecar's next word.
-    pub(super) is_late: bool,
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +57,10 @@ pub(super) struct Application {
     pub(super) unanswered: Vec<Execute>,
     /// Until when the session may be acted on, as it was told.
     pub(super) lease_until: Option<Micros>,
+    /// Whether that was over, and nothing was read since of a lease that is not.
+    silent: bool,
+    /// What it is to execute once it has read all that has come, and of a lease that is not over.
+    waiting: Vec<Execute>,
     /// Until when it goes on without a stream.
     away_until: Option<Micros>,
     /// When it looks after its executions.
@@ -84,6 +88,7 @@ impl Application {
     pub(super) fn open_stream(&mut self, stream: u32) {
         (self.stream, self.last_stream) = (Some(stream), stream);
         (self.attached, self.generation, self.known) = (false, 0, true);
+        self.silent = false;
         self.away_until = None;
     }
 
@@ -93,6 +98,7 @@ impl Application {
         self.unanswered.clear();
         self.executions.clear();
         self.items.clear();
+        self.waiting.clear();
         (self.lease_until, self.away_until, self.act_at) = (None, None, None);
         (self.known, self.may_be_unknown) = (false, false);
     }
@@ -121,28 +127,26 @@ impl World {
         }
         // Whoever was asleep for longer than its lease learns that first.
         self.mind_lease(m);
-        // It reads all that has come before it begins anything.
-        let mut begun = Vec::new();
         loop {
             let application = &mut self.machines[m].application;
             if application.inbox.front().is_none_or(|letter| letter.at > now) {
                 break;
             }
-            let Some(Letter { at, stream, word, lease }) = application.inbox.pop_front() else { break };
-            let is_late = now >= lease && at < application.stopped_until;
+            let Some(Letter { stream, word, .. }) = application.inbox.pop_front() else { break };
             if application.stream != Some(stream) {
                 continue;
             }
             match word {
                 Word::Told(Told::Execute(execute)) => {
                     if !self.goes_on(m, &execute) {
-                        begun.push((execute, is_late));
+                        self.machines[m].application.waiting.push(execute);
                     }
                 }
                 Word::Told(Told::Cancel { execution_id, item, reason }) => {
-                    let place = begun.iter().position(|(execute, _)| execute.execution_id == execution_id);
-                    match place.map(|place| begun.remove(place)) {
-                        Some((execute, _)) => {
+                    let waiting = &mut self.machines[m].application.waiting;
+                    let place = waiting.iter().position(|execute| execute.execution_id == execution_id);
+                    match place.map(|place| waiting.remove(place)) {
+                        Some(execute) => {
                             self.note(m, || format!("item {item} is not begun: {reason:?}"));
                             self.report(m, execute, Outcome::Rejected(format!("{reason:?}")), 0);
                         }
@@ -150,14 +154,15 @@ impl World {
                     }
                 }
                 Word::Told(told) => self.told(m, told),
-                Word::Closed(end) => {
-                    begun.clear();
-                    self.stream_ended(m, end);
-                }
+                Word::Closed(end) => self.stream_ended(m, end),
             }
         }
-        for (execute, is_late) in begun {
-            self.execute(m, execute, is_late);
+        self.mind_lease(m);
+        let application = &mut self.machines[m].application;
+        if !application.silent {
+            for execute in std::mem::take(&mut application.waiting) {
+                self.execute(m, execute);
+            }
         }
         self.plan_act(m);
     }
@@ -183,13 +188,9 @@ impl World {
                     self.call_at(m, now + takes, Input::Acknowledge(ticket, generation));
                 }
             }
-            Told::SessionChanged { remaining_lease, .. } => {
-                let until = remaining_lease.map(|left| self.lease_end(m, left));
-                self.machines[m].application.lease_until = until;
-            }
-            Told::LeaseRenewed { remaining } => {
-                let until = self.lease_end(m, remaining);
-                self.machines[m].application.lease_until = Some(until);
+            Told::SessionChanged { lease_end, status } => self.lease_told(m, status, lease_end),
+            Told::LeaseRenewed { lease_end } => {
+                self.lease_told(m, SessionStatus::Connected, Some(lease_end));
             }
             Told::CallListener(call) => {
                 let takes = self.behaviour.below(60 * MILLISECOND);
@@ -209,12 +210,17 @@ impl World {
         }
     }
 
-    /// When a lease ends that lasts for so long from now on the machine's clock.
-    fn lease_end(&self, m: usize, left: std::time::Duration) -> Micros {
-        let machine = &self.machines[m];
-        machine.when_mono(
-            machine.mono(self.now).saturating_add(left).min(std::time::Duration::from_secs(1 << 30)),
-        )
+    /// The lease ends then, on the clock that all processes of the machine share: what is told and what is read late have
+    /// the same end.
+    fn lease_told(&mut self, m: usize, status: SessionStatus, end: Option<Duration>) {
+        let machine = &mut self.machines[m];
+        let until = end.map(|end| machine.when_mono(end.min(Duration::from_secs(1 << 30))));
+        machine.application.lease_until = until;
+        self.mind_lease(m);
+        let application = &mut self.machines[m].application;
+        if status == SessionStatus::Connected && !application.is_lease_over(self.now) {
+            application.silent = false;
+        }
     }
 
     fn ticket(&mut self, m: usize) -> Ticket {
@@ -235,17 +241,11 @@ impl World {
         }
     }
 
-    fn execute(&mut self, m: usize, execute: Execute, is_late: bool) {
+    fn execute(&mut self, m: usize, execute: Execute) {
         let now = self.now;
         let rates = self.plan.rates;
         // Drawn in any case, so that what one execution does changes no other.
         let dice: [u64; 6] = std::array::from_fn(|_| self.behaviour.next());
-        let application = &self.machines[m].application;
-        if application.is_lease_over(now) {
-            // Its session is not sure any more; it will be cancelled.
-            self.note(m, || format!("item {} is not begun: the lease is over", execute.item));
-            return self.report(m, execute, Outcome::Rejected("the lease is over".to_owned()), 0);
-        }
         let storm = now < self.plan.storm && !self.is_calm;
         let happens = |dice: u64, times: u64| storm && times > 0 && dice.is_multiple_of(times);
         let mut ends = Some(now + 500 + dice[0] % self.plan.duration);
@@ -266,7 +266,7 @@ impl World {
             self.counts.add(Fault::FailedExecution);
         }
         let disobeys = happens(dice[5], rates.disobedient);
-        self.check_begin(m, &execute, is_late);
+        self.check_begin(m, &execute);
         self.executions += 1;
         self.note(m, || {
             let end = ends.map(|ends| (ends - now) / MILLISECOND);
@@ -285,7 +285,7 @@ impl World {
             self.machines[m].application.may_be_unknown = true;
         }
         let id = execute.execution_id.clone();
-        let execution = Execution { execute, ends, outcome, disobeys, is_rogue: false, is_late };
+        let execution = Execution { execute, ends, outcome, disobeys, is_rogue: false };
         self.machines[m].application.executions.insert(id, execution);
     }
 
@@ -392,8 +392,9 @@ impl World {
 
     /// An application whose lease is over stops by itself.
     fn mind_lease(&mut self, m: usize) {
-        let application = &self.machines[m].application;
-        if application.is_lease_over(self.now) && !application.executions.is_empty() {
+        let application = &mut self.machines[m].application;
+        if application.is_lease_over(self.now) {
+            application.silent = true;
             self.stop_executions(m, "the lease is over");
         }
     }
@@ -442,6 +443,7 @@ impl World {
         let application = &mut self.machines[m].application;
         (application.stream, application.attached) = (None, false);
         application.items.clear();
+        application.waiting.clear();
         let unanswered = std::mem::take(&mut application.unanswered);
         let lease = application.lease_until;
         self.note(m, || "the stream is over".to_owned());
@@ -467,10 +469,10 @@ impl World {
     }
 
     /// How long applications go on without a stream, as clients read it from the job: not at all with a once-listener.
-    fn grace(&self) -> std::time::Duration {
+    fn grace(&self) -> Duration {
         let job = &self.plan.configuration;
         let (grace, _) = grace::of(job);
-        if once_listener::of(job).0.is_some() { std::time::Duration::ZERO } else { grace }
+        if once_listener::of(job).0.is_some() { Duration::ZERO } else { grace }
     }
 
     /// What it executes that never ends does end.

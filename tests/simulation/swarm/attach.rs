@@ -94,7 +94,7 @@ impl World {
         if let Some(stream) = seat.stream {
             let at = self.now + 1;
             let word = Word::Closed(StreamEnd::Broken);
-            machine.application.inbox.push_back(Letter { at, stream, word, lease: Micros::MAX });
+            machine.application.inbox.push_back(Letter { at, stream, word });
             self.at(at, Event::Read(m));
         }
     }

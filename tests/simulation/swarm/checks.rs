@@ -158,13 +158,8 @@ impl World {
     }
 
     /// An application begins an execution.
-    pub(super) fn check_begin(&mut self, m: usize, execute: &Execute, is_late: bool) {
+    pub(super) fn check_begin(&mut self, m: usize, execute: &Execute) {
         let item = execute.item;
-        if is_late {
-            // Nothing but the store protects from who reads that late; it does so if somebody else has written.
-            self.checks.write(execute);
-            return;
-        }
         for (other, machine) in self.machines.iter().enumerate() {
             let application = &machine.application;
             // Who is stopped does nothing, and learns first that its lease is over; whose lease ends now stops now. Without
@@ -174,7 +169,7 @@ impl World {
                 continue;
             }
             let mut open = application.executions.values();
-            let open = open.find(|open| open.execute.item == item && !open.is_rogue && !open.is_late);
+            let open = open.find(|open| open.execute.item == item && !open.is_rogue);
             if let Some(open) = open {
                 let id = open.execute.execution_id.clone();
                 let token = open.execute.token.0;

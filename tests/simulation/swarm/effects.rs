@@ -3,7 +3,6 @@
 use sidekeeper::coordination::effect::{Answer, CompletionStatus, Effect, EndReason, Event as Told, Refusal};
 use sidekeeper::tree::Operation;
 
-use super::Micros;
 use super::client::Ask;
 use super::invariants::Invariant;
 use super::latch::Errand;
@@ -96,11 +95,9 @@ impl World {
         let at = self.now + 20 + self.network.below(500);
         let machine = &mut self.machines[m];
         let Some(stream) = machine.seat().and_then(|seat| seat.stream) else { return };
-        let until = machine.sidecar.as_ref().map(|sidecar| sidecar.client.until);
-        let lease = until.map_or(Micros::MAX, |until| machine.when_mono(until));
         let inbox = &mut machine.application.inbox;
         let at = inbox.back().map_or(at, |last| at.max(last.at));
-        inbox.push_back(Letter { at, stream, word, lease });
+        inbox.push_back(Letter { at, stream, word });
         self.checks_line(m);
         self.at(at, Event::Read(m));
     }

@@ -98,8 +98,6 @@ pub(super) struct Letter {
     /// On which stream.
     pub(super) stream: u32,
     pub(super) word: Word,
-    /// When the lease ends that the sidecar had when it wrote.
-    pub(super) lease: Micros,
 }
 
 /// How a stream ends, as the application sees it.

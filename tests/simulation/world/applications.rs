@@ -1,5 +1,7 @@
 //! The applications of the world: they obey what they are told, and note what that says about the promises.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{
     AssignmentReason, CancelReason, Event, Execute, ListenerCall, Source,
@@ -70,11 +72,16 @@ impl World {
                 self.report(index, Some(item), execution_id);
             }
             Event::JobChanged { problems, .. } => self.nodes[index].problems.push(problems),
-            Event::SessionChanged { remaining_lease, .. } => self.nodes[index].leases.push(remaining_lease),
-            Event::LeaseRenewed { remaining } => self.nodes[index].leases.push(Some(remaining)),
+            Event::SessionChanged { lease_end, .. } => self.lease_told(index, lease_end),
+            Event::LeaseRenewed { lease_end } => self.lease_told(index, Some(lease_end)),
             Event::Attached { resumed, .. } => self.attached(index, &resumed),
             Event::LeadershipChanged(_) | Event::Draining { .. } => {}
         }
+    }
+
+    fn lease_told(&mut self, index: usize, end: Option<Duration>) {
+        let now = self.time().mono;
+        self.nodes[index].leases.push(end.map(|end| end.saturating_sub(now)));
     }
 
     pub(super) fn execute(&mut self, index: usize, execute: Execute) {

@@ -1117,8 +1117,19 @@ type SessionChanged struct {
 	// How long the session is surely alive without word from the registry, from when this is told. An application that
 	// has heard nothing newer by then stops what it executes. Absent: not known, no end is to be expected.
 	RemainingLease *durationpb.Duration `protobuf:"bytes,2,opt,name=remaining_lease,json=remainingLease,proto3" json:"remaining_lease,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// When that is over: nanoseconds on the clock CLOCK_BOOTTIME of Linux, which both processes can read. Counted from when
+	// it reads this, `remaining_lease` seems longer to an application by as long as this has waited for it, because it was
+	// stopped, for example; with this it is not. The lease ends with the first of the two, which may be before this is
+	// read. So nobody believes in a longer lease than `remaining_lease` gives. Zero: not known, and `remaining_lease` alone
+	// counts; so it does for an application that cannot read that clock, or has another one than `boottime_clock`.
+	LeaseEndBoottimeNs uint64 `protobuf:"varint,3,opt,name=lease_end_boottime_ns,json=leaseEndBoottimeNs,proto3" json:"lease_end_boottime_ns,omitempty"`
+	// Which clock that is, since every kernel and every time namespace has its own: the kernel's boot id
+	// (/proc/sys/kernel/random/boot_id), a slash, and where the link /proc/self/ns/time leads, nothing if there is no such
+	// link. Containers on one node usually have the same clock. What runs in another virtual machine, or in a sandbox with a
+	// kernel of its own, has not: to it each lease might seem to be over. Empty if `lease_end_boottime_ns` is zero.
+	BoottimeClock string `protobuf:"bytes,4,opt,name=boottime_clock,json=boottimeClock,proto3" json:"boottime_clock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SessionChanged) Reset() {
@@ -1163,6 +1174,20 @@ func (x *SessionChanged) GetRemainingLease() *durationpb.Duration {
 		return x.RemainingLease
 	}
 	return nil
+}
+
+func (x *SessionChanged) GetLeaseEndBoottimeNs() uint64 {
+	if x != nil {
+		return x.LeaseEndBoottimeNs
+	}
+	return 0
+}
+
+func (x *SessionChanged) GetBoottimeClock() string {
+	if x != nil {
+		return x.BoottimeClock
+	}
+	return ""
 }
 
 // The job's configuration has changed, or problems came or went.
@@ -2104,10 +2129,12 @@ const file_sidekeeper_v1_participant_service_proto_rawDesc = "" +
 	"\x04item\x18\x02 \x01(\rR\x04item\x123\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x1b.sidekeeper.v1.CancelReasonR\x06reason\"+\n" +
 	"\x11LeadershipChanged\x12\x16\n" +
-	"\x06leader\x18\x01 \x01(\bR\x06leader\"\x87\x01\n" +
+	"\x06leader\x18\x01 \x01(\bR\x06leader\"\xe1\x01\n" +
 	"\x0eSessionChanged\x121\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1b.sidekeeper.v1.SessionStateR\x05state\x12B\n" +
-	"\x0fremaining_lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x0eremainingLease\"\x87\x01\n" +
+	"\x0fremaining_lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x0eremainingLease\x121\n" +
+	"\x15lease_end_boottime_ns\x18\x03 \x01(\x04R\x12leaseEndBoottimeNs\x12%\n" +
+	"\x0eboottime_clock\x18\x04 \x01(\tR\rboottimeClock\"\x87\x01\n" +
 	"\n" +
 	"JobChanged\x12E\n" +
 	"\rconfiguration\x18\x01 \x01(\v2\x1f.sidekeeper.v1.JobConfigurationR\rconfiguration\x122\n" +

@@ -583,8 +583,23 @@ class SessionChanged(_message.Message):
 
     STATE_FIELD_NUMBER: _builtins.int
     REMAINING_LEASE_FIELD_NUMBER: _builtins.int
+    LEASE_END_BOOTTIME_NS_FIELD_NUMBER: _builtins.int
+    BOOTTIME_CLOCK_FIELD_NUMBER: _builtins.int
     state: Global___SessionState.ValueType
     """The state now."""
+    lease_end_boottime_ns: _builtins.int
+    """When that is over: nanoseconds on the clock CLOCK_BOOTTIME of Linux, which both processes can read. Counted from when
+    it reads this, `remaining_lease` seems longer to an application by as long as this has waited for it, because it was
+    stopped, for example; with this it is not. The lease ends with the first of the two, which may be before this is
+    read. So nobody believes in a longer lease than `remaining_lease` gives. Zero: not known, and `remaining_lease` alone
+    counts; so it does for an application that cannot read that clock, or has another one than `boottime_clock`.
+    """
+    boottime_clock: _builtins.str
+    """Which clock that is, since every kernel and every time namespace has its own: the kernel's boot id
+    (/proc/sys/kernel/random/boot_id), a slash, and where the link /proc/self/ns/time leads, nothing if there is no such
+    link. Containers on one node usually have the same clock. What runs in another virtual machine, or in a sandbox with a
+    kernel of its own, has not: to it each lease might seem to be over. Empty if `lease_end_boottime_ns` is zero.
+    """
     @_builtins.property
     def remaining_lease(self) -> _duration_pb2.Duration:
         """How long the session is surely alive without word from the registry, from when this is told. An application that
@@ -596,10 +611,12 @@ class SessionChanged(_message.Message):
         *,
         state: Global___SessionState.ValueType = ...,
         remaining_lease: _duration_pb2.Duration | None = ...,
+        lease_end_boottime_ns: _builtins.int = ...,
+        boottime_clock: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["remaining_lease", b"remaining_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["remaining_lease", b"remaining_lease", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boottime_clock", b"boottime_clock", "lease_end_boottime_ns", b"lease_end_boottime_ns", "remaining_lease", b"remaining_lease", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

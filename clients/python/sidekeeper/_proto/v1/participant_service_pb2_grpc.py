@@ -95,7 +95,8 @@ class ParticipantServiceServicer(object):
         8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
         each time a third of that lease is over; none comes if the registry's sessions do not end by themselves. An
         application that was told a lease, and has read nothing newer about it by its end, stops what it executes as if
-        it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading.
+        it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading, but
+        begins nothing that it reads until it has read of a lease that is not over.
 
         Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
         configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
