@@ -160,7 +160,10 @@ impl Participant {
     fn put_assignment(&mut self, assignment: Assignment, reason: AssignmentReason) {
         let before = item_set(self.told.assignment.as_ref());
         let after = item_set(Some(&assignment));
-        if !after.is_subset(&before) {
+        // An item that is ours by another token may have been somebody else's in between.
+        let told = self.told.assignment.iter().flat_map(|told| &told.items);
+        let told: BTreeSet<_> = told.map(|assigned| (assigned.item, assigned.token)).collect();
+        if assignment.items.iter().any(|assigned| !told.contains(&(assigned.item, assigned.token))) {
             self.ledger.look_again();
         }
         let leader = self.is_leader();

@@ -28,6 +28,11 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(super) struct Crash {
     absent: BTreeMap<InstanceId, Duration>,
     online: BTreeSet<InstanceId>,
+    /// Who is no instance any more and still says something.
+    finishing: BTreeSet<InstanceId>,
+    /// Who was, and says nothing any more. What the job's nodes tell of its executions may be older than that, because
+    /// they are watched apart from what it said.
+    unread: BTreeSet<InstanceId>,
     looked: Option<(u64, u64)>,
 }
 
@@ -49,15 +54,27 @@ impl Crash {
         gone.flat_map(|from| [from, from.saturating_add(HEAD_START)]).filter(|at| *at > now).min()
     }
 
-    /// Compares who is named with who is online.
-    fn look(&mut self, view: &JobView, fleet: &FleetView, now: Duration) {
+    /// All of the job's nodes are read.
+    pub(super) fn was_read(&mut self) {
+        self.unread.clear();
+    }
+
+    /// Compares who is named with who is online. Tells whether the nodes have to be read again before that is known.
+    fn look(&mut self, view: &JobView, fleet: &FleetView, now: Duration) -> bool {
         let named = view.items().values().flat_map(named_by);
-        let is_there = |id: &InstanceId| view.instances().contains_key(id) || fleet.member(id).is_some();
-        let absent: BTreeSet<_> = named.filter(|id| !is_there(id)).cloned().collect();
+        let is_instance = |id: &InstanceId| view.instances().contains_key(id);
+        let gone: BTreeSet<_> = named.filter(|id| !is_instance(id)).cloned().collect();
+        let (finishing, mut absent): (BTreeSet<_>, BTreeSet<_>) =
+            gone.into_iter().partition(|id| fleet.member(id).is_some());
+        let before = std::mem::replace(&mut self.finishing, finishing);
+        let unread = self.unread.len();
+        self.unread.extend(before.intersection(&absent).cloned());
+        absent.retain(|id| !self.unread.contains(id));
         self.absent.retain(|id, _| absent.contains(id));
         for id in absent {
             self.absent.entry(id).or_insert(now);
         }
+        self.unread.len() > unread
     }
 }
 
@@ -87,7 +104,7 @@ impl Participant {
             return;
         }
         self.crash.looked = Some(revision);
-        self.crash.look(&self.view, &self.fleet, now.mono);
+        let unread = self.crash.look(&self.view, &self.fleet, now.mono);
         let online: BTreeSet<_> = self.view.instances().keys().cloned().collect();
         let somebody_went = self.crash.online.iter().any(|id| !online.contains(id));
         self.crash.online = online;
@@ -96,7 +113,7 @@ impl Participant {
             let running = self.view.item(*item).and_then(|view| view.running.as_ref());
             running.is_some_and(unknown) && !self.executions.is_busy(*item)
         });
-        if somebody_went && in_doubt && self.fails_over() {
+        if unread || (somebody_went && in_doubt && self.fails_over()) {
             self.effects.push(Effect::Refresh);
         }
     }

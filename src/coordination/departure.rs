@@ -199,10 +199,7 @@ impl Participant {
         let me = &self.identity.instance;
         let is_there = || self.view.instances().contains_key(me) || self.fleet.member(me).is_some();
         let may_be_another = || is_there() || !self.fleet.is_loaded() || self.registered.is_some();
-        if !self.fails_over()
-            || mutant!(UnfinishedForgotten)
-            || (!self.is_registered() && may_be_another())
-        {
+        if !self.fails_over() || mutant!(UnfinishedForgotten) || (!self.is_registered() && may_be_another()) {
             return Vec::new();
         }
         let is_ours = |item: &Item| self.is_registered() && self.executions.open.contains_key(item);

@@ -377,7 +377,9 @@ impl Participant {
             kept.insert(*item, revoked);
         }
         self.handoff.revoked = kept;
-        let writes = [Purpose::Start, Purpose::FlagMisfire].map(|purpose| self.pending.is_in_flight(purpose));
+        // What was just renewed has the version under which it was the name's before: it must be seen first.
+        let writes = [Purpose::Start, Purpose::FlagMisfire, Purpose::Renew];
+        let writes = writes.map(|purpose| self.pending.is_in_flight(purpose));
         let ready = self.is_registered() && !writes.contains(&true) && !mutant!(NeverHandedOver);
         if transaction.is_empty() || !ready || !self.may_commit(now, Purpose::HandOff) {
             return;

@@ -194,7 +194,9 @@ impl Participant {
         }
         // Without word from the former process the application has stopped when its lease is over.
         let lease = self.lease.remaining(now.mono).unwrap_or(timeout);
-        let until = Some(now.mono.saturating_add(self.grace().min(lease)));
+        // Of a job whose configuration cannot be read it is not known for how long its applications go on.
+        let grace = self.settings.as_ref().map_or(lease, |_| self.grace().min(lease));
+        let until = Some(now.mono.saturating_add(grace));
         self.unattended = until;
         self.phase = Phase::Away { until };
     }

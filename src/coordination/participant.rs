@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use crate::elasticjob::path::JobPaths;
 use crate::job::{Generation, InstanceId, InstanceName, JobConfiguration, JobName, Problem};
 use crate::mutants::mutant;
-use crate::tree::{CommitResult, Error, SessionId, Transaction};
+use crate::tree::{CommitResult, Error, SessionId, Transaction, WatchEvent};
 
 use super::absence::Absences;
 use super::assignment::Told;
@@ -345,7 +345,12 @@ impl Participant {
             }
             Input::Leased { until } => self.lease.renew(until),
             Input::SessionLost => self.lose_session(),
-            Input::Watch(event) => self.view.apply(event, now.wall),
+            Input::Watch(event) => {
+                if matches!(event, WatchEvent::Snapshot(_)) {
+                    self.crash.was_read();
+                }
+                self.view.apply(event, now.wall);
+            }
             Input::Fleet(event) => self.fleet.apply(event),
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),

@@ -4,7 +4,7 @@
 //! obeyed twice. Items that are being executed are made up for when they are free, like at a fire, where Java peers
 //! drop the whole request.
 
-use jiff::{SignedDuration, Timestamp, Unit};
+use jiff::{RoundMode, SignedDuration, Timestamp, TimestampRound, Unit};
 
 use crate::job::Item;
 use crate::tree::Operation;
@@ -61,7 +61,9 @@ impl Participant {
     /// The instant of an execution of an item that no fire asks for: the present, to the millisecond, which is what the
     /// ledger keeps. After all that has fired, though our clock may be behind another's: it is no execution's that there was.
     pub(super) fn present_of(&self, item: Item, now: Now) -> Timestamp {
-        let present = now.wall.round(Unit::Millisecond).unwrap_or(now.wall);
+        // Not rounded up: that may be an instant at which a fire comes.
+        let to = TimestampRound::new().smallest(Unit::Millisecond).mode(RoundMode::Floor);
+        let present = now.wall.round(to).unwrap_or(now.wall);
         let fired = self.settled(item, now.wall).max(self.fires.newest());
         let after = fired.and_then(|fired| fired.checked_add(SignedDuration::from_millis(1)).ok());
         after.map_or(present, |after| after.max(present))

@@ -162,6 +162,12 @@ impl World {
         self.plan_act(m);
     }
 
+    /// Whether its stream is to the sidecar that is there: what it reads of one that is gone it answers to nobody.
+    fn is_heard(&mut self, m: usize) -> bool {
+        let speaks = self.machines[m].seat().and_then(|seat| seat.stream);
+        speaks == self.machines[m].application.stream
+    }
+
     fn told(&mut self, m: usize, told: Told) {
         let now = self.now;
         match told {
@@ -171,7 +177,7 @@ impl World {
                 let application = &mut self.machines[m].application;
                 application.generation = generation.0;
                 application.items = assignment.items.iter().map(|assigned| assigned.item).collect();
-                if reason != AssignmentReason::SessionLost {
+                if reason != AssignmentReason::SessionLost && self.is_heard(m) {
                     let takes = self.behaviour.below(30 * MILLISECOND);
                     let ticket = self.ticket(m);
                     self.call_at(m, now + takes, Input::Acknowledge(ticket, generation));
@@ -327,7 +333,8 @@ impl World {
         let at = self.now + 20 + after + self.behaviour.below(800);
         let duplicate = self.plan.rates.duplicate;
         let twice = duplicate > 0 && self.behaviour.once_in(duplicate) && !self.is_calm;
-        for _ in 0..=usize::from(twice) {
+        let times = if self.is_heard(m) { 1 + u64::from(twice) } else { 0 };
+        for _ in 0..times {
             let ticket = self.ticket(m);
             let result =
                 ExecutionResult { execution_id: execute.execution_id.clone(), outcome: outcome.clone() };

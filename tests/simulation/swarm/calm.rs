@@ -87,10 +87,18 @@ impl World {
     /// Whether a machine's sidecar is connected, and the registry has its instance in that session.
     fn is_registered(&self, m: usize) -> bool {
         let Some(sidecar) = &self.machines[m].sidecar else { return false };
-        let (Some(seat), Some(session)) = (&sidecar.participant, sidecar.client.session) else { return false };
+        let (Some(seat), Some(session)) = (&sidecar.participant, sidecar.client.session) else {
+            return false;
+        };
         let node = self.ensemble.get(&self.paths.instance(&seat.identity.instance));
         let owner = node.and_then(|node| node.stat.ephemeral_owner);
         matches!(sidecar.client.link, Link::Up(_)) && owner == Some(self.sessions[session].handle.id())
+    }
+
+    /// Whether the registry has the instance of a machine.
+    pub(super) fn is_instance(&self, m: usize) -> bool {
+        let seat = self.machines[m].sidecar.as_ref().and_then(|sidecar| sidecar.participant.as_ref());
+        seat.is_some_and(|seat| self.ensemble.get(&self.paths.instance(&seat.identity.instance)).is_some())
     }
 
     /// Why an item is not owned by the one who knows of it; `None`: it is.

@@ -54,6 +54,8 @@ pub(super) struct Checks {
     pub(super) begun: BTreeSet<(Item, Timestamp)>,
     /// Items whose owner's node an operator has deleted, and when.
     pub(super) disowned: BTreeMap<Item, Micros>,
+    /// When an item was last told to somebody who did not have it.
+    handed: BTreeMap<Item, Micros>,
     /// When somebody was last seen among the instances who does not say how it hands over.
     pub(super) stock_at: Option<Micros>,
     /// Since when a resharding has been due while somebody could have carried it out, and nobody has said why it waits.
@@ -111,7 +113,9 @@ impl World {
         let relay = self.is_relay();
         let Some(seat) = self.machines[m].seat() else { return };
         seat.tokens.insert(token);
-        if !seat.told.contains(&item) && execute.source != Source::Failover && !disowned && !relay {
+        // What was begun before a stream came is told after the assignment, though the item may have gone meanwhile.
+        let late = disowned || execute.resumed;
+        if !seat.told.contains(&item) && execute.source != Source::Failover && !late && !relay {
             let items = seat.told.clone();
             self.fail(Invariant::Assigned, || {
                 format!("m{m} executes item {item}, and was assigned {items:?}")
@@ -289,10 +293,19 @@ impl World {
         let Some(seat) = self.machines[m].seat() else { return };
         let added: Vec<Item> = items.difference(&seat.told).copied().collect();
         seat.told = items;
+        let handed = |item: &Item| (*item, self.checks.handed.insert(*item, self.now).unwrap_or(0));
+        let before: BTreeMap<Item, Micros> = added.iter().map(handed).collect();
+        // Who has not heard yet that an operator has taken an item away is not told by whom it comes to first.
+        let disowned =
+            |item: &Item| self.was_disowned(*item) || before.get(item) < self.checks.disowned.get(item);
         // Where somebody does not say how it hands over, all is divided at once, as in ElasticJob; also a while after that
         // is gone, by a leader that has not seen it go.
         let stock = self.checks.stock_at.is_some_and(|at| self.now < at + 2 * SECOND);
         if added.is_empty() || reason != AssignmentReason::HandedOff || stock || !self.all_hand_over() {
+            return;
+        }
+        // Whose node an operator has deleted is no instance any more, and may not have heard of it.
+        if !self.is_instance(m) {
             return;
         }
         for (other, machine) in self.machines.iter().enumerate().filter(|(other, _)| *other != m) {
@@ -300,7 +313,7 @@ impl World {
             let Some(seat) = &sidecar.participant else { continue };
             let over = machine.mono(self.now) >= sidecar.client.until || seat.stream.is_none();
             let mut both = added.iter().filter(|item| seat.told.contains(item));
-            let both = both.find(|item| !self.was_disowned(**item));
+            let both = both.find(|item| !disowned(item));
             // Whose node an operator has deleted is no instance any more: that is how the protocol stops one.
             let stopped = self.ensemble.get(&self.paths.instance(&seat.identity.instance)).is_none();
             if let Some(item) = both.filter(|_| !over && !stopped && !seat.core.is_leaving()) {

@@ -37,9 +37,10 @@ pub(super) struct Latch {
     errand: Errand,
     folder: Path,
     prefix: String,
-    node: Option<Path>,
     stage: Stage,
     failed: Option<String>,
+    /// Whether a gate's was said to be held.
+    was_held: bool,
     /// What a gate's holder commits before it leaves.
     release: Option<Vec<Transaction>>,
 }
@@ -58,7 +59,8 @@ impl World {
         let id = client.last_latch;
         let prefix = format!("_c_{m}x{}x{id}-latch-", sidecar.life);
         let (stage, epoch) = (Stage::Joining, client.session.unwrap_or_default());
-        let latch = Latch { errand, folder, prefix, node: None, stage, failed: None, release: None };
+        let (failed, was_held, release) = (None, false, None);
+        let latch = Latch { errand, folder, prefix, stage, failed, was_held, release };
         client.latches.insert(id, latch);
         self.at(self.now + limit, Event::LatchLimit(m, epoch, id));
         self.send(m, Ask::JoinLatch(id));
@@ -135,9 +137,7 @@ impl World {
     pub(super) fn latch_answered(&mut self, m: usize, id: u64, result: Result<Option<Path>, Error>) {
         let Some(latch) = self.latch(m, id) else { return };
         match (latch.stage, result) {
-            (Stage::Joining, Ok(Some(path))) => {
-                (latch.node, latch.stage) = (Some(path), Stage::Waiting);
-            }
+            (Stage::Joining, Ok(Some(_))) => latch.stage = Stage::Waiting,
             (Stage::Joining, Ok(None)) => {}
             (Stage::Joining, Err(error)) => self.leave_latch(m, id, Some(error.to_string())),
             (Stage::Acting, result) => {
@@ -160,16 +160,15 @@ impl World {
 
     fn left_latch(&mut self, m: usize, id: u64) {
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
-        if sidecar.client.latches.get(&id).is_some_and(|latch| {
-            matches!(latch.errand, Errand::Gate(_))
-                && latch.release.is_none()
-                && latch.node.is_some()
-                && latch.failed.is_some()
-        }) {
+        if sidecar
+            .client
+            .latches
+            .get(&id)
+            .is_some_and(|latch| latch.was_held && latch.release.is_none() && latch.failed.is_some())
+        {
             // A gate's latch whose time is over: said when it is to be left.
             if let Some(latch) = sidecar.client.latches.get_mut(&id) {
                 latch.stage = Stage::Holding;
-                latch.node = None;
             }
             return;
         }
@@ -218,7 +217,7 @@ impl World {
                 self.send(m, Ask::ActInLatch(id, vec![transaction]));
             }
             Errand::Gate(gate) => {
-                latch.stage = Stage::Holding;
+                (latch.stage, latch.was_held) = (Stage::Holding, true);
                 self.hand_in(m, Input::LatchHeld(gate));
             }
         }
