@@ -291,8 +291,9 @@ impl Participant {
             return;
         };
         self.ledger.retry_at = None;
-        // A sharding that came in between makes the read worthless.
-        if reading != Some(self.told.generation()) {
+        // A sharding that came in between makes the read worthless. While the job's nodes are not known, nobody can say what
+        // is owed: it is read again when they are.
+        if reading != Some(self.told.generation()) || !self.view.is_loaded() {
             return;
         }
         self.ledger.generation = reading;

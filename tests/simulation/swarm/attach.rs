@@ -225,7 +225,11 @@ impl World {
         application.stopped_until = 0;
         application.forget();
         application.inbox.clear();
-        if application.stream.take().is_some() {
+        let had_stream = application.stream.take().is_some();
+        if let Some(seat) = self.machines[m].seat() {
+            seat.unread = seat.tickets;
+        }
+        if had_stream {
             self.call(m, Input::Detached);
         }
     }

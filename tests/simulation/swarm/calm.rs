@@ -9,6 +9,7 @@ use sidekeeper::job::Item;
 use sidekeeper::tree::Path;
 
 use super::checks::Start;
+use super::client::Link;
 use super::faults::Fault;
 use super::invariants::Invariant;
 use super::world::World;
@@ -36,8 +37,8 @@ impl World {
                 }
             } else if !machine.application.attached {
                 return Some((Invariant::Owned, format!("m{m} is not attached")));
-            } else if !self.is_instance(m) {
-                return Some((Invariant::Owned, format!("m{m} is not registered")));
+            } else if !self.is_registered(m) {
+                return Some((Invariant::Owned, format!("m{m} is not registered, or has no connection")));
             }
         }
         let text = |path: &Path| {
@@ -81,6 +82,17 @@ impl World {
             }
         }
         None
+    }
+
+    /// Whether a machine's sidecar is connected, and the registry has its instance in that session.
+    fn is_registered(&self, m: usize) -> bool {
+        let Some(sidecar) = &self.machines[m].sidecar else { return false };
+        let (Some(seat), Some(session)) = (&sidecar.participant, sidecar.client.session) else {
+            return false;
+        };
+        let node = self.ensemble.get(&self.paths.instance(&seat.identity.instance));
+        let owner = node.and_then(|node| node.stat.ephemeral_owner);
+        matches!(sidecar.client.link, Link::Up(_)) && owner == Some(self.sessions[session].handle.id())
     }
 
     /// Whether the registry has the instance of a machine.

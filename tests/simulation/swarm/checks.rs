@@ -58,8 +58,8 @@ pub(super) struct Checks {
     handed: BTreeMap<Item, Micros>,
     /// When somebody was last seen among the instances who does not say how it hands over.
     pub(super) stock_at: Option<Micros>,
-    /// Since when a resharding has been due while somebody could have carried it out.
-    waits_since: Option<Micros>,
+    /// Since when a resharding has been due while somebody could have carried it out, and nobody has said why it waits.
+    silent_since: Option<Micros>,
 }
 
 impl Checks {
@@ -347,23 +347,26 @@ impl World {
         }
     }
 
-    /// Once a second: a resharding that waits for long has a cause that somebody reports.
+    /// Once a second: a resharding that waits for long has a cause that somebody reports. Who reports it is the leader, so it
+    /// may be silent for a while when another one leads; what counts is for how long nobody has said anything.
     pub(super) fn check_waits(&mut self) {
         let due = self.ensemble.get(&self.paths.necessary()).is_some();
         let healthy = self.machines.iter().any(|machine| {
             let connected = machine.sidecar.as_ref().is_some_and(|s| matches!(s.client.link, Link::Up(_)));
             connected && machine.application.attached && !machine.is_stopped(self.now)
         });
-        if !due || !healthy {
-            self.checks.waits_since = None;
-            return;
-        }
-        let since = *self.checks.waits_since.get_or_insert(self.now);
         let reported =
             self.machines.iter_mut().any(|machine| machine.seat().is_some_and(|seat| seat.problems > 0));
-        if self.now - since > SILENT_WAIT_MAX && !reported {
+        if !due || !healthy || reported {
+            self.checks.silent_since = None;
+            return;
+        }
+        let since = *self.checks.silent_since.get_or_insert(self.now);
+        if self.now - since > SILENT_WAIT_MAX {
             let seconds = (self.now - since) / SECOND;
-            self.fail(Invariant::NoSilentWait, || format!("a resharding has been due for {seconds} s"));
+            self.fail(Invariant::NoSilentWait, || {
+                format!("a resharding has been due for {seconds} s, and nobody says why")
+            });
         }
     }
 

@@ -81,7 +81,7 @@ impl World {
             Fault::ConnectionLoss => self.break_connection(m, false),
             Fault::Partition => {
                 let until = now + hole(random);
-                self.machines[m].cut_off_until = until;
+                self.machines[m].cut_off_until = self.machines[m].cut_off_until.max(until);
                 // The client notices when nothing has come for two thirds of the timeout.
                 let epoch = self.machines[m].sidecar.as_ref().map_or(0, |sidecar| sidecar.client.epoch);
                 let silence = timeout * 2 / 3;
@@ -302,6 +302,19 @@ impl World {
         }
     }
 
+    /// A sidecar that was cut off reaches the servers again. Whatever was on its way is lost with the connection, as when a
+    /// partition ends by itself.
+    fn end_partition(&mut self, m: usize) {
+        let machine = &mut self.machines[m];
+        let was_cut_off = std::mem::take(&mut machine.cut_off_until) > self.now;
+        let Some(epoch) = machine.sidecar.as_ref().map(|sidecar| sidecar.client.epoch) else { return };
+        if was_cut_off {
+            self.at(self.now + 1, Event::Silence(m, epoch));
+            let soon = self.now + 1 + self.network.below(100 * MILLISECOND);
+            self.at(soon, Event::Reconnect(m, epoch));
+        }
+    }
+
     /// The faults stop: everything that was broken from outside is mended from outside.
     pub(super) fn calm_down(&mut self) {
         self.is_calm = true;
@@ -317,8 +330,9 @@ impl World {
         }
         self.write_configuration();
         for m in 0..self.machines.len() {
+            self.end_partition(m);
             let machine = &mut self.machines[m];
-            (machine.cut_off_until, machine.stopped_until) = (0, 0);
+            machine.stopped_until = 0;
             machine.application.stopped_until = machine.application.stopped_until.min(self.now);
             let path = self.paths.server(machine.ip);
             if self.ensemble.get(&path).is_some_and(|node| &*node.data != b"ENABLED") {

@@ -65,6 +65,8 @@ pub(super) struct Seat {
     /// Calls of the application, with when they come.
     pub(super) calls: VecDeque<(Micros, Input)>,
     pub(super) tickets: u64,
+    /// Those of them up to which nobody reads an answer any more: the application that asked was killed.
+    pub(super) unread: u64,
     pub(super) attached_at: Timestamp,
     /// When it looks next, for which an event is in the queue.
     pub(super) step_at: Option<Micros>,
@@ -165,6 +167,7 @@ impl Seat {
             results: Vec::new(),
             calls: VecDeque::new(),
             tickets: 0,
+            unread: 0,
             attached_at,
             step_at: None,
             alarm_at: None,
