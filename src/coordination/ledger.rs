@@ -340,7 +340,8 @@ impl Participant {
     /// Makes up for fires that came while the items changed hands, and that nobody started.
     fn take_over(&mut self, now: Now) {
         let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.clone());
-        let Some(schedule) = schedule.filter(|_| !self.is_relay()) else { return };
+        let knows = !self.is_relay() || self.has_ledger_of_turns();
+        let Some(schedule) = schedule.filter(|_| knows) else { return };
         let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
         let grace = self.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
         let oldest = HANDOVER_MAX.saturating_add(SignedDuration::try_from(grace).unwrap_or_default());

@@ -65,7 +65,7 @@ impl Misfires {
 
 impl Participant {
     /// Whether fires that cannot be executed are made up for.
-    fn makes_up(&self) -> bool {
+    pub(super) fn makes_up(&self) -> bool {
         let settings = self.settings.as_ref().filter(|_| !mutant!(MisfireDropped));
         settings.is_some_and(|settings| settings.configuration.misfire)
     }
