@@ -348,7 +348,12 @@ impl Participant {
         for item in items {
             let returned = self.names.returned(item);
             self.names.caught_up(item);
+            // Since when it has been the name's is by the registry's clock, and a fire just before that, by another's, was
+            // executed by nobody: there would be an entry.
+            let early = |since: Timestamp| since.saturating_sub(MISFIRE_THRESHOLD).unwrap_or(since);
+            let exists = self.view.item(item).and_then(|view| view.since);
             let owed = returned.filter(|_| self.settled(item, now.wall).is_none());
+            let owed = owed.map(|since| exists.map_or(early(since), |exists| early(since).max(exists)));
             let Some(latest) = owed.or_else(|| self.owed_after(item, now.wall)) else { continue };
             let Some(missed) = schedule.next_after(latest).filter(|missed| *missed <= now.wall) else {
                 continue;
