@@ -135,8 +135,8 @@ impl Participant {
     /// What is about to start, if it makes up for missed fires: for all of them until now. Also a fire that was noted as
     /// missed since it was planned, because the item was to be somebody else's for a moment.
     pub(super) fn made_up(&mut self, item: Item, planned: Planned, now: Now) -> Planned {
-        let noted =
-            planned.is_first_of(Source::Schedule) && self.fires.misfires.has_missed(item, planned.scheduled);
+        let newest = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
+        let noted = planned.is_first_of(Source::Schedule) && newest == Some(planned.scheduled);
         if !planned.is_first_of(Source::Misfire) && !noted {
             return planned;
         }
