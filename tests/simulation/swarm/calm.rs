@@ -196,11 +196,15 @@ impl World {
             seat.registered_at.map(|at| machine.now(at).wall)
         });
         let Some(witnessed) = seats.min().filter(|_| !relay && !once && !job.static_sharding) else { return };
-        let end = self.machines[0].now(self.plan.storm).wall.as_second() - 1;
+        let second = |at: Micros| self.machines[0].now(at).wall.as_second();
+        let end = second(self.plan.storm) - 1;
+        // Nobody executes what is a disabled server's, if it has no other.
+        let spans = self.checks.disabled.iter().map(|(from, until)| second(*from) - 2..=second(*until) + 2);
+        let disabled: Vec<_> = spans.collect();
         let period = i64::try_from(self.plan.period).unwrap();
         let mut fire = witnessed.as_second() + 2;
         while fire < end {
-            if fire % 60 % period == 0 {
+            if fire % 60 % period == 0 && !disabled.iter().any(|span| span.contains(&fire)) {
                 let instant = Timestamp::from_second(fire).unwrap();
                 for item in self.items() {
                     let starts = self.checks.starts.get(&item).map_or(&[][..], Vec::as_slice);
@@ -249,7 +253,7 @@ impl World {
         };
         let count = starts.iter().filter(for_it).count();
         // Another attempt at what failed in the storm may be under way; then the fire is skipped, if nothing makes up for it.
-        let retried = |start: &Start| start.attempt > 1 && fire - start.scheduled.as_second() < 10;
+        let retried = |start: &Start| start.attempt > 1 && start.at >= self.plan.storm;
         let skipped = count == 0 && !self.plan.configuration.misfire && starts.iter().any(retried);
         if count != 1 && !skipped {
             let last: Vec<_> = starts.iter().rev().take(4).cloned().collect();

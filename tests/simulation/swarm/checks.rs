@@ -33,7 +33,6 @@ pub(super) struct Start {
     pub(super) attempt: u32,
     pub(super) monitored: bool,
     pub(super) machine: usize,
-    #[allow(dead_code, reason = "shown with a violation")]
     pub(super) at: Micros,
 }
 
@@ -54,6 +53,8 @@ pub(super) struct Checks {
     pub(super) begun: BTreeSet<(Item, Timestamp)>,
     /// Items whose owner's node an operator has deleted, and when.
     pub(super) disowned: BTreeMap<Item, Micros>,
+    /// From when until when an operator had disabled a server.
+    pub(super) disabled: Vec<(Micros, Micros)>,
     /// When an item was last told to somebody who did not have it.
     handed: BTreeMap<Item, Micros>,
     /// When somebody was last seen among the instances who does not say how it hands over.

@@ -150,6 +150,7 @@ impl World {
             Fault::ServerSwitch => {
                 let path = self.paths.server(self.machines[m].ip);
                 let done = self.operate(vec![Operation::set(path.clone(), "DISABLED")]);
+                self.checks.disabled.push((self.now, self.now + after));
                 self.later(after, vec![Operation::set(path, "ENABLED")]);
                 done
             }
