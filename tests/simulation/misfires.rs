@@ -3,6 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use sidekeeper::coordination::effect::Source;
+use sidekeeper::elasticjob::config_yaml;
 use sidekeeper::job::Item;
 
 use crate::cases::one_node;
@@ -161,6 +162,25 @@ fn who_comes_when_an_item_is_flagged_settles_what_was_missed_while_nobody_was_th
     world.run_for(1_000);
     assert_eq!(world.nodes[other].items.len(), 6);
     assert_eq!(world.starts.iter().filter(|start| start.misfire).count(), 6);
+}
+
+#[test]
+pub fn what_was_flagged_is_told_for_its_instant_though_the_schedule_has_changed() {
+    let mut world = one_node(|_| {});
+    world.next_duration_ms = Some(3_000);
+    // It executes from :06 to :09; :08 is flagged, and then its application dies.
+    world.run_for(3_500);
+    world.kill(0);
+    let mut configuration = six_items();
+    configuration.cron = Some("0 0 0 1 1 ? 2099".to_owned());
+    world.put("config", &config_yaml::write(&configuration));
+    world.run_for(4_800);
+    world.next_duration_ms = Some(100);
+    world.join();
+    world.run_for(500);
+    for item in 0..6 {
+        assert_eq!(told(&world, item), [(Source::Schedule, 6), (Source::Misfire, 8)]);
+    }
 }
 
 #[test]

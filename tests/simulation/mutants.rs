@@ -107,6 +107,10 @@ const DIRECTED: &[Directed] = &[
         MisfireDropped,
         misfires::one_execution_makes_up_for_all_that_was_missed_and_is_told_for_the_newest
     ),
+    directed!(
+        FlaggedWithoutLedger,
+        misfires::what_was_flagged_is_told_for_its_instant_though_the_schedule_has_changed
+    ),
     directed!(ClockSetBackIgnored, cases::p7_a_clock_set_back_by_hours_does_not_stop_the_job),
     directed!(UnfinishedForgotten, scenarios::p5_with_failover_what_was_interrupted_is_executed_by_somebody),
     directed!(EchoObeyed, cases::h11_what_a_java_peer_flags_late_has_been_made_good_already),
