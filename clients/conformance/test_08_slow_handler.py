@@ -36,6 +36,7 @@ def test_one_that_takes_its_time_disturbs_nobody(world: World) -> None:
     sidecar = world.sidecar()
     application = world.application(sidecar).run(job(total=3, concurrency=2), job("billing", total=1, concurrency=1))
     application.attached([0, 1, 2])
+    application.told("assigned", job="billing")
     application.behave("slow", 0, seconds=1.0)
     application.trigger()
     for item in (1, 2):
