@@ -124,7 +124,11 @@ impl Participant {
             Mode::Stock(_) => false,
             Mode::Undecided(_) => return,
         };
-        if !self.view.necessary() && self.sharding.progress.is_none() && !self.is_stale(gentle, now) {
+        let in_flight = self.pending.is_in_flight(Purpose::Shard);
+        let begun = in_flight || self.sharding.progress.as_ref().is_some_and(|progress| progress.done > 0);
+        if !self.view.necessary() && !begun && !self.is_stale(gentle, now) {
+            // One that had to wait may not be needed any more.
+            self.sharding.progress = None;
             self.sharding.wait_for(now.mono, Vec::new());
             return;
         }
@@ -132,7 +136,7 @@ impl Participant {
         let Some(settings) = &self.settings else { return };
         let available = self.view.available();
         let total = settings.configuration.sharding_total_count;
-        if available.is_empty() || self.pending.is_in_flight(Purpose::Shard) {
+        if available.is_empty() || in_flight {
             return;
         }
         let plan = match self.sharding.progress.take() {
