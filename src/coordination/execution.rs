@@ -233,14 +233,8 @@ impl Participant {
         let mut transaction = Transaction::new();
         let mut batch = BTreeMap::new();
         let mut size = 0;
-        let version =
-            self.view.sharding_version().filter(|_| configuration.monitor_execution && assigned_too);
-        let version = version.filter(|_| !mutant!(StartedOnOldSharding));
-        if let Some(version) = version {
-            // Fails if the items were divided anew, or are about to be, since we looked.
-            let path = self.identity.paths.leader_sharding();
-            transaction.push(Operation::Check { path, version: Some(version) });
-        }
+        let undivided = self.undivided().filter(|_| configuration.monitor_execution && assigned_too);
+        transaction.extend(undivided.filter(|_| !mutant!(StartedOnOldSharding)));
         let mut waiting = Vec::new();
         while size < TRANSACTION_BYTES_MAX
             && let Some((item, planned)) = self.next_planned(assigned_too)

@@ -384,9 +384,11 @@ impl Participant {
         if transaction.is_empty() || !ready || !self.may_commit(now, Purpose::HandOff) {
             return;
         }
-        // Only as long as it is the leader's will, and to somebody who is there.
+        // Only as long as it is the leader's will, and to somebody who is there. A division that we have not seen makes the
+        // items somebody else's, under the same version of their nodes: they are new.
         let (path, version) = (self.identity.paths.fleet().handoff(), Some(plan.version));
         let mut steps = vec![Operation::Check { path, version }];
+        steps.extend(self.undivided());
         let present = |target| Operation::Check { path: self.identity.paths.instance(target), version: None };
         steps.extend(targets.into_iter().map(present));
         steps.extend(transaction);

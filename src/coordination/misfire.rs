@@ -174,11 +174,8 @@ impl Participant {
         self.follow_flags();
         let paths = &self.identity.paths;
         let settled = !self.view.is_resharding() && self.is_ledger_read();
-        // Fails if the items were divided anew since we looked: then the ledger is somebody else's.
-        let version = self.view.sharding_version();
-        let check =
-            version.map(|version| Operation::Check { path: paths.leader_sharding(), version: Some(version) });
-        let mut transaction: Transaction = check.into_iter().collect();
+        // After another division the ledger is somebody else's.
+        let mut transaction: Transaction = self.undivided().into_iter().collect();
         let mut flagging = BTreeMap::new();
         let mut size = 0;
         for (item, Missed { newest, flagged }) in &self.fires.misfires.missed {

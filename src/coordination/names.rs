@@ -177,6 +177,8 @@ impl Participant {
         }
         let path = self.identity.paths.fleet().name(name.as_str());
         let mut transaction = vec![Operation::Check { path, version: Some(known.version) }];
+        // A division that we have not seen makes the items somebody else's, under the same version of their nodes.
+        transaction.extend(self.undivided());
         let mut size = 0;
         let mut renewed = Vec::new();
         for (item, view) in self.view.items() {

@@ -207,6 +207,12 @@ impl Participant {
         running.into_iter().filter(moves).filter(|_| !mutant!(ShardedWithoutWaiting)).collect()
     }
 
+    /// The step that fails if the items were divided anew, or are about to be, since we looked.
+    pub(super) fn undivided(&self) -> Option<Operation> {
+        let path = self.identity.paths.leader_sharding();
+        self.view.sharding_version().map(|version| Operation::Check { path, version: Some(version) })
+    }
+
     fn monitors(&self) -> bool {
         self.settings.as_ref().is_some_and(|settings| settings.configuration.monitor_execution)
     }
