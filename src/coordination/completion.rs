@@ -178,7 +178,7 @@ impl Participant {
 
     /// Whether an item's running node is the one of our execution, as far as the view tells: a Java survivor that is late
     /// deletes it, and executes the item itself (H11).
-    fn has_running_node(&self, item: Item) -> bool {
+    pub(super) fn has_running_node(&self, item: Item) -> bool {
         let Some(running) = self.view.item(item).and_then(|view| view.running.as_ref()) else { return false };
         let seen = self.executions.open.get(&item).and_then(|execution| execution.running_seen);
         match &running.owner {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::elasticjob::path::{Folder, JobPaths};
-use crate::job::{Item, Problem};
+use crate::job::{InstanceId, Item, Problem};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
@@ -297,7 +297,8 @@ impl Participant {
     }
 
     /// Which of the flagged items are ours to take: each item is one instance's, by its number; whatever is left after a
-    /// while is anybody's.
+    /// while is anybody's. What still has a running node is not: a request that waits at the latch could not tell it from a
+    /// later one, so it is cleared away first, by who flags what crashed.
     fn share(&mut self, now: Now) -> Vec<Item> {
         let available = self.view.available();
         let place = available.iter().position(|id| *id == self.identity.instance);
@@ -314,13 +315,9 @@ impl Participant {
         };
         let flagged = self.view.failover_items().iter().copied();
         let share: Vec<_> = flagged.filter(is_ours).filter(is_free).collect();
-        let (clear, in_doubt): (Vec<_>, Vec<_>) = share.into_iter().partition(|item| {
-            let running = self.view.item(*item).and_then(|view| view.running.as_ref());
-            running.is_none_or(|running| {
-                running.owner.as_ref().is_some_and(|owner| self.crash.gone_since(owner, now).is_some())
-            })
-        });
-        for item in in_doubt {
+        let (running, clear): (Vec<_>, Vec<_>) =
+            share.into_iter().partition(|item| self.view.running().contains(item));
+        for item in running {
             // Whose that is has to be known before it may be deleted.
             self.suspect(item);
         }
@@ -352,15 +349,10 @@ impl Participant {
             }
             None => Operation::create(failovering, NodeKind::Persistent, me),
         });
+        // Fails if the item has begun to run since we looked; leaves nothing.
         let running = paths.item_running(item);
-        match &view.running {
-            Some(left) => transaction.push(Operation::Delete { path: running, version: left.version }),
-            None => {
-                // Fails if the item has begun to run since we looked; leaves nothing.
-                transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));
-                transaction.push(Operation::delete(running));
-            }
-        }
+        transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));
+        transaction.push(Operation::delete(running));
     }
 
     /// Has that read which was written down of items that we have taken, if we do not know it.
@@ -472,7 +464,7 @@ impl Participant {
     }
 
     /// What happens to an item that we leave unfinished: it is flagged, and everybody sees that we do not have it any
-    /// more. The running node stays, as after a crash: Java peers find crashed items by it.
+    /// more. If there are Java peers the running node stays, as after a crash: they find crashed items by it.
     pub(super) fn hand_over(&self, transaction: &mut Transaction, item: Item, executing: bool) {
         let paths = &self.identity.paths;
         if !self.view.failover_items().contains(&item) && self.has_item(item) {
@@ -485,6 +477,10 @@ impl Participant {
         }
         if view.failover.as_ref().filter(mine).is_some() {
             transaction.push(Operation::delete(paths.item_failover(item)));
+        }
+        let found_by_it = self.has_item(item) && self.view.instances().keys().any(InstanceId::is_java);
+        if executing && !found_by_it && self.has_running_node(item) {
+            transaction.push(Operation::delete(paths.item_running(item)));
         }
     }
 }

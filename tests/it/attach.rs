@@ -134,11 +134,10 @@ async fn p6_an_application_that_dies_alone_leaves_its_unfinished_items_to_the_ne
     app.assigned(&[0, 1]).await;
     app.executes(2).await;
     drop(app);
-    // No leader cleans up behind it, and no session ends. What it has not finished waits for the next one, and is left
-    // as Java instances look for it.
+    // No leader cleans up behind it, and no session ends. What it has not finished waits for the next one.
     let gone = |tree: &Tree| {
         tree.children("leader/failover/items") == ["0", "1"]
-            && tree.running().len() == 2
+            && tree.running().is_empty()
             && tree.children("instances").is_empty()
             && !tree.has("leader/election/instance")
     };
