@@ -193,13 +193,13 @@ impl Participant {
     }
 
     /// The items that an earlier session of ours has left unfinished, and that we do not execute: there may be nobody else
-    /// who notices. As long as we have not become an instance again, it may still be one; and of who was stopped by an
-    /// operator the others take over what is left.
+    /// who notices. As long as we have not become an instance again, whether or not we were told, it may still be one; and
+    /// of who was stopped by an operator the others take over what is left.
     fn left_behind(&self) -> Vec<Item> {
         let me = &self.identity.instance;
         let is_there = || self.view.instances().contains_key(me) || self.fleet.member(me).is_some();
         let may_be_another = || is_there() || !self.fleet.is_loaded() || self.registered.is_some();
-        if !self.fails_over() || mutant!(UnfinishedForgotten) || (!self.is_registered() && may_be_another()) {
+        if !self.fails_over() || mutant!(UnfinishedForgotten) || (!self.has_instance() && may_be_another()) {
             return Vec::new();
         }
         let is_ours = |item: &Item| self.is_registered() && self.executions.open.contains_key(item);

@@ -157,8 +157,13 @@ impl Participant {
             return;
         }
         if !heritage.found {
-            let ours = self.view.instances().get(&self.identity.instance);
-            if ours.is_none_or(|ours| ours.session != Some(session)) {
+            let me = &self.identity.instance;
+            // Who had been stopped by an operator may not have ended yet what it executes.
+            let found = match self.view.instances().get(me) {
+                Some(ours) => ours.session == Some(session),
+                None => self.view.running_of(me).next().is_some(),
+            };
+            if !found {
                 self.renounce(now);
                 return;
             }
