@@ -130,6 +130,12 @@ impl Executions {
         self.starting.contains_key(&item) || self.unresolved.contains_key(&item)
     }
 
+    /// What is starting of an item.
+    pub(super) fn what_starts(&self, item: Item) -> Option<Planned> {
+        let starting = self.starting.get(&item).or_else(|| self.unresolved.get(&item));
+        starting.map(|starting| starting.planned)
+    }
+
     /// The items with executions that are starting or open.
     pub(super) fn busy_items(&self) -> impl Iterator<Item = Item> + '_ {
         self.open.keys().chain(self.starting.keys()).chain(self.unresolved.keys()).copied()

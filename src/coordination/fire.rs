@@ -38,6 +38,8 @@ struct Due {
     late: bool,
     /// Fires before it were missed as well; the latest of them.
     missed: Option<Timestamp>,
+    /// Nobody would have told us of another schedule when it came.
+    unattended: bool,
 }
 
 /// An execution that is to start.
@@ -137,8 +139,8 @@ impl Fires {
         self.due.is_some()
     }
 
-    /// Steps the schedule to the present.
-    fn tick(&mut self, now: Timestamp, schedule: Option<&Schedule>) {
+    /// Steps the schedule to the present. `attended`: whether we know what the schedule is.
+    fn tick(&mut self, now: Timestamp, schedule: Option<&Schedule>, attended: bool) {
         let limit = if mutant!(FiredAgainAfterClockStep) { SignedDuration::ZERO } else { CLOCK_SET_BACK };
         let set_back = self.last_seen.is_some_and(|seen| now.duration_since(seen) < -limit);
         let set_back = set_back && !mutant!(ClockSetBackIgnored);
@@ -152,6 +154,10 @@ impl Fires {
             let from = self.begin.take().map_or(from, |begin| begin.min(from));
             self.next = schedule.and_then(|schedule| schedule.next_after(from));
             self.before = schedule.and_then(|schedule| latest_before(schedule, from));
+            let is_fire = |due: &Due| {
+                schedule.is_some_and(|schedule| latest_before(schedule, due.scheduled) == Some(due.scheduled))
+            };
+            self.due.take_if(|due| due.unattended && !is_fire(due));
         }
         let (Some(schedule), Some(first)) = (schedule, self.next) else { return };
         if first > now {
@@ -160,7 +166,7 @@ impl Fires {
         let (scheduled, before) = latest_until(schedule, first, now);
         let waiting = self.due.take().map(|due| due.scheduled);
         let late = now.duration_since(scheduled) > MISFIRE_THRESHOLD;
-        self.due = Some(Due { scheduled, late, missed: before.or(waiting) });
+        self.due = Some(Due { scheduled, late, missed: before.or(waiting), unattended: !attended });
         self.latest = Some(scheduled);
         self.next = schedule.next_after(scheduled.max(now));
     }
@@ -205,19 +211,29 @@ impl Participant {
             && matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
     }
 
+    /// Takes notice of the fires that have come until now.
+    pub(super) fn follow_schedule(&mut self, now: Now) {
+        if self.follows_schedule() {
+            let registered = self.is_registered();
+            let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+            self.fires.tick(now.wall, schedule, registered);
+        }
+    }
+
     /// Follows the schedule, and decides what each fire means for each item.
     pub(super) fn fire(&mut self, now: Now) {
         if !self.follows_schedule() {
             return;
         }
-        let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
-        self.fires.tick(now.wall, schedule);
+        self.follow_schedule(now);
         if !self.is_registered() {
             return;
         }
         self.miss_unavailable(now);
         let resharding = self.view.is_resharding() && !mutant!(StartedWhileResharding);
-        if resharding || !self.is_ledger_read() || self.turn() == Turn::Changing {
+        // What comes while nothing is ours is not kept for what will be: the ledger tells what that has missed.
+        let concerned = self.is_relay() || self.told.executable().next().is_some();
+        if resharding || (concerned && !self.is_ledger_read()) || self.turn() == Turn::Changing {
             return;
         }
         self.divide_due(now);

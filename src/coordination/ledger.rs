@@ -130,6 +130,9 @@ pub(super) struct Ledger {
     entries: BTreeMap<Item, Entry>,
     /// The tokens of the items for which the ledger was read last.
     tokens: BTreeMap<Item, FencingToken>,
+    /// Whether it was read in a relay, where others execute an item though its owner keeps it: an entry is old, then, under
+    /// the same token.
+    of_relay: bool,
     /// The sharding for which a read is under way.
     reading: Option<Generation>,
     retry_at: Option<Duration>,
@@ -268,9 +271,9 @@ impl Participant {
         if !self.is_registered() || self.view.is_resharding() || self.told.executable().next().is_none() {
             return;
         }
-        // In a relay an item is executed by others though its owner keeps it.
+        let relay = self.is_relay() || self.ledger.of_relay;
         let known = |assigned: &AssignedItem| {
-            !self.is_relay()
+            !relay
                 && self.ledger.entries.get(&assigned.item).is_some_and(|entry| entry.token == assigned.token)
         };
         if self.told.assignment.iter().flat_map(|told| &told.items).all(known) {
@@ -322,9 +325,14 @@ impl Participant {
         let tokens = self.ledger.entries.iter().map(|(item, entry)| (*item, entry.token)).collect();
         let before = std::mem::replace(&mut self.ledger.tokens, tokens);
         let relay = self.is_relay();
+        let relay = std::mem::replace(&mut self.ledger.of_relay, relay) || relay;
         let came = |item: &Item| relay || before.get(item) != self.ledger.tokens.get(item);
+        // The flag may be that of an earlier fire.
+        let is_flagged = |item: &Item, missed: Timestamp| {
+            self.view.misfired().contains(item) && self.ledger.flagged_for(*item) >= Some(missed)
+        };
         let is_over = |item: &Item, missed: Timestamp| {
-            came(item) && !self.view.misfired().contains(item) && self.was_started(*item, missed, now.wall)
+            came(item) && !is_flagged(item, missed) && self.was_started(*item, missed, now.wall)
         };
         let (mut planned, mut misfires) = (self.fires.planned.clone(), self.fires.misfires.clone());
         planned.retain(|item, planned| match planned.source {
@@ -333,12 +341,17 @@ impl Participant {
             Source::Misfire => !is_over(item, planned.scheduled),
             Source::Trigger | Source::Failover => true,
         });
-        misfires.forget(is_over);
+        // Also of an item that has stayed ours: in a relay, or in one that has just ended, others execute it. What was noted
+        // while the entry was old is not missed if it is that very instant for which the item was started.
+        let started = |item: &Item| self.ledger.entries.get(item).and_then(|entry| entry.says.started);
+        misfires.forget(|item, missed| is_over(item, missed) || started(item) == Some(missed));
         (self.fires.planned, self.fires.misfires) = (planned, misfires);
     }
 
     /// Makes up for fires that came while the items changed hands, and that nobody started.
     fn take_over(&mut self, now: Now) {
+        // What has come in this step, or while we slept, was there before we looked.
+        self.follow_schedule(now);
         let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.clone());
         let knows = !self.is_relay() || self.has_ledger_of_turns();
         let Some(schedule) = schedule.filter(|_| knows) else { return };
@@ -354,7 +367,9 @@ impl Participant {
             let exists = self.view.item(item).and_then(|view| view.since);
             let owed = returned.filter(|_| self.settled(item, now.wall).is_none());
             let owed = owed.map(|since| exists.map_or(early(since), |exists| early(since).max(exists)));
-            let Some(latest) = owed.or_else(|| self.owed_after(item, now.wall)) else { continue };
+            // It may have come to the name while we had no session, and we have been there for longer.
+            let owed = owed.into_iter().chain(self.owed_after(item, now.wall)).min();
+            let Some(latest) = owed else { continue };
             let Some(missed) = schedule.next_after(latest).filter(|missed| *missed <= now.wall) else {
                 continue;
             };
@@ -367,9 +382,9 @@ impl Participant {
             let witnessed = returned.is_some() || self.fires.latest().is_some_and(|fired| fired >= newest);
             let fresh = now.wall.duration_since(newest) <= MISFIRE_THRESHOLD;
             // What is about to start, or may have been started, is not missed; what is known to be missed is made up for.
-            let planned = self.fires.planned.get(&item);
-            if planned.is_some_and(|planned| planned.scheduled >= newest)
-                || self.executions.is_starting(item)
+            let planned = self.fires.planned.get(&item).copied();
+            let starting = self.executions.what_starts(item).filter(|planned| planned.is_fire());
+            if planned.into_iter().chain(starting).any(|planned| planned.scheduled >= newest)
                 || self.fires.misfires.has_missed(item, newest)
             {
                 continue;
