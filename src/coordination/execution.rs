@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::elasticjob::task_id;
 use crate::job::{FencingToken, Item, JobConfiguration};
 use crate::mutants::mutant;
@@ -194,6 +196,13 @@ impl Executions {
 }
 
 impl Participant {
+    /// What the start that was asked for last is to begin, as long as nobody knows what has become of it: the item, why, and
+    /// for which instant.
+    pub fn starting(&self) -> impl Iterator<Item = (Item, Source, Timestamp)> + '_ {
+        let starting = self.executions.starting.iter().chain(&self.executions.unresolved);
+        starting.map(|(item, Starting { planned, .. })| (*item, planned.source, planned.scheduled))
+    }
+
     /// Starts what is planned.
     pub(super) fn start(&mut self, now: Now) {
         if self.fires.planned.is_empty() || self.phase != Phase::Active {

@@ -267,7 +267,7 @@ fn clocks_are_compared_again_in_a_new_session_and_by_each_instance() {
 }
 
 /// A world with three nodes and one item that walks over them.
-fn relay() -> World {
+pub fn relay() -> World {
     let mut world = relay_from_the_start();
     world.run_for(2_000);
     world.settle();

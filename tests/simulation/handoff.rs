@@ -69,6 +69,21 @@ pub fn p2_without_an_acknowledgement_an_item_changes_hands_at_the_deadline() {
 }
 
 #[test]
+fn p2_an_item_that_was_divided_meanwhile_is_given_away_by_nobody() {
+    let mut world = one_node(|_| {});
+    world.join();
+    while !world.commits.contains_key(&Purpose::HandOff) {
+        world.turn();
+    }
+    // A division that the owner has not seen makes the item somebody else's, under the same version of its node.
+    world.put("leader/sharding", "");
+    world.remove("sharding/5/instance");
+    world.put("sharding/5/instance", "10.0.0.9@-@other");
+    world.take_effect(0);
+    assert!(owner(&world, 5).ends_with("other"), "{}", owner(&world, 5));
+}
+
+#[test]
 pub fn who_is_to_have_handoffs_off_has_elasticjob_s_rules() {
     let mut world = one_node(with(&[("handoff", "off")]));
     let before = czxid_of_all(&world);

@@ -141,6 +141,27 @@ pub fn p6_who_is_to_go_before_it_has_looked_what_it_has_inherited_leaves_nothing
 }
 
 #[test]
+fn p2_p6_what_a_stopped_instance_still_executes_is_taken_up_and_ended() {
+    // With failover the others flag it, as after a crash.
+    let mut world = executing(false);
+    world.next_duration_ms = Some(100);
+    world.remove("instances/10.0.0.1@-@n0");
+    world.run_for(300);
+    world.kill_sidecar(0);
+    world.run_for(300);
+    world.start_sidecar(0);
+    world.run_for(1_500);
+    // Nobody touches what may still be executed.
+    assert_eq!((running(&world).len(), world.nodes[0].ended.clone()), (6, None));
+    world.give_up_waiting(0);
+    world.run_for(4_000);
+    assert!(world.nodes[0].ended.is_some());
+    world.run_for(30_000);
+    world.settle();
+    world.assert_all_owned();
+}
+
+#[test]
 fn p3_what_the_application_does_not_execute_counts_as_interrupted() {
     for failover in [false, true] {
         let mut world = executing(failover);

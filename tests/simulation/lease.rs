@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use sidekeeper::elasticjob::config_yaml;
 
 use crate::cases::one_node;
-use crate::world::{Happened, World};
+use crate::world::{Happened, World, six_items};
 
 /// A world with one node whose items run for long, and whose session has just been proven alive for two seconds.
 fn executing() -> World {
@@ -54,6 +55,25 @@ pub fn p4_what_was_started_before_a_sleep_beyond_the_lease_is_not_told_any_more(
     world.look(0);
     assert_eq!(world.starts.len(), starts, "{:?}", world.starts);
     assert_eq!(world.nodes[0].items, []);
+}
+
+#[test]
+fn p5_what_would_have_come_without_a_session_is_no_fire_of_a_schedule_that_has_changed() {
+    let mut world = one_node(|_| {});
+    world.run_for(1_500);
+    world.prove(0, Duration::from_secs(2));
+    let mut configuration = six_items();
+    configuration.cron = Some("0/30 * * * * ?".to_owned());
+    world.put("config", &config_yaml::write(&configuration));
+    // It sleeps over fires of the schedule that it knows, and its session ends.
+    let starts = world.starts.len();
+    world.now += SignedDuration::from_secs(9);
+    world.look(0);
+    world.run_for(5_000);
+    world.assert_all_owned();
+    assert_eq!(world.starts.len(), starts, "{:?}", world.starts.last());
+    world.run_for(18_000);
+    assert_eq!(world.starts.len(), starts + 6);
 }
 
 #[test]

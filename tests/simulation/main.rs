@@ -13,6 +13,7 @@
 
 mod cases;
 mod deadlines;
+mod divisions;
 mod handoff;
 mod heritage;
 mod java;

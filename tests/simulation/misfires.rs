@@ -118,6 +118,41 @@ fn p5_what_comes_before_an_item_has_ever_been_executed_is_made_up_for() {
 }
 
 #[test]
+fn p5_who_wakes_to_a_handover_makes_up_for_what_came_while_it_slept() {
+    let mut world = one_node(|_| {});
+    let sleeper = world.join();
+    world.run_until(second(7));
+    assert_eq!(world.nodes[sleeper].items.len(), 3);
+    world.sleep(sleeper, true);
+    world.run_until(second(10));
+    world.join();
+    world.run_for(200);
+    // The fire at :10 is fresh, that at :08 is not, and one of its items is to be somebody else's.
+    world.sleep(sleeper, false);
+    world.run_for(500);
+    assert_eq!(world.nodes[sleeper].items.len(), 2);
+    for item in world.nodes[sleeper].items.clone() {
+        assert_eq!(told(&world, item.0), [(Source::Schedule, 6), (Source::Misfire, 10)]);
+    }
+}
+
+#[test]
+fn p5_a_spare_instance_executes_a_new_item_for_no_fire_before_there_was_that() {
+    let mut configuration = six_items();
+    configuration.sharding_total_count = 1;
+    let mut world = World::new(7, configuration.clone());
+    world.join();
+    world.run_for(500);
+    let spare = world.join();
+    world.run_until(second(6) + SignedDuration::from_millis(800));
+    configuration.sharding_total_count = 2;
+    world.put("config", &config_yaml::write(&configuration));
+    world.run_until(second(9));
+    assert_eq!(world.nodes[spare].items, [Item(1)]);
+    assert_eq!(told(&world, 1), [(Source::Schedule, 8)]);
+}
+
+#[test]
 fn p5_what_came_before_there_was_an_item_is_not_made_up_for() {
     let mut world = World::new(7, six_items());
     world.now = second(9);

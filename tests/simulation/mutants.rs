@@ -58,7 +58,10 @@ const DIRECTED: &[Directed] = &[
     directed!(LeaseSeenLate, lease::p4_whoever_slept_through_the_lease_learns_it_before_anything_else),
     directed!(LeaseSeenLate, lease::p4_what_was_started_before_a_sleep_beyond_the_lease_is_not_told_any_more),
     directed!(LostSessionKeepsExecutions, scenarios::p1_p2_p3_hold_while_instances_come_and_go),
-    directed!(UnknownStartForgotten, scenarios::p1_p2_p3_hold_while_instances_come_and_go),
+    directed!(
+        UnknownStartForgotten,
+        windows::p5_p6_a_start_whose_answer_was_lost_is_told_once_for_what_it_was
+    ),
     directed!(UnknownOutcomeIsFailure, scenarios::p1_p2_p3_hold_while_instances_come_and_go),
     directed!(DisabledLeaderStays, cases::a_disabled_server_gets_nothing_and_does_not_lead),
     directed!(LeftoverLeaderKept, neighbours::p7_a_leader_that_is_not_online_is_removed),
@@ -70,8 +73,15 @@ const DIRECTED: &[Directed] = &[
     ),
     directed!(StopIgnored, cases::removing_the_instance_stops_it_for_good),
     directed!(ShardedWithoutWaiting, neighbours::p2_what_a_java_instance_executes_is_not_given_to_others),
-    directed!(ShardedWithoutGuard, handoff::who_is_to_have_handoffs_off_has_elasticjob_s_rules),
-    directed!(ShardingTorn, scenarios::p5_each_item_runs_once_at_each_fire_while_instances_join_and_leave),
+    directed!(
+        ShardedWithoutGuard,
+        divisions::p2_an_item_that_begins_just_before_a_division_stays_where_it_runs
+    ),
+    directed!(ShardingTorn, divisions::p8_between_the_transactions_of_a_division_the_flag_is_up),
+    directed!(
+        StartedOnOldSharding,
+        divisions::p2_p5_a_start_on_what_was_owned_before_a_division_creates_nothing_and_is_thought_over
+    ),
     directed!(
         StartedWhileResharding,
         neighbours::p8_nothing_starts_while_a_java_leader_is_to_divide_the_items

@@ -90,6 +90,47 @@ pub fn p1_p3_p5_who_is_restarted_within_the_grace_finds_its_items_with_new_token
 }
 
 #[test]
+fn p5_what_came_to_a_name_while_it_was_cut_off_has_missed_what_its_instance_was_there_for() {
+    let every_ten = |job: &mut JobConfiguration| job.cron = Some("0/10 * * * * ?".to_owned());
+    let mut world = three(7, "1s", every_ten);
+    world.run_for(4_500);
+    world.crash(2);
+    world.run_for(1_000);
+    // The fire at :10 was the first.
+    world.toggle_suspended(1);
+    world.end_session(2);
+    world.run_for(2_000);
+    assert_eq!(names(&world).iter().filter(|name| **name == NAMES[1]).count(), 3);
+    world.expire(1);
+    world.run_for(800);
+    assert_eq!(world.nodes[1].items.len(), 3);
+    let mut made_up = counts(&world);
+    made_up.sort();
+    assert_eq!(made_up, [(0, 1), (0, 1), (1, 0), (1, 0), (1, 0), (1, 0)]);
+}
+
+#[test]
+fn p2_what_was_divided_meanwhile_is_not_renewed() {
+    let mut world = three(7, "20s", |_| {});
+    let item = names(&world).iter().position(|name| name == "w-1").unwrap() as u32;
+    world.drain(1);
+    world.run_for(1_500);
+    assert!(world.nodes[1].ended.is_some());
+    assert_eq!(world.commits.get(&Purpose::Renew), None);
+    let back = world.join_as(Some("w-1"), 2);
+    while !world.commits.contains_key(&Purpose::Renew) {
+        world.turn();
+    }
+    // A division that it has not seen makes the item somebody else's, under the same version of its node.
+    let path = format!("sharding/{item}/instance");
+    world.put("leader/sharding", "");
+    world.remove(&path);
+    world.put(&path, "10.0.0.1@-@w-0");
+    world.take_effect(back);
+    assert_eq!(owner(&world, item), "10.0.0.1@-@w-0");
+}
+
+#[test]
 fn p7_who_does_not_come_back_within_the_grace_is_waited_for_no_more() {
     for leader in [true, false] {
         let mut world = three(7, "5s", |_| {});

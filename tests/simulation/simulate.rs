@@ -2,7 +2,8 @@
 //!
 //! `SEEDS` says how many (2,000 by default), `SEED_BASE` from which on (0 by default, so that a change is judged by the
 //! same ones), `SEED` runs a single one and prints its timeline. A schedule has one thread, and there is one for each
-//! core. The first violation ends it: the seed is reduced to what the failure needs, and the exit code is 1.
+//! core. The first violation ends it: the seed is reduced to what the failure needs, and the exit code is 1. With `GO_ON`
+//! all of them are listed, a line each.
 
 #![allow(
     clippy::unwrap_used,
@@ -72,11 +73,11 @@ fn main() -> ExitCode {
     let is_open =
         |violation: &Violation| judges_a_change && OPEN.contains(&(violation.seed, violation.invariant));
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    // For an overview: all violations, a line each.
     let goes_on = number("GO_ON").is_some();
     let next = AtomicU64::new(base);
     let total = Mutex::new(Total::default());
     let found: Mutex<Option<Violation>> = Mutex::new(None);
+    let violations = AtomicU64::new(0);
     #[expect(clippy::disallowed_methods, reason = "only to say how fast it was; no schedule sees it")]
     let begin = std::time::Instant::now();
     std::thread::scope(|scope| {
@@ -91,7 +92,10 @@ fn main() -> ExitCode {
                     match schedule(seed, &Options::default()) {
                         Ok(summary) => mine.add(&summary),
                         Err(violation) if is_open(&violation) => println!("open: {violation}"),
-                        Err(violation) if goes_on => println!("{violation}"),
+                        Err(violation) if goes_on => {
+                            println!("{violation}");
+                            violations.fetch_add(1, Ordering::Relaxed);
+                        }
                         Err(violation) => {
                             found.lock().unwrap().get_or_insert(violation);
                         }
@@ -108,12 +112,16 @@ fn main() -> ExitCode {
     });
     let took = begin.elapsed().as_secs_f64();
     say(&total.into_inner().unwrap(), base, cores, took);
-    match found.into_inner().unwrap() {
-        None => {
+    match (found.into_inner().unwrap(), violations.into_inner()) {
+        (None, 0) => {
             println!("no violation");
             ExitCode::SUCCESS
         }
-        Some(violation) => {
+        (None, several) => {
+            println!("{several} violations");
+            ExitCode::FAILURE
+        }
+        (Some(violation), _) => {
             reduce::report(&violation);
             ExitCode::FAILURE
         }

@@ -2,9 +2,10 @@
 
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{EndReason, Purpose, Source};
+use sidekeeper::elasticjob::config_yaml;
 use sidekeeper::job::Item;
 
-use crate::cases::one_node;
+use crate::cases::{one_node, relay};
 use crate::handoff::with;
 use crate::world::{World, six_items};
 
@@ -100,6 +101,27 @@ pub fn p6_who_dies_with_items_that_it_has_taken_over_and_not_begun_hands_them_on
 }
 
 #[test]
+fn p5_when_a_relay_ends_new_items_are_executed_for_no_fire_before_there_were_those() {
+    for turn in 0..3 {
+        let mut world = relay();
+        let fire = second(4 + 2 * turn);
+        world.run_until(fire - jiff::SignedDuration::from_millis(100));
+        world.next_duration_ms = Some(1_500);
+        world.run_until(fire + jiff::SignedDuration::from_millis(200));
+        assert!(told(&world, 0, Source::Schedule).contains(&fire));
+        let mut configuration = six_items();
+        configuration.sharding_total_count = 3;
+        configuration.job_sharding_strategy_type = Some("SINGLE_SHARDING_BALANCE".to_owned());
+        world.put("config", &config_yaml::write(&configuration));
+        world.next_duration_ms = Some(100);
+        world.run_until(fire + jiff::SignedDuration::from_millis(3_500));
+        let misfires = world.starts.iter().filter(|start| start.source == Source::Misfire);
+        assert_eq!(misfires.count(), 0, "{turn}: {:#?}", world.starts);
+        assert_eq!(told(&world, 1, Source::Schedule), [fire + jiff::SignedDuration::from_secs(2)]);
+    }
+}
+
+#[test]
 pub fn p5_without_a_ledger_a_clock_set_back_a_little_fires_nothing_again() {
     let mut world = one_node(|configuration| configuration.monitor_execution = false);
     world.set_wall_back(jiff::SignedDuration::from_secs(20));
@@ -165,4 +187,79 @@ pub fn p1_p6_who_goes_while_it_does_not_know_that_it_is_registered_leaves_nothin
     assert_eq!((world.nodes[node].ended.clone(), world.get(instance)), (Some(EndReason::Detached), None));
     world.settle();
     world.assert_all_owned();
+}
+
+/// A world whose first node is about to start items because of a source: which items, and for which instant.
+fn about_to_start(source: Source, failover: bool) -> (World, Vec<u32>, Option<Timestamp>) {
+    let mut world = one_node(|configuration| configuration.failover = failover);
+    match source {
+        Source::Schedule => (world, (0..6).collect(), Some(second(6))),
+        Source::Misfire => {
+            // It sleeps over five fires.
+            world.now += jiff::SignedDuration::from_millis(10_500);
+            (world, (0..6).collect(), Some(second(14)))
+        }
+        Source::Trigger => {
+            world.put("trigger/10.0.0.1@-@n0", "");
+            (world, (0..6).collect(), None)
+        }
+        Source::Failover => {
+            let other = world.join();
+            world.next_duration_ms = Some(1_500);
+            world.run_until(second(7));
+            let items = world.nodes[other].items.iter().map(|item| item.0).collect();
+            world.crash(other);
+            world.end_session(other);
+            (world, items, Some(second(6)))
+        }
+    }
+}
+
+/// The token of what runs.
+fn token(world: &World, item: u32) -> Option<i64> {
+    let path = format!("sharding/{item}/running");
+    world.get(&path).map(|_| world.created(&path))
+}
+
+#[test]
+pub fn p5_p6_a_start_whose_answer_was_lost_is_told_once_for_what_it_was() {
+    let cases = [
+        (Source::Schedule, false),
+        (Source::Schedule, true),
+        (Source::Misfire, false),
+        (Source::Misfire, true),
+        (Source::Trigger, false),
+        (Source::Trigger, true),
+        (Source::Failover, true),
+    ];
+    for (source, failover) in cases {
+        for breaks in [false, true] {
+            let (mut world, items, scheduled) = about_to_start(source, failover);
+            world.starts.clear();
+            lose_answer(&mut world, 0, Purpose::Start);
+            let case = format!("{source:?}, failover {failover}, connection breaks {breaks}");
+            let nodes: Vec<_> = items.iter().map(|item| token(&world, *item)).collect();
+            assert_eq!(world.starts, [], "{case}");
+            world.next_duration_ms = Some(200);
+            let asked = world.now;
+            if breaks {
+                world.toggle_suspended(0);
+                world.look(0);
+                world.toggle_suspended(0);
+            }
+            world.run_for(100);
+            // The nodes that it has created are the executions': nothing was started a second time.
+            assert_eq!(items.iter().map(|item| token(&world, *item)).collect::<Vec<_>>(), nodes, "{case}");
+            // It is told soon, and not with the next fire.
+            world.run_for(350);
+            for item in &items {
+                let starts: Vec<_> = world.starts.iter().filter(|start| start.item == Item(*item)).collect();
+                let [start] = starts[..] else { panic!("{case}: item {item}: {starts:?}") };
+                assert_eq!((start.source, start.node), (source, 0), "{case}");
+                assert!(scheduled.is_none_or(|scheduled| start.scheduled == scheduled), "{case}: {start:?}");
+                assert!(start.scheduled <= asked, "{case}: {start:?}");
+                assert_eq!(world.get(&format!("sharding/{item}/running")), None, "{case}");
+            }
+        }
+    }
 }

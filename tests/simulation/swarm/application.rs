@@ -423,9 +423,16 @@ impl World {
         self.note(m, || format!("stops item {} ({id}): {why}", execution.execute.item));
         self.check_ended(m, &execution, false);
         let application = &mut self.machines[m].application;
-        if application.stream.is_some() && why == "the lease is over" {
+        let outcome = Outcome::Failure(why.to_owned());
+        if application.stream.is_none() || why != "the lease is over" {
+            return;
+        }
+        if application.attached {
             application.may_be_unknown = true;
-            self.report(m, execution.execute, Outcome::Failure(why.to_owned()), 0);
+            self.report(m, execution.execute, outcome, 0);
+        } else {
+            // Whether it goes on is not known yet; its result is kept for when it is told.
+            application.results.push(Done { execute: execution.execute, outcome });
         }
     }
 
@@ -451,8 +458,10 @@ impl World {
             self.stop_executions(m, "the stream is over");
             self.machines[m].application.results.clear();
         } else {
-            let until = now + u64::try_from(grace.as_micros()).unwrap();
-            let application = &mut self.machines[m].application;
+            // By the machine's clock, which is the sidecar's, too.
+            let machine = &mut self.machines[m];
+            let until = machine.when_mono(machine.mono(now) + grace);
+            let application = &mut machine.application;
             application.away_until = Some(lease.map_or(until, |lease| lease.min(until)));
             application.results.extend(
                 unanswered

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::Source;
+use sidekeeper::coordination::fire::MISFIRE_THRESHOLD;
 use sidekeeper::elasticjob::{grace, handoff_policy, once_listener};
 use sidekeeper::job::Item;
 use sidekeeper::tree::Path;
@@ -40,6 +41,9 @@ impl World {
             } else if !self.is_registered(m) {
                 return Some((Invariant::Owned, format!("m{m} is not registered, or has no connection")));
             }
+        }
+        if let Some(instance) = self.left_over() {
+            return Some((Invariant::Owned, format!("{instance} is still an instance, and nobody is it")));
         }
         let text = |path: &Path| {
             self.ensemble.get(path).map(|node| String::from_utf8_lossy(&node.data).into_owned())
@@ -82,6 +86,20 @@ impl World {
             }
         }
         None
+    }
+
+    /// An instance that stands until its session ends, because its sidecar has gone. It may have the turn of a relay.
+    fn left_over(&self) -> Option<String> {
+        let sidecars = self.machines.iter().filter_map(|machine| machine.sidecar.as_ref());
+        let sessions = sidecars.filter_map(|sidecar| sidecar.client.session);
+        let served: Vec<_> = sessions.map(|session| self.sessions[session].handle.id()).collect();
+        let folder = self.paths.root().child("instances");
+        let is_left = |id: &String| {
+            let node = folder.try_child(id).ok().and_then(|path| self.ensemble.get(&path));
+            let owner = node.and_then(|node| node.stat.ephemeral_owner);
+            owner.is_some_and(|owner| !served.contains(&owner))
+        };
+        self.ensemble.children(&folder).into_iter().find(is_left)
     }
 
     /// Whether a machine's sidecar is connected, and the registry has its instance in that session.
@@ -215,10 +233,15 @@ impl World {
                     };
                     // Whoever was not there does not know that there was a fire.
                     let next = starts.iter().find(|start| start.scheduled > instant);
-                    let knew = next.is_some_and(|next| self.had_seen(next.machine, instant));
-                    // Without failover, what was begun by who then lost its session is lost, as in ElasticJob.
-                    let begun = !job.failover && self.checks.begun.contains(&(item, instant));
-                    if knew && !begun && !starts.iter().any(covers) {
+                    // So does whoever had the item between, began it, and died.
+                    let knew = next.is_some_and(|next| {
+                        let another = !job.failover && self.was_lost_between(item, instant, next.scheduled);
+                        self.had_seen(next.machine, instant) && !another
+                    });
+                    // Without failover, what was begun by who then lost its session is lost, as in ElasticJob, and with
+                    // it all that it made up for: its start has deleted the flag.
+                    let lost = !job.failover && self.may_have_been_lost(item, instant);
+                    if knew && !lost && !starts.iter().any(covers) {
                         let near: Vec<_> = starts
                             .iter()
                             .filter(|start| start.scheduled >= instant)
@@ -254,7 +277,10 @@ impl World {
         let count = starts.iter().filter(for_it).count();
         // Another attempt at what failed in the storm may be under way; then the fire is skipped, if nothing makes up for it.
         let retried = |start: &Start| start.attempt > 1 && start.at >= self.plan.storm;
-        let skipped = count == 0 && !self.plan.configuration.misfire && starts.iter().any(retried);
+        // By the clock of whom a relay comes to next it may have been before its turn.
+        let relayed = self.is_relay() && self.clocks_differ();
+        let skips = !self.plan.configuration.misfire && (relayed || starts.iter().any(retried));
+        let skipped = count == 0 && skips;
         if count != 1 && !skipped {
             let last: Vec<_> = starts.iter().rev().take(4).cloned().collect();
             let fire = Timestamp::from_second(fire).unwrap();
@@ -262,6 +288,13 @@ impl World {
                 format!("item {item} was executed {count} times for {fire}, without faults; the last were {last:?}")
             });
         }
+    }
+
+    /// Whether a fire that is in time by one clock is missed by another.
+    fn clocks_differ(&self) -> bool {
+        let shown = self.machines.iter().filter(|machine| !machine.retired).map(|m| m.now(self.now).wall);
+        let (first, last) = (shown.clone().min(), shown.max());
+        first.zip(last).is_some_and(|(first, last)| last.duration_since(first) > MISFIRE_THRESHOLD)
     }
 
     /// Who owns which item.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{Assignment, AssignmentReason, Execute, Purpose, Source};
-use sidekeeper::coordination::ledger::LedgerEntry;
 use sidekeeper::elasticjob::path::Place;
 use sidekeeper::elasticjob::{config_yaml, instance_yaml};
 use sidekeeper::job::{InstanceId, Item};
@@ -49,14 +48,18 @@ pub(super) struct Checks {
     pub(super) starts: BTreeMap<Item, Vec<Start>>,
     /// The tokens of the executions that were told, until they are recorded.
     told: BTreeMap<String, (Item, i64)>,
-    /// What was started in the registry.
-    pub(super) begun: BTreeSet<(Item, Timestamp)>,
+    /// What was started in the registry: in which session, and whose executions' ids begin how.
+    pub(super) begun: BTreeMap<(Item, Timestamp), (usize, Option<String>)>,
+    /// Starts that were asked for to make up for all that was missed until then.
+    pub(super) making_up: BTreeSet<(Item, Timestamp)>,
     /// Items whose owner's node an operator has deleted, and when.
     pub(super) disowned: BTreeMap<Item, Micros>,
+    /// When an item was last flagged as crashed.
+    pub(super) flagged: BTreeMap<Item, Micros>,
     /// From when until when an operator had disabled a server.
     pub(super) disabled: Vec<(Micros, Micros)>,
-    /// When an item was last told to somebody who did not have it.
-    handed: BTreeMap<Item, Micros>,
+    /// When an item was last told to a machine that did not have it.
+    handed: BTreeMap<(usize, Item), Micros>,
     /// When somebody was last seen among the instances who does not say how it hands over.
     pub(super) stock_at: Option<Micros>,
     /// Since when a resharding has been due while somebody could have carried it out, and nobody has said why it waits.
@@ -163,9 +166,9 @@ impl World {
         let item = execute.item;
         for (other, machine) in self.machines.iter().enumerate() {
             let application = &machine.application;
-            // Who is stopped does nothing, and learns first that its lease is over; whose lease ends now stops now. Without
-            // running nodes nobody knows what is executed, as in ElasticJob.
-            let over = application.is_stopped(self.now) || application.is_lease_over(self.now);
+            // Who is stopped, or goes on just now, does nothing, and learns first that its lease is over, or its stream;
+            // whose lease ends now stops now. Without running nodes nobody knows what is executed, as in ElasticJob.
+            let over = application.stopped_until >= self.now || application.is_lease_over(self.now);
             if over || !execute.configuration.monitor_execution {
                 continue;
             }
@@ -246,6 +249,10 @@ impl World {
         for item in (0..self.plan.configuration.sharding_total_count.max(8)).map(Item) {
             // What fails over is left as after a crash, and flagged.
             let flagged = self.ensemble.get(&self.paths.failover_item(item)).is_some();
+            // Of an item that the job has no more the leader removes the flag first.
+            let surplus = item.0 >= self.plan.configuration.sharding_total_count;
+            let was_flagged = self.checks.flagged.get(&item).is_some_and(|at| self.now < at + SECOND);
+            let flagged = flagged || (surplus && was_flagged);
             let path = self.paths.item_running(item);
             // What a former session has left goes with that.
             let is_its = |node: &Node| {
@@ -266,19 +273,6 @@ impl World {
         }
     }
 
-    /// Executions have been started in the registry, whether or not anybody is ever told.
-    pub(super) fn note_started(&mut self, transaction: &[Operation]) {
-        let folder = self.paths.ledger();
-        for step in transaction {
-            if let Operation::Create { path, data, .. } | Operation::Set { path, data, .. } = step
-                && let Some(item) = path.relative_to(&folder).and_then(|item| item.parse().ok())
-                && let Some(started) = LedgerEntry::read(data).started
-            {
-                self.checks.begun.insert((Item(item), started));
-            }
-        }
-    }
-
     /// Whether the single item walks over the servers.
     pub(super) fn is_relay(&self) -> bool {
         self.plan.configuration.job_sharding_strategy_type.as_deref() == Some("SINGLE_SHARDING_BALANCE")
@@ -295,11 +289,12 @@ impl World {
         let Some(seat) = self.machines[m].seat() else { return };
         let added: Vec<Item> = items.difference(&seat.told).copied().collect();
         seat.told = items;
-        let handed = |item: &Item| (*item, self.checks.handed.insert(*item, self.now).unwrap_or(0));
-        let before: BTreeMap<Item, Micros> = added.iter().map(handed).collect();
-        // Who has not heard yet that an operator has taken an item away is not told by whom it comes to first.
-        let disowned =
-            |item: &Item| self.was_disowned(*item) || before.get(item) < self.checks.disowned.get(item);
+        self.checks.handed.extend(added.iter().map(|item| ((m, *item), self.now)));
+        // Who had an item when an operator took it away, and has not heard of it, is not told by whom it comes to.
+        let disowned = |other: usize, item: &Item| {
+            let (handed, taken) = (self.checks.handed.get(&(other, *item)), self.checks.disowned.get(item));
+            self.was_disowned(*item) || taken.is_some_and(|taken| handed.is_some_and(|at| at < taken))
+        };
         // Where somebody does not say how it hands over, all is divided at once, as in ElasticJob; also a while after that
         // is gone, by a leader that has not seen it go.
         let stock = self.checks.stock_at.is_some_and(|at| self.now < at + 2 * SECOND);
@@ -315,7 +310,7 @@ impl World {
             let Some(seat) = &sidecar.participant else { continue };
             let over = machine.mono(self.now) >= sidecar.client.until || seat.stream.is_none();
             let mut both = added.iter().filter(|item| seat.told.contains(item));
-            let both = both.find(|item| !disowned(item));
+            let both = both.find(|item| !disowned(other, item));
             // Whose node an operator has deleted is no instance any more: that is how the protocol stops one.
             let stopped = self.ensemble.get(&self.paths.instance(&seat.identity.instance)).is_none();
             if let Some(item) = both.filter(|_| !over && !stopped && !seat.core.is_leaving()) {

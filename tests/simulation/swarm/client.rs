@@ -79,6 +79,7 @@ pub(super) enum Reply {
     Checkpoints(BTreeSet<Item>),
     Proven(Duration),
     Latch(u64, Result<Option<Path>, Error>),
+    LatchLeft(u64),
 }
 
 impl Client {
@@ -209,14 +210,15 @@ impl World {
                 self.check_written(m, &transaction);
                 let lost =
                     self.now < self.plan.storm && self.chance(self.plan.rates.lost_answer, Fault::LostAnswer);
-                let written = if purpose == Purpose::Start { transaction.clone() } else { Vec::new() };
+                let notable = matches!(purpose, Purpose::Start | Purpose::Leave);
+                let written = if notable { transaction.clone() } else { Vec::new() };
                 let result = self.commit(&*handle, transaction);
                 self.note(m, || match &result {
                     Ok(_) => format!("{purpose}: done"),
                     Err(error) => format!("{purpose}: {error}"),
                 });
-                if purpose == Purpose::Start && result.is_ok() {
-                    self.note_started(&written);
+                if result.is_ok() {
+                    self.note_written(session, &written);
                 }
                 let result = if lost { Err(CommitError::from(unknown())) } else { result };
                 Reply::Input(Input::Committed(id, result))
@@ -240,7 +242,7 @@ impl World {
             }
             Ask::LeaveLatch(latch) => {
                 self.leave_latch_node(m, session, latch);
-                Reply::Latch(latch, Ok(None))
+                Reply::LatchLeft(latch)
             }
             Ask::ClearLatches => {
                 self.clear_latches(session);
@@ -400,6 +402,7 @@ impl World {
             Reply::Proven(sent) => return self.proven(m, sent),
             Reply::Watch => return self.open_watches(m, server, applied),
             Reply::Latch(latch, result) => return self.latch_answered(m, latch, result),
+            Reply::LatchLeft(latch) => return self.left_latch(m, latch),
             Reply::Ledger => Input::Ledger(Ok(self.read_ledger(server, applied))),
             Reply::Checkpoints(items) => {
                 let folder = self.paths.checkpoints();
@@ -493,7 +496,7 @@ impl World {
             Reply::Checkpoints(_) => Input::Checkpoints(Err(unknown().to_string())),
             Reply::Taken(_) => Input::TookOver(Err(unknown().to_string())),
             // The watches open themselves again; latches look for themselves.
-            Reply::Watch | Reply::Proven(_) | Reply::Latch(..) => return,
+            Reply::Watch | Reply::Proven(_) | Reply::Latch(..) | Reply::LatchLeft(_) => return,
         };
         self.hand_in(m, input);
     }
@@ -513,7 +516,7 @@ impl World {
             let written = transaction.clone();
             let result = self.commit(&*handle, transaction);
             if result.is_ok() {
-                self.note_started(&written);
+                self.note_written(session, &written);
             }
             self.tell(|| match &result {
                 Ok(_) => "a late request takes effect".to_owned(),
@@ -532,8 +535,12 @@ impl World {
         if transaction.iter().any(|step| step.path().parent().as_ref() == Some(&members)) {
             self.note_stock();
         }
+        let wrong = self.wrong_now(&transaction);
         let network = &mut self.network;
         let result = self.ensemble.commit(session, transaction, self.now, |bound| network.below(bound));
+        if let Some((invariant, found)) = wrong.filter(|_| result.is_ok()) {
+            self.fail(invariant, || found);
+        }
         self.tell_watches();
         result
     }

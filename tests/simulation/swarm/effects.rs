@@ -1,6 +1,8 @@
 //! What a participant asks for is done, as the runner does it.
 
-use sidekeeper::coordination::effect::{Answer, CompletionStatus, Effect, EndReason, Event as Told, Refusal};
+use sidekeeper::coordination::effect::{
+    Answer, CompletionStatus, Effect, EndReason, Event as Told, Purpose, Refusal,
+};
 use sidekeeper::coordination::input::Ticket;
 use sidekeeper::tree::Operation;
 
@@ -17,6 +19,9 @@ impl World {
             Effect::Commit { id, purpose, transaction } => {
                 self.note(m, || format!("commit {}: {purpose}{}", id.0, steps(&transaction)));
                 self.check_request(m, purpose, &transaction);
+                if purpose == Purpose::Start {
+                    self.note_starting(m);
+                }
                 self.ask(m, Ask::Commit(id, purpose, transaction));
             }
             Effect::Elect(transaction) => self.begin_latch(m, Errand::Elect(transaction), None),

@@ -232,15 +232,18 @@ impl World {
             above.push(missing);
         }
         for folder in above.into_iter().rev() {
-            if self.operate(vec![Operation::create(folder.clone(), NodeKind::Persistent, "")]) {
-                self.garbage.push(folder);
-            }
+            self.create_garbage(&folder, b"");
         }
-        if self.operate(vec![Operation::create(path.clone(), NodeKind::Persistent, data)]) {
-            self.garbage.push(path);
-        } else {
+        if !self.create_garbage(&path, data) {
             self.operate(vec![Operation::set(path, data)]);
         }
+    }
+
+    fn create_garbage(&mut self, path: &Path, data: &[u8]) -> bool {
+        let created = self.operate(vec![Operation::create(path.clone(), NodeKind::Persistent, data)]);
+        let node = self.ensemble.get(path).filter(|_| created);
+        self.garbage.extend(node.map(|node| (path.clone(), node.stat.created)));
+        created
     }
 
     /// An operator writes another configuration.
@@ -325,16 +328,18 @@ impl World {
             self.take_back(index);
         }
         let mut garbage = std::mem::take(&mut self.garbage);
-        garbage.sort_by_key(|path: &Path| std::cmp::Reverse(path.as_str().len()));
-        for path in garbage {
-            self.operate(vec![Operation::delete(path)]);
+        garbage.sort_by_key(|(path, _)| std::cmp::Reverse(path.as_str().len()));
+        for (path, created) in garbage {
+            if self.ensemble.get(&path).is_some_and(|node| node.stat.created == created) {
+                self.operate(vec![Operation::delete(path)]);
+            }
         }
         self.write_configuration();
         for m in 0..self.machines.len() {
             self.end_partition(m);
             let machine = &mut self.machines[m];
             machine.stopped_until = 0;
-            machine.application.stopped_until = machine.application.stopped_until.min(self.now);
+            machine.application.stopped_until = machine.application.stopped_until.min(now + 1);
             let path = self.paths.server(machine.ip);
             if self.ensemble.get(&path).is_some_and(|node| &*node.data != b"ENABLED") {
                 self.operate(vec![Operation::set(path, "ENABLED")]);

@@ -58,11 +58,11 @@ impl World {
         client.last_latch += 1;
         let id = client.last_latch;
         let prefix = format!("_c_{m}x{}x{id}-latch-", sidecar.life);
-        let (stage, epoch) = (Stage::Joining, client.session.unwrap_or_default());
+        let (stage, life) = (Stage::Joining, sidecar.life);
         let (failed, was_held, release) = (None, false, None);
         let latch = Latch { errand, folder, prefix, stage, failed, was_held, release };
         client.latches.insert(id, latch);
-        self.at(self.now + limit, Event::LatchLimit(m, epoch, id));
+        self.at(self.now + limit, Event::LatchLimit(m, life, id));
         self.send(m, Ask::JoinLatch(id));
     }
 
@@ -146,8 +146,7 @@ impl World {
                 let failed = result.err().filter(|_| is_gate).map(|error| error.to_string());
                 self.leave_latch(m, id, failed);
             }
-            (Stage::Leaving, _) => self.left_latch(m, id),
-            (Stage::Waiting | Stage::Holding, _) => {}
+            (Stage::Waiting | Stage::Holding | Stage::Leaving, _) => {}
         }
     }
 
@@ -158,7 +157,8 @@ impl World {
         self.send(m, Ask::LeaveLatch(id));
     }
 
-    fn left_latch(&mut self, m: usize, id: u64) {
+    /// A latch's node is gone.
+    pub(super) fn left_latch(&mut self, m: usize, id: u64) {
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         if sidecar
             .client
@@ -241,9 +241,9 @@ impl World {
     }
 
     /// The time that was given to a latch is over.
-    pub(super) fn latch_limit(&mut self, m: usize, session: usize, id: u64) {
+    pub(super) fn latch_limit(&mut self, m: usize, life: u32, id: u64) {
         let Some(sidecar) = &self.machines[m].sidecar else { return };
-        if sidecar.client.session != Some(session) {
+        if sidecar.life != life {
             return;
         }
         let Some(latch) = sidecar.client.latches.get(&id) else { return };

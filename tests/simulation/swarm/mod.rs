@@ -24,6 +24,7 @@ pub mod plan;
 mod reads;
 mod sessions;
 mod step;
+mod takes_effect;
 mod world;
 
 use self::faults::{Counts, Fault};

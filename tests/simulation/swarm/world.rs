@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 
 use sidekeeper::elasticjob::path::JobPaths;
 use sidekeeper::job::InstanceName;
-use sidekeeper::tree::{Path, Transaction};
+use sidekeeper::tree::{Path, Transaction, Zxid};
 
 use crate::random::Random;
 
@@ -42,7 +42,7 @@ pub(super) enum Event {
     Expire(usize),
     EndSession(usize),
     Stray(usize),
-    LatchLimit(usize, usize, u64),
+    LatchLimit(usize, u32, u64),
     /// The application reads its stream.
     Read(usize),
     /// The application ends executions, or notices that its lease is over.
@@ -85,8 +85,8 @@ pub(super) struct World {
     pub(super) steps: u64,
     /// What operators did and will take back.
     pub(super) undo: Vec<Option<Vec<sidekeeper::tree::Operation>>>,
-    /// What garbage was put where.
-    pub(super) garbage: Vec<Path>,
+    /// Where garbage was put, and by which transaction: another node may come to the same place.
+    pub(super) garbage: Vec<(Path, Zxid)>,
     pub(super) executions: u64,
     /// Whether faults are over.
     pub(super) is_calm: bool,
@@ -201,7 +201,7 @@ impl World {
             Event::Expire(session) => self.expire(session),
             Event::EndSession(session) => self.end_session(session),
             Event::Stray(index) => self.stray(index),
-            Event::LatchLimit(m, session, latch) => self.latch_limit(m, session, latch),
+            Event::LatchLimit(m, life, latch) => self.latch_limit(m, life, latch),
             Event::Read(m) => self.read_stream(m),
             Event::Act(m) => self.act(m),
             Event::Revive(m, life) => self.revive(m, life),

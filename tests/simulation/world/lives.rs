@@ -44,6 +44,11 @@ impl World {
         node.life.results.extend(unanswered);
     }
 
+    /// The sidecar sleeps, and looks at nothing, or wakes.
+    pub fn sleep(&mut self, index: usize, sleeps: bool) {
+        self.nodes[index].life.down = sleeps;
+    }
+
     /// It is started again, and goes on with the session.
     pub fn start_sidecar(&mut self, index: usize) {
         self.log.push(format!("{} the sidecar of {index} is started", self.now));

@@ -545,10 +545,16 @@ impl World {
 
     /// Everything in line takes effect and every node looks, until nothing changes. No time passes.
     pub fn settle(&mut self) {
+        self.settle_and(|_| {});
+    }
+
+    /// As [`Self::settle`], with a look at the world after each effect.
+    pub fn settle_and(&mut self, mut look: impl FnMut(&Self)) {
         for _ in 0..200 {
             for index in self.up() {
                 while !self.nodes[index].line.is_empty() {
                     self.perform(index);
+                    look(self);
                 }
                 self.step(index);
             }
@@ -562,8 +568,6 @@ impl World {
         self.start -= by;
     }
 }
-
-impl World {}
 
 /// The job of most scenarios: six items, every two seconds.
 pub fn six_items() -> JobConfiguration {

@@ -59,6 +59,13 @@ impl World {
         self.step(node);
     }
 
+    /// The node wakes, and looks before what has changed since then reaches it.
+    pub fn look_before_news(&mut self, node: usize) {
+        let late = (self.nodes[node].watch.take(), self.nodes[node].fleet.take());
+        self.step(node);
+        (self.nodes[node].watch, self.nodes[node].fleet) = late;
+    }
+
     /// After how long the node wakes by itself, if nothing happens.
     pub fn wakes_in(&self, node: usize) -> Option<Duration> {
         let now = self.time();
