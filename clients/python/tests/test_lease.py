@@ -186,18 +186,21 @@ async def test_a_lease_that_was_over_before_it_was_read_is_over_at_once(sidecar:
 async def test_what_waits_for_word_is_rejected_when_the_application_stops(sidecar: FakeSidecar) -> None:
     app = sidekeeper.Application(sidecar.target)
     begun: list[int] = []
-    states: asyncio.Queue[SessionState] = asyncio.Queue()
+    told: asyncio.Queue[object] = asyncio.Queue()
 
-    async def note(change: sidekeeper.SessionChange) -> None:
-        states.put_nowait(change.state)
+    async def note(change: sidekeeper.SessionChange | sidekeeper.Leadership) -> None:
+        told.put_nowait(change.state if isinstance(change, sidekeeper.SessionChange) else change.leader)
 
     app.on_session("orderSync")(note)
+    app.on_leadership("orderSync")(note)
     app.job("orderSync", sharding_total_count=6)(lambda execution: begun.append(execution.item))
     async with serving(app):
         stream = await sidecar.stream()
         stream.send(session_changed=lease_of(30, left=-0.001))
         execution_id = stream.execute(0)
-        assert await soon(states.get()) is SessionState.SILENT
+        # Who is told this has read the execution: of one that it has not read it would report nothing.
+        stream.send(leadership_changed=service_pb2.LeadershipChanged(leader=True))
+        assert [await soon(told.get()), await soon(told.get())] == [SessionState.SILENT, True]
         app.stop()
         result = await sidecar.result()
         assert (result.execution_id, result.outcome) == (execution_id, execution_pb2.EXECUTION_OUTCOME_REJECTED)
