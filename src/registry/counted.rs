@@ -161,6 +161,10 @@ impl Session for CountedSession {
     fn close(&self) -> BoxFuture<'static, ()> {
         self.session.close()
     }
+
+    fn abandon(&self) -> BoxFuture<'static, ()> {
+        self.session.abandon()
+    }
 }
 
 #[cfg(test)]

@@ -119,6 +119,10 @@ pub trait Session: Send + Sync + 'static {
 
     /// Ends the session: its ephemeral nodes are gone when this returns well. Bounded in time.
     fn close(&self) -> BoxFuture<'static, ()>;
+
+    /// Lets go of the session without ending it, as if the process had been killed: for us it is lost, and its
+    /// ephemeral nodes stay until its timeout is over. Bounded in time.
+    fn abandon(&self) -> BoxFuture<'static, ()>;
 }
 
 /// The steps that create the missing parents of a node, topmost first: persistent and empty.

@@ -1,12 +1,13 @@
 //! A session that outlives the process that opened it, because a later one goes on with it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::zookeeper::{Settings, ZooKeeper};
-use sidekeeper::registry::{Registry, Session, SessionKey, SessionState};
+use sidekeeper::registry::{Error, Registry, Session, SessionKey, SessionState};
 use sidekeeper::tree::{NodeKind, Operation, SessionId, WatchEvent};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::ground::{PATIENCE, commit, exists, next, path, reaches, settings};
 use crate::support::proxy::{Mode, Proxy};
@@ -88,6 +89,45 @@ async fn a_session_goes_on_in_another_process() {
         timeout(PATIENCE, session.close()).await.expect("to close");
         assert!(!exists(&*other, "/mine").await && !exists(&*other, "/more").await);
     }
+}
+
+/// Also one whose connection has broken, at any moment until it is back: one that is dropped then ends the session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abandoned_session_lives_on() {
+    let patient = |settings: &mut Settings| settings.session_timeout = 2 * PATIENCE;
+    for moment in 0..60 {
+        let Mortal { session, proxy, next } = Mortal::of("abandoned", patient).await;
+        commit(&*session, vec![ephemeral("/mine")]).await;
+        let key = session.key().await.expect("a key");
+        if moment > 0 {
+            proxy.reset();
+            sleep(Duration::from_micros(50 * moment)).await;
+        }
+        timeout(PATIENCE, session.abandon()).await.expect("to let go");
+        reaches(&*session, SessionState::Lost).await;
+        // Too late: it is not ours any more.
+        timeout(PATIENCE, session.close()).await.expect("to be lost");
+        drop(session);
+        let heir = next.reopen(&key).await.unwrap().expect("the session");
+        assert!(exists(&*heir, "/mine").await);
+        timeout(PATIENCE, heir.close()).await.expect("to close");
+    }
+}
+
+#[tokio::test]
+async fn an_abandoned_session_with_the_embedded_registry_lives_on() {
+    let registry = Embedded::in_memory();
+    let (session, other) = (registry.open().await.unwrap(), registry.open().await.unwrap());
+    commit(&*session, vec![ephemeral("/mine")]).await;
+    let id = session.id();
+    session.abandon().await;
+    reaches(&*session, SessionState::Lost).await;
+    assert_eq!(session.get(&path("/mine")).await, Err(Error::SessionLost));
+    session.close().await;
+    drop(session);
+    assert!(exists(&*other, "/mine").await);
+    registry.expire(id);
+    assert!(!exists(&*other, "/mine").await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -232,6 +232,14 @@ impl Inner {
         }
     }
 
+    /// Goes on without whoever had the session: nothing expires by itself in here, so it lasts as long as the process.
+    fn abandon(&self, session: SessionId) {
+        if let Some(member) = self.lock().members.get_mut(&session) {
+            member.state.send_replace(SessionState::Lost);
+            member.watches.clear();
+        }
+    }
+
     /// Tells the watches and the disk.
     fn publish(&self, state: &mut State, mut changes: Vec<Change>) -> Durable {
         state.tree.remove_orphaned_containers(&mut changes);

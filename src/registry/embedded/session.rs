@@ -29,11 +29,18 @@ impl EmbeddedSession {
     ) -> Self {
         Self { inner, id, state, timeout }
     }
+
+    /// Ends it, unless it has been abandoned.
+    fn end(&self) {
+        if *self.state.borrow() != SessionState::Lost {
+            self.inner.end(self.id);
+        }
+    }
 }
 
 impl Drop for EmbeddedSession {
     fn drop(&mut self) {
-        self.inner.end(self.id);
+        self.end();
     }
 }
 
@@ -105,7 +112,12 @@ impl Session for EmbeddedSession {
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {
-        self.inner.end(self.id);
+        self.end();
+        Box::pin(ready(()))
+    }
+
+    fn abandon(&self) -> BoxFuture<'static, ()> {
+        self.inner.abandon(self.id);
         Box::pin(ready(()))
     }
 }

@@ -42,10 +42,19 @@ pub(super) struct Shared {
     pub(super) timeout: Duration,
     pub(super) state: watch::Sender<SessionState>,
     pub(super) links: watch::Sender<LinkState>,
-    /// Whether the session is to be closed.
-    pub(super) closing: watch::Sender<bool>,
+    /// Whether we are to be rid of the session.
+    pub(super) farewell: watch::Sender<Option<Farewell>>,
     in_flight: Arc<Semaphore>,
     watches: Mutex<Vec<WatchHandle>>,
+}
+
+/// How we part from a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Farewell {
+    /// It is ended.
+    Close,
+    /// It lives on without us, until its timeout is over.
+    Abandon,
 }
 
 struct WatchHandle {
@@ -63,7 +72,7 @@ impl Shared {
             timeout: client.session_timeout(),
             state: watch::Sender::new(SessionState::Connected),
             links: watch::Sender::new(LinkState::Up(Arc::clone(&connection.link))),
-            closing: watch::Sender::new(false),
+            farewell: watch::Sender::new(None),
             in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
             watches: Mutex::default(),
         }
@@ -150,6 +159,20 @@ impl Shared {
         // One that ended meanwhile has nobody to tell.
         join_all(told).await;
     }
+
+    /// Has the supervisor part from the session; the first word counts. What is given ends when it has.
+    fn bid(&self, farewell: Farewell) -> BoxFuture<'static, ()> {
+        self.farewell.send_if_modified(|said| {
+            let first = said.is_none();
+            said.get_or_insert(farewell);
+            first
+        });
+        let mut state = self.state.subscribe();
+        Box::pin(async move {
+            // Bounded by the supervisor; an error would mean that it is gone, and the session with it.
+            let _ = state.wait_for(|state| *state == SessionState::Lost).await;
+        })
+    }
 }
 
 impl ZooKeeperSession {
@@ -160,7 +183,7 @@ impl ZooKeeperSession {
 
 impl Drop for ZooKeeperSession {
     fn drop(&mut self) {
-        self.shared.closing.send_replace(true);
+        drop(self.shared.bid(Farewell::Close));
     }
 }
 
@@ -272,12 +295,11 @@ impl Session for ZooKeeperSession {
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {
-        self.shared.closing.send_replace(true);
-        let mut state = self.shared.state.subscribe();
-        Box::pin(async move {
-            // Bounded by the supervisor; an error would mean that it is gone, and the session with it.
-            let _ = state.wait_for(|state| *state == SessionState::Lost).await;
-        })
+        self.shared.bid(Farewell::Close)
+    }
+
+    fn abandon(&self) -> BoxFuture<'static, ()> {
+        self.shared.bid(Farewell::Abandon)
     }
 }
 

@@ -12,7 +12,7 @@ use zookeeper_client as zk;
 
 use super::LinkState;
 use super::connection::{Broken, Connection};
-use super::session::Shared;
+use super::session::{Farewell, Shared};
 use super::settings::Checked;
 use crate::registry::SessionState;
 
@@ -31,21 +31,26 @@ pub(super) async fn supervise(shared: Arc<Shared>, connection: Connection) {
     let mut current = Some(connection);
     while let Some(mut connection) = current.take() {
         let broken = tokio::select! {
-            // Whoever closes wants no other connection first.
+            // Whoever parts wants no other connection first.
             biased;
-            () = closing(&shared) => None,
-            broken = connection.broken() => Some(broken),
+            farewell = parting(&shared) => Err(farewell),
+            broken = connection.broken() => Ok(broken),
         };
         match broken {
-            None => {
+            Err(Farewell::Close) => {
                 shared.links.send_replace(LinkState::Lost);
                 connection.close(shared.checked.settings.request_timeout).await;
             }
-            Some(Broken::SessionEnded) => {
+            Err(Farewell::Abandon) => {
+                tracing::info!(%session, "the session with ZooKeeper is left to its timeout");
                 shared.links.send_replace(LinkState::Lost);
                 connection.cut().await;
             }
-            Some(Broken::Disconnected) => {
+            Ok(Broken::SessionEnded) => {
+                shared.links.send_replace(LinkState::Lost);
+                connection.cut().await;
+            }
+            Ok(Broken::Disconnected) => {
                 tracing::info!(%session, "the connection with ZooKeeper is broken");
                 shared.links.send_replace(LinkState::Down);
                 shared.state.send_replace(SessionState::Suspended);
@@ -64,22 +69,32 @@ pub(super) async fn supervise(shared: Arc<Shared>, connection: Connection) {
     shared.state.send_replace(SessionState::Lost);
 }
 
-async fn closing(shared: &Shared) {
+/// Waits until we are to be rid of the session.
+async fn parting(shared: &Shared) -> Farewell {
+    let mut said = shared.farewell.subscribe();
     // The sender is in `shared`, so this cannot fail.
-    let _ = shared.closing.subscribe().wait_for(|closing| *closing).await;
+    let farewell = said.wait_for(Option::is_some).await.ok().and_then(|farewell| *farewell);
+    farewell.unwrap_or(Farewell::Close)
 }
 
-/// Attaches a new connection to the session. `None`: the session is lost, or to be closed.
+/// Attaches a new connection to the session. `None`: the session is lost, or nobody wants it any more.
 async fn reconnect(shared: &Shared) -> Option<Connection> {
     // From now on: the server last heard from us before. A third more, for its own clock and the road to it.
     let mut over = pin!(sleep(shared.timeout.saturating_mul(4) / 3));
     let mut pause = FIRST_PAUSE;
     loop {
+        let mut attempt = pin!(attach(&shared.checked, shared.info.clone()));
         let attempt = tokio::select! {
             biased;
-            () = closing(shared) => return None,
+            farewell = parting(shared) => {
+                // One that is dropped when it has just succeeded would end the session.
+                if farewell == Farewell::Abandon && let Ok(connection) = attempt.await {
+                    connection.cut().await;
+                }
+                return None;
+            }
             () = &mut over => return None,
-            attempt = attach(&shared.checked, shared.info.clone()) => attempt,
+            attempt = &mut attempt => attempt,
         };
         match attempt {
             Ok(connection) => return Some(connection),
@@ -92,7 +107,7 @@ async fn reconnect(shared: &Shared) -> Option<Connection> {
         }
         tokio::select! {
             biased;
-            () = closing(shared) => return None,
+            _ = parting(shared) => return None,
             () = &mut over => return None,
             () = sleep(pause) => {}
         }

@@ -116,4 +116,8 @@ impl Session for Meddled {
     fn close(&self) -> BoxFuture<'static, ()> {
         self.inner.close()
     }
+
+    fn abandon(&self) -> BoxFuture<'static, ()> {
+        self.inner.abandon()
+    }
 }

@@ -227,6 +227,12 @@ impl Session for ClientSession {
         timeline.after(takes, move |_| ensemble.say_goodbye(id, reply));
         Box::pin(answer.map(drop))
     }
+
+    fn abandon(&self) -> BoxFuture<'static, ()> {
+        // The servers hear nothing any more, and end the session in their time.
+        self.ensemble.leave(self.id);
+        Box::pin(ready(()))
+    }
 }
 
 /// A step of a transaction, for the log.
