@@ -34,7 +34,7 @@ use crate::runner::heirs::Former;
 use crate::runner::hub::{Hub, Shared};
 use crate::runner::lease::Lease;
 use crate::runner::memory::{FormerLife, Memory, MemoryError, Place};
-use crate::runner::session::{self, Current};
+use crate::runner::session::{self, Current, Farewell};
 use crate::tree::{Path, PathError};
 
 /// How long connections may take to end after everybody has left; they need one round trip.
@@ -79,6 +79,7 @@ pub struct Sidecar {
     config: Config,
     draining: watch::Sender<bool>,
     stop: watch::Sender<bool>,
+    part: watch::Sender<Option<Farewell>>,
     session_task: JoinHandle<()>,
     server_tasks: Vec<JoinHandle<()>>,
 }
@@ -104,6 +105,7 @@ impl Sidecar {
         let clock = Clock::start();
         let (current_sender, current) = watch::channel(None);
         let (stop, stopped) = watch::channel(false);
+        let (part, parting) = watch::channel(None);
         let (draining, drained) = watch::channel(false);
         let describe = registry.describe();
         let (memory, life) = open_memory(&config, &describe, &clock)?;
@@ -125,7 +127,7 @@ impl Sidecar {
         }
         let left = (memory, former);
         let session_task =
-            spawn(session::keep(registry, clock.clone(), current_sender, keeper, left, stopped.clone()));
+            spawn(session::keep(registry, clock.clone(), current_sender, keeper, left, parting));
         let services = Services {
             participants: Participants::new(hub.clone(), files),
             assignments: Assignments::new(shared.clone()),
@@ -155,7 +157,7 @@ impl Sidecar {
                 }
             }));
         }
-        Ok(Self { endpoints, dump_address, hub, config, draining, stop, session_task, server_tasks })
+        Ok(Self { endpoints, dump_address, hub, config, draining, stop, part, session_task, server_tasks })
     }
 
     /// The endpoints it serves on, in the form of `SIDEKEEPER_ENDPOINT`: `http://127.0.0.1:7070`, `unix:///path`.
@@ -169,7 +171,8 @@ impl Sidecar {
     }
 
     /// Drains: leaves the schedule, lets executions finish until the drain timeout, leaves the registry without
-    /// traces. When `hurry` becomes true, executions are told to stop at once and have two seconds to be reported; the
+    /// traces; but not what may still be executed by an application that nobody can tell to stop: that stays until the
+    /// session times out. When `hurry` becomes true, executions are told to stop at once and have two seconds to be reported; the
     /// registry is left without traces all the same.
     pub async fn drain(self, mut hurry: watch::Receiver<bool>) {
         info!(timeout = ?self.config.drain_timeout, "draining");
@@ -181,12 +184,18 @@ impl Sidecar {
             drained = self.hub.drain(deadline, false) => drained,
             () = session::becomes(&mut hurry, true) => self.hub.drain(clock.now().mono, false).await,
         };
-        for (job, instance) in drained.remaining {
-            warn!(job.name = %job, instance.id = %instance, "not left in time; its nodes go with the session");
+        for (job, instance) in &drained.remaining {
+            warn!(
+                job.name = %job,
+                instance.id = %instance,
+                "not left in time: the registry does not answer, or an application without a stream may still execute; \
+                 its nodes go with the session, at its timeout"
+            );
         }
         self.stop.send_replace(true);
-        // The session is closed before the process ends, so that nothing of ours waits for its timeout. Both are
-        // bounded, so a signal has nothing to speed up here. A task that panicked has nothing left to wait for.
+        self.part.send_replace(Some(drained.farewell()));
+        // If all have left the session is closed before the process ends, so that nothing of ours waits for its timeout.
+        // Both are bounded, so a signal has nothing to speed up here. A task that panicked has nothing left to wait for.
         let _ = self.session_task.await;
         for task in self.server_tasks {
             let _ = task.await;

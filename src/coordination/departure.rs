@@ -19,15 +19,10 @@ use super::sharding::TRANSACTION_BYTES_MAX;
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
 
 impl Participant {
-    /// The sidecar is stopping. May come again: the earliest deadline counts, and who was told to stop stays told.
+    /// The sidecar is stopping. May come again: the earliest deadline counts, and who was told to stop stays told. It
+    /// does not count for who may still execute and cannot be told to stop: whoever does not wait for that parts from
+    /// the session without closing it.
     pub(super) fn drain(&mut self, now: Now, deadline: Duration) {
-        // Whoever may still execute and cannot be told to stop is waited for until the deadline, as everybody is.
-        self.unattended = self.unattended.map(|until| until.min(deadline));
-        if let (Some(until), Phase::Draining { deadline: Some(known), cancelled: true, .. }) =
-            (self.unattended, &mut self.phase)
-        {
-            *known = until.min(*known);
-        }
         let reason = match &self.phase {
             Phase::Joining | Phase::Active => EndReason::Drained,
             // Nobody can attach any more, so nobody comes back; but who is away may still execute.
@@ -50,11 +45,16 @@ impl Participant {
         if matches!(self.phase, Phase::Leaving(_) | Phase::Ended) {
             return;
         }
+        self.phase = self.leaves(reason);
+    }
+
+    /// How to leave, as things are.
+    fn leaves(&self, reason: EndReason) -> Phase {
         let executes = self.executions.open.values().any(|open| open.state == State::Running);
-        self.phase = match self.unattended.filter(|_| executes) {
+        match self.unattended.filter(|_| executes) {
             Some(until) => Phase::Draining { deadline: Some(until), reason, cancelled: true },
             None => Phase::Leaving(reason),
-        };
+        }
     }
 
     /// The application has left, or another one takes its place. One that is waited for has gone by that; one that was to
@@ -102,8 +102,15 @@ impl Participant {
                 Some(_) | None => {}
             }
         }
+        if let Phase::Leaving(reason) = &self.phase {
+            // Whoever says that it goes executes nothing any more; of who is drained nobody knows.
+            let drained = *reason == EndReason::Drained;
+            if let Some(until) = self.take_up_to_leave(now).filter(|_| drained) {
+                self.unattended = Some(until);
+                self.phase = self.leaves(EndReason::Drained);
+            }
+        }
         let Phase::Leaving(reason) = self.phase.clone() else { return };
-        self.take_up_to_leave(now);
         let busy = [Purpose::Register, Purpose::Start, Purpose::Complete, Purpose::Leave]
             .into_iter()
             .any(|purpose| self.pending.is_in_flight(purpose));

@@ -157,13 +157,7 @@ impl Participant {
             return;
         }
         if !heritage.found {
-            let me = &self.identity.instance;
-            // Who had been stopped by an operator may not have ended yet what it executes.
-            let found = match self.view.instances().get(me) {
-                Some(ours) => ours.session == Some(session),
-                None => self.view.running_of(me).next().is_some(),
-            };
-            if !found {
+            if !self.is_left(session) {
                 self.renounce(now);
                 return;
             }
@@ -179,13 +173,38 @@ impl Participant {
         }
     }
 
-    /// Looks what the former process has left though nobody wants it any more: it goes with us.
-    pub(super) fn take_up_to_leave(&mut self, now: Now) {
-        let (Some(heritage), Session::Connected(session)) = (&self.heritage, self.session) else { return };
+    /// Looks what the former process has left though nobody wants it any more: it goes with us. Gives, if there is
+    /// something, until when (monotonic) the application may still execute it.
+    pub(super) fn take_up_to_leave(&mut self, now: Now) -> Option<Duration> {
+        let (Some(heritage), Session::Connected(session)) = (&self.heritage, self.session) else {
+            return None;
+        };
         let unseen = heritage.former.session == session && !heritage.found;
-        if unseen && self.view.is_loaded() && self.has_instance() {
+        let timeout = heritage.former.timeout;
+        let finds = unseen && self.view.is_loaded() && self.is_left(session);
+        finds.then(|| {
             self.hold_heritage(now, session);
+            self.heritage_ends(now, timeout)
+        })
+    }
+
+    /// Whether the former process has left something in this session.
+    fn is_left(&self, session: SessionId) -> bool {
+        let me = &self.identity.instance;
+        match self.view.instances().get(me) {
+            Some(ours) => ours.session == Some(session),
+            // Who had been stopped by an operator may not have ended yet what it executes.
+            None => self.view.running_of(me).next().is_some(),
         }
+    }
+
+    /// Until when (monotonic) an application goes on that the former process had.
+    fn heritage_ends(&self, now: Now, timeout: Duration) -> Duration {
+        // Without word from the former process the application has stopped when its lease is over.
+        let lease = self.lease.remaining(now.mono).unwrap_or(timeout);
+        // Of a job whose configuration cannot be read it is not known for how long its applications go on.
+        let grace = self.settings.as_ref().map_or(lease, |_| self.grace().min(lease));
+        now.mono.saturating_add(grace)
     }
 
     /// The instance is there: it is ours, and what it executes is busy.
@@ -197,11 +216,7 @@ impl Participant {
             // Nobody knows what was started.
             self.fires = Fires::since(now.wall);
         }
-        // Without word from the former process the application has stopped when its lease is over.
-        let lease = self.lease.remaining(now.mono).unwrap_or(timeout);
-        // Of a job whose configuration cannot be read it is not known for how long its applications go on.
-        let grace = self.settings.as_ref().map_or(lease, |_| self.grace().min(lease));
-        let until = Some(now.mono.saturating_add(grace));
+        let until = Some(self.heritage_ends(now, timeout));
         self.unattended = until;
         self.phase = Phase::Away { until };
     }

@@ -10,6 +10,7 @@ use crate::job::{InstanceId, JobName};
 
 use super::command::Command;
 use super::hub::Hub;
+use super::session::Farewell;
 
 /// How long leaving may take after the deadline: executions that are told to stop have two seconds to be reported, and
 /// then the registry a few for its round trips. One that is away must not hold up the exit for ever.
@@ -20,9 +21,16 @@ const LEAVING_TAKES: Duration = Duration::from_secs(5);
 pub struct Drained {
     /// Those that were attached when it was asked for.
     pub instances: Vec<(JobName, InstanceId)>,
-    /// Those that have not left in time, because the registry does not answer. What they have there goes with the
-    /// session.
+    /// Those that have not left in time: the registry does not answer, or an application without a stream may still
+    /// execute something. What they have there goes with the session.
     pub remaining: Vec<(JobName, InstanceId)>,
+}
+
+impl Drained {
+    /// How to part from the session, if nobody waits any longer.
+    pub fn farewell(&self) -> Farewell {
+        if self.remaining.is_empty() { Farewell::Close } else { Farewell::Abandon }
+    }
 }
 
 impl Hub {

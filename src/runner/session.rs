@@ -21,11 +21,21 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause: how long a registry that came back may go unnoticed.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// How the sidecar parts from its sessions when it stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Farewell {
+    /// Everybody has left: they are closed.
+    Close,
+    /// Somebody has not: what it has in a session may still be executed, by an application that nobody can tell to stop.
+    /// The session outlives the lease that was told, so it is left to its timeout.
+    Abandon,
+}
+
 /// How a session has ended for us.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The sidecar is stopping.
-    Stopping,
+    Stopping(Farewell),
     /// It is lost.
     Lost,
     /// It could not be proven alive in time, or nobody wants it; the registry may still have it.
@@ -40,15 +50,28 @@ pub async fn becomes<T: PartialEq>(receiver: &mut watch::Receiver<T>, value: T) 
     let _ = receiver.wait_for(|now| *now == value).await;
 }
 
-/// Keeps a session until `stop` is true, then closes it, and those that were given up; the first is the former
-/// process's, if there is one and it lives. `lease`: what proves it alive, and the safety margin.
+/// Waits until the sidecar stops. Who is gone without a word has nobody attached any more.
+async fn stopping(stop: &mut watch::Receiver<Option<Farewell>>) -> Farewell {
+    let said = stop.wait_for(Option::is_some).await;
+    said.ok().and_then(|farewell| *farewell).unwrap_or(Farewell::Close)
+}
+
+async fn part(session: &dyn Session, farewell: Farewell) {
+    match farewell {
+        Farewell::Close => session.close().await,
+        Farewell::Abandon => session.abandon().await,
+    }
+}
+
+/// Keeps a session until the sidecar stops, then parts from it, and from those that were given up; the first is the
+/// former process's, if there is one and it lives. `lease`: what proves it alive, and the safety margin.
 pub async fn keep(
     registry: Arc<dyn Registry>,
     clock: Clock,
     current: watch::Sender<Option<Arc<dyn Session>>>,
     (mut keeper, margin): (Keeper, Option<Duration>),
     (memory, mut former): (Memory, Option<Former>),
-    mut stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<Option<Farewell>>,
 ) {
     let mut pause = PAUSE_MIN;
     // Each session that was given up has a clone until it is closed.
@@ -56,7 +79,7 @@ pub async fn keep(
     loop {
         let opened = tokio::select! {
             biased;
-            () = becomes(&mut stop, true) => break,
+            _ = stopping(&mut stop) => break,
             opened = open(&*registry, &mut former) => opened,
         };
         match opened {
@@ -70,13 +93,13 @@ pub async fn keep(
                 current.send_replace(Some(Arc::clone(&session)));
                 let end = tokio::select! {
                     biased;
-                    () = becomes(&mut stop, true) => End::Stopping,
+                    farewell = stopping(&mut stop) => End::Stopping(farewell),
                     () = becomes(&mut state, SessionState::Lost) => End::Lost,
                     () = keeper.keep(&*session, &clock, margin) => End::GivenUp,
                 };
                 current.send_replace(None);
-                if end == End::Stopping {
-                    session.close().await;
+                if let End::Stopping(farewell) = end {
+                    part(&*session, farewell).await;
                     break;
                 }
                 memory.session(None).await;
@@ -96,7 +119,7 @@ pub async fn keep(
                 let wakeup = Wakeup { wall: None, mono: Some(clock.now().mono.saturating_add(pause)) };
                 tokio::select! {
                     biased;
-                    () = becomes(&mut stop, true) => break,
+                    _ = stopping(&mut stop) => break,
                     () = clock.sleep_until(wakeup) => {}
                 }
                 pause = pause.saturating_mul(2).min(PAUSE_MAX);
@@ -116,17 +139,16 @@ async fn close_after(
     clock: &Clock,
     margin: Duration,
     session: Arc<dyn Session>,
-    mut stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<Option<Farewell>>,
 ) {
     let mut state = session.state();
-    tokio::select! {
+    let farewell = tokio::select! {
         biased;
         () = becomes(&mut state, SessionState::Lost) => return,
-        // All have left, or had their time.
-        () = becomes(&mut stop, true) => {}
-        () = clock.sleep(margin) => {}
-    }
-    session.close().await;
+        farewell = stopping(&mut stop) => farewell,
+        () = clock.sleep(margin) => Farewell::Close,
+    };
+    part(&*session, farewell).await;
 }
 
 /// Goes on with the former process's session, or opens one.

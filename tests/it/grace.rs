@@ -170,25 +170,39 @@ async fn what_was_told_to_stop_meanwhile_is_told_on_return() {
 }
 
 #[tokio::test]
-async fn what_an_application_without_a_stream_may_execute_is_left_when_its_grace_or_the_drain_is_over() {
-    for (drains, grace) in [(true, "1h"), (false, "2s")] {
-        let ground = Ground::new().await;
-        let short = |config: &mut Config| config.drain_timeout = Duration::from_millis(100);
-        let host = ground.sidecar_with(1, short).await;
-        let mut app = host.attach(of(with_grace(grace, 1))).await;
-        app.execute().await;
-        let instance = app.attached.instance_id.clone();
-        drop(app);
-        ground.outside.until("it to be away", |tree| tree.has("sharding/0/misfire")).await;
-        assert!(is_there(&ground.outside.tree().await, &instance));
-        if drains {
-            host.drain().await;
-        } else {
-            ground.outside.delete(&format!("instances/{instance}")).await;
-        }
-        let gone = |tree: &Tree| !is_there(tree, &instance) && tree.running().is_empty();
-        ground.outside.until("it to have left", gone).await;
-    }
+async fn what_an_application_without_a_stream_may_execute_is_left_when_its_grace_is_over() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(of(with_grace("2s", 1))).await;
+    app.execute().await;
+    let instance = app.attached.instance_id.clone();
+    drop(app);
+    ground.outside.until("it to be away", |tree| tree.has("sharding/0/misfire")).await;
+    assert!(is_there(&ground.outside.tree().await, &instance));
+    ground.outside.delete(&format!("instances/{instance}")).await;
+    let gone = |tree: &Tree| !is_there(tree, &instance) && tree.running().is_empty();
+    ground.outside.until("it to have left", gone).await;
+}
+
+/// Nobody can tell it to stop, and the sidecar does not wait for ever: its session outlives the process.
+#[tokio::test]
+async fn what_an_application_without_a_stream_may_execute_is_not_given_away_by_a_drain_that_is_over() {
+    let ground = Ground::new().await;
+    let short = |config: &mut Config| config.drain_timeout = Duration::from_millis(100);
+    let host = ground.sidecar_with(1, short).await;
+    let mut app = host.attach(of(with_grace("1h", 1))).await;
+    app.execute().await;
+    let instance = app.attached.instance_id.clone();
+    drop(app);
+    ground.outside.until("it to be away", |tree| tree.has("sharding/0/misfire")).await;
+    let session = ground.outside.tree().await.session_of(&instance);
+    host.drain().await;
+    let left = ground.outside.tree().await;
+    assert!(is_there(&left, &instance));
+    assert_eq!(left.running().len(), 1);
+    ground.registry.expire(session);
+    let gone = |tree: &Tree| !is_there(tree, &instance) && tree.running().is_empty();
+    ground.outside.until("its session to be over", gone).await;
 }
 
 #[tokio::test]

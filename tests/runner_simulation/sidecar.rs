@@ -16,7 +16,7 @@ use sidekeeper::runner::clock::Clock;
 use sidekeeper::runner::heirs::Former;
 use sidekeeper::runner::hub::{Hub, Shared};
 use sidekeeper::runner::lease::Lease;
-use sidekeeper::runner::session;
+use sidekeeper::runner::session::{self, Farewell};
 use sidekeeper::tree::Path;
 use tokio::sync::watch;
 use tonic::Request;
@@ -51,7 +51,7 @@ pub struct Life {
     pub alive: Arc<AtomicBool>,
     pub draining: bool,
     drained: watch::Sender<bool>,
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Option<Farewell>>,
 }
 
 impl World {
@@ -80,7 +80,7 @@ impl World {
         let (memory, former) = Notes::open(place.notes.as_ref(), &clock, place.ip);
         let heirs = former.as_ref().map(|life| Former::new(life, namespace.clone()));
         let (current_sender, current) = watch::channel(None);
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(None);
         let (drained, draining) = watch::channel(false);
         let (lease, keeper) = Lease::new();
         let shared = Shared {
@@ -143,7 +143,7 @@ impl World {
             let remaining = drained.remaining.len();
             timeline.log(format!("sidecar {index} has drained; {remaining} remain"));
             timeline.after(Duration::ZERO, move |world| world.sidecar_has_drained(index, process, remaining));
-            stop.send_replace(true);
+            stop.send_replace(Some(drained.farewell()));
         });
         self.executor.spawner.spawn(process, draining);
     }
@@ -151,7 +151,7 @@ impl World {
     /// Stops a sidecar without waiting for anybody.
     pub fn stop_sidecar(&mut self, index: usize) {
         if let Some(life) = &self.places[index].life {
-            life.stop.send_replace(true);
+            life.stop.send_replace(Some(Farewell::Close));
         }
     }
 

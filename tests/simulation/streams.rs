@@ -232,10 +232,11 @@ fn p2_what_an_application_without_a_stream_may_execute_is_not_handed_on() {
         let waits = if seed % 4 < 2 {
             world.break_stream(0, GRACE);
             world.run_for(500);
-            world.drain(0);
+            // Nobody can tell it to stop when the drain is over.
+            world.drain_within(0, Duration::from_millis(100));
             2_000
         } else {
-            world.drain(0);
+            world.drain_within(0, Duration::from_millis(600));
             world.run_for(500);
             world.break_stream(0, GRACE);
             2_500

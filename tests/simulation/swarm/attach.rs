@@ -15,6 +15,9 @@ use super::machine::{Letter, Memory, Seat, Sidecar, StreamEnd, Word};
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros, SECOND};
 
+/// How long a sidecar waits for who has not left when the drain timeout is over; as in the runner.
+const LEAVING_TAKES: Micros = 5 * SECOND;
+
 impl World {
     /// A sidecar's process begins.
     pub(super) fn start_sidecar(&mut self, m: usize) {
@@ -104,6 +107,9 @@ impl World {
         let deadline = self.machines[m].mono(self.now) + Duration::from_micros(limit);
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         sidecar.stopping = true;
+        let (at, life) = (self.now + limit + LEAVING_TAKES, sidecar.life);
+        self.at(at, Event::PatienceOver(m, life));
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         if let Some(seat) = &mut sidecar.participant {
             let at = self.now;
             if for_good {
@@ -115,6 +121,20 @@ impl World {
             self.wake(m, 0);
         } else {
             self.stop_sidecar(m);
+        }
+    }
+
+    /// A sidecar that drains waits no longer: it parts from its session without closing it, and its process ends.
+    pub(super) fn end_drain(&mut self, m: usize, life: u32) {
+        let machine = &self.machines[m];
+        let still = machine.sidecar.as_ref().is_some_and(|sidecar| sidecar.life == life && sidecar.stopping);
+        if still && machine.stopped_until > self.now {
+            return self.at(machine.stopped_until, Event::PatienceOver(m, life));
+        }
+        if still {
+            self.note(m, || "the sidecar has not left in time".to_owned());
+            self.kill_sidecar(m);
+            self.machines[m].memory = None;
         }
     }
 

@@ -59,6 +59,8 @@ pub(super) enum Event {
     Resume(usize),
     /// A client has heard nothing for long.
     Silence(usize, u32),
+    /// A sidecar that drains waits for nobody any more.
+    PatienceOver(usize, u32),
     /// Once a second.
     Look,
 }
@@ -210,6 +212,7 @@ impl World {
             Event::Settle => self.touch_sessions(),
             Event::Resume(m) => self.resume(m),
             Event::Silence(m, epoch) => self.silence(m, epoch),
+            Event::PatienceOver(m, life) => self.end_drain(m, life),
             Event::Look => {
                 self.check_waits();
                 self.at(self.now + SECOND, Event::Look);

@@ -390,7 +390,12 @@ impl World {
 
     /// The sidecar is told to stop.
     pub fn drain(&mut self, node: usize) {
-        let deadline = self.time().mono + Duration::from_secs(25);
+        self.drain_within(node, Duration::from_secs(25));
+    }
+
+    /// The sidecar is told to stop, and for how long executions may go on.
+    pub fn drain_within(&mut self, node: usize, limit: Duration) {
+        let deadline = self.time().mono + limit;
         self.log.push(format!("{} drain {node}", self.now));
         self.nodes[node].leaving = true;
         self.nodes[node].results.push_back(Input::Drain { deadline });
