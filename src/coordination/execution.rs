@@ -129,7 +129,7 @@ impl Executions {
 
     /// Whether an execution of the item is starting, so that the application has not been told of it.
     pub(super) fn is_starting(&self, item: Item) -> bool {
-        self.starting.contains_key(&item) || self.unresolved.contains_key(&item)
+        self.what_starts(item).is_some()
     }
 
     /// What is starting of an item.

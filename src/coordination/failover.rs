@@ -12,7 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::elasticjob::path::{Folder, JobPaths};
-use crate::job::{InstanceId, Item, Problem};
+use crate::job::{Item, Problem};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
@@ -478,7 +478,7 @@ impl Participant {
         if view.failover.as_ref().filter(mine).is_some() {
             transaction.push(Operation::delete(paths.item_failover(item)));
         }
-        let found_by_it = self.has_item(item) && self.view.instances().keys().any(InstanceId::is_java);
+        let found_by_it = self.has_item(item) && self.has_java_peers();
         if executing && !found_by_it && self.has_running_node(item) {
             transaction.push(Operation::delete(paths.item_running(item)));
         }

@@ -226,8 +226,7 @@ impl Participant {
         let missed = |item: Item| {
             self.view.misfired().contains(&item) || self.view.item(item).is_some_and(|view| view.disabled)
         };
-        let java = self.view.instances().keys().any(crate::job::InstanceId::is_java);
-        !java && self.settings.as_ref().is_some_and(|settings| settings.items().all(missed))
+        !self.has_java_peers() && self.settings.as_ref().is_some_and(|settings| settings.items().all(missed))
     }
 
     /// Goes on if the gate at which we wait was removed. Comes before the fires, so that one that was seen after the

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::job::{FencingToken, Generation, InstanceId, Item};
+use crate::job::{FencingToken, Generation, Item};
 use crate::mutants::mutant;
 use crate::tree::{Node, NodeKind, Operation, Path};
 
@@ -221,8 +221,7 @@ impl Participant {
 
     /// Notes since when there have been sidecars only, as far as we have seen.
     pub(super) fn note_company(&mut self, now: Now) {
-        let mixed = || self.view.instances().keys().any(InstanceId::is_java);
-        if self.is_registered() && (self.ledger.unmixed_since.is_none() || mixed()) {
+        if self.is_registered() && (self.ledger.unmixed_since.is_none() || self.has_java_peers()) {
             self.ledger.unmixed_since = Some(now.wall);
         }
     }

@@ -513,6 +513,11 @@ impl Participant {
         matches!(self.session, Session::Connected(id) if session == Some(id))
     }
 
+    /// Whether there are Java instances.
+    pub(super) fn has_java_peers(&self) -> bool {
+        self.view.instances().keys().any(InstanceId::is_java)
+    }
+
     /// Whether we have been an instance in the present session, and may have been stopped since by an operator.
     pub(super) fn was_registered(&self) -> bool {
         matches!(self.session, Session::Connected(id) if self.registered == Some(id))

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::job::{FencingToken, InstanceId, Item, ShardingStrategy};
+use crate::job::{FencingToken, Item, ShardingStrategy};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
@@ -114,7 +114,7 @@ impl Participant {
     /// Whether the ledger tells what was executed or missed in the turns before ours, so that a fire between two turns, by
     /// clocks that differ, is nobody else's: there is no Java instance, and what is missed is written down.
     pub(super) fn has_ledger_of_turns(&self) -> bool {
-        self.makes_up() && self.keeps_ledger() && !self.view.instances().keys().any(InstanceId::is_java)
+        self.makes_up() && self.keeps_ledger() && !self.has_java_peers()
     }
 
     /// Whether an instant is not after the one when we got the turn: then it was the predecessor's, who has executed the

@@ -319,9 +319,13 @@ impl World {
         }
         let Some(before) = self.settled_owners() else { return };
         let joined = self.add_machine();
+        let others = self.others(joined);
         self.run_until(self.now + SECOND);
         self.become_right();
         let fewest = before.len() / (members + 1);
+        if self.others(joined) != others {
+            return; // Somebody has left and come back, because its application did not stop when it was told to.
+        }
         self.check_moves("joined", &before, fewest);
         if self.has_failed() {
             return;
@@ -333,7 +337,16 @@ impl World {
         self.drain_sidecar(joined, 3 * SECOND, true);
         self.run_until(self.now + SECOND);
         self.become_right();
-        self.check_moves("left", &before, fewest);
+        if self.others(joined) == others {
+            self.check_moves("left", &before, fewest);
+        }
+    }
+
+    /// Which instances the other machines have.
+    fn others(&self, m: usize) -> Vec<Option<String>> {
+        let others = self.machines.iter().enumerate().filter(|(other, _)| *other != m);
+        let seats = others.map(|(_, machine)| machine.sidecar.as_ref()?.participant.as_ref());
+        seats.map(|seat| seat.map(|seat| seat.identity.instance.to_string())).collect()
     }
 
     /// Who owns which item when nothing has moved for a while; `None`: something does all the time.
