@@ -111,9 +111,12 @@ impl Participant {
         if !self.may_commit(now, Purpose::Complete) || matches!(self.phase, Phase::Leaving(_)) {
             return;
         }
-        let mut transaction = Transaction::new();
+        // A request of a session that we have given up may come late: after a division, or our next registration, the
+        // running node is another one, under the same version.
+        let mut transaction: Transaction = self.undivided().filter(|_| self.monitors()).into_iter().collect();
         let mut size = 0;
         let mut rest = Vec::new();
+        let check = transaction.len();
         for item in std::mem::take(&mut self.executions.reported) {
             if size >= TRANSACTION_BYTES_MAX {
                 rest.push(item);
@@ -139,7 +142,7 @@ impl Participant {
             size += operation.wire_size();
             transaction.push(operation);
         }
-        if !transaction.is_empty() {
+        if transaction.len() > check {
             self.commit(Purpose::Complete, transaction);
         }
         if mutant!(AnsweredBeforeRecorded) {

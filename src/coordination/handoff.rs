@@ -29,6 +29,9 @@ use super::view::JobView;
 /// How long an instance may be online before it has said what it can. It does so right after it has registered; who is
 /// silent for longer is no sidecar that hands items over.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// How long we wait to see what we have said; before the others take us for one that is silent. What somebody deleted in
+/// the meantime is not seen at all.
+const WORD_SEEN: Duration = Duration::from_millis(500);
 /// How long a departing instance waits for others to take its items. They are given to somebody in any case.
 const DEPARTURE_MAX: Duration = Duration::from_secs(5);
 
@@ -90,14 +93,14 @@ pub(super) struct Handoff {
     in_doubt: bool,
     leaving_since: Option<Duration>,
     deadline: Option<Duration>,
-    /// What was known of the fleet when we registered, which says what we can.
-    said_at: Option<u64>,
+    /// What was known of the fleet when we registered, which says what we can; and when that was.
+    said: Option<(u64, Duration)>,
 }
 
 impl Handoff {
     /// What we can is said; it is not known yet.
-    pub(super) fn registered(&mut self, fleet_revision: u64) {
-        self.said_at = Some(fleet_revision);
+    pub(super) fn registered(&mut self, fleet_revision: u64, now: Now) {
+        self.said = Some((fleet_revision, now.mono));
     }
 
     /// The items that are ours until the next owner has them, though the application was told to let go.
@@ -119,7 +122,8 @@ impl Handoff {
     pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
         let silence = self.undecided_since.map(|since| since.saturating_add(SILENCE_MAX));
         let departure = self.leaving_since.map(|since| since.saturating_add(DEPARTURE_MAX));
-        [silence, departure, self.deadline].into_iter().flatten().filter(|at| *at > now).min()
+        let word = self.said.map(|(_, since)| since.saturating_add(WORD_SEEN));
+        [silence, word, departure, self.deadline].into_iter().flatten().filter(|at| *at > now).min()
     }
 }
 
@@ -168,6 +172,9 @@ impl Participant {
         let profile = Profile { leaving, away, ..self.request.profile.clone() };
         let path = self.identity.paths.fleet().member(&self.identity.instance);
         let data = profile.write();
+        let is_on_its_way = |(revision, since): (u64, Duration)| {
+            revision == self.fleet.revision() && now.mono < since.saturating_add(WORD_SEEN)
+        };
         let mut transaction = Transaction::new();
         match self.fleet.member(&self.identity.instance) {
             Some(known) if known.session == Some(session) && known.profile == profile => return,
@@ -175,7 +182,7 @@ impl Participant {
                 let version = Some(known.version);
                 transaction.push(Operation::Set { path, data: data.as_bytes().into(), version });
             }
-            None if self.handoff.said_at == Some(self.fleet.revision()) => return,
+            None if self.handoff.said.is_some_and(is_on_its_way) => return,
             known => {
                 transaction.extend(known.map(|_| Operation::delete(path.clone())));
                 transaction.push(Operation::create(path, NodeKind::Ephemeral, data));
@@ -384,13 +391,14 @@ impl Participant {
         if transaction.is_empty() || !ready || !self.may_commit(now, Purpose::HandOff) {
             return;
         }
-        // Only as long as it is the leader's will, and to somebody who is there. A division that we have not seen makes the
+        // Only as long as it is the leader's will, we are there, and so is who gets them: what somebody had who has left is
+        // divided anew, by who may not have seen to whom it was given. A division that we have not seen makes the
         // items somebody else's, under the same version of their nodes: they are new.
         let (path, version) = (self.identity.paths.fleet().handoff(), Some(plan.version));
         let mut steps = vec![Operation::Check { path, version }];
         steps.extend(self.undivided());
-        let present = |target| Operation::Check { path: self.identity.paths.instance(target), version: None };
-        steps.extend(targets.into_iter().map(present));
+        let present = |id| Operation::Check { path: self.identity.paths.instance(id), version: None };
+        steps.extend([&self.identity.instance].into_iter().chain(targets).map(present));
         steps.extend(transaction);
         self.handoff.given = given;
         self.commit(Purpose::HandOff, steps);

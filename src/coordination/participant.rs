@@ -418,7 +418,7 @@ impl Participant {
             Ok(results) => {
                 self.pending.succeeded(purpose);
                 match purpose {
-                    Purpose::Register => self.registered_now(),
+                    Purpose::Register => self.registered_now(now),
                     Purpose::Shard => self.sharding.committed(),
                     Purpose::Start => self.started(now, &results),
                     Purpose::Complete => self.completed(),

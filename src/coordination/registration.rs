@@ -56,11 +56,11 @@ impl Participant {
     }
 
     /// Our registration is in the registry, and its changes are in the view.
-    pub(super) fn registered_now(&mut self) {
+    pub(super) fn registered_now(&mut self, now: Now) {
         if let Session::Connected(id) | Session::Suspended(id) = self.session {
             self.registered = Some(id);
             self.names.registered(id);
-            self.handoff.registered(self.fleet.revision());
+            self.handoff.registered(self.fleet.revision(), now);
             // What was divided before we knew that we are registered was not told.
             self.told.look_again();
             self.overwritten = true;
@@ -193,13 +193,15 @@ impl Participant {
         if self.is_registered() {
             return;
         }
-        if self.owns_items() && !self.is_name_written() {
-            // A division that gives them to others, because we were gone, and comes after this, fails. One that gives those of
-            // a name that is written down to others changes the name's node, as we do.
+        let instance = paths.instance(&self.identity.instance);
+        let is_left = self.view.instances().contains_key(&self.identity.instance);
+        if is_left || (self.owns_items() && !self.is_name_written()) {
+            // What our earlier session has asked for, and comes after this, fails; so does a division that gives our items to
+            // others, because we were gone. One that gives those of a name that is written down to others changes the
+            // name's node, as we do.
             transaction.push(Operation::set(paths.leader_sharding(), ""));
         }
-        let instance = paths.instance(&self.identity.instance);
-        if self.view.instances().contains_key(&self.identity.instance) {
+        if is_left {
             // Left by our earlier session; the id is ours alone.
             transaction.push(Operation::delete(instance.clone()));
         }

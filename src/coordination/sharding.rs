@@ -213,7 +213,7 @@ impl Participant {
         self.view.sharding_version().map(|version| Operation::Check { path, version: Some(version) })
     }
 
-    fn monitors(&self) -> bool {
+    pub(super) fn monitors(&self) -> bool {
         self.settings.as_ref().is_some_and(|settings| settings.configuration.monitor_execution)
     }
 
