@@ -291,7 +291,8 @@ impl Participant {
         self.fleet.is_to_leave(item, &self.identity.instance) && !self.executions.is_starting(item)
     }
 
-    fn is_given(&self, item: Item) -> bool {
+    /// Whether we have given an item to somebody else, and do not see it yet.
+    pub(super) fn is_given(&self, item: Item) -> bool {
         let owner = self.view.item(item).and_then(|view| view.owner.as_ref());
         let given = self.handoff.given.get(&item).filter(|_| !mutant!(GivenForgotten));
         owner.is_some_and(|owner| given == Some(&owner.token))

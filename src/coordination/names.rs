@@ -182,9 +182,9 @@ impl Participant {
         let mut size = 0;
         let mut renewed = Vec::new();
         for (item, view) in self.view.items() {
-            let Some(owner) = view.owner.as_ref().filter(|owner| self.is_to_be_renewed(owner)) else {
-                continue;
-            };
+            // What we have just given to others has the version under which it was the name's before.
+            let is_due = |owner: &&Ownership| self.is_to_be_renewed(owner) && !self.is_given(*item);
+            let Some(owner) = view.owner.as_ref().filter(is_due) else { continue };
             // What does not fit goes into the next transaction.
             if size >= TRANSACTION_BYTES_MAX {
                 break;
