@@ -84,6 +84,39 @@ fn p2_an_item_that_was_divided_meanwhile_is_given_away_by_nobody() {
 }
 
 #[test]
+fn p2_who_is_no_instance_any_more_gives_nothing_away() {
+    let mut world = one_node(|_| {});
+    world.join();
+    while !world.commits.contains_key(&Purpose::HandOff) {
+        world.turn();
+    }
+    // Who divides what it had may not see to whom it was given.
+    world.remove("instances/10.0.0.1@-@n0");
+    world.take_effect(0);
+    assert!((0..6).all(|item| owner(&world, item).ends_with("n0")));
+}
+
+#[test]
+fn p7_what_somebody_deletes_while_we_register_is_said_again() {
+    let mut world = one_node(|_| {});
+    let before = world.commits[&Purpose::Register];
+    let joined = world.join();
+    while world.commits[&Purpose::Register] == before {
+        world.take_effect(joined);
+        world.look(joined);
+    }
+    world.take_effect(joined);
+    let member = "/ns-sidekeeper/job/fleet/members/10.0.0.2@-@n1";
+    assert!(world.read(member).is_some());
+    world.remove_any(member);
+    world.run_for(900);
+    assert!(world.read(member).is_some());
+    // So the others know that it hands items over.
+    assert_eq!(world.commits.get(&Purpose::FlagResharding), None);
+    world.assert_all_owned();
+}
+
+#[test]
 pub fn who_is_to_have_handoffs_off_has_elasticjob_s_rules() {
     let mut world = one_node(with(&[("handoff", "off")]));
     let before = czxid_of_all(&world);

@@ -225,6 +225,44 @@ fn who_is_away_gets_no_more_than_it_had_and_gives_what_it_should_when_it_is_back
 }
 
 #[test]
+fn p2_what_was_just_given_away_is_not_renewed() {
+    let mut world = three(7, "20s", |_| {});
+    world.drain(1);
+    world.run_for(600);
+    for (name, machine) in [("w-3", 4), ("w-4", 5), ("w-5", 6)] {
+        world.join_as(Some(name), machine);
+    }
+    world.run_for(900);
+    let before = names(&world);
+    let asked = |world: &World, purpose| world.commits.get(&purpose).copied().unwrap_or_default();
+    let back = world.join_as(Some("w-1"), 2);
+    let renewals = asked(&world, Purpose::Renew);
+    while asked(&world, Purpose::Renew) == renewals {
+        world.take_effect(back);
+        world.look(back);
+    }
+    // Somebody has divided, or asked for it, in this moment.
+    world.put("leader/sharding", "");
+    let given = asked(&world, Purpose::HandOff);
+    while asked(&world, Purpose::HandOff) == given {
+        world.take_effect(back);
+        for node in world.staying() {
+            world.look(node);
+            if node != back {
+                world.take_effect(node);
+            }
+        }
+    }
+    world.take_effect(back);
+    let after = names(&world);
+    assert_ne!(before, after);
+    world.now += SignedDuration::from_millis(500);
+    world.look_before_news(back);
+    world.take_effect(back);
+    assert_eq!(names(&world), after);
+}
+
+#[test]
 fn p5_what_the_absent_one_executed_is_taken_over_at_once() {
     let mut world = three(7, "20s", |configuration| configuration.failover = true);
     let before = names(&world);

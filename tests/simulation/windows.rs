@@ -139,6 +139,30 @@ pub fn a_disabled_server_that_is_alone_executes_nothing() {
     assert_eq!((world.starts.len(), world.nodes[0].items.len()), (0, 0));
 }
 
+#[test]
+fn p6_a_completion_that_comes_late_ends_no_other_execution() {
+    let mut met = 0;
+    for seed in 0..40 {
+        let mut world = World::new(seed, six_items());
+        world.join();
+        world.next_duration_ms = Some(300);
+        while !world.commits.contains_key(&Purpose::Complete) {
+            world.run_for(1);
+        }
+        if world.get("sharding/0/running").is_none() {
+            continue;
+        }
+        met += 1;
+        // The request is on its way. Its instance has been registered anew, in another session, and has begun the item again.
+        world.put("leader/sharding", "");
+        world.remove("sharding/0/running");
+        world.put("sharding/0/running", "10.0.0.1@-@n0");
+        world.take_effect(0);
+        assert!(world.get("sharding/0/running").is_some(), "seed {seed}");
+    }
+    assert!(met > 0);
+}
+
 /// Goes on until a node asks for something of a kind; then it takes effect, and the node does not learn of it.
 fn lose_answer(world: &mut World, node: usize, purpose: Purpose) {
     let count = |world: &World| world.commits.get(&purpose).copied().unwrap_or_default();

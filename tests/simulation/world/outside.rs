@@ -90,8 +90,13 @@ impl World {
 
     /// An operator, or a peer, deletes a node of the job.
     pub fn remove(&mut self, relative: &str) {
+        self.remove_any(&format!("/ns/job/{relative}"));
+    }
+
+    /// Somebody deletes any node.
+    pub fn remove_any(&mut self, path: &str) {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
-        let path = Path::parse("/ns/job").unwrap().child(relative);
+        let path = Path::parse(path).unwrap();
         session.commit(vec![Operation::delete(path)]).now_or_never().unwrap().unwrap();
     }
 
