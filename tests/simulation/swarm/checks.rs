@@ -56,6 +56,8 @@ pub(super) struct Checks {
     pub(super) disowned: BTreeMap<Item, Micros>,
     /// When an item was last flagged as crashed.
     pub(super) flagged: BTreeMap<Item, Micros>,
+    /// When a flag that nobody of ours has put there was last taken away.
+    pub(super) unflagged: BTreeMap<Item, Micros>,
     /// From when until when an operator had disabled a server.
     pub(super) disabled: Vec<(Micros, Micros)>,
     /// When an item was last told to a machine that did not have it.
@@ -251,8 +253,9 @@ impl World {
             let flagged = self.ensemble.get(&self.paths.failover_item(item)).is_some();
             // Of an item that the job has no more the leader removes the flag first.
             let surplus = item.0 >= self.plan.configuration.sharding_total_count;
-            let was_flagged = self.checks.flagged.get(&item).is_some_and(|at| self.now < at + SECOND);
-            let flagged = flagged || (surplus && was_flagged);
+            let recently = |at: Option<&Micros>| at.is_some_and(|at| self.now < at + SECOND);
+            let was_flagged = surplus && recently(self.checks.flagged.get(&item));
+            let flagged = flagged || was_flagged || recently(self.checks.unflagged.get(&item));
             let path = self.paths.item_running(item);
             // What a former session has left goes with that.
             let is_its = |node: &Node| {

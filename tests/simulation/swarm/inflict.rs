@@ -2,6 +2,7 @@
 
 use sidekeeper::coordination::input::{Input, Ticket};
 use sidekeeper::elasticjob::config_yaml;
+use sidekeeper::elasticjob::path::Place;
 use sidekeeper::job::{Item, JobConfiguration};
 use sidekeeper::tree::{NodeKind, Operation, Path};
 
@@ -331,6 +332,10 @@ impl World {
         garbage.sort_by_key(|(path, _)| std::cmp::Reverse(path.as_str().len()));
         for (path, created) in garbage {
             if self.ensemble.get(&path).is_some_and(|node| node.stat.created == created) {
+                let place = path.relative_to(self.paths.root()).map(Place::of);
+                if let Some(Place::FailoverItem(item)) = place {
+                    self.checks.unflagged.insert(item, now);
+                }
                 self.operate(vec![Operation::delete(path)]);
             }
         }
