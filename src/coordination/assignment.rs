@@ -1,7 +1,8 @@
 //! What is the application to know? Compares the view with what was told, and tells the difference: the assignment,
 //! leadership, the session, the configuration and its problems (design 3, P1, P3).
 //!
-//! Must not tell a half-done resharding: while one goes on, what was told stays in force.
+//! Must not tell a half-done resharding: while one goes on, what was told stays in force, but for what is somebody else's
+//! already.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -106,9 +107,29 @@ impl Participant {
         }
         let revision = (self.view.membership_revision(), self.fleet.revision());
         let changed = self.told.revision != Some(revision) || self.is_to_be_revoked();
-        if changed && !self.view.is_resharding() && !self.starts_what_goes() {
+        if self.view.is_resharding() {
+            self.tell_losses();
+        } else if changed && !self.starts_what_goes() {
             self.told.revision = Some(revision);
             self.tell_assignment(now, None);
+        }
+    }
+
+    /// Tells of items that somebody else has by now, and may work on, though the rest is not to be told yet: another
+    /// resharding may be due, and wait for what is executed.
+    fn tell_losses(&mut self) {
+        let Some(told) = self.told.assignment.as_ref().filter(|_| self.turn() == Turn::Assigned) else {
+            return;
+        };
+        let is_lost = |told: &AssignedItem| {
+            let owner = self.view.item(told.item).and_then(|view| view.owner.as_ref());
+            owner.is_some_and(|owner| owner.instance != self.identity.instance)
+                && !self.executions.is_starting(told.item)
+        };
+        if told.items.iter().any(is_lost) {
+            let items = told.items.iter().filter(|told| !is_lost(told)).cloned().collect();
+            let assignment = Assignment { items, ..told.clone() };
+            self.put_assignment(assignment, AssignmentReason::Resharded);
         }
     }
 

@@ -134,6 +134,29 @@ pub fn p2_p5_a_start_on_what_was_owned_before_a_division_creates_nothing_and_is_
     }
 }
 
+/// Whoever has it works on it, and the next division may wait for long. A Java leader takes all owners away before it names
+/// the next ones: that is no loss.
+#[test]
+fn p2_what_is_somebody_else_s_is_told_though_another_division_is_due() {
+    let mut world = World::new(7, six_items());
+    world.join();
+    world.run_for(200);
+    world.join();
+    world.run_for(900);
+    assert_eq!(world.nodes[1].items, [3, 4, 5].map(Item));
+    world.put("leader/sharding/necessary", "");
+    for (item, next) in [(3, Some("10.9.9.9@-@4711")), (4, None)] {
+        world.remove(&format!("sharding/{item}/instance"));
+        if let Some(next) = next {
+            world.put(&format!("sharding/{item}/instance"), next);
+        }
+    }
+    world.look(1);
+    assert_eq!(world.nodes[1].items, [4, 5].map(Item));
+    world.run_for(1_500);
+    world.assert_all_owned();
+}
+
 #[test]
 pub fn p8_between_the_transactions_of_a_division_the_flag_is_up() {
     let mut configuration = six_items();
