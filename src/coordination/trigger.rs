@@ -33,6 +33,9 @@ impl Participant {
         if !ready || self.view.is_resharding() || (has_items && !self.is_ledger_read()) {
             return;
         }
+        if !has_items && self.is_to_be_divided() {
+            return; // The first to come is triggered as soon as it is there.
+        }
         if !std::mem::replace(&mut self.trigger.planned, true) {
             let items: Vec<_> = match self.is_continuous() {
                 true => Vec::new(),
@@ -56,6 +59,13 @@ impl Participant {
             let trigger = self.identity.paths.trigger(&self.identity.instance);
             self.commit(Purpose::TakeTrigger, vec![Operation::delete(trigger)]);
         }
+    }
+
+    /// Whether a division is due that has not been asked for yet: nobody has been given some item.
+    fn is_to_be_divided(&self) -> bool {
+        let owner = |item: Item| self.view.item(item).and_then(|view| view.owner.as_ref());
+        let items = self.settings.iter().flat_map(|settings| settings.items());
+        self.is_enabled() && items.map(owner).any(|owner| owner.is_none())
     }
 
     /// The instant of an execution of an item that no fire asks for: the present, to the millisecond, which is what the

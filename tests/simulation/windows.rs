@@ -140,6 +140,25 @@ pub fn a_disabled_server_that_is_alone_executes_nothing() {
 }
 
 #[test]
+fn p5_who_is_triggered_before_the_items_are_divided_executes_them_then() {
+    let mut configuration = six_items();
+    configuration.cron = None;
+    let mut world = World::new(7, configuration);
+    let node = world.join();
+    while !world.commits.contains_key(&Purpose::Register) {
+        world.take_effect(node);
+        world.look(node);
+    }
+    world.take_effect(node);
+    world.put("trigger/10.0.0.1@-@n0", "");
+    world.look(node);
+    assert_eq!(world.get("sharding/0/instance"), None);
+    world.run_for(600);
+    assert_eq!(world.get("trigger/10.0.0.1@-@n0"), None);
+    assert!((0..6).all(|item| told(&world, item, Source::Trigger).len() == 1), "{:#?}", world.starts);
+}
+
+#[test]
 fn p6_a_completion_that_comes_late_ends_no_other_execution() {
     let mut met = 0;
     for seed in 0..40 {
