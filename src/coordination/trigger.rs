@@ -34,7 +34,7 @@ impl Participant {
             return;
         }
         if !has_items && self.is_to_be_divided() {
-            return; // The first to come is triggered as soon as it is there.
+            return; // What the division gives us is what was meant.
         }
         if !std::mem::replace(&mut self.trigger.planned, true) {
             let items: Vec<_> = match self.is_continuous() {
@@ -61,7 +61,7 @@ impl Participant {
         }
     }
 
-    /// Whether a division is due that has not been asked for yet: nobody has been given some item.
+    /// Whether a division is still to come though nobody has flagged it: some item has never been given to anybody.
     fn is_to_be_divided(&self) -> bool {
         let owner = |item: Item| self.view.item(item).and_then(|view| view.owner.as_ref());
         let items = self.settings.iter().flat_map(|settings| settings.items());
