@@ -94,6 +94,8 @@ mutants! {
     ForeignRunningDeleted,
     /// Owners change though nobody asks for it: the sticky strategy does not look who has an item.
     StickyForgetsOwners,
+    /// Who was silent when a division was decided is taken for one of Java's, though it has spoken since.
+    SilenceNotChecked,
 
     // Handing over.
     /// An item is handed over before its revocation was acknowledged.

@@ -120,7 +120,7 @@ pub fn status_to_message(job: &JobName, status: JobStatus) -> proto::WatchAssign
     let (mode, reason) = match status.handoff {
         None => (proto::HandoffMode::Unspecified, String::new()),
         Some(Mode::Gentle) => (proto::HandoffMode::OneByOne, String::new()),
-        Some(Mode::Stock(reason)) => (proto::HandoffMode::AllAtOnce, reason),
+        Some(Mode::Stock(reason)) => (proto::HandoffMode::AllAtOnce, reason.to_string()),
         Some(Mode::Undecided(id)) => {
             (proto::HandoffMode::AllAtOnce, format!("instance {id} has not said yet how it hands items over"))
         }

@@ -7,10 +7,12 @@
 //! assigned, as by any sharding.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 use crate::elasticjob::handoff_policy::Handoff as Policy;
 use crate::elasticjob::java;
+use crate::elasticjob::path::JobPaths;
 use crate::job::{FencingToken, Generation, InstanceId, Item, ShardingStrategy};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, SessionId, Transaction};
@@ -41,27 +43,67 @@ pub enum Mode {
     /// One by one, each when its owner lets go.
     Gentle,
     /// All at once, as in ElasticJob; why.
-    Stock(String),
+    Stock(StockReason),
     /// These have not said yet what they can.
     Undecided(InstanceId),
+}
+
+/// Why items change hands all at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StockReason {
+    /// The job's configuration asks for it.
+    Configured(&'static str),
+    /// This instance is ElasticJob's own.
+    Java(InstanceId),
+    /// This instance does not say how it hands items over.
+    Silent(InstanceId),
+}
+
+impl StockReason {
+    /// The steps that fail if this is no reason any more: a division may take effect seconds after it was decided.
+    pub(super) fn still_holds(&self, paths: &JobPaths) -> Transaction {
+        let is_there = |id| Operation::Check { path: paths.instance(id), version: None };
+        match self {
+            Self::Configured(_) => Transaction::new(),
+            Self::Java(id) => vec![is_there(id)],
+            Self::Silent(_) if mutant!(SilenceNotChecked) => Transaction::new(),
+            Self::Silent(id) => {
+                // Fails if it has spoken; leaves nothing.
+                let word = paths.fleet().member(id);
+                let speak = Operation::create(word.clone(), NodeKind::Ephemeral, "");
+                vec![is_there(id), speak, Operation::delete(word)]
+            }
+        }
+    }
+}
+
+impl fmt::Display for StockReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Configured(reason) => f.write_str(reason),
+            Self::Java(id) => write!(f, "instance {id} is ElasticJob's own"),
+            Self::Silent(id) => write!(f, "instance {id} does not say how it hands items over"),
+        }
+    }
 }
 
 impl Mode {
     /// What the nodes of a job say.
     pub fn of(view: &JobView, fleet: &FleetView, settings: &Settings) -> Self {
         if settings.handoff.handoff == Policy::Off {
-            return Self::Stock("`sidekeeper.handoff` is `off`".to_owned());
+            return Self::Stock(StockReason::Configured("`sidekeeper.handoff` is `off`"));
         }
         if settings.configuration.static_sharding {
-            return Self::Stock("the job's first assignment stays for good (`staticSharding`)".to_owned());
+            let reason = "the job's first assignment stays for good (`staticSharding`)";
+            return Self::Stock(StockReason::Configured(reason));
         }
         if settings.strategy == ShardingStrategy::SingleShardingBalance {
-            return Self::Stock("the job's single item walks over the servers".to_owned());
+            return Self::Stock(StockReason::Configured("the job's single item walks over the servers"));
         }
         let mut silent = None;
         for id in view.instances().keys() {
             if id.is_java() {
-                return Self::Stock(format!("instance {id} is ElasticJob's own"));
+                return Self::Stock(StockReason::Java(id.clone()));
             }
             if !fleet.is_loaded() || fleet.profile(id).is_none() {
                 silent = silent.or_else(|| Some(id.clone()));
@@ -130,7 +172,9 @@ impl Handoff {
 impl Participant {
     /// By which rules items change hands now.
     pub(super) fn handoff_mode(&mut self, now: Now) -> Mode {
-        let Some(settings) = &self.settings else { return Mode::Stock(String::new()) };
+        let Some(settings) = &self.settings else {
+            return Mode::Stock(StockReason::Configured("the job's configuration is not known"));
+        };
         let mode = Mode::of(&self.view, &self.fleet, settings);
         let Mode::Undecided(silent) = mode else {
             self.handoff.undecided_since = None;
@@ -140,7 +184,7 @@ impl Participant {
         if now.mono < since.saturating_add(SILENCE_MAX) {
             return Mode::Undecided(silent);
         }
-        Mode::Stock(format!("instance {silent} does not say how it hands items over"))
+        Mode::Stock(StockReason::Silent(silent))
     }
 
     /// Whether the application works on its items all the time, so that there is nothing to execute.

@@ -17,7 +17,7 @@ use super::absence::Absences;
 use super::crash::is_leftover;
 use super::effect::Purpose;
 use super::facts::ItemView;
-use super::handoff::Mode;
+use super::handoff::{Mode, StockReason};
 use super::input::Now;
 use super::participant::{Participant, Phase};
 use super::settings::Settings;
@@ -119,11 +119,12 @@ impl Participant {
             self.sharding = Sharding::default();
             return;
         }
-        let gentle = match self.handoff_mode(now) {
-            Mode::Gentle => true,
-            Mode::Stock(_) => false,
+        let at_once = match self.handoff_mode(now) {
+            Mode::Gentle => None,
+            Mode::Stock(reason) => Some(reason),
             Mode::Undecided(_) => return,
         };
+        let gentle = at_once.is_none();
         let in_flight = self.pending.is_in_flight(Purpose::Shard);
         let begun = in_flight || self.sharding.progress.as_ref().is_some_and(|progress| progress.done > 0);
         if !self.view.necessary() && !begun && !self.is_stale(gentle, now) {
@@ -132,7 +133,7 @@ impl Participant {
             self.sharding.wait_for(now.mono, Vec::new());
             return;
         }
-        let at_once = if gentle { self.owners_at_once(now) } else { Vec::new() };
+        let kept = if gentle { self.owners_at_once(now) } else { Vec::new() };
         let Some(settings) = &self.settings else { return };
         let available = self.view.available();
         let total = settings.configuration.sharding_total_count;
@@ -143,12 +144,12 @@ impl Participant {
             Some(mut progress) if progress.plan.is_for(&available, total, gentle) => {
                 if gentle {
                     // Items may have been handed over since.
-                    progress.plan.owners = at_once;
+                    progress.plan.owners = kept;
                 }
                 progress
             }
             Some(_) | None => {
-                let owners = if gentle { at_once } else { owners(settings, &available, now) };
+                let owners = if gentle { kept } else { owners(settings, &available, now) };
                 let plan = Plan { available, total, gentle, owners };
                 Progress { plan, done: 0, done_next: 0, finished_next: false }
             }
@@ -164,7 +165,7 @@ impl Participant {
             self.sharding.progress = None;
             self.flag_resharding(now);
         } else if self.may_commit(now, Purpose::Shard) {
-            let transaction = self.sharding_transaction(now);
+            let transaction = self.sharding_transaction(at_once.as_ref(), now);
             self.commit(Purpose::Shard, transaction);
         }
     }
@@ -244,13 +245,14 @@ impl Participant {
         self.end_absences((0..).map(Item).zip(&progress.plan.owners).filter_map(moves))
     }
 
-    /// The next transaction of the division in progress.
-    fn sharding_transaction(&mut self, now: Now) -> Transaction {
+    /// The next transaction of the division in progress; with the reason, if it is one by ElasticJob's rules.
+    fn sharding_transaction(&mut self, at_once: Option<&StockReason>, now: Now) -> Transaction {
         let paths = &self.identity.paths;
         let mut transaction = Transaction::new();
         if let Some(leader) = self.view.leader() {
             transaction.push(Operation::Check { path: paths.leader(), version: Some(leader.version) });
         }
+        transaction.extend(at_once.into_iter().flat_map(|reason| reason.still_holds(paths)));
         let version = self.view.sharding_version();
         transaction.push(Operation::Set { path: paths.leader_sharding(), data: [].into(), version });
         if !self.view.has_folder(Folder::Sharding) {

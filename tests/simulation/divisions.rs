@@ -157,6 +157,53 @@ fn p2_what_is_somebody_else_s_is_told_though_another_division_is_due() {
     world.assert_all_owned();
 }
 
+/// The leader does not see that a member says again what was deleted; its request comes after that.
+#[test]
+pub fn p2_who_has_spoken_again_is_not_taken_for_one_of_javas() {
+    let mut world = World::new(7, six_items());
+    for _ in 0..3 {
+        world.join();
+        world.run_for(900);
+    }
+    let owners = |world: &World| [0, 1, 2, 3, 4, 5].map(|item| owner(world, item));
+    let before = owners(&world);
+    world.next_duration_ms = Some(100);
+    world.run_until(second(4) + jiff::SignedDuration::from_millis(300));
+    assert!(!(0..6).any(|item| runs(&world, item)));
+    let word = "/ns-sidekeeper/job/fleet/members/10.0.0.2@-@n1";
+    world.remove_any(word);
+    let shardings = asked(&world, Purpose::Shard);
+    world.look(0);
+    world.now += jiff::SignedDuration::from_millis(1_001);
+    world.look(0);
+    assert_eq!(asked(&world, Purpose::Shard), shardings + 1);
+    world.look(1);
+    world.take_effect(1);
+    assert!(world.read(word).is_some());
+    world.take_effect(0);
+    assert_eq!(owners(&world), before);
+    world.run_for(2_000);
+    assert_eq!((owners(&world), world.interrupted.len()), (before, 0));
+}
+
+/// As before, and the instance does not say anything any more: it is handed what a Java instance would be.
+#[test]
+fn who_stays_silent_is_given_items_all_at_once() {
+    let mut world = World::new(7, six_items());
+    for _ in 0..2 {
+        world.join();
+        world.run_for(900);
+    }
+    let stranger = "10.9.9.9@-@stranger";
+    world.put("servers/10.9.9.9", "ENABLED");
+    world.put(&format!("instances/{stranger}"), &format!("jobInstanceId: {stranger}\nserverIp: 10.9.9.9\n"));
+    world.run_for(900);
+    assert!((0..6).all(|item| owner(&world, item) != stranger));
+    world.run_for(2_000);
+    assert_eq!((0..6).filter(|item| owner(&world, *item) == stranger).count(), 2);
+    assert_eq!(world.read(&format!("/ns-sidekeeper/job/fleet/members/{stranger}")), None);
+}
+
 #[test]
 pub fn p8_between_the_transactions_of_a_division_the_flag_is_up() {
     let mut configuration = six_items();

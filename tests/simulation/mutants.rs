@@ -78,6 +78,7 @@ const DIRECTED: &[Directed] = &[
         divisions::p2_an_item_that_begins_just_before_a_division_stays_where_it_runs
     ),
     directed!(ShardingTorn, divisions::p8_between_the_transactions_of_a_division_the_flag_is_up),
+    directed!(SilenceNotChecked, divisions::p2_who_has_spoken_again_is_not_taken_for_one_of_javas),
     directed!(
         StartedOnOldSharding,
         divisions::p2_p5_a_start_on_what_was_owned_before_a_division_creates_nothing_and_is_thought_over
