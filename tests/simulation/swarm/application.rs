@@ -50,6 +50,8 @@ pub(super) struct Application {
     generation: i64,
     /// Whether it was told on this stream that it is attached.
     pub(super) attached: bool,
+    /// What goes on by the first word of this stream, and was not told on it yet: what becomes of it is kept until then.
+    resumed: BTreeSet<String>,
     pub(super) executions: BTreeMap<String, Execution>,
     /// What has ended while there was no stream.
     results: Vec<Done>,
@@ -88,6 +90,7 @@ impl Application {
     pub(super) fn open_stream(&mut self, stream: u32) {
         (self.stream, self.last_stream) = (Some(stream), stream);
         (self.attached, self.generation, self.known) = (false, 0, true);
+        self.resumed.clear();
         self.silent = false;
         self.away_until = None;
     }
@@ -99,6 +102,7 @@ impl Application {
         self.executions.clear();
         self.items.clear();
         self.waiting.clear();
+        self.resumed.clear();
         (self.lease_until, self.away_until, self.act_at) = (None, None, None);
         (self.known, self.may_be_unknown) = (false, false);
     }
@@ -114,6 +118,11 @@ impl Application {
 
     pub(super) fn is_lease_over(&self, now: Micros) -> bool {
         self.lease_until.is_some_and(|until| now >= until)
+    }
+
+    /// Whether it can report what has become of an execution: there is a stream, on which that was told.
+    fn can_report(&self, id: &str) -> bool {
+        self.attached && self.stream.is_some() && !self.resumed.contains(id)
     }
 }
 
@@ -234,6 +243,7 @@ impl World {
         let application = &mut self.machines[m].application;
         application.attached = true;
         application.results.retain(|done| resumed.contains(&done.execute.execution_id));
+        application.resumed = resumed.iter().cloned().collect();
         let stopped: Vec<String> =
             application.executions.keys().filter(|id| !resumed.contains(*id)).cloned().collect();
         for id in stopped {
@@ -292,6 +302,7 @@ impl World {
     /// Goes on with an execution that is told on a new stream, or reports it. Tells whether it is known.
     fn goes_on(&mut self, m: usize, execute: &Execute) -> bool {
         let application = &mut self.machines[m].application;
+        application.resumed.remove(&execute.execution_id);
         if application.executions.contains_key(&execute.execution_id) {
             return true;
         }
@@ -381,7 +392,7 @@ impl World {
             if is_rogue {
                 self.machines[m].application.may_be_unknown = true;
             }
-            if self.machines[m].application.attached && self.machines[m].application.stream.is_some() {
+            if self.machines[m].application.can_report(&id) {
                 self.report(m, execute, outcome, 0);
             } else {
                 self.machines[m].application.results.push(Done { execute, outcome });
@@ -427,7 +438,7 @@ impl World {
         if application.stream.is_none() || why != "the lease is over" {
             return;
         }
-        if application.attached {
+        if application.can_report(id) {
             application.may_be_unknown = true;
             self.report(m, execution.execute, outcome, 0);
         } else {
