@@ -128,6 +128,8 @@ impl Participant {
                 } else if transaction.is_empty() {
                     self.left();
                 } else if self.may_commit(now, Purpose::Leave) {
+                    // One that comes late takes nothing from who has registered under our name meanwhile.
+                    let transaction = self.undivided().into_iter().chain(transaction).collect();
                     self.commit(Purpose::Leave, transaction);
                 }
             }

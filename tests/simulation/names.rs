@@ -225,6 +225,22 @@ fn who_is_away_gets_no_more_than_it_had_and_gives_what_it_should_when_it_is_back
 }
 
 #[test]
+fn p1_a_departure_that_comes_late_removes_nobody_who_is_back() {
+    let mut world = three(7, "20s", |_| {});
+    world.drain(1);
+    while !world.commits.contains_key(&Purpose::Leave) {
+        world.turn();
+    }
+    // The request is on its way; its instance has been registered anew, in another session.
+    let instance = "instances/10.0.0.2@-@w-1";
+    world.put("leader/sharding", "");
+    world.remove(instance);
+    world.put(instance, "jobInstanceId: 10.0.0.2@-@w-1\nserverIp: 10.0.0.2\n");
+    world.take_effect(1);
+    assert!(world.get(instance).is_some());
+}
+
+#[test]
 fn p2_what_was_just_given_away_is_not_renewed() {
     let mut world = three(7, "20s", |_| {});
     world.drain(1);
