@@ -172,8 +172,8 @@ impl Sidecar {
 
     /// Drains: leaves the schedule, lets executions finish until the drain timeout, leaves the registry without
     /// traces; but not what may still be executed by an application that nobody can tell to stop: that stays until the
-    /// session times out. When `hurry` becomes true, executions are told to stop at once and have two seconds to be reported; the
-    /// registry is left without traces all the same.
+    /// session times out. When `hurry` becomes true, executions are told to stop at once and have two seconds to be
+    /// reported; the registry is left without traces all the same.
     pub async fn drain(self, mut hurry: watch::Receiver<bool>) {
         info!(timeout = ?self.config.drain_timeout, "draining");
         self.draining.send_replace(true);

@@ -1,5 +1,6 @@
 //! One session with the registry for the whole sidecar. Opens it, proves it alive, and opens another one when it is
-//! lost or cannot be proven alive any more ([`super::lease`]); there is no limit to the attempts, because a registry that is away for a day must not need a person.
+//! lost or cannot be proven alive any more ([`super::lease`]); there is no limit to the attempts, because a registry that
+//! is away for a day must not need a person.
 
 use std::convert::Infallible;
 use std::sync::Arc;
