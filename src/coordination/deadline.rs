@@ -141,7 +141,7 @@ impl Participant {
                     self.begin_grace(now);
                 }
                 (State::Running | State::Lost, Some(reason)) => {
-                    self.expel(item, self.executions.id(number), reason);
+                    self.expel(now, item, self.executions.id(number), reason);
                 }
             }
         }
@@ -162,8 +162,9 @@ impl Participant {
         }
     }
 
-    /// The application does not stop when it is told to.
-    fn expel(&mut self, item: Item, execution_id: String, reason: CancelReason) {
+    /// The application does not stop when it is told to. Its stream may have broken just now, so that it does not read
+    /// the end either: then it stops by itself when the grace is over.
+    fn expel(&mut self, now: Now, item: Item, execution_id: String, reason: CancelReason) {
         let grace = self.policy().cancel_grace;
         let message = format!(
             "the application has not reported execution {execution_id} of item {item} within {grace:?} after it was \
@@ -173,6 +174,7 @@ impl Participant {
         let end = EndReason::Disobedient { item, execution_id, grace };
         // Before anything of it is handed on: who reads the end of the stream stops.
         self.effects.push(Effect::CloseStream(end.clone()));
+        self.unattended = self.goes_on_until(now);
         self.leave(end);
     }
 }

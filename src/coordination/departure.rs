@@ -66,9 +66,10 @@ impl Participant {
         self.leave(EndReason::Detached);
     }
 
-    /// Leaves though the application has a stream: who reads its end stops, before anything is handed on.
-    pub(super) fn turn_away(&mut self) {
-        self.unattended = None;
+    /// Leaves though the application has a stream: who reads its end stops, before anything is handed on; and who does
+    /// not, because it has broken just now, when the grace is over.
+    pub(super) fn turn_away(&mut self, now: Now) {
+        self.unattended = self.goes_on_until(now);
         self.effects.push(Effect::CloseStream(EndReason::Detached));
         self.leave(EndReason::Detached);
     }

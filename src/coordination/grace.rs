@@ -83,7 +83,7 @@ impl Participant {
     }
 
     /// The application has a stream again.
-    pub(super) fn reattach(&mut self, back: Return) {
+    pub(super) fn reattach(&mut self, now: Now, back: Return) {
         if self.welcome(back).is_none() {
             return;
         }
@@ -92,7 +92,7 @@ impl Participant {
             self.phase = Phase::Away { until: None };
         } else {
             // What happened in the same moment has taken its place away; it attaches anew.
-            self.turn_away();
+            self.turn_away(now);
         }
     }
 

@@ -365,7 +365,7 @@ impl Participant {
             Input::Cancel(ticket, items) => self.cancel_by_operator(ticket, items.as_ref()),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
             Input::Detached => self.detach(now),
-            Input::Reattached(back) => self.reattach(*back),
+            Input::Reattached(back) => self.reattach(now, *back),
             Input::Left => self.go_away(),
             Input::ForGood => self.names.leaves_for_good(),
             Input::Drain { deadline } => self.drain(now, deadline),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use sidekeeper::coordination::effect::Purpose;
+use sidekeeper::coordination::effect::{EndReason, Purpose};
 use sidekeeper::job::{Item, JobConfiguration};
 
 use crate::cases::one_node;
@@ -247,5 +247,35 @@ fn p2_what_an_application_without_a_stream_may_execute_is_not_handed_on() {
         world.run_for(3_000);
         assert!(world.nodes[0].ended.is_some(), "seed {seed}");
         world.settle();
+    }
+}
+
+#[test]
+fn p2_who_is_expelled_when_its_stream_has_just_broken_stops_by_itself() {
+    for seed in seeds(4) {
+        let mut configuration = six_items();
+        patient(&mut configuration);
+        configuration.failover = true;
+        for (property, value) in [("execution-timeout", "2s"), ("cancel-grace", "1s")] {
+            configuration.props.insert(format!("sidekeeper.{property}"), value.to_owned());
+        }
+        let mut world = World::new(seed, configuration);
+        world.join();
+        world.join();
+        world.run_for(1_500);
+        world.next_duration_ms = Some(60_000);
+        while world.nodes[0].executions.is_empty() {
+            world.run_for(10);
+        }
+        // It hears neither that it is to stop, nor that it is expelled.
+        world.run_for(1_900);
+        world.break_stream_unseen(0, GRACE);
+        world.next_duration_ms = Some(100);
+        world.run_for(1_500);
+        assert!(world.problems.iter().any(|problem| problem.contains("has not reported")), "seed {seed}");
+        assert!(!world.nodes[0].executions.is_empty() && world.nodes[0].ended.is_none(), "seed {seed}");
+        world.run_for(3_500);
+        assert!(matches!(world.nodes[0].ended, Some(EndReason::Disobedient { .. })), "seed {seed}");
+        world.assert_all_owned();
     }
 }

@@ -490,6 +490,8 @@ impl World {
             Effect::Warn(problem) => self.problems.push(problem.message),
             Effect::Retry(item, news) => self.retries.push((item, news)),
             Effect::Skipped { .. } => {}
+            // Its stream has broken: it does not read the end, and goes on for its grace.
+            Effect::CloseStream(_) if node.away_until.is_some() => {}
             Effect::CloseStream(_) => {
                 // Its executions end with the stream, as those of an application that was killed.
                 let open = std::mem::take(&mut node.executions);

@@ -9,11 +9,16 @@ use super::{Happened, World};
 impl World {
     /// The application's stream breaks. It goes on, and stops by itself when the grace of its job is over.
     pub fn break_stream(&mut self, node: usize, grace: Duration) {
+        self.break_stream_unseen(node, grace);
+        self.nodes[node].results.push_back(Input::Detached);
+    }
+
+    /// As before, and the sidecar does not notice.
+    pub fn break_stream_unseen(&mut self, node: usize, grace: Duration) {
         self.log.push(format!("{} the stream of {node} breaks", self.now));
         let until = self.now + jiff::SignedDuration::try_from(grace).unwrap();
         self.nodes[node].away_until = Some(until);
         self.nodes[node].life.alone = true;
-        self.nodes[node].results.push_back(Input::Detached);
     }
 
     /// Whether a node's application has no stream.
