@@ -44,11 +44,13 @@ type ParticipantServiceClient interface {
 	//     one open execution.
 	//  4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
 	//     reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
-	//     stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
+	//     stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash; so if the job has
+	//     a grace (5), they wait for that, because the end may not have been read.
 	//  5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
 	//     attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
-	//     by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
-	//     `application_id` takes it over: the application may go on with what it executes until then, but not longer.
+	//     by the sidecar with OK, FAILED_PRECONDITION or DEADLINE_EXCEEDED, the instance stays for that time, and a stream
+	//     with the same `application_id` takes it over: the application may go on with what it executes until then, but not
+	//     longer.
 	//  6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
 	//  7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
 	//     whole job. The application does not attach again by itself.
@@ -195,11 +197,13 @@ type ParticipantServiceServer interface {
 	//     one open execution.
 	//  4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
 	//     reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
-	//     stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash.
+	//     stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash; so if the job has
+	//     a grace (5), they wait for that, because the end may not have been read.
 	//  5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
 	//     attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
-	//     by the sidecar with OK or FAILED_PRECONDITION, the instance stays for that time, and a stream with the same
-	//     `application_id` takes it over: the application may go on with what it executes until then, but not longer.
+	//     by the sidecar with OK, FAILED_PRECONDITION or DEADLINE_EXCEEDED, the instance stays for that time, and a stream
+	//     with the same `application_id` takes it over: the application may go on with what it executes until then, but not
+	//     longer.
 	//  6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
 	//  7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
 	//     whole job. The application does not attach again by itself.
