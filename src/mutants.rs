@@ -96,6 +96,8 @@ mutants! {
     StickyForgetsOwners,
     /// Who was silent when a division was decided is taken for one of Java's, though it has spoken since.
     SilenceNotChecked,
+    /// A division by ElasticJob's rules does not look whether items were handed over meanwhile.
+    HandoverUnseen,
 
     // Handing over.
     /// An item is handed over before its revocation was acknowledged.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::elasticjob::path::FleetPaths;
 use crate::job::{InstanceId, Item};
-use crate::tree::{Node, NodeChange, Path, SessionId, Stat, WatchEvent};
+use crate::tree::{Node, NodeChange, Operation, Path, SessionId, Stat, WatchEvent};
 
 /// The weight of an instance that does not say anything else.
 pub const WEIGHT_DEFAULT: u32 = 1;
@@ -158,6 +158,8 @@ pub struct FleetView {
     members: BTreeMap<InstanceId, MemberView>,
     names: BTreeMap<String, NameView>,
     plan: Option<HandoffPlan>,
+    /// How often items were handed over or renewed; `None`: nothing is known.
+    handovers: Option<i32>,
     revision: u64,
 }
 
@@ -165,7 +167,7 @@ impl FleetView {
     /// Nothing is known yet.
     pub fn new(paths: FleetPaths) -> Self {
         let (members, names) = (BTreeMap::new(), BTreeMap::new());
-        Self { paths, loaded: false, members, names, plan: None, revision: 0 }
+        Self { paths, loaded: false, members, names, plan: None, handovers: None, revision: 0 }
     }
 
     /// Takes in what the watch told.
@@ -176,6 +178,7 @@ impl FleetView {
                 self.members.clear();
                 self.names.clear();
                 self.plan = None;
+                self.handovers = None;
                 self.loaded = true;
                 for Node { path, data, stat } in nodes {
                     self.put(&path, &data, stat);
@@ -197,6 +200,8 @@ impl FleetView {
     fn put(&mut self, path: &Path, data: &[u8], stat: Stat) {
         if *path == self.paths.handoff() {
             self.plan = Some(HandoffPlan::read(data, stat));
+        } else if *path == self.paths.members() {
+            self.handovers = Some(stat.version);
         } else if let Some(id) = self.paths.member_of(path) {
             let profile = Profile::read(data);
             let member = MemberView { profile, session: stat.ephemeral_owner, version: stat.version };
@@ -251,6 +256,17 @@ impl FleetView {
     /// Which items are to change hands; `None`: none.
     pub fn plan(&self) -> Option<&HandoffPlan> {
         self.plan.as_ref()
+    }
+
+    /// The step that says that items have changed hands otherwise than by a division. Their nodes are new, and have the
+    /// version that they had before.
+    pub fn handed_over(&self) -> Operation {
+        Operation::set(self.paths.members(), "")
+    }
+
+    /// The step that fails if items have changed hands otherwise than by a division since we looked.
+    pub fn not_handed_over(&self) -> Option<Operation> {
+        self.handovers.map(|version| Operation::Check { path: self.paths.members(), version: Some(version) })
     }
 
     /// Who is to get an item that has somebody else now; `None`: there is nothing planned, or nobody is.

@@ -444,6 +444,7 @@ impl Participant {
         steps.extend(self.undivided());
         let present = |id| Operation::Check { path: self.identity.paths.instance(id), version: None };
         steps.extend([&self.identity.instance].into_iter().chain(targets).map(present));
+        steps.push(self.fleet.handed_over());
         steps.extend(transaction);
         self.handoff.given = given;
         self.commit(Purpose::HandOff, steps);

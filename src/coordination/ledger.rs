@@ -325,7 +325,12 @@ impl Participant {
         let before = std::mem::replace(&mut self.ledger.tokens, tokens);
         let relay = self.is_relay();
         let relay = std::mem::replace(&mut self.ledger.of_relay, relay) || relay;
-        let came = |item: &Item| relay || before.get(item) != self.ledger.tokens.get(item);
+        // Who leaves is told nothing any more: what it had may be somebody else's.
+        let is_others = |item: &Item| {
+            let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
+            owner.is_some_and(|owner| owner.instance != self.identity.instance)
+        };
+        let came = |item: &Item| relay || is_others(item) || before.get(item) != self.ledger.tokens.get(item);
         // The flag may be that of an earlier fire.
         let is_flagged = |item: &Item, missed: Timestamp| {
             self.view.misfired().contains(item) && self.ledger.flagged_for(*item) >= Some(missed)
@@ -344,6 +349,12 @@ impl Participant {
         // while the entry was old is not missed if it is that very instant for which the item was started.
         let started = |item: &Item| self.ledger.entries.get(item).and_then(|entry| entry.says.started);
         misfires.forget(|item, missed| is_over(item, missed) || started(item) == Some(missed));
+        // What an operator has asked for is still to be done, under an instant that is no fire's that was executed.
+        for (item, planned) in &mut planned {
+            if planned.is_first_of(Source::Trigger) && self.was_started(*item, planned.scheduled, now.wall) {
+                planned.scheduled = self.present_of(*item, now);
+            }
+        }
         (self.fires.planned, self.fires.misfires) = (planned, misfires);
     }
 

@@ -179,6 +179,7 @@ impl Participant {
         let mut transaction = vec![Operation::Check { path, version: Some(known.version) }];
         // A division that we have not seen makes the items somebody else's, under the same version of their nodes.
         transaction.extend(self.undivided());
+        transaction.push(self.fleet.handed_over());
         let mut size = 0;
         let mut renewed = Vec::new();
         for (item, view) in self.view.items() {

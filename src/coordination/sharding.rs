@@ -64,6 +64,8 @@ pub(super) struct Sharding {
     membership: Option<(Vec<InstanceId>, u32)>,
     /// For which revision, by which rules, with which result.
     checked: Option<((u64, u64), bool, bool)>,
+    /// Since when a resharding has been flagged, as far as we have seen; by whomever, and whoever led.
+    flagged_since: Option<Duration>,
     waiting_for: Vec<Item>,
     waiting_since: Option<Duration>,
     report: bool,
@@ -105,7 +107,7 @@ impl Sharding {
             self.waiting_since = None;
             self.report = false;
         } else {
-            let since = *self.waiting_since.get_or_insert(now);
+            let since = *self.waiting_since.get_or_insert(self.flagged_since.unwrap_or(now));
             self.report = now >= since.saturating_add(WAIT_REPORTED_AFTER);
         }
     }
@@ -114,9 +116,11 @@ impl Sharding {
 impl Participant {
     /// Divides the items, if we lead and it is due.
     pub(super) fn shard(&mut self, now: Now) {
+        let flagged_since = self.sharding.flagged_since.unwrap_or(now.mono);
+        self.sharding.flagged_since = self.view.necessary().then_some(flagged_since);
         let leads = self.is_registered() && self.is_leader() && self.is_enabled();
         if !leads || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. }) {
-            self.sharding = Sharding::default();
+            self.sharding = Sharding { flagged_since: self.sharding.flagged_since, ..Sharding::default() };
             return;
         }
         let at_once = match self.handoff_mode(now) {
@@ -252,7 +256,10 @@ impl Participant {
         if let Some(leader) = self.view.leader() {
             transaction.push(Operation::Check { path: paths.leader(), version: Some(leader.version) });
         }
-        transaction.extend(at_once.into_iter().flat_map(|reason| reason.still_holds(paths)));
+        if let Some(reason) = at_once {
+            transaction.extend(reason.still_holds(paths));
+            transaction.extend(self.fleet.not_handed_over().filter(|_| !mutant!(HandoverUnseen)));
+        }
         let version = self.view.sharding_version();
         transaction.push(Operation::Set { path: paths.leader_sharding(), data: [].into(), version });
         if !self.view.has_folder(Folder::Sharding) {

@@ -74,7 +74,9 @@ impl Participant {
         // Not rounded up: that may be an instant at which a fire comes.
         let to = TimestampRound::new().smallest(Unit::Millisecond).mode(RoundMode::Floor);
         let present = now.wall.round(to).unwrap_or(now.wall);
-        let fired = self.settled(item, now.wall).max(self.fires.newest());
+        let executing = self.executions.open.get(&item).map(|open| open.planned.scheduled);
+        let starting = self.executions.what_starts(item).map(|planned| planned.scheduled);
+        let fired = self.settled(item, now.wall).max(self.fires.newest()).max(executing).max(starting);
         let after = fired.and_then(|fired| fired.checked_add(SignedDuration::from_millis(1)).ok());
         after.map_or(present, |after| after.max(present))
     }

@@ -186,6 +186,41 @@ pub fn p2_who_has_spoken_again_is_not_taken_for_one_of_javas() {
     assert_eq!((owners(&world), world.interrupted.len()), (before, 0));
 }
 
+/// What was handed over has a new node, of the same version as before.
+#[test]
+pub fn p2_a_division_that_has_not_seen_what_was_handed_over_is_thought_over() {
+    let mut world = World::new(7, six_items());
+    world.next_duration_ms = Some(100);
+    world.join();
+    world.run_for(200);
+    world.join();
+    world.run_until(second(4) + jiff::SignedDuration::from_millis(300));
+    let owners = |world: &World| [0, 1, 2, 3, 4, 5].map(|item| owner(world, item));
+    let before = owners(&world);
+    let handoffs = asked(&world, Purpose::HandOff);
+    world.join();
+    while asked(&world, Purpose::HandOff) == handoffs {
+        world.turn();
+    }
+    assert_eq!(owners(&world), before);
+    // The leader hears of a Java instance before it hears that items have been handed over.
+    world.put("servers/10.9.9.9", "ENABLED");
+    world.put(&format!("instances/{JAVA}"), &format!("jobInstanceId: {JAVA}\nserverIp: 10.9.9.9\n"));
+    let shardings = asked(&world, Purpose::Shard);
+    while asked(&world, Purpose::Shard) == shardings {
+        world.look(0);
+    }
+    for node in [1, 0] {
+        world.take_effect(node);
+    }
+    let handed_over = owners(&world);
+    assert_ne!(handed_over, before);
+    assert!(handed_over.iter().all(|owner| owner != JAVA), "{handed_over:?}");
+    world.run_for(900);
+    assert!(owners(&world).iter().any(|owner| owner == JAVA));
+    assert_eq!(world.interrupted.len(), 0);
+}
+
 /// As before, and the instance does not say anything any more: it is handed what a Java instance would be.
 #[test]
 fn who_stays_silent_is_given_items_all_at_once() {

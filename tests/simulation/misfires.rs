@@ -179,6 +179,23 @@ fn p5_a_trigger_that_comes_with_a_fire_is_told_for_an_instant_of_its_own() {
 }
 
 #[test]
+fn p5_a_trigger_in_the_instant_of_what_makes_up_for_a_fire_is_told_for_another_one() {
+    let mut world = one_node(|_| {});
+    world.next_duration_ms = Some(10);
+    world.run_until(second(6) + SignedDuration::from_millis(300));
+    world.starts.clear();
+    world.put("sharding/0/misfire", "");
+    world.look(0);
+    world.put("trigger/10.0.0.1@-@n0", "");
+    world.look(0);
+    world.run_for(500);
+    let of_item = world.starts.iter().filter(|start| start.item == Item(0));
+    let [made_up, triggered] = of_item.collect::<Vec<_>>()[..] else { panic!("{:?}", world.starts) };
+    assert_eq!((made_up.source, triggered.source), (Source::Misfire, Source::Misfire));
+    assert!(made_up.scheduled < triggered.scheduled, "{made_up:?}, {triggered:?}");
+}
+
+#[test]
 fn who_comes_when_an_item_is_flagged_settles_what_was_missed_while_nobody_was_there() {
     let mut world = one_node(|_| {});
     world.next_duration_ms = Some(3_000);

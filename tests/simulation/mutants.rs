@@ -80,6 +80,10 @@ const DIRECTED: &[Directed] = &[
     directed!(ShardingTorn, divisions::p8_between_the_transactions_of_a_division_the_flag_is_up),
     directed!(SilenceNotChecked, divisions::p2_who_has_spoken_again_is_not_taken_for_one_of_javas),
     directed!(
+        HandoverUnseen,
+        divisions::p2_a_division_that_has_not_seen_what_was_handed_over_is_thought_over
+    ),
+    directed!(
         StartedOnOldSharding,
         divisions::p2_p5_a_start_on_what_was_owned_before_a_division_creates_nothing_and_is_thought_over
     ),

@@ -6,6 +6,7 @@ use sidekeeper::coordination::effect::Source;
 use sidekeeper::elasticjob::path::Gate;
 use sidekeeper::job::Item;
 
+use crate::misfires::second;
 use crate::world::{Happened, Listener, World, six_items};
 
 const SEEDS: u64 = 40;
@@ -265,4 +266,51 @@ fn a_registration_that_a_crash_left_is_not_taken_for_this_rounds() {
     world.run_for(5_000);
     let rounds = rounds(&world, false);
     assert!(rounds.ended >= 2 && rounds.executions.iter().all(|count| *count == 6), "{rounds:?}");
+}
+
+/// An operator triggers an instance whose items are executed by another one while it waits for the others.
+#[test]
+fn p5_a_trigger_that_waited_is_told_for_no_instant_that_was_made_up_for_meanwhile() {
+    let mut met = 0;
+    for seed in 0..SEEDS {
+        let mut configuration = six_items();
+        configuration.cron = Some("0/10 * * * * ?".to_owned());
+        for (key, value) in [("", "true"), (".started-timeout", "3s"), (".completed-timeout", "2s")] {
+            configuration.props.insert(format!("sidekeeper.once-listener{key}"), value.to_owned());
+        }
+        let mut world = World::new(seed, configuration);
+        world.next_duration_ms = Some(100);
+        world.join();
+        world.run_for(200);
+        world.join();
+        world.run_until(second(9));
+        world.assert_all_owned();
+        let item = world.nodes[1].items[0];
+        // What the first one executes goes on for long; the second one does not wait for it for ever.
+        world.run_until(second(10));
+        while world.nodes[0].executions.is_empty() {
+            world.run_for(1);
+        }
+        for open in world.nodes[0].executions.values_mut() {
+            open.ends = second(17);
+        }
+        world.run_until(second(14));
+        assert!(world.nodes[1].executions.is_empty());
+        world.starts.clear();
+        world.put("trigger/10.0.0.2@-@n1", "");
+        world.run_for(200);
+        world.put("servers/10.0.0.2", "DISABLED");
+        world.run_for(200);
+        world.put(&format!("sharding/{item}/misfire"), "");
+        world.run_for(500);
+        world.put("servers/10.0.0.2", "ENABLED");
+        world.run_for(20_000);
+        let of_item: Vec<_> = world.starts.iter().filter(|start| start.item == item).collect();
+        let nodes: Vec<_> = of_item.iter().map(|start| start.node).collect();
+        met += usize::from(nodes.contains(&0) && nodes.contains(&1));
+        let made_up: Vec<_> =
+            of_item.iter().filter(|start| start.misfire).map(|start| start.scheduled).collect();
+        assert!(made_up.is_sorted_by(|one, next| one < next), "seed {seed}: {of_item:?}");
+    }
+    assert!(met > 0);
 }
