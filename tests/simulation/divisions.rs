@@ -5,7 +5,7 @@ use sidekeeper::coordination::effect::{Purpose, Source};
 use sidekeeper::job::Item;
 
 use crate::handoff::with;
-use crate::misfires::second;
+use crate::misfires::{assert_nothing_lost, second};
 use crate::world::{World, six_items};
 
 const JAVA: &str = "10.9.9.9@-@4711";
@@ -237,6 +237,87 @@ fn who_stays_silent_is_given_items_all_at_once() {
     world.run_for(2_000);
     assert_eq!((0..6).filter(|item| owner(&world, *item) == stranger).count(), 2);
     assert_eq!(world.read(&format!("/ns-sidekeeper/job/fleet/members/{stranger}")), None);
+}
+
+/// Each leader is replaced before it has waited for long.
+#[test]
+fn p7_a_resharding_that_waits_is_reported_by_who_has_just_begun_to_lead() {
+    let mut configuration = six_items();
+    with(&[("handoff", "off")])(&mut configuration);
+    let mut world = World::new(7, configuration);
+    world.join();
+    world.run_for(200);
+    world.join();
+    world.run_until(second(2) - jiff::SignedDuration::from_millis(100));
+    world.next_duration_ms = Some(60_000);
+    world.run_for(1_000);
+    world.join();
+    world.run_for(8_000);
+    assert!(world.get("leader/sharding/necessary").is_some());
+    world.put("servers/10.0.0.1", "DISABLED");
+    world.run_for(1_000);
+    assert_eq!(world.nodes[1].problems.iter().flatten().count(), 0);
+    world.run_for(3_000);
+    let leader = world.get("leader/election/instance").unwrap();
+    let leads = [1, 2].into_iter().find(|node| leader.ends_with(format!("@n{node}").as_bytes())).unwrap();
+    let said = |node: usize| world.nodes[node].problems.iter().flatten();
+    assert!(said(leads).any(|problem| problem.message.contains("a resharding waits for items")));
+}
+
+/// Its flag for a missed fire has failed, and it reads the ledger again when its items are somebody else's.
+#[test]
+fn p5_who_leaves_flags_nothing_that_the_next_owner_has_made_up_for() {
+    let mut met = 0;
+    for seed in 0..60 {
+        let mut configuration = six_items();
+        with(&[("handoff", "off")])(&mut configuration);
+        let mut world = World::new(seed, configuration);
+        world.join();
+        world.run_for(200);
+        world.join();
+        world.run_until(second(4) - jiff::SignedDuration::from_millis(100));
+        world.duration_max_ms = 100;
+        while world.nodes[0].executions.is_empty() {
+            world.run_for(1);
+        }
+        for open in world.nodes[0].executions.values_mut() {
+            open.ends = second(60);
+        }
+        world.run_until(second(5));
+        world.join();
+        world.run_until(second(6) - jiff::SignedDuration::from_millis(20));
+        if world.get("leader/sharding/necessary").is_none() {
+            continue; // What is executed stays where it is.
+        }
+        met += 1;
+        world.now = second(6) + jiff::SignedDuration::from_millis(1);
+        world.look(0);
+        assert_eq!(asked(&world, Purpose::FlagMisfire), 1);
+        world.put("leader/sharding", "");
+        world.take_effect(0);
+        world.look(0);
+        let shardings = asked(&world, Purpose::Shard);
+        world.drain_within(0, std::time::Duration::from_millis(3_200));
+        for _ in 0..4_000 {
+            if asked(&world, Purpose::Shard) > shardings {
+                break;
+            }
+            world.run_for(1);
+        }
+        // The others execute what they have got before it looks again.
+        world.take_effect(0);
+        world.sleep(0, true);
+        world.run_for(300);
+        world.sleep(0, false);
+        world.run_for(5_000);
+        assert!(world.nodes[0].ended.is_some(), "seed {seed}");
+        assert_nothing_lost(&world, second(6), second(10));
+        for item in (0..6).map(Item) {
+            let made_up = world.starts.iter().filter(|start| start.item == item && start.misfire);
+            assert_eq!(made_up.count(), 1, "seed {seed}: item {item}: {:#?}", world.starts);
+        }
+    }
+    assert!(met > 0);
 }
 
 #[test]
