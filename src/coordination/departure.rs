@@ -241,9 +241,11 @@ impl Participant {
             || self.failover.is_taking()
     }
 
-    /// Removes what was created after we had left.
+    /// Removes what was created after we had left, and flags what an earlier session of ours has left if its instance
+    /// has gone only now.
     fn late_nodes(&self) -> Transaction {
-        let mut transaction = Transaction::new();
+        let left = self.left_behind();
+        let mut transaction = if left.is_empty() { Transaction::new() } else { self.flags(left) };
         for item in self.view.taken().iter().copied().filter(|item| self.has_taken(*item)) {
             if transaction.is_empty() {
                 transaction = self.failover_folders();
