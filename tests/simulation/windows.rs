@@ -182,6 +182,32 @@ fn p6_a_completion_that_comes_late_ends_no_other_execution() {
     assert!(met > 0);
 }
 
+/// The earlier session lives on in the registry when the next one looks, and ends while its instance leaves.
+#[test]
+fn p5_p6_what_an_earlier_session_left_is_flagged_though_its_instance_was_still_there() {
+    let mut world = one_node(|configuration| configuration.failover = true);
+    world.next_duration_ms = Some(60_000);
+    world.run_for(2_500);
+    assert!(world.get("sharding/0/running").is_some());
+    world.drain(0);
+    world.expire(0);
+    let [instance, leader] = ["instances/10.0.0.1@-@n0", "leader/election/instance"];
+    world.put(instance, "jobInstanceId: 10.0.0.1@-@n0\nserverIp: 10.0.0.1\n");
+    world.put(leader, "10.0.0.1@-@n0");
+    while !world.commits.contains_key(&Purpose::Leave) {
+        world.turn();
+    }
+    world.take_effect(0);
+    assert!(world.get(leader).is_none() && world.get("leader/failover/items/0").is_none());
+    world.remove(instance);
+    world.run_for(1_000);
+    assert!(world.nodes[0].ended.is_some());
+    for item in 0..6 {
+        assert!(world.get(&format!("leader/failover/items/{item}")).is_some(), "{item}");
+        assert!(world.get(&format!("sharding/{item}/running")).is_none(), "{item}");
+    }
+}
+
 /// Goes on until a node asks for something of a kind; then it takes effect, and the node does not learn of it.
 fn lose_answer(world: &mut World, node: usize, purpose: Purpose) {
     let count = |world: &World| world.commits.get(&purpose).copied().unwrap_or_default();
