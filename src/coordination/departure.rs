@@ -25,6 +25,8 @@ impl Participant {
     pub(super) fn drain(&mut self, now: Now, deadline: Duration) {
         let reason = match &self.phase {
             Phase::Joining | Phase::Active => EndReason::Drained,
+            // It has a stream again, and does not know yet that it is attached.
+            Phase::Away { until: None } if !self.is_heir() => return self.turn_away(now, EndReason::Drained),
             // Nobody can attach any more, so nobody comes back; but who is away may still execute.
             Phase::Away { .. } => return self.leave(EndReason::Drained),
             Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended => return,
@@ -68,10 +70,10 @@ impl Participant {
 
     /// Leaves though the application has a stream: who reads its end stops, before anything is handed on; and who does
     /// not, because it has broken just now, when the grace is over.
-    pub(super) fn turn_away(&mut self, now: Now) {
+    pub(super) fn turn_away(&mut self, now: Now, reason: EndReason) {
         self.unattended = self.goes_on_until(now);
-        self.effects.push(Effect::CloseStream(EndReason::Detached));
-        self.leave(EndReason::Detached);
+        self.effects.push(Effect::CloseStream(reason.clone()));
+        self.leave(reason);
     }
 
     /// Ends, without touching the registry.

@@ -92,7 +92,7 @@ impl Participant {
             self.phase = Phase::Away { until: None };
         } else {
             // What happened in the same moment has taken its place away; it attaches anew.
-            self.turn_away(now);
+            self.turn_away(now, EndReason::Detached);
         }
     }
 

@@ -240,7 +240,7 @@ impl Participant {
         self.request = back.request;
         if self.objection().is_some() || self.configuration_to_write().is_some() {
             // It is not the one that the former process knew; it attaches anew.
-            self.turn_away(now);
+            self.turn_away(now, EndReason::Detached);
             return;
         }
         self.overwritten = true;

@@ -279,3 +279,29 @@ fn p2_who_is_expelled_when_its_stream_has_just_broken_stops_by_itself() {
         world.assert_all_owned();
     }
 }
+
+#[test]
+fn p2_who_is_back_and_was_not_told_is_told_to_stop_before_a_drain_gives_anything_away() {
+    let mut configuration = six_items();
+    patient(&mut configuration);
+    configuration.failover = true;
+    let mut world = World::new(7, configuration);
+    world.next_duration_ms = Some(60_000);
+    world.join();
+    world.join();
+    world.run_for(2_500);
+    assert!(!world.nodes[0].executions.is_empty());
+    world.toggle_suspended(0);
+    world.break_stream(0, GRACE);
+    world.look(0);
+    world.come_back(0);
+    world.look(0);
+    world.drain_within(0, Duration::from_secs(10));
+    world.look(0);
+    // It has read the end of its stream, and stopped.
+    assert!(world.nodes[0].executions.is_empty() && world.nodes[0].ended.is_none());
+    world.resume_all();
+    world.run_for(4_000);
+    assert!(matches!(world.nodes[0].ended, Some(EndReason::Drained)));
+    world.assert_all_owned();
+}
