@@ -162,8 +162,7 @@ impl Participant {
         }
     }
 
-    /// The application does not stop when it is told to. Its stream may have broken just now, so that it does not read
-    /// the end either: then it stops by itself when the grace is over.
+    /// The application does not stop when it is told to.
     fn expel(&mut self, now: Now, item: Item, execution_id: String, reason: CancelReason) {
         let grace = self.policy().cancel_grace;
         let message = format!(
@@ -171,10 +170,6 @@ impl Participant {
              told to stop ({reason:?}); its stream is closed, and its items are handled as after a crash"
         );
         self.effects.push(Effect::Warn(Problem { path: self.identity.paths.item_running(item), message }));
-        let end = EndReason::Disobedient { item, execution_id, grace };
-        // Before anything of it is handed on: who reads the end of the stream stops.
-        self.effects.push(Effect::CloseStream(end.clone()));
-        self.unattended = self.goes_on_until(now);
-        self.leave(end);
+        self.turn_away(now, EndReason::Disobedient { item, execution_id, grace });
     }
 }
