@@ -305,3 +305,27 @@ fn p2_who_is_back_and_was_not_told_is_told_to_stop_before_a_drain_gives_anything
     assert!(matches!(world.nodes[0].ended, Some(EndReason::Drained)));
     world.assert_all_owned();
 }
+
+#[test]
+fn p2_who_comes_back_when_its_place_is_gone_and_breaks_off_again_is_waited_for() {
+    let mut configuration = six_items();
+    patient(&mut configuration);
+    configuration.failover = true;
+    let mut world = World::new(7, configuration);
+    world.next_duration_ms = Some(60_000);
+    world.join();
+    world.join();
+    world.run_for(2_500);
+    assert!(!world.nodes[0].executions.is_empty());
+    world.break_stream(0, GRACE);
+    world.run_for(2_000);
+    world.drain_within(0, Duration::from_secs(10));
+    world.come_back(0);
+    world.break_stream_unseen(0, GRACE);
+    // The grace of the first break ends, that of the second does not.
+    world.run_for(2_000);
+    assert!(!world.nodes[0].executions.is_empty() && world.nodes[0].ended.is_none());
+    world.run_for(4_000);
+    assert!(matches!(world.nodes[0].ended, Some(EndReason::Detached)), "{:?}", world.nodes[0].ended);
+    world.assert_all_owned();
+}
