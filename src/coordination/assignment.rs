@@ -10,7 +10,9 @@ use std::sync::Arc;
 use crate::job::{Generation, Item, JobConfiguration, Problem};
 use crate::mutants::mutant;
 
-use super::effect::{AssignedItem, Assignment, AssignmentReason, Effect, Event, Purpose, SessionStatus};
+use super::effect::{
+    AssignedItem, Assignment, AssignmentReason, Effect, Event, Purpose, SessionStatus, Source,
+};
 use super::handoff::Mode;
 use super::input::Now;
 use super::participant::{Participant, Phase};
@@ -81,8 +83,8 @@ impl Participant {
             self.told.configuration.as_ref() != Some(&configuration) || self.told.problems != problems;
         self.told.problems.clone_from(&problems);
         self.told.configuration = Some(Arc::clone(&configuration));
-        // What was the name's is told together with the rest.
-        if !self.told.attached && self.pending.is_in_flight(Purpose::Renew) {
+        // What was the name's is told together with the rest; so is what started before the stream broke.
+        if !self.told.attached && (self.pending.is_in_flight(Purpose::Renew) || self.starts_what_goes()) {
             return;
         }
         if !self.told.attached {
@@ -133,16 +135,20 @@ impl Participant {
         }
     }
 
-    /// Whether an item that was told and is ours no more is being started: the application has to hear of the execution
-    /// first, and whether there is one, the result of the start tells.
+    /// Whether an item that was told, on this stream or an earlier one, and is ours no more is being started: the
+    /// application has to hear of the execution first, and whether there is one, the result of the start tells.
     fn starts_what_goes(&self) -> bool {
-        let told = self.told.assignment.iter().flat_map(|told| &told.items);
-        let starting: Vec<_> = told.filter(|told| self.executions.is_starting(told.item)).collect();
-        if starting.is_empty() {
+        let told = item_set(self.told.assignment.as_ref());
+        let was_told = |(item, source, _): &(Item, Source, _)| match self.told.assignment {
+            Some(_) => told.contains(item),
+            None => *source != Source::Failover,
+        };
+        let mut starting = self.starting().filter(was_told).peekable();
+        if starting.peek().is_none() {
             return false;
         }
         let items = item_set(Some(&self.current_assignment()));
-        starting.iter().any(|told| !items.contains(&told.item))
+        starting.any(|(item, ..)| !items.contains(&item))
     }
 
     /// Whether an item that was told is to be somebody else's, and nothing of ours prevents it from being told any more.
@@ -159,7 +165,9 @@ impl Participant {
         let reason = reason.or_else(|| {
             let told = self.told.assignment.as_ref()?;
             let same = told.items == assignment.items && told.total == assignment.total;
-            if same && (gentle || told.generation == assignment.generation) {
+            // What a disabled server took is to be somebody else's: that needs a word that can be acknowledged.
+            let goes = self.revocation().is_some_and(|revoked| revoked > told.generation);
+            if same && ((gentle && !goes) || told.generation == assignment.generation) {
                 // What others hand to each other is none of the application's business.
                 None
             } else if self.turn() != Turn::Assigned {

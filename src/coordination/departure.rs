@@ -25,8 +25,7 @@ impl Participant {
     pub(super) fn drain(&mut self, now: Now, deadline: Duration) {
         let reason = match &self.phase {
             Phase::Joining | Phase::Active => EndReason::Drained,
-            // It has a stream again, and does not know yet that it is attached.
-            Phase::Away { until: None } if !self.is_heir() => return self.turn_away(now, EndReason::Drained),
+            Phase::Away { .. } if self.has_come_back() => return self.turn_away(now, EndReason::Drained),
             // Nobody can attach any more, so nobody comes back; but who is away may still execute.
             Phase::Away { .. } => return self.leave(EndReason::Drained),
             Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended => return,

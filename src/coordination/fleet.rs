@@ -242,6 +242,11 @@ impl FleetView {
         self.members.get(id)
     }
 
+    /// What everybody has said.
+    pub fn members(&self) -> impl Iterator<Item = (&InstanceId, &MemberView)> {
+        self.members.iter()
+    }
+
     /// What an instance has said, or what is written down of it because it has a name; `None`: nothing.
     pub fn profile(&self, id: &InstanceId) -> Option<&Profile> {
         let member = self.members.get(id).map(|member| &member.profile);

@@ -376,6 +376,11 @@ impl Participant {
     /// Gives items that are to be somebody else's to whom they are to go, as soon as the application is done with them.
     pub(super) fn release(&mut self, now: Now) {
         self.handoff.deadline = None;
+        // Nobody can tell the application to let go.
+        if matches!(self.phase, Phase::Away { .. }) {
+            self.handoff.revoked.clear();
+            return;
+        }
         let (Some(plan), Some(settings)) = (self.fleet.plan().cloned(), &self.settings) else {
             self.handoff.revoked.clear();
             return;

@@ -130,6 +130,15 @@ impl Participant {
         }
     }
 
+    /// Whether an application that was away has a stream again, and does not know yet that it is attached.
+    pub(super) fn has_come_back(&self) -> bool {
+        match (&self.phase, &self.heritage) {
+            (Phase::Away { .. }, Some(heritage)) => heritage.back.is_some(),
+            (Phase::Away { until }, None) => until.is_none(),
+            _ => false,
+        }
+    }
+
     /// The application is gone again. Tells whether it is waited for.
     pub(super) fn misses_again(&mut self) -> bool {
         let away = matches!(self.phase, Phase::Away { .. });
@@ -169,7 +178,8 @@ impl Participant {
             self.go_on(now, back);
         } else if over {
             self.heritage = None;
-            self.leave(EndReason::Detached);
+            let reason = if self.is_registered() { EndReason::Detached } else { EndReason::Stopped };
+            self.leave(reason);
         }
     }
 

@@ -84,17 +84,21 @@ impl Participant {
             return true;
         }
         let ours = [Some(session), self.names.session];
-        let mut holders = self.view.instances().iter();
-        let holder = holders.find(|(id, view)| {
-            !mutant!(NameTakenFromLiving)
-                && id.has_name(name.as_str())
-                && (view.session.is_none() || !ours.contains(&view.session))
-        });
-        let Some((holder, _)) = holder else {
+        let paths = &self.identity.paths;
+        let registered = self.view.instances().iter();
+        let registered =
+            registered.filter(|(_, view)| view.session.is_none() || !ours.contains(&view.session));
+        let registered = registered.map(|(id, _)| (id, paths.instance(id)));
+        // Whom an operator has stopped is no instance any more, and falls silent when it has ended what it executes.
+        let stopped = self.fleet.members().filter(|(_, member)| member.session.is_some());
+        let stopped = stopped.filter(|(_, member)| !ours.contains(&member.session));
+        let stopped = stopped.map(|(id, _)| (id, paths.fleet().member(id)));
+        let is_namesake = |(id, _): &(&InstanceId, _)| id.has_name(name.as_str());
+        let holder = registered.chain(stopped).find(is_namesake).filter(|_| !mutant!(NameTakenFromLiving));
+        let Some((holder, path)) = holder.map(|(id, path)| (id.clone(), path)) else {
             self.names.holder = None;
             return false;
         };
-        let (holder, path) = (holder.clone(), self.identity.paths.instance(holder));
         let known = self.names.holder.take().filter(|(known, _)| *known == holder);
         if known.is_none() {
             let message = format!(

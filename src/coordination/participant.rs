@@ -228,8 +228,8 @@ impl Participant {
         self.mind_lease(now);
         if self.phase != Phase::Ended {
             self.compile_settings();
-            self.notice_removal(now);
             self.mind_grace(now);
+            self.notice_removal(now);
             self.register(now);
             self.announce(now);
             self.renew_items(now);

@@ -82,13 +82,18 @@ impl Participant {
         }
         let is_gone = self.view.class().is_none() || *self.view.config() == ConfigView::Absent;
         let reason = if is_gone { EndReason::JobRemoved } else { EndReason::Stopped };
-        match &mut self.phase {
+        match &self.phase {
             Phase::Active => {
                 self.removed_at = Some(now.mono);
                 self.phase = Phase::Draining { deadline: None, reason, cancelled: false };
             }
             // The rest of the job may go after our node.
-            Phase::Draining { reason: known @ EndReason::Stopped, .. } => *known = reason,
+            Phase::Draining { reason: EndReason::Stopped, deadline, cancelled } => {
+                self.phase = Phase::Draining { reason, deadline: *deadline, cancelled: *cancelled };
+            }
+            // Who executes may be on its way back, and is waited for as it would have been.
+            Phase::Away { .. } if self.is_heir() => {}
+            Phase::Away { .. } if self.has_come_back() => self.turn_away(now, reason),
             // There is nobody who could end what runs.
             Phase::Away { .. } => self.leave(reason),
             Phase::Joining | Phase::Draining { .. } | Phase::Leaving(_) | Phase::Ended => {}

@@ -54,6 +54,8 @@ pub(super) struct Checks {
     pub(super) making_up: BTreeSet<(Item, Timestamp)>,
     /// Items whose owner's node an operator has deleted, and when.
     pub(super) disowned: BTreeMap<Item, Micros>,
+    /// When items were last divided by ElasticJob's rules, which asks nobody.
+    pub(super) divided: BTreeMap<Item, Micros>,
     /// When an item was last flagged as crashed.
     pub(super) flagged: BTreeMap<Item, Micros>,
     /// When a flag that nobody of ours has put there was last taken away.
@@ -293,10 +295,12 @@ impl World {
         let added: Vec<Item> = items.difference(&seat.told).copied().collect();
         seat.told = items;
         self.checks.handed.extend(added.iter().map(|item| ((m, *item), self.now)));
-        // Who had an item when an operator took it away, and has not heard of it, is not told by whom it comes to.
+        // Who had an item when an operator took it away, or a division by ElasticJob's rules, and has not heard of it, is
+        // not told by whom it comes to.
         let disowned = |other: usize, item: &Item| {
-            let (handed, taken) = (self.checks.handed.get(&(other, *item)), self.checks.disowned.get(item));
-            self.was_disowned(*item) || taken.is_some_and(|taken| handed.is_some_and(|at| at < taken))
+            let handed = self.checks.handed.get(&(other, *item));
+            let mut taken = self.checks.disowned.get(item).into_iter().chain(self.checks.divided.get(item));
+            self.was_disowned(*item) || taken.any(|taken| handed.is_some_and(|at| at < taken))
         };
         // Where somebody does not say how it hands over, all is divided at once, as in ElasticJob; also a while after that
         // is gone, by a leader that has not seen it go.
@@ -330,7 +334,7 @@ impl World {
     }
 
     /// Whether all that stand among the instances say how they hand over: then that is in force.
-    fn all_hand_over(&self) -> bool {
+    pub(super) fn all_hand_over(&self) -> bool {
         let instances = self.ensemble.children(&self.paths.root().child("instances"));
         let says = |id: &String| {
             let member = self.paths.fleet().members().try_child(id);

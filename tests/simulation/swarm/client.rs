@@ -210,7 +210,7 @@ impl World {
                 self.check_written(m, &transaction);
                 let lost =
                     self.now < self.plan.storm && self.chance(self.plan.rates.lost_answer, Fault::LostAnswer);
-                let notable = matches!(purpose, Purpose::Start | Purpose::Leave);
+                let notable = matches!(purpose, Purpose::Start | Purpose::Leave | Purpose::Shard);
                 let written = if notable { transaction.clone() } else { Vec::new() };
                 let result = self.commit(&*handle, transaction);
                 self.note(m, || match &result {

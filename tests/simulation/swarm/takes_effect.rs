@@ -15,8 +15,7 @@ impl World {
     /// What is wrong if a transaction takes effect now.
     pub(super) fn wrong_now(&self, transaction: &[Operation]) -> Option<(Invariant, String)> {
         // Who hands over does so when its time is up, also while its application still executes.
-        let is_set = |step: &Operation| matches!(step, Operation::Set { path, .. } if *path == self.paths.leader_sharding());
-        let divides = transaction.iter().any(is_set);
+        let divides = self.divides(transaction);
         let created = |step: &Operation| match step {
             Operation::Create { path, data, .. } => Some((path.clone(), data.clone())),
             Operation::Delete { .. } | Operation::Set { .. } | Operation::Check { .. } => None,
@@ -33,6 +32,12 @@ impl World {
                 _ => None,
             }
         })
+    }
+
+    /// Whether a transaction is a division.
+    fn divides(&self, transaction: &[Operation]) -> bool {
+        let is_set = |step: &Operation| matches!(step, Operation::Set { path, .. } if *path == self.paths.leader_sharding());
+        transaction.iter().any(is_set)
     }
 
     /// An item is started by somebody who does not own it, and has not taken it over. In a relay others may.
@@ -53,13 +58,20 @@ impl World {
         wrong.then(|| format!("item {item} is given to {} while {} executes it", text(to), text(&owner)))
     }
 
-    /// Executions have been started in the registry, whether or not anybody is ever told; items have been flagged.
+    /// Executions have been started in the registry, whether or not anybody is ever told; items have been flagged or divided.
     pub(super) fn note_written(&mut self, session: usize, transaction: &[Operation]) {
         let folder = self.paths.ledger();
         let seats = self.machines.iter().filter_map(|machine| machine.sidecar.as_ref()?.participant.as_ref());
         let mut here = seats.filter(|seat| seat.session == Some(session));
         let by = here.next().map(|seat| seat.identity.execution_prefix.clone());
+        let asks_nobody = self.divides(transaction) && !self.all_hand_over();
         for step in transaction {
+            if let Operation::Create { path, .. } = step
+                && let Some(Place::ItemInstance(item)) = path.relative_to(self.paths.root()).map(Place::of)
+                && asks_nobody
+            {
+                self.checks.divided.insert(item, self.now);
+            }
             if let Operation::Create { path, data, .. } | Operation::Set { path, data, .. } = step
                 && let Some(item) = path.relative_to(&folder).and_then(|item| item.parse().ok())
                 && let Some(started) = LedgerEntry::read(data).started
