@@ -328,10 +328,12 @@ impl Participant {
         executions.raise_token(item, claimed.token);
     }
 
-    /// Whether an item of ours is ours to execute.
+    /// Whether an item of ours is ours to execute. What somebody executes whom an operator has stopped is others'
+    /// already, and they wait for the end of it.
     fn is_still_ours(&self, item: Item) -> bool {
         let owner = self.view.item(item).and_then(|view| view.owner.as_ref());
         owner.is_some_and(|owner| owner.instance == self.identity.instance)
+            || !self.is_registered()
             || self.has_taken(item)
             || matches!(self.turn(), Turn::Ours(_))
     }

@@ -69,6 +69,28 @@ pub fn p2_without_an_acknowledgement_an_item_changes_hands_at_the_deadline() {
 }
 
 #[test]
+fn p2_what_a_disabled_server_has_waits_for_an_acknowledgement_of_that() {
+    let mut world = one_node(with(&[("handoff", "drained"), ("handoff-deadline", "3s")]));
+    world.join();
+    for _ in 0..10 {
+        world.acknowledge(0);
+        world.run_for(100);
+    }
+    assert_eq!((world.nodes[0].items.len(), world.nodes[1].items.len()), (3, 3));
+    // Its assignment is the newest.
+    world.acknowledge(1);
+    world.run_for(10);
+    world.put("servers/10.0.0.2", "DISABLED");
+    world.run_for(1_000);
+    // It was told to let go, and has not said that it has.
+    assert!(world.nodes[1].items.is_empty());
+    assert!((3..6).all(|item| owner(&world, item).ends_with("n1")));
+    world.acknowledge(1);
+    world.run_for(500);
+    assert_eq!(world.nodes[0].items.len(), 6);
+}
+
+#[test]
 fn p2_an_item_that_was_divided_meanwhile_is_given_away_by_nobody() {
     let mut world = one_node(|_| {});
     world.join();

@@ -119,6 +119,48 @@ pub fn p6_who_does_not_come_back_leaves_as_if_its_stream_had_broken() {
 }
 
 #[test]
+fn p2_who_comes_back_to_an_instance_that_was_stopped_goes_on_with_what_it_executes() {
+    let mut world = executing(true);
+    world.next_duration_ms = Some(100);
+    world.remove("instances/10.0.0.1@-@n0");
+    world.run_for(500);
+    assert!(world.nodes[0].items.is_empty());
+    world.kill_sidecar(0);
+    world.run_for(200);
+    world.start_sidecar(0);
+    world.take_effect(0);
+    world.look(0);
+    // It knows what the former process had, and nobody was back until now.
+    world.come_back(0);
+    world.run_for(10_000);
+    assert_eq!((world.nodes[0].executions.len(), &world.nodes[0].ended), (3, &None));
+    world.run_for(25_000);
+    assert_eq!(world.nodes[0].ended, Some(EndReason::Stopped));
+    assert_eq!((&*world.interrupted, taken_over(&world)), (&[][..], Vec::new()));
+    world.settle();
+    world.assert_all_owned();
+}
+
+#[test]
+fn p2_who_is_back_before_it_is_known_what_it_has_reads_the_end_of_its_stream_if_the_sidecar_stops() {
+    let mut world = executing(true);
+    world.next_duration_ms = Some(100);
+    world.kill_sidecar(0);
+    world.run_for(200);
+    world.start_sidecar(0);
+    // The registry has not answered yet.
+    world.come_back(0);
+    world.look(0);
+    world.drain(0);
+    world.look(0);
+    assert!(world.nodes[0].executions.is_empty() && world.nodes[0].ended.is_none());
+    world.run_for(8_000);
+    assert_eq!(world.nodes[0].ended, Some(EndReason::Drained));
+    world.settle();
+    world.assert_all_owned();
+}
+
+#[test]
 pub fn p2_p6_who_is_to_go_before_it_has_looked_what_it_has_inherited_leaves_nothing_of_it() {
     for failover in [false, true] {
         let mut world = executing(failover);

@@ -241,6 +241,28 @@ fn p1_a_departure_that_comes_late_removes_nobody_who_is_back() {
 }
 
 #[test]
+fn p2_a_name_waits_for_who_was_stopped_and_has_not_ended_what_it_executes() {
+    let mut world = three(7, "20s", |configuration| configuration.failover = true);
+    world.next_duration_ms = Some(6_000);
+    world.run_for(2_000);
+    assert_eq!(world.nodes[1].executions.len(), 2);
+    world.next_duration_ms = Some(100);
+    world.remove("instances/10.0.0.2@-@w-1");
+    world.run_for(500);
+    let back = world.join_as(Some("w-1"), 9);
+    world.run_for(2_000);
+    assert_eq!(world.nodes[1].executions.len(), 2);
+    assert_eq!(world.get("instances/10.0.0.9@-@w-1"), None);
+    assert!(world.problems.iter().any(|problem| problem.contains("`w-1` is in use by another session")));
+    world.run_for(6_000);
+    assert_eq!(world.nodes[1].ended, Some(EndReason::Stopped));
+    assert_eq!(world.interrupted, []);
+    world.settle();
+    assert!(!world.nodes[back].items.is_empty());
+    world.assert_all_owned();
+}
+
+#[test]
 fn p2_what_was_just_given_away_is_not_renewed() {
     let mut world = three(7, "20s", |_| {});
     world.drain(1);

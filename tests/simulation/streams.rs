@@ -329,3 +329,56 @@ fn p2_who_comes_back_when_its_place_is_gone_and_breaks_off_again_is_waited_for()
     assert!(matches!(world.nodes[0].ended, Some(EndReason::Detached)), "{:?}", world.nodes[0].ended);
     world.assert_all_owned();
 }
+
+#[test]
+fn p1_what_started_before_the_stream_broke_is_told_before_its_item_is_gone() {
+    let mut configuration = six_items();
+    patient(&mut configuration);
+    let mut world = World::new(7, configuration);
+    world.next_duration_ms = Some(100);
+    world.join();
+    world.run_for(2_500);
+    world.settle();
+    let starts = world.commits[&Purpose::Start];
+    world.now = second(4) + SignedDuration::from_millis(5);
+    world.look(0);
+    assert_eq!(world.commits[&Purpose::Start], starts + 1);
+    world.put("servers/10.0.0.1", "DISABLED");
+    world.break_stream(0, GRACE);
+    world.look(0);
+    world.come_back(0);
+    world.look(0);
+    let told = world.starts.len();
+    world.take_effect(0);
+    world.run_for(200);
+    // The world looks whether what is executed was assigned.
+    assert_eq!(world.starts.len(), told + 6);
+    world.run_for(3_000);
+    assert!(world.nodes[0].items.is_empty());
+    assert_eq!(world.interrupted, []);
+}
+
+#[test]
+fn p2_who_is_away_gives_nothing_away_though_its_server_is_disabled() {
+    let mut configuration = six_items();
+    patient(&mut configuration);
+    let mut world = World::new(7, configuration);
+    world.join();
+    world.join();
+    world.run_for(4_500);
+    world.settle();
+    let owns = |world: &World, node: usize| {
+        let owner = |item| world.get(&format!("sharding/{item}/instance")).unwrap();
+        (0..6).filter(|item| owner(*item).ends_with(format!("n{node}").as_bytes())).count()
+    };
+    assert_eq!(owns(&world, 0), 3);
+    world.break_stream(0, GRACE);
+    world.run_for(100);
+    world.put("servers/10.0.0.1", "DISABLED");
+    world.run_for(2_000);
+    // The application does not know, and may work on them.
+    assert_eq!(owns(&world, 0), 3);
+    world.come_back(0);
+    world.run_for(1_500);
+    assert_eq!((world.nodes[0].items.len(), owns(&world, 1)), (0, 6));
+}

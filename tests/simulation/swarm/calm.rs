@@ -1,6 +1,6 @@
 //! What has to become right after the faults, and stay so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::Source;
@@ -189,9 +189,14 @@ impl World {
         }
     }
 
+    /// The items whose missed fires are to be made up for.
+    pub(super) fn flagged_misfires(&self) -> BTreeSet<Item> {
+        self.items().filter(|item| self.ensemble.get(&self.paths.item_misfire(*item)).is_some()).collect()
+    }
+
     /// What the storm has made impossible at its time was made up for. Only fires count that somebody has witnessed who is
     /// still there: a fire while nobody is attached is nobody's, as in ElasticJob.
-    pub(super) fn check_nothing_lost(&mut self) {
+    pub(super) fn check_nothing_lost(&mut self, counts_now: impl Fn(Item) -> bool) {
         let job = &self.plan.configuration;
         let (handoff, _) = handoff_policy::of(job);
         let counts = job.misfire && job.monitor_execution && !handoff.continuous && self.plan.period > 0;
@@ -224,7 +229,7 @@ impl World {
         while fire < end {
             if fire % 60 % period == 0 && !disabled.iter().any(|span| span.contains(&fire)) {
                 let instant = Timestamp::from_second(fire).unwrap();
-                for item in self.items() {
+                for item in self.items().filter(|item| counts_now(*item)) {
                     let starts = self.checks.starts.get(&item).map_or(&[][..], Vec::as_slice);
                     let covers = |start: &Start| match start.source {
                         Source::Schedule => start.scheduled == instant,

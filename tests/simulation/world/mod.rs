@@ -475,6 +475,7 @@ impl World {
                 let expected = matches!(
                     answer,
                     Answer::Recorded(_)
+                        | Answer::Acknowledged
                         | Answer::ListenerReported { .. }
                         | Answer::Cancelled(_)
                         | Answer::Progressed { .. }

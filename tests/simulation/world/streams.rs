@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sidekeeper::coordination::input::Input;
+use sidekeeper::coordination::input::{Input, Ticket};
+use sidekeeper::job::Generation;
 
 use super::{Happened, World};
 
@@ -19,6 +20,14 @@ impl World {
         let until = self.now + jiff::SignedDuration::try_from(grace).unwrap();
         self.nodes[node].away_until = Some(until);
         self.nodes[node].life.alone = true;
+    }
+
+    /// The application says that it has done what the newest assignment asks for.
+    pub fn acknowledge(&mut self, node: usize) {
+        let node = &mut self.nodes[node];
+        node.tickets += 1;
+        let told = Input::Acknowledge(Ticket(node.tickets), Generation(node.generation));
+        node.results.push_back(told);
     }
 
     /// Whether a node's application has no stream.
