@@ -11,6 +11,7 @@ use crate::tree::{CommitError, Error, Operation, Transaction};
 
 use super::effect::{AssignmentReason, CancelReason, Effect, EndReason, Event, Purpose};
 use super::execution::{Execution, State};
+use super::facts::ItemView;
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
 use super::sharding::TRANSACTION_BYTES_MAX;
@@ -49,10 +50,17 @@ impl Participant {
         self.phase = self.leaves(reason);
     }
 
+    /// Whether the application may be working on something of ours.
+    fn may_work(&self) -> bool {
+        let owns =
+            |view: &ItemView| view.owner.as_ref().is_some_and(|of| of.instance == self.identity.instance);
+        self.executions.open.values().any(|open| open.state == State::Running)
+            || (self.is_continuous() && self.view.items().values().any(owns))
+    }
+
     /// How to leave, as things are.
     fn leaves(&self, reason: EndReason) -> Phase {
-        let executes = self.executions.open.values().any(|open| open.state == State::Running);
-        match self.unattended.filter(|_| executes) {
+        match self.unattended.filter(|_| self.may_work()) {
             Some(until) => Phase::Draining { deadline: Some(until), reason, cancelled: true },
             None => Phase::Leaving(reason),
         }
@@ -75,6 +83,11 @@ impl Participant {
         self.leave(reason);
     }
 
+    /// Whether what runs was told to stop already, or need not be, so that nothing may begin.
+    pub(super) fn is_giving_up(&self) -> bool {
+        matches!(self.phase, Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended)
+    }
+
     /// Ends, without touching the registry.
     pub(super) fn end(&mut self, reason: EndReason) {
         self.phase = Phase::Ended;
@@ -91,11 +104,11 @@ impl Participant {
                 && !self.pending.is_in_flight(Purpose::FlagMisfire)
                 && !self.hands_over(now);
             match deadline {
-                _ if idle => self.leave(reason),
                 Some(deadline) if now.mono >= deadline && cancelled => {
                     self.unattended = None;
                     self.leave(reason);
                 }
+                _ if idle => self.leave(reason),
                 Some(deadline) if now.mono >= deadline => {
                     self.cancel_executions(CancelReason::DrainTimeout);
                     let deadline = Some(now.mono.saturating_add(CANCEL_GRACE));

@@ -370,8 +370,9 @@ impl Participant {
                 open.told = Some(Box::new(execute.clone()));
                 open.running_seen = running.map(|running| running.seen);
             }
-            // A stream that was told nothing yet is told all that is open together with the assignment.
-            if self.told.attached {
+            // A stream that was told nothing yet is told all that is open together with the assignment. What nobody would
+            // wait for is not begun, and ends with us.
+            if self.told.attached && !self.is_giving_up() {
                 self.tell_event(Event::Execute(execute));
             }
         }

@@ -329,10 +329,17 @@ impl Participant {
         if self.is_given(item) {
             return true;
         }
-        if matches!(self.phase, Phase::Away { .. }) {
+        if self.is_deaf() {
             return false;
         }
         self.fleet.is_to_leave(item, &self.identity.instance) && !self.executions.is_starting(item)
+    }
+
+    /// Whether nobody can tell the application to let go of what it works on. Who leaves without a stream gives away
+    /// what it does not execute, unless the application works on it without that.
+    fn is_deaf(&self) -> bool {
+        let deaf = self.unattended.is_some() && self.is_continuous();
+        deaf || matches!(self.phase, Phase::Away { .. })
     }
 
     /// Whether we have given an item to somebody else, and do not see it yet.
@@ -376,8 +383,7 @@ impl Participant {
     /// Gives items that are to be somebody else's to whom they are to go, as soon as the application is done with them.
     pub(super) fn release(&mut self, now: Now) {
         self.handoff.deadline = None;
-        // Nobody can tell the application to let go.
-        if matches!(self.phase, Phase::Away { .. }) {
+        if self.is_deaf() {
             self.handoff.revoked.clear();
             return;
         }

@@ -382,3 +382,42 @@ fn p2_who_is_away_gives_nothing_away_though_its_server_is_disabled() {
     world.run_for(1_500);
     assert_eq!((world.nodes[0].items.len(), owns(&world, 1)), (0, 6));
 }
+
+#[test]
+fn p2_what_a_continuous_owner_without_a_stream_works_on_waits_for_its_grace() {
+    for (drained, joins) in [(true, false), (false, true), (true, true)] {
+        let mut configuration = six_items();
+        patient(&mut configuration);
+        for (property, value) in [("ownership", "continuous"), ("handoff-deadline", "1s")] {
+            configuration.props.insert(format!("sidekeeper.{property}"), value.to_owned());
+        }
+        let mut world = World::new(7, configuration);
+        let two = [world.join(), world.join()];
+        for _ in 0..10 {
+            two.into_iter().for_each(|node| world.acknowledge(node));
+            world.run_for(100);
+        }
+        world.settle();
+        world.assert_all_owned();
+        let mine = |world: &World| {
+            let owner = |item| world.get(&format!("sharding/{item}/instance")).unwrap();
+            (0..6).filter(|item| owner(*item).ends_with(b"n0")).count()
+        };
+        assert_eq!(mine(&world), 3);
+        world.break_stream(0, GRACE);
+        world.run_for(300);
+        if drained {
+            world.drain_within(0, Duration::from_secs(10));
+        }
+        if joins {
+            world.join();
+        }
+        world.run_for(2_000);
+        // Nobody can tell the application, which works without being told to execute.
+        assert_eq!((mine(&world), &world.nodes[0].ended), (3, &None), "{drained}, {joins}");
+        world.run_for(2_000);
+        assert!(world.nodes[0].ended.is_some());
+        world.settle();
+        assert_eq!(mine(&world), 0);
+    }
+}

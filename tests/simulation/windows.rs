@@ -332,3 +332,27 @@ pub fn p5_p6_a_start_whose_answer_was_lost_is_told_once_for_what_it_was() {
         }
     }
 }
+
+#[test]
+fn p2_what_turns_out_to_be_started_when_a_drain_has_given_up_is_not_begun() {
+    for failover in [false, true] {
+        let mut world = one_node(|configuration| configuration.failover = failover);
+        world.next_duration_ms = Some(100);
+        world.run_for(2_000);
+        world.settle();
+        world.next_duration_ms = Some(60_000);
+        let (asked, begun) = (world.commits[&Purpose::Start], world.starts.len());
+        world.now = second(8) + jiff::SignedDuration::from_millis(5);
+        world.look(0);
+        assert_eq!(world.commits[&Purpose::Start], asked + 1);
+        // Whether it took effect is known when the registry is heard of again.
+        world.loses_answer = Some(0);
+        world.take_effect(0);
+        world.drain_within(0, std::time::Duration::from_millis(10));
+        world.look(0);
+        world.now += jiff::SignedDuration::from_millis(20);
+        world.look(0);
+        world.run_for(4_000);
+        assert_eq!((world.starts.len(), &world.nodes[0].ended), (begun, &Some(EndReason::Drained)));
+    }
+}

@@ -64,7 +64,7 @@ pub(super) struct Application {
     /// What it is to execute once it has read all that has come, and of a lease that is not over.
     waiting: Vec<Execute>,
     /// Until when it goes on without a stream.
-    away_until: Option<Micros>,
+    pub(super) away_until: Option<Micros>,
     /// When it looks after its executions.
     act_at: Option<Micros>,
     /// Whether it may have reported what its stream does not know.
@@ -375,6 +375,7 @@ impl World {
             application.away_until = None;
             self.stop_executions(m, "nobody is back");
             self.machines[m].application.results.clear();
+            self.machines[m].application.items.clear();
         }
         let application = &mut self.machines[m].application;
         let ended = |execution: &&Execution| execution.ends.is_some_and(|ends| ends <= now);
@@ -460,7 +461,6 @@ impl World {
         let now = self.now;
         let application = &mut self.machines[m].application;
         (application.stream, application.attached) = (None, false);
-        application.items.clear();
         application.waiting.clear();
         let unanswered = std::mem::take(&mut application.unanswered);
         let lease = application.lease_until;
@@ -468,6 +468,7 @@ impl World {
         if grace.is_zero() || end != StreamEnd::Broken {
             self.stop_executions(m, "the stream is over");
             self.machines[m].application.results.clear();
+            self.machines[m].application.items.clear();
         } else {
             // By the machine's clock, which is the sidecar's, too.
             let machine = &mut self.machines[m];

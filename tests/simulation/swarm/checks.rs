@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use sidekeeper::coordination::effect::{Assignment, AssignmentReason, Execute, Purpose, Source};
 use sidekeeper::elasticjob::path::Place;
-use sidekeeper::elasticjob::{config_yaml, instance_yaml};
+use sidekeeper::elasticjob::{config_yaml, handoff_policy, instance_yaml};
 use sidekeeper::job::{InstanceId, Item};
 use sidekeeper::tree::{Node, Operation, Path};
 
@@ -312,15 +312,21 @@ impl World {
         if !self.is_instance(m) {
             return;
         }
+        let continuous = handoff_policy::of(&self.plan.configuration).0.continuous;
         for (other, machine) in self.machines.iter().enumerate().filter(|(other, _)| *other != m) {
             let Some(sidecar) = &machine.sidecar else { continue };
             let Some(seat) = &sidecar.participant else { continue };
-            let over = machine.mono(self.now) >= sidecar.client.until || seat.stream.is_none();
+            // Whose stream has broken works on what it has until its grace is over, and cannot be told to stop.
+            let alone = seat.stream.is_none();
+            let works =
+                continuous && alone && machine.application.away_until.is_some_and(|until| self.now < until);
+            let over = machine.mono(self.now) >= sidecar.client.until || (alone && !works);
+            let leaves = seat.core.is_leaving() && !works;
             let mut both = added.iter().filter(|item| seat.told.contains(item));
             let both = both.find(|item| !disowned(other, item));
             // Whose node an operator has deleted is no instance any more: that is how the protocol stops one.
             let stopped = self.ensemble.get(&self.paths.instance(&seat.identity.instance)).is_none();
-            if let Some(item) = both.filter(|_| !over && !stopped && !seat.core.is_leaving()) {
+            if let Some(item) = both.filter(|_| !over && !stopped && !leaves) {
                 let found =
                     format!("m{m} is told that it owns item {item}, and m{other} was not told to let go");
                 return self.fail(Invariant::RevokedFirst, || found);
