@@ -138,17 +138,18 @@ impl Participant {
     /// Whether an item that was told, on this stream or an earlier one, and is ours no more is being started: the
     /// application has to hear of the execution first, and whether there is one, the result of the start tells.
     fn starts_what_goes(&self) -> bool {
-        let told = item_set(self.told.assignment.as_ref());
-        let was_told = |(item, source, _): &(Item, Source, _)| match self.told.assignment {
-            Some(_) => told.contains(item),
-            None => *source != Source::Failover,
-        };
-        let mut starting = self.starting().filter(was_told).peekable();
+        let mut starting = self.starting().peekable();
         if starting.peek().is_none() {
             return false;
         }
         let items = item_set(Some(&self.current_assignment()));
-        starting.any(|(item, ..)| !items.contains(&item))
+        let told = self.told.assignment.as_ref().map(|told| item_set(Some(told)));
+        // What is taken over belongs to no assignment.
+        let was_told = |item: &Item, source: Source| match &told {
+            Some(told) => told.contains(item),
+            None => source != Source::Failover,
+        };
+        starting.any(|(item, source, _)| was_told(&item, source) && !items.contains(&item))
     }
 
     /// Whether an item that was told is to be somebody else's, and nothing of ours prevents it from being told any more.

@@ -54,8 +54,9 @@ impl Participant {
     fn may_work(&self) -> bool {
         let owns =
             |view: &ItemView| view.owner.as_ref().is_some_and(|of| of.instance == self.identity.instance);
+        let owns = || !self.view.is_loaded() || self.view.items().values().any(owns);
         self.executions.open.values().any(|open| open.state == State::Running)
-            || (self.is_continuous() && self.view.items().values().any(owns))
+            || (self.is_continuous() && owns())
     }
 
     /// How to leave, as things are.

@@ -385,7 +385,9 @@ fn p2_who_is_away_gives_nothing_away_though_its_server_is_disabled() {
 
 #[test]
 fn p2_what_a_continuous_owner_without_a_stream_works_on_waits_for_its_grace() {
-    for (drained, joins) in [(true, false), (false, true), (true, true)] {
+    for (drained, joins, unknown) in
+        [(true, false, false), (false, true, false), (true, true, false), (true, true, true)]
+    {
         let mut configuration = six_items();
         patient(&mut configuration);
         for (property, value) in [("ownership", "continuous"), ("handoff-deadline", "1s")] {
@@ -405,16 +407,24 @@ fn p2_what_a_continuous_owner_without_a_stream_works_on_waits_for_its_grace() {
         };
         assert_eq!(mine(&world), 3);
         world.break_stream(0, GRACE);
-        world.run_for(300);
+        if unknown {
+            // What it says that it is away is not answered, so what it owns is not known for a moment.
+            world.look(0);
+            world.loses_answer = Some(0);
+            world.take_effect(0);
+        } else {
+            world.run_for(300);
+        }
         if drained {
             world.drain_within(0, Duration::from_secs(10));
+            world.look(0);
         }
         if joins {
             world.join();
         }
         world.run_for(2_000);
         // Nobody can tell the application, which works without being told to execute.
-        assert_eq!((mine(&world), &world.nodes[0].ended), (3, &None), "{drained}, {joins}");
+        assert_eq!((mine(&world), &world.nodes[0].ended), (3, &None), "{drained}, {joins}, {unknown}");
         world.run_for(2_000);
         assert!(world.nodes[0].ended.is_some());
         world.settle();
