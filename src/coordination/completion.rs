@@ -218,21 +218,29 @@ impl Participant {
         }
     }
 
-    /// Running nodes of our items that nobody will delete: with our id, while we execute nothing there (what a lost
-    /// session or an unknown outcome left), or with that of an instance that is not online (H4).
-    /// Where items fail over, what was left is flagged instead (see `failover`).
+    /// Running nodes with our id while we execute nothing there: what a lost session, a former process or an unknown outcome
+    /// left. Also of who was stopped by an operator. Where items fail over, what was left is flagged instead (see
+    /// `failover`).
+    pub(super) fn left_running(&self) -> impl Iterator<Item = Item> + '_ {
+        let ours = self.was_registered() && !self.pending.is_in_flight(Purpose::Start) && !self.fails_over();
+        let left = self.view.running_of(&self.identity.instance);
+        left.filter(move |item| ours && !self.executions.is_busy(*item))
+    }
+
+    /// Running nodes of our items that nobody will delete: what we have left, or with the id of an instance that is not
+    /// online (H4).
     fn leftovers(&self, now: Now) -> Vec<Item> {
+        let ours = self.left_running();
         if !self.is_registered() || self.pending.is_in_flight(Purpose::Start) || self.fails_over() {
-            return Vec::new();
+            return ours.collect();
         }
         let mine = |item: &Item| self.told.executable_item(*item).is_some();
-        let ours = self.view.running_of(&self.identity.instance);
         let is_orphan = |item: &Item| {
             let view = self.view.item(*item);
             mine(item) && view.is_some_and(|view| is_leftover(&self.crash, view, now))
         };
         let orphans = self.view.running_known().filter(is_orphan);
-        ours.chain(orphans).filter(|item| !self.executions.is_busy(*item)).collect()
+        ours.chain(orphans.filter(|item| !self.executions.is_busy(*item))).collect()
     }
 
     /// Notes that a running node is in the way. If nobody knows whose it is, the view is read again, which tells: one

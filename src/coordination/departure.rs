@@ -239,7 +239,8 @@ impl Participant {
             State::Running => !handed_over || !self.has_item(**item),
             State::Lost => false,
         };
-        self.executions.open.iter().filter(ends).map(|(item, _)| *item).collect()
+        let open = self.executions.open.iter().filter(ends).map(|(item, _)| *item);
+        open.chain(self.left_running()).collect()
     }
 
     /// A transaction of the departure is done; more follow while our instance is there, or late nodes of ours.

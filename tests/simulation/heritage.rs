@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use sidekeeper::coordination::effect::{CancelReason, EndReason, Source};
 use sidekeeper::coordination::heritage::OpenExecution;
 use sidekeeper::coordination::input::Outcome;
-use sidekeeper::job::{Item, JobConfiguration};
+use sidekeeper::job::{FencingToken, Item, JobConfiguration};
 
 use crate::scenarios::{lines, seeds, starts};
 use crate::world::{World, six_items};
@@ -137,6 +137,27 @@ fn p2_who_comes_back_to_an_instance_that_was_stopped_goes_on_with_what_it_execut
     world.run_for(25_000);
     assert_eq!(world.nodes[0].ended, Some(EndReason::Stopped));
     assert_eq!((&*world.interrupted, taken_over(&world)), (&[][..], Vec::new()));
+    world.settle();
+    world.assert_all_owned();
+}
+
+#[test]
+fn p6_what_who_was_stopped_does_not_execute_any_more_goes_with_it() {
+    let mut world = executing(false);
+    world.next_duration_ms = Some(100);
+    world.remove("instances/10.0.0.1@-@n0");
+    world.run_for(500);
+    world.kill_sidecar(0);
+    world.run_for(200);
+    world.start_sidecar(0);
+    world.take_effect(0);
+    world.look(0);
+    // What it says that it executes is not what the running nodes say.
+    world.come_back_saying(0, |open| open.token = FencingToken(1));
+    world.run_for(1_000);
+    assert_eq!(world.nodes[0].ended, Some(EndReason::Stopped));
+    let left = running(&world).into_iter().filter(|path| world.read(path).unwrap().ends_with(b"n0"));
+    assert_eq!(left.collect::<Vec<_>>(), Vec::<String>::new());
     world.settle();
     world.assert_all_owned();
 }
