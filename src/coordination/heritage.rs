@@ -248,6 +248,8 @@ impl Participant {
         self.heritage = None;
         self.unattended = None;
         self.request = back.request;
+        // It may know what cannot be read in the registry.
+        self.compile_settings();
         if self.objection().is_some() || self.configuration_to_write().is_some() {
             // It is not the one that the former process knew; it attaches anew.
             self.turn_away(now, EndReason::Detached);

@@ -534,9 +534,10 @@ impl Participant {
             && !self.is_namesake_there()
     }
 
-    fn compile_settings(&mut self) {
+    pub(super) fn compile_settings(&mut self) {
         let revision = self.view.membership_revision();
-        if !self.view.is_loaded() || revision == self.settings_revision {
+        let known = revision == self.settings_revision && self.settings.is_some();
+        if !self.view.is_loaded() || known {
             return;
         }
         self.settings_revision = revision;

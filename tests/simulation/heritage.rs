@@ -142,6 +142,21 @@ fn p2_who_comes_back_to_an_instance_that_was_stopped_goes_on_with_what_it_execut
 }
 
 #[test]
+fn p2_what_is_executed_goes_on_though_the_configuration_cannot_be_read_any_more() {
+    let mut world = executing(true);
+    world.next_duration_ms = Some(100);
+    world.put("config", "a text");
+    world.run_for(300);
+    restart(&mut world, 0, 200, 300);
+    world.run_for(8_000);
+    assert_eq!((world.nodes[0].executions.len(), &*world.interrupted), (3, &[][..]));
+    world.run_for(25_000);
+    assert_eq!((&*world.interrupted, taken_over(&world)), (&[][..], Vec::new()));
+    world.settle();
+    world.assert_all_owned();
+}
+
+#[test]
 fn p6_what_who_was_stopped_does_not_execute_any_more_goes_with_it() {
     let mut world = executing(false);
     world.next_duration_ms = Some(100);
