@@ -24,6 +24,20 @@ fn come_close_to_a_fire(world: &mut World) {
     world.run_until(next + SignedDuration::from_millis(offset));
 }
 
+/// Two nodes of a job that fails over, whose executions take a minute.
+fn executing_for_long() -> World {
+    let mut configuration = six_items();
+    patient(&mut configuration);
+    configuration.failover = true;
+    let mut world = World::new(7, configuration);
+    world.next_duration_ms = Some(60_000);
+    world.join();
+    world.join();
+    world.run_for(2_500);
+    assert!(!world.nodes[0].executions.is_empty());
+    world
+}
+
 /// A member's node, and which items it owns.
 fn says(world: &World, node: usize) -> String {
     let data = world.read(&format!("/ns-sidekeeper/job/fleet/members/10.0.0.{}@-@n{node}", node + 1));
@@ -282,15 +296,7 @@ fn p2_who_is_expelled_when_its_stream_has_just_broken_stops_by_itself() {
 
 #[test]
 fn p2_who_is_back_and_was_not_told_is_told_to_stop_before_a_drain_gives_anything_away() {
-    let mut configuration = six_items();
-    patient(&mut configuration);
-    configuration.failover = true;
-    let mut world = World::new(7, configuration);
-    world.next_duration_ms = Some(60_000);
-    world.join();
-    world.join();
-    world.run_for(2_500);
-    assert!(!world.nodes[0].executions.is_empty());
+    let mut world = executing_for_long();
     world.toggle_suspended(0);
     world.break_stream(0, GRACE);
     world.look(0);
@@ -308,15 +314,7 @@ fn p2_who_is_back_and_was_not_told_is_told_to_stop_before_a_drain_gives_anything
 
 #[test]
 fn p2_who_comes_back_when_its_place_is_gone_and_breaks_off_again_is_waited_for() {
-    let mut configuration = six_items();
-    patient(&mut configuration);
-    configuration.failover = true;
-    let mut world = World::new(7, configuration);
-    world.next_duration_ms = Some(60_000);
-    world.join();
-    world.join();
-    world.run_for(2_500);
-    assert!(!world.nodes[0].executions.is_empty());
+    let mut world = executing_for_long();
     world.break_stream(0, GRACE);
     world.run_for(2_000);
     world.drain_within(0, Duration::from_secs(10));
