@@ -332,7 +332,10 @@ impl Participant {
         let items: Vec<_> = starting.keys().copied().collect();
         let (job, instance) = (self.identity.job.clone(), self.identity.instance.clone());
         let timeout = settings.policy.timeout;
-        let limit = Limit::until(timeout.map(|timeout| now.mono.saturating_add(timeout)));
+        // What nobody would wait for is not begun, and ends with us, at no deadline of its own.
+        let begins = !self.is_giving_up();
+        let until = timeout.filter(|_| begins).map(|timeout| now.mono.saturating_add(timeout));
+        let limit = Limit::until(until);
         let together: Arc<str> = task_id::build(&job, &items, &instance).into();
         for (item, Starting { planned, index }) in starting {
             let assigned = || self.told.executable_item(item).map(|assigned| assigned.token);
@@ -370,9 +373,8 @@ impl Participant {
                 open.told = Some(Box::new(execute.clone()));
                 open.running_seen = running.map(|running| running.seen);
             }
-            // A stream that was told nothing yet is told all that is open together with the assignment. What nobody would
-            // wait for is not begun, and ends with us.
-            if self.told.attached && !self.is_giving_up() {
+            // A stream that was told nothing yet is told all that is open together with the assignment.
+            if self.told.attached && begins {
                 self.tell_event(Event::Execute(execute));
             }
         }

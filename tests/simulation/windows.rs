@@ -335,8 +335,13 @@ pub fn p5_p6_a_start_whose_answer_was_lost_is_told_once_for_what_it_was() {
 
 #[test]
 fn p2_what_turns_out_to_be_started_when_a_drain_has_given_up_is_not_begun() {
-    for failover in [false, true] {
-        let mut world = one_node(|configuration| configuration.failover = failover);
+    // Nor is anybody told to stop it when its deadline is over.
+    let limits = [("execution-timeout", "500ms"), ("cancel-grace", "100ms")];
+    for (failover, limits) in [(false, &limits[..0]), (true, &limits[..0]), (true, &limits)] {
+        let mut world = one_node(|configuration| {
+            configuration.failover = failover;
+            with(limits)(configuration);
+        });
         world.next_duration_ms = Some(100);
         world.run_for(2_000);
         world.settle();
@@ -354,5 +359,6 @@ fn p2_what_turns_out_to_be_started_when_a_drain_has_given_up_is_not_begun() {
         world.look(0);
         world.run_for(4_000);
         assert_eq!((world.starts.len(), &world.nodes[0].ended), (begun, &Some(EndReason::Drained)));
+        assert_eq!(world.cancels, []);
     }
 }

@@ -88,6 +88,17 @@ impl World {
         None
     }
 
+    /// What is not right, and not because a start, or an end, is on its way to who has to hear of it: that may take a round
+    /// trip, and clocks that fire one after another can be met in theirs again and again.
+    fn lasting_trouble(&mut self) -> Option<(Invariant, String)> {
+        let found = self.trouble()?;
+        if found.0 != Invariant::RunningNode {
+            return Some(found);
+        }
+        self.run_until(self.now + 2 * (50 + self.plan.latency) + 5 * MILLISECOND);
+        self.trouble().filter(|again| again.0 != Invariant::RunningNode || *again == found)
+    }
+
     /// An instance that stands until its session ends, because its sidecar has gone. It may have the turn of a relay.
     fn left_over(&self) -> Option<String> {
         let sidecars = self.machines.iter().filter_map(|machine| machine.sidecar.as_ref());
@@ -141,7 +152,7 @@ impl World {
         let mut known = None;
         while !self.has_failed() {
             self.run_until(self.now + 250 * MILLISECOND);
-            let trouble = self.trouble();
+            let trouble = self.lasting_trouble();
             if trouble != known {
                 self.tell(|| format!("not right: {:?}", trouble.as_ref().map(|(_, found)| found)));
                 known.clone_from(&trouble);
