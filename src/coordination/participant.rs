@@ -384,7 +384,7 @@ impl Participant {
         self.fleet.forget();
         self.pending.clear();
         self.election = Election::default();
-        self.sharding = Sharding::default();
+        self.sharding.forget();
         self.crash = Crash::default();
         self.handoff = Handoff::default();
         self.nudge = Nudge::default();

@@ -19,7 +19,7 @@ use super::effect::Purpose;
 use super::facts::ItemView;
 use super::handoff::{Mode, StockReason};
 use super::input::Now;
-use super::participant::{Participant, Phase};
+use super::participant::{Participant, Phase, Session};
 use super::settings::Settings;
 use super::view::JobView;
 
@@ -64,10 +64,17 @@ pub(super) struct Sharding {
     membership: Option<(Vec<InstanceId>, u32)>,
     /// For which revision, by which rules, with which result.
     checked: Option<((u64, u64), bool, bool)>,
-    /// Since when a resharding has been flagged, as far as we have seen; by whomever, and whoever led.
+    wait: Wait,
+}
+
+/// A resharding that waits.
+#[derive(Debug, Default)]
+struct Wait {
+    /// Since when one has been flagged, as far as we have seen; by whomever, and whoever led.
     flagged_since: Option<Duration>,
-    waiting_for: Vec<Item>,
-    waiting_since: Option<Duration>,
+    /// For which items, while we lead.
+    items: Vec<Item>,
+    since: Option<Duration>,
     report: bool,
 }
 
@@ -84,6 +91,17 @@ impl Sharding {
         }
     }
 
+    /// Somebody else leads, or may: what is flagged is.
+    pub(super) fn forget(&mut self) {
+        let flagged_since = self.wait.flagged_since;
+        *self = Self { wait: Wait { flagged_since, ..Wait::default() }, ..Self::default() };
+    }
+
+    /// Nothing is known for a moment: what is to be done is thought over then, and what waited waits.
+    fn pause(&mut self) {
+        *self = Self { wait: std::mem::take(&mut self.wait), ..Self::default() };
+    }
+
     /// Our transaction has failed: think it over from the start.
     pub(super) fn failed(&mut self) {
         self.progress = None;
@@ -92,23 +110,24 @@ impl Sharding {
 
     /// What is wrong, if a resharding has waited for long.
     pub(super) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
-        self.report.then(|| Problem {
+        self.wait.report.then(|| Problem {
             path: paths.necessary(),
             message: format!(
                 "a resharding waits for items {:?}, which are being executed; nothing starts until they end",
-                self.waiting_for
+                self.wait.items
             ),
         })
     }
 
     fn wait_for(&mut self, now: Duration, items: Vec<Item>) {
-        self.waiting_for = items;
-        if self.waiting_for.is_empty() {
-            self.waiting_since = None;
-            self.report = false;
+        let wait = &mut self.wait;
+        wait.items = items;
+        if wait.items.is_empty() {
+            wait.since = None;
+            wait.report = false;
         } else {
-            let since = *self.waiting_since.get_or_insert(self.flagged_since.unwrap_or(now));
-            self.report = now >= since.saturating_add(WAIT_REPORTED_AFTER);
+            let since = *wait.since.get_or_insert(wait.flagged_since.unwrap_or(now));
+            wait.report = now >= since.saturating_add(WAIT_REPORTED_AFTER);
         }
     }
 }
@@ -116,11 +135,14 @@ impl Sharding {
 impl Participant {
     /// Divides the items, if we lead and it is due.
     pub(super) fn shard(&mut self, now: Now) {
-        let flagged_since = self.sharding.flagged_since.unwrap_or(now.mono);
-        self.sharding.flagged_since = self.view.necessary().then_some(flagged_since);
+        if !self.view.is_loaded() || matches!(self.session, Session::Suspended(_)) {
+            return self.sharding.pause();
+        }
+        let since = self.sharding.wait.flagged_since.unwrap_or(now.mono);
+        self.sharding.wait.flagged_since = self.view.necessary().then_some(since);
         let leads = self.is_registered() && self.is_leader() && self.is_enabled();
         if !leads || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. }) {
-            self.sharding = Sharding { flagged_since: self.sharding.flagged_since, ..Sharding::default() };
+            self.sharding.forget();
             return;
         }
         let at_once = match self.handoff_mode(now) {
@@ -163,7 +185,7 @@ impl Participant {
         self.sharding.wait_for(now.mono, waiting_for);
         self.sharding.progress = Some(plan);
         if must_wait {
-            for item in self.sharding.waiting_for.clone() {
+            for item in self.sharding.wait.items.clone() {
                 self.suspect(item);
             }
             self.sharding.progress = None;

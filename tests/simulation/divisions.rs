@@ -264,6 +264,29 @@ fn p7_a_resharding_that_waits_is_reported_by_who_has_just_begun_to_lead() {
     assert!(said(leads).any(|problem| problem.message.contains("a resharding waits for items")));
 }
 
+/// Each time its connection comes back, the leader has to look at everything again.
+#[test]
+fn p7_a_resharding_that_waits_is_reported_though_the_connection_breaks_again_and_again() {
+    let mut configuration = six_items();
+    with(&[("handoff", "off")])(&mut configuration);
+    let mut world = World::new(7, configuration);
+    world.join();
+    world.run_until(second(2) - jiff::SignedDuration::from_millis(100));
+    world.next_duration_ms = Some(60_000);
+    world.run_for(1_000);
+    world.join();
+    for _ in 0..4 {
+        world.run_for(3_000);
+        world.toggle_suspended(0);
+        world.run_for(50);
+        world.toggle_suspended(0);
+        world.look_before_news(0);
+    }
+    assert!(world.get("leader/sharding/necessary").is_some());
+    let problems = world.nodes[0].problems.last().unwrap();
+    assert!(problems.iter().any(|problem| problem.message.contains("a resharding waits for items")));
+}
+
 /// Its flag for a missed fire has failed, and it reads the ledger again when its items are somebody else's.
 #[test]
 fn p5_who_leaves_flags_nothing_that_the_next_owner_has_made_up_for() {
