@@ -19,6 +19,7 @@ use super::deadline::{Deadlines, Limit};
 use super::effect::{CancelReason, CompletionStatus, Effect, Event, Execute, Purpose, Source};
 use super::fire::Planned;
 use super::input::{Now, Ticket};
+use super::ledger::LedgerNode;
 use super::participant::{Participant, Phase};
 use super::retry::{Ended, Ending};
 use super::sharding::TRANSACTION_BYTES_MAX;
@@ -61,6 +62,8 @@ struct Starting {
     planned: Planned,
     /// The index of the node's creation in the transaction.
     index: usize,
+    /// What the transaction makes of the item's node in the ledger.
+    entry: Option<LedgerNode>,
 }
 
 #[derive(Debug)]
@@ -276,9 +279,10 @@ impl Participant {
                     instance.as_str(),
                 ));
             }
-            transaction.extend(self.ledger_start(item, planned));
+            let (step, entry) = self.ledger_start(item, planned).unzip();
+            transaction.extend(step);
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
-            batch.insert(item, Starting { planned, index });
+            batch.insert(item, Starting { planned, index, entry });
         }
         self.fires.planned.extend(waiting);
         let triggered = batch.values().any(|starting| starting.planned.is_first_of(Source::Trigger));
@@ -337,7 +341,7 @@ impl Participant {
         let until = timeout.filter(|_| begins).map(|timeout| now.mono.saturating_add(timeout));
         let limit = Limit::until(until);
         let together: Arc<str> = task_id::build(&job, &items, &instance).into();
-        for (item, Starting { planned, index }) in starting {
+        for (item, Starting { planned, index, entry }) in starting {
             let assigned = || self.told.executable_item(item).map(|assigned| assigned.token);
             let created = tokens.get(index).copied().flatten().filter(|_| !mutant!(TokenReused));
             let Some(token) = created.or_else(assigned) else { continue };
@@ -352,7 +356,9 @@ impl Participant {
             };
             let execution_id = self.executions.open(item, planned, limit);
             let checkpoint = self.checkpoints.take_along(item, planned.scheduled);
-            self.ledger.started(item, planned);
+            if let Some(entry) = entry {
+                self.ledger.written(item, entry);
+            }
             let execute = Execute {
                 execution_id,
                 item,
@@ -392,11 +398,12 @@ impl Participant {
         }
         // What was taken over is planned anew from the view.
         let assigned = |(_, starting): &(Item, Starting)| !starting.planned.is_first_of(Source::Failover);
-        for (item, Starting { planned, index }) in starting.into_iter().filter(assigned) {
+        for (item, starting) in starting.into_iter().filter(assigned) {
+            let Starting { planned, index, .. } = starting;
             let met_running = error.index == Some(index) && matches!(error.error, Error::NodeExists(_));
             if met_running {
                 // Somebody's, or one that an earlier request of ours has created late: looked at before it is judged.
-                self.executions.unresolved.insert(item, Starting { planned, index });
+                self.executions.unresolved.insert(item, starting);
                 self.view.forget();
                 self.effects.push(Effect::Refresh);
             } else {

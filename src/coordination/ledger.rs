@@ -105,20 +105,19 @@ struct Entry {
 
 impl Entry {
     /// Writes on what was read: it fails if anybody else has written since, and then nothing of its transaction is done.
-    fn operation(&self, path: Path, says: LedgerEntry) -> Operation {
+    fn write(&self, path: Path, says: LedgerEntry) -> (Operation, LedgerNode) {
         match self.version {
-            Some(_) => {
-                let version = self.version.filter(|_| !mutant!(LedgerEntryKept));
-                Operation::Set { path, data: says.write().as_bytes().into(), version }
+            Some(version) => {
+                let checked = Some(version).filter(|_| !mutant!(LedgerEntryKept));
+                let data = says.write().as_bytes().into();
+                let node = LedgerNode { says, version: version.wrapping_add(1) };
+                (Operation::Set { path, data, version: checked }, node)
             }
-            None => Operation::create(path, NodeKind::Persistent, says.write()),
+            None => {
+                let node = LedgerNode { says, version: 0 };
+                (Operation::create(path, NodeKind::Persistent, says.write()), node)
+            }
         }
-    }
-
-    /// After our transaction has written it.
-    fn written(self, says: LedgerEntry) -> Self {
-        let version = self.version.map_or(0, |version| version.wrapping_add(1));
-        Self { says, version: Some(version), ..self }
     }
 }
 
@@ -172,17 +171,13 @@ impl Ledger {
         self.entries.get(&item)?.says.flagged
     }
 
-    /// Notes that our transaction has started an execution.
-    pub(super) fn started(&mut self, item: Item, planned: Planned) {
-        if let Some(entry) = self.entries.get_mut(&item) {
-            *entry = entry.written(entry.says.after_start(planned));
-        }
-    }
-
-    /// Notes that our transaction has flagged a fire as missed.
-    pub(super) fn flagged(&mut self, item: Item, scheduled: Timestamp) {
-        if let Some(entry) = self.entries.get_mut(&item) {
-            *entry = entry.written(entry.says.after_flag(scheduled));
+    /// Notes what our transaction has made of an item's node. Not every one that starts an item writes the ledger, and the
+    /// entry may have been read since: only what is newer than the entry counts, or ours would pass for the present one
+    /// when somebody else has written as often as we had not.
+    pub(super) fn written(&mut self, item: Item, node: LedgerNode) {
+        let entry = self.entries.get_mut(&item).filter(|entry| entry.version < Some(node.version));
+        if let Some(entry) = entry {
+            (entry.says, entry.version) = (node.says, Some(node.version));
         }
     }
 }
@@ -248,16 +243,16 @@ impl Participant {
         })
     }
 
-    /// The step that writes down an execution, to go with the one that starts it.
-    pub(super) fn ledger_start(&self, item: Item, planned: Planned) -> Option<Operation> {
+    /// The step that writes down an execution, to go with the one that starts it, and what it makes of the node.
+    pub(super) fn ledger_start(&self, item: Item, planned: Planned) -> Option<(Operation, LedgerNode)> {
         let entry = self.ledger_entry(item).filter(|_| !mutant!(StartedWithoutLedger))?;
-        Some(entry.operation(self.identity.paths.ledger_entry(item), entry.says.after_start(planned)))
+        Some(entry.write(self.identity.paths.ledger_entry(item), entry.says.after_start(planned)))
     }
 
-    /// The step that writes down a missed fire, to go with the one that flags it.
-    pub(super) fn ledger_flag(&self, item: Item, scheduled: Timestamp) -> Option<Operation> {
+    /// The step that writes down a missed fire, to go with the one that flags it, and what it makes of the node.
+    pub(super) fn ledger_flag(&self, item: Item, scheduled: Timestamp) -> Option<(Operation, LedgerNode)> {
         let entry = self.ledger_entry(item).filter(|_| !mutant!(FlaggedWithoutLedger))?;
-        Some(entry.operation(self.identity.paths.ledger_entry(item), entry.says.after_flag(scheduled)))
+        Some(entry.write(self.identity.paths.ledger_entry(item), entry.says.after_flag(scheduled)))
     }
 
     /// Has the ledger read after each sharding.

@@ -18,6 +18,7 @@ use crate::tree::{NodeKind, Operation, Transaction};
 use super::effect::{Effect, Purpose, Source};
 use super::fire::Planned;
 use super::input::Now;
+use super::ledger::LedgerNode;
 use super::participant::{Participant, Phase};
 use super::sharding::TRANSACTION_BYTES_MAX;
 
@@ -37,8 +38,8 @@ struct Missed {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Misfires {
     missed: BTreeMap<Item, Missed>,
-    /// What the flagging in flight flags, and for which instants.
-    flagging: BTreeMap<Item, Timestamp>,
+    /// What the flagging in flight flags, and what it makes of the items' nodes in the ledger.
+    flagging: BTreeMap<Item, Option<LedgerNode>>,
 }
 
 impl Misfires {
@@ -191,9 +192,10 @@ impl Participant {
                 break;
             }
             let flag = Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");
-            let steps = std::iter::once(flag).chain(self.ledger_flag(*item, *newest));
+            let (step, entry) = self.ledger_flag(*item, *newest).unzip();
+            let steps = std::iter::once(flag).chain(step);
             transaction.extend(steps.inspect(|step| size += step.wire_size()));
-            flagging.insert(*item, *newest);
+            flagging.insert(*item, entry);
         }
         if flagging.is_empty() {
             return;
@@ -219,8 +221,10 @@ impl Participant {
 
     /// The flags are in the registry.
     pub(super) fn flagged(&mut self) {
-        for (item, scheduled) in std::mem::take(&mut self.fires.misfires.flagging) {
-            self.ledger.flagged(item, scheduled);
+        for (item, entry) in std::mem::take(&mut self.fires.misfires.flagging) {
+            if let Some(entry) = entry {
+                self.ledger.written(item, entry);
+            }
         }
     }
 

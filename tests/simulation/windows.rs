@@ -362,3 +362,33 @@ fn p2_what_turns_out_to_be_started_when_a_drain_has_given_up_is_not_begun() {
         assert_eq!(world.cancels, []);
     }
 }
+
+#[test]
+fn p5_who_has_taken_over_before_it_knows_the_ledger_writes_on_what_it_reads_then() {
+    let mut met = 0;
+    for seed in 0..60 {
+        let mut configuration = six_items();
+        configuration.failover = true;
+        let mut world = World::new(seed, configuration);
+        world.duration_max_ms = 200;
+        world.join();
+        world.run_for(1_000);
+        world.join();
+        world.run_until(second(4) - jiff::SignedDuration::from_millis(100));
+        world.next_duration_ms = Some(60_000);
+        while world.nodes[0].executions.is_empty() {
+            world.run_for(1);
+        }
+        // It leads: who takes over what it has executed divides the items at the same time.
+        world.next_duration_ms = Some(100);
+        world.crash(0);
+        world.end_session(0);
+        world.run_until(second(5));
+        met += usize::from(world.starts.iter().any(|start| start.source == Source::Failover));
+        // It is alone, and each fire takes it one transaction.
+        let before = world.commits[&Purpose::Start];
+        world.run_until(second(7));
+        assert_eq!(world.commits[&Purpose::Start], before + 1, "{seed}: {:#?}", world.starts);
+    }
+    assert!(met > 10, "{met}");
+}
