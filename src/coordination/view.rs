@@ -51,7 +51,7 @@ pub struct JobView {
     started: BTreeSet<Item>,
     completed: BTreeSet<Item>,
     next_server: Option<NextServer>,
-    config_version: Option<i32>,
+    config_stat: Option<Stat>,
     problems: BTreeMap<Path, String>,
     revision: u64,
     membership_revision: u64,
@@ -164,7 +164,7 @@ impl JobView {
         match place {
             Place::Root => self.class = Some(String::from_utf8_lossy(data).into_owned()),
             Place::Config => {
-                self.config_version = Some(stat.version);
+                self.config_stat = Some(stat);
                 self.put_config(path, data);
             }
             Place::Server(ip) => self.put_server(path, ip, data, stat.version),
@@ -176,8 +176,7 @@ impl JobView {
             Place::LeaderSharding => self.sharding_version = Some(stat.version),
             Place::ItemInstance(item) => {
                 let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
-                let token = stat.created.into();
-                let since = stat_time(stat);
+                let (token, since) = (stat.created.into(), stat_time(stat));
                 let view = self.item_mut(item);
                 // A change does not tell when the item came to be; its first owner got it at that time.
                 view.since = view.since.or(since);
@@ -196,10 +195,10 @@ impl JobView {
             }
             Place::NextJobInstanceIp => {
                 let ip = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
-                let (token, version) = (stat.created.into(), stat.version);
+                let token = stat.created.into();
                 let known = self.next_server.take().filter(|known| known.token == token);
                 let since = known.map(|known| known.since).or(self.now).unwrap_or(Timestamp::MIN);
-                self.next_server = Some(NextServer { ip, token, since, version });
+                self.next_server = Some(NextServer { ip, token, since, version: stat.version });
                 self.membership_revision += 1;
             }
             Place::Folder(_)
@@ -305,7 +304,7 @@ impl JobView {
             Place::Root => self.class = None,
             Place::Config => {
                 self.config = ConfigView::Absent;
-                self.config_version = None;
+                self.config_stat = None;
                 self.membership_revision += 1;
             }
             Place::Folder(folder) => {
@@ -420,7 +419,12 @@ impl JobView {
 
     /// The version of the configuration's node; `None`: the node does not exist.
     pub fn config_version(&self) -> Option<i32> {
-        self.config_version
+        self.config_stat.map(|stat| stat.version)
+    }
+
+    /// Since when the configuration says what it says, by the registry's clock.
+    pub fn config_since(&self) -> Option<Timestamp> {
+        self.config_stat.and_then(stat_time)
     }
 
     /// Whether a folder exists.

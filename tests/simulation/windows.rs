@@ -158,6 +158,39 @@ fn p5_who_is_triggered_before_the_items_are_divided_executes_them_then() {
     assert!((0..6).all(|item| told(&world, item, Source::Trigger).len() == 1), "{:#?}", world.starts);
 }
 
+/// As in ElasticJob, where a fire waits until the items are divided.
+#[test]
+fn p5_who_is_there_at_a_fire_and_has_to_wait_for_the_first_division_executes_it_then() {
+    for (late, source) in [(5, Source::Schedule), (1_700, Source::Misfire)] {
+        for disabled in [false, true] {
+            let mut world = World::new(7, six_items());
+            world.run_until(second(2) - jiff::SignedDuration::from_millis(300));
+            if disabled {
+                world.put("servers/10.0.0.1", "DISABLED");
+            }
+            let node = world.join();
+            while !world.commits.contains_key(&Purpose::Register) {
+                world.take_effect(node);
+                world.look(node);
+            }
+            world.take_effect(node);
+            world.look(node);
+            assert_eq!(world.get("sharding/0/instance"), None);
+            world.now = second(2) + jiff::SignedDuration::from_millis(late);
+            world.look(node);
+            if disabled {
+                world.put("servers/10.0.0.1", "ENABLED");
+            }
+            world.run_until(second(3) + jiff::SignedDuration::from_millis(990));
+            // While the only server is disabled, nobody expects anything of it.
+            let expected = usize::from(!disabled);
+            let all = (0..6).all(|item| told(&world, item, source).len() == expected);
+            assert!(all && world.starts.len() == 6 * expected, "{late} {disabled}: {:#?}", world.starts);
+            assert!(world.starts.iter().all(|start| start.scheduled == second(2)));
+        }
+    }
+}
+
 #[test]
 fn p6_a_completion_that_comes_late_ends_no_other_execution() {
     let mut met = 0;
