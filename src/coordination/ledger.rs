@@ -135,8 +135,10 @@ pub(super) struct Ledger {
     /// The sharding for which a read is under way.
     reading: Option<Generation>,
     retry_at: Option<Duration>,
-    /// Since when we have been registered and enabled, and no Java instance has been seen; by our clock.
+    /// Since when no Java instance has been seen; by our clock.
     unmixed_since: Option<Timestamp>,
+    /// Until when our server was disabled, as far as we have seen; by our clock.
+    disabled_until: Option<Timestamp>,
 }
 
 impl Ledger {
@@ -147,7 +149,8 @@ impl Ledger {
 
     /// The session is lost.
     pub(super) fn forget(&mut self) {
-        *self = Self { unmixed_since: self.unmixed_since, ..Self::default() };
+        let Self { unmixed_since, disabled_until, .. } = *self;
+        *self = Self { unmixed_since, disabled_until, ..Self::default() };
     }
 
     /// Items have come: look whether their entries are known, and what they have missed.
@@ -204,23 +207,27 @@ impl Participant {
     }
 
     /// After which instant the fires of an item are owed: what the ledger says; for an item without an entry, since when
-    /// there is the item, or the configuration asks for it and it waits for its first division, and since when we have
-    /// been there to execute it, without a Java instance, which would have left no entry. The former is by the registry's
-    /// clock, so nothing counts as started because of it.
+    /// there is the item, or the configuration asks for it and our server is enabled, so that it waits for its first
+    /// division; and since when we have been there without a Java instance, which would have left no entry. The former is
+    /// by the registry's clock, so nothing counts as started because of it.
     pub(super) fn owed_after(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
         let never_fired = || {
             let since = self.view.item(item).and_then(|view| view.since).filter(|_| self.keeps_ledger())?;
-            let asked = self.view.config_since().map_or(since, |asked| since.min(asked));
-            Some(asked.max(self.ledger.unmixed_since?))
+            let asked = self.view.config_since().max(self.ledger.disabled_until);
+            let since = asked.map_or(since, |asked| since.min(asked));
+            Some(since.max(self.ledger.unmixed_since?))
         };
         self.settled(item, now).or_else(never_fired)
     }
 
-    /// Notes since when there have been sidecars only, as far as we have seen, and nobody wanted us to stand still.
+    /// Notes since when there have been sidecars only, and until when nobody wanted us to execute anything, as far as we
+    /// have seen.
     pub(super) fn note_company(&mut self, now: Now) {
-        let begins = self.ledger.unmixed_since.is_none() || self.has_java_peers() || !self.is_enabled();
-        if self.is_registered() && begins {
+        if self.is_registered() && (self.ledger.unmixed_since.is_none() || self.has_java_peers()) {
             self.ledger.unmixed_since = Some(now.wall);
+        }
+        if self.is_registered() && !self.is_enabled() {
+            self.ledger.disabled_until = Some(now.wall);
         }
     }
 

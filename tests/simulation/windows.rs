@@ -192,6 +192,30 @@ fn p5_who_is_there_at_a_fire_and_has_to_wait_for_the_first_division_executes_it_
 }
 
 #[test]
+fn p5_who_was_disabled_for_a_while_makes_up_for_what_a_new_job_has_missed() {
+    let mut world = World::new(7, six_items());
+    world.duration_max_ms = 100;
+    for _ in 0..2 {
+        world.join();
+        world.run_for(500);
+    }
+    world.run_until(second(2) - jiff::SignedDuration::from_millis(100));
+    world.crash(0);
+    world.run_until(second(2) + jiff::SignedDuration::from_millis(500));
+    for status in ["DISABLED", "ENABLED"] {
+        world.put("servers/10.0.0.2", status);
+        world.run_for(100);
+    }
+    world.end_session(0);
+    world.run_until(second(3) + jiff::SignedDuration::from_millis(900));
+    let executed = |item: u32| {
+        let mut starts = world.starts.iter().filter(|start| start.item == Item(item));
+        starts.any(|start| start.scheduled == second(2))
+    };
+    assert!((0..6).all(executed), "{:#?}", world.starts);
+}
+
+#[test]
 fn p6_a_completion_that_comes_late_ends_no_other_execution() {
     let mut met = 0;
     for seed in 0..40 {
