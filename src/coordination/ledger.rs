@@ -396,21 +396,24 @@ impl Participant {
             // missed before we came is not ours to judge, maybe nobody was there on purpose; unless it waited for us.
             let witnessed = returned.is_some() || self.fires.latest().is_some_and(|fired| fired >= newest);
             let fresh = now.wall.duration_since(newest) <= MISFIRE_THRESHOLD;
-            // What is about to start, or may have been started, is not missed; what is known to be missed is made up for.
-            let planned = self.fires.planned.get(&item).copied();
+            // What is known to be missed is made up for, and what is about to make up for it is for all of it.
+            let planned = self.fires.planned.get(&item).filter(|planned| planned.source != Source::Trigger);
             let starting = self.executions.what_starts(item).filter(|planned| planned.is_fire());
-            if planned.into_iter().chain(starting).any(|planned| planned.scheduled >= newest)
-                || self.fires.misfires.has_missed(item, newest)
+            let mut planned = planned.copied().into_iter().chain(starting);
+            let planned = planned.find(|planned| planned.scheduled >= newest);
+            if self.fires.misfires.has_missed(item, newest)
+                || planned.is_some_and(|planned| !planned.is_first_of(Source::Schedule))
             {
                 continue;
             }
-            // The newest is about to be divided, or is executed now; what is missing then lies before it.
-            let executes = !self.fires.is_due() && fresh && !self.is_busy(item, now) && !self.owes(item);
+            // The newest is about to be divided, or to start, or is executed now; what is missing then lies before it. Of
+            // what is to start that may have been noted before; but it may have been somebody else's since.
+            let free = !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
+            let executes = !self.fires.is_due() && fresh && free && !self.owes(item) && planned.is_none();
             if executes {
-                let planned = Planned::new(Source::Schedule, newest);
-                self.fires.planned.entry(item).or_insert(planned);
+                self.fires.planned.insert(item, Planned::new(Source::Schedule, newest));
             }
-            if executes || self.fires.is_due() {
+            if executes || planned.is_some() || self.fires.is_due() {
                 // What is flagged is made up for by somebody in any case, and what came after the flag with it.
                 let flagged = self.view.misfired().contains(&item);
                 if let Some(before) = before.filter(|_| witnessed || flagged) {

@@ -6,7 +6,7 @@ use sidekeeper::job::Item;
 
 use crate::handoff::with;
 use crate::misfires::{assert_nothing_lost, second};
-use crate::world::{World, six_items};
+use crate::world::{Start, World, six_items};
 
 const JAVA: &str = "10.9.9.9@-@4711";
 
@@ -285,6 +285,47 @@ fn p7_a_resharding_that_waits_is_reported_though_the_connection_breaks_again_and
     assert!(world.get("leader/sharding/necessary").is_some());
     let problems = world.nodes[0].problems.last().unwrap();
     assert!(problems.iter().any(|problem| problem.message.contains("a resharding waits for items")));
+}
+
+/// What it was to start still waits, and what was noted as missed with that does not.
+#[test]
+fn p5_who_loses_an_item_and_has_it_back_at_once_still_knows_what_it_has_missed() {
+    let mut met = 0;
+    for seed in 0..60 {
+        let mut configuration = six_items();
+        configuration.sharding_total_count = 1;
+        with(&[("handoff", "off")])(&mut configuration);
+        let mut world = World::new(seed, configuration);
+        world.duration_max_ms = 100;
+        world.join();
+        world.run_until(second(2) + jiff::SignedDuration::from_millis(500));
+        // It is given the item, and executes nothing.
+        world.put("servers/10.9.9.9", "ENABLED");
+        world.put(&format!("instances/{JAVA}"), &format!("jobInstanceId: {JAVA}\nserverIp: 10.9.9.9\n"));
+        world.run_until(second(10) + jiff::SignedDuration::from_millis(100));
+        world.remove(&format!("instances/{JAVA}"));
+        for _ in 0..seed % 25 {
+            world.turn();
+        }
+        let joined = world.join();
+        for _ in 0..100 {
+            if owner(&world, 0).ends_with("@n1") {
+                break;
+            }
+            world.turn();
+        }
+        for _ in 0..seed % 3 {
+            world.look(0);
+        }
+        world.crash(joined);
+        world.end_session(joined);
+        world.run_until(second(11) + jiff::SignedDuration::from_millis(900));
+        let late = |start: &Start| start.scheduled == second(10) && start.source == Source::Schedule;
+        met += usize::from(world.starts.iter().any(late));
+        let made_up = |start: &Start| start.source == Source::Misfire && start.scheduled >= second(8);
+        assert!(world.starts.iter().any(made_up), "{seed}: {:#?}", world.starts);
+    }
+    assert!(met > 10, "{met}");
 }
 
 /// Its flag for a missed fire has failed, and it reads the ledger again when its items are somebody else's.
