@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// When nothing is wrong, each item is executed exactly once at each fire.
+    /// When nothing is wrong, each item is executed exactly once at each fire, and what was flagged is made up for.
     pub(super) fn watch_fires(&mut self) {
         let period = self.plan.period;
         let once = self.plan.configuration.props.contains_key(once_listener::ENABLED_PROPERTY);
@@ -187,7 +187,12 @@ impl World {
             (shown.clone().min(), shown.max())
         };
         let (_, Some(from)) = wall(self, self.now + SECOND / 2) else { return };
+        let flagged = self.flagged_misfires();
         self.run_until(self.now + 2 * period * SECOND + SECOND);
+        let makes_up = self.plan.configuration.misfire;
+        if let Some(item) = self.flagged_misfires().intersection(&flagged).next().filter(|_| makes_up) {
+            return self.fail(Invariant::OncePerFire, || format!("item {item} stays flagged as missed"));
+        }
         let (Some(until), _) = wall(self, self.now.saturating_sub(SECOND)) else { return };
         let mut fire = from.as_second() + 1;
         while fire < until.as_second() && !self.has_failed() {
