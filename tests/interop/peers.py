@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ LEADERS = ("java", "ours")
 
 #: How long ZooKeeper keeps the session of an instance that is dead or frozen, in seconds.
 SESSION = 3.0
+
+#: After how long an item that a Java instance was given at a fire is not executed any more for that, in seconds.
+LEFT_OUT = 5.0
 
 TOTAL = 4
 
@@ -218,6 +222,7 @@ class MixedFleet(Fleet):
         super().__init__(*arguments)
         #: When the job was to fire, as far as `fire` did it.
         self.fires: list[float] = []
+        self.left_out: set[float] = set()
         #: The interval of the schedule in seconds, for jobs that fire by themselves. 0: they do not.
         self.interval = 0.0
 
@@ -267,10 +272,31 @@ class MixedFleet(Fleet):
         instances = [member.instance for member in members]
         if not self.interval and not self.evenly(instances, total):
             eventually("all registered", lambda: set(instances) <= set(self.tree.children("instances")))
-            self.fire(total=total)
+            self._fire_and_divide(members, total)
         eventually(f"items divided among {instances}", lambda: self.evenly(instances, total))
         if not self.interval:
             self.assert_clean()  # an execution's node goes after it has told us that it has ended
+
+    def _fire_and_divide(self, members: Sequence[Member], total: int) -> None:
+        """Has the job fire, and once more if a Java instance leaves out what it was given at that fire.
+
+        It reads through a cache which items are its, and may see the former owner for a moment (protocol 4.3).
+        """
+        fire = self.start_fire()
+        java = [member.instance for member in members if isinstance(member, Java)]
+
+        def left_out() -> set[int]:
+            return set(range(total)) - self.executed(fire)
+
+        def is_over() -> bool:
+            owners = self.tree.owners()
+            its_own = all(owners.get(item) in java for item in left_out())
+            return not left_out() or (its_own and time.time() > fire + LEFT_OUT)
+
+        eventually(f"items 0 to {total - 1} executed", is_over)
+        if left_out():
+            self.left_out.add(fire)
+            self.fire(total=total)
 
     def evenly(self, instances: Sequence[str], total: int = TOTAL) -> bool:
         """Whether the items are evenly divided among these instances, and it stays so."""
@@ -357,7 +383,7 @@ class MixedFleet(Fleet):
 
     def assert_nothing_lost(self, *fires: float, total: int = TOTAL) -> None:
         """Each item has been executed for each of these fires, somewhere."""
-        for fire in fires or self.fires:
+        for fire in fires or [fire for fire in self.fires if fire not in self.left_out]:
             assert self.executed(fire) == set(range(total)), (fire, self.told(fire))
 
     def told(self, fire: float) -> list[Execution]:
