@@ -31,9 +31,6 @@ const NOT_IN_PURE_ROOMS: [(&str, &str); 14] = [
     ("std::fs", "a pure room reads no files; take the text as an argument"),
 ];
 
-/// The longest file under `src`, in lines.
-const LINES_MAX: usize = 600;
-
 /// Marks of unfinished work, spelled in halves so that this file holds none of them.
 const UNFINISHED: [&str; 5] = [
     concat!("TO", "DO"),
@@ -140,21 +137,6 @@ fn pure_rooms_stay_pure() {
                     problems.push(format!("{}:{number}: `{word}` in a pure room: {instead}", file.path));
                 }
             }
-        }
-    }
-    none(&problems);
-}
-
-#[test]
-fn source_files_are_short() {
-    let mut problems = Vec::new();
-    for file in files().iter().filter(|file| file.is_rust_source()) {
-        let lines = file.text.lines().count();
-        if lines > LINES_MAX {
-            problems.push(format!(
-                "{}: {lines} lines, at most {LINES_MAX}: it decides more than one thing, split it",
-                file.path
-            ));
         }
     }
     none(&problems);
