@@ -46,6 +46,12 @@ mutants! {
     LeaseIgnored,
     /// What has happened meanwhile is taken in before the lease is looked at.
     LeaseSeenLate,
+    /// A watch tells what it reads as of several moments.
+    TornStates,
+    /// An answered read counts as a proof that the session is alive.
+    LeaseProvenByRead,
+    /// An answered `sync` counts as a proof that the session is alive.
+    LeaseProvenBySync,
     /// A lost session does not stop what is executed.
     LostSessionKeepsExecutions,
     /// An instance in a session that is gone counts as registered.
@@ -74,6 +80,8 @@ mutants! {
     StopIgnored,
     /// The instance's node stays when it has left.
     InstanceLeft,
+    /// An instance that has left ends while its nodes are being read again.
+    EndedBeforeRead,
     /// What was told to the other sidecars stays when the instance has left.
     MemberLeft,
 
@@ -94,10 +102,28 @@ mutants! {
     ForeignRunningDeleted,
     /// Owners change though nobody asks for it: the sticky strategy does not look who has an item.
     StickyForgetsOwners,
+    /// The draws of members for a job leave the job's name out of the hash, and are the same for all jobs.
+    JobNotDrawnFor,
+    /// A seat beyond the equal share stays with its holder, also when a newcomer ranks above.
+    SeatKeptFromNewcomer,
+    /// Items are divided by the rule of today also with a sidecar that does not know it.
+    OutdatedOverruled,
     /// Who was silent when a division was decided is taken for one of Java's, though it has spoken since.
     SilenceNotChecked,
     /// A division by ElasticJob's rules does not look whether items were handed over meanwhile.
     HandoverUnseen,
+    /// A division takes the flag down at once, though there are Java instances, whose caches are behind.
+    FlagLoweredWithDivision,
+    /// A Java instance that has just registered is given items, though its scheduler may not run at the next fire.
+    NewcomerGetsItems,
+    /// A Java instance that was given items loses them when the schedule changes and fires before its scheduler may run.
+    GivenTakenBack,
+    /// An instance that registers while the flag is up beside Java gets items, though a fire has come that waits for their owner.
+    JoinedWhileFlagged,
+    /// A division beside Java instances begins while a fire is being started.
+    DividedAtFire,
+    /// A division beside Java instances begins right after the flag went down, while fires that have waited for it are being started.
+    LoweringUnnoticed,
 
     // Handing over.
     /// An item is handed over before its revocation was acknowledged.
@@ -160,6 +186,10 @@ mutants! {
     UnavailableNotMissed,
     /// The flag of what is being started counts as one of a later fire.
     FlagOfStartingFollowed,
+    /// A schedule that was written while the registry was away begins when it is read.
+    ChangedScheduleBeginsWhenRead,
+    /// A change that was told late, because the sidecar was stopped, is taken for a clock that is ahead.
+    DelayTakenForClock,
     /// A clock that goes back a little fires again.
     FiredAgainAfterClockStep,
     /// A clock that was set back by hours is waited for.
@@ -168,6 +198,12 @@ mutants! {
     // Failover.
     /// What we execute ourselves is flagged as crashed.
     OwnRunningFailsOver,
+    /// The flag of an item goes before the nodes that say who has taken it.
+    FlagGoesFirst,
+    /// The end of an execution deletes the checkpoint of another instant.
+    CheckpointOfAnotherDeleted,
+    /// An item that was taken over in a lost session is executed before it was read for which instant.
+    TakenUnread,
     /// An item that was taken over stays flagged.
     TakenItemStaysFlagged,
     /// What says that an item was taken over stays when it has been executed.
@@ -176,10 +212,14 @@ mutants! {
     UnfinishedForgotten,
     /// What a late Java survivor flags again is executed again.
     EchoObeyed,
+    /// A flag is taken for an echo before the departure that belongs to it can have been seen.
+    EchoAtOnce,
     /// A Java instance that reconnects counts as gone.
     JavaGraceForgotten,
     /// A Java leader is not reminded of items that belong to nobody.
     JavaLeaderNotReminded,
+    /// A Java leader is not reminded of a sidecar that has registered while it divided.
+    LeftOutOfDivision,
 
     // Absence, names, turns, and the listener that acts once for all.
     /// An instance leaves at once when its stream breaks, whatever grace its job asks for.
@@ -208,9 +248,9 @@ pub(crate) const fn is_active(_: Mutant) -> bool {
 }
 
 #[cfg(feature = "mutants")]
-pub use chosen::choose;
-#[cfg(feature = "mutants")]
 pub(crate) use chosen::is_active;
+#[cfg(feature = "mutants")]
+pub use chosen::{choose, is_chosen};
 
 #[cfg(feature = "mutants")]
 mod chosen {
@@ -227,7 +267,10 @@ mod chosen {
         CHOSEN.set(mutant);
     }
 
-    pub(crate) fn is_active(mutant: Mutant) -> bool {
+    /// Whether the tests' own models are to have this bug.
+    pub fn is_chosen(mutant: Mutant) -> bool {
         CHOSEN.get() == Some(mutant)
     }
+
+    pub(crate) use is_chosen as is_active;
 }

@@ -148,8 +148,7 @@ fn check_strategy(vector: &StrategyVector, failures: &mut Vec<String>) {
         expect("itemHashes", &computed, hashes, failures);
     }
     if let Some(safe) = &vector.safe_variant_expected {
-        let allocation =
-            strategy::allocate(ShardingStrategy::ConsistentHash, &job, total, &instances, now_ms);
+        let allocation = strategy::consistent_hash_former(&job, total, &instances);
         expect("safeVariantExpected", &items(&allocation), safe, failures);
     }
     let result = if vector.strategy == ARTICLE {

@@ -16,6 +16,7 @@ pub mod java;
 pub mod once_listener;
 pub mod path;
 pub mod redaction;
+pub mod rendezvous;
 pub mod strategy;
 pub mod task_id;
 pub mod validate;

@@ -1,11 +1,13 @@
 //! Which instance gets which items: ElasticJob's sharding strategies and our consistent hashing. Pure.
 //!
 //! Source: protocol 5. The kernel hands in the instances in descending order of their ids (protocol 0.2); the order
-//! of the result is the order of the creates in the sharding transaction. Every function costs O(total + instances).
+//! of the result is the order of the creates in the sharding transaction. Every function costs O(total + instances),
+//! consistent hashing O(total x instances).
 
+use std::cmp::Reverse;
 use std::fmt;
 
-use crate::elasticjob::java;
+use crate::elasticjob::{java, rendezvous};
 use crate::job::{InstanceId, Item, JobConfiguration, JobName, ShardingStrategy};
 
 /// The key in `props` under which a job names a strategy that Java peers do not have. They keep and ignore it, and
@@ -86,8 +88,8 @@ impl StrategyError {
 ///
 /// Equal to Java wherever Java gives a result. Where Java throws: without instances the result is empty; the one
 /// hash whose absolute value is negative (protocol 5.3) rotates by its Euclidean remainder.
-/// [`ShardingStrategy::ConsistentHash`] leaves out instances without items; it is the variant that is total,
-/// `floor(hash * instances / 100)` (protocol 5.6).
+/// [`ShardingStrategy::ConsistentHash`] gives each item to the instance that ranks first for it ([`rendezvous`]), and leaves
+/// out instances without items.
 pub fn allocate(
     strategy: ShardingStrategy,
     job: &JobName,
@@ -170,6 +172,18 @@ pub fn consistent_hash_article(
         }
     }
     Ok(buckets.into_allocation())
+}
+
+/// The article's strategy in the variant that is total, `floor(hash * instances / 100)` (protocol 5.6). Earlier
+/// versions had it as [`ShardingStrategy::ConsistentHash`]; only for fleets with a sidecar of such a version
+/// (`coordination/former.rs`).
+pub fn consistent_hash_former(job: &JobName, total: u32, instances: &[InstanceId]) -> Allocation {
+    let mut buckets = Buckets::new(instances);
+    for (item, hash) in article_hashes(job, total) {
+        // Always below the number of instances, because the hash is below the hash space.
+        buckets.add(hash.saturating_mul(instances.len()) / ARTICLE_HASH_SPACE, item);
+    }
+    buckets.into_allocation()
 }
 
 /// The article's hash of each item: the sum of the distances of the characters of job name and item from `0`,
@@ -277,9 +291,14 @@ fn average(order: Vec<InstanceId>, total: u32) -> Allocation {
 
 fn consistent_hash(job: &JobName, total: u32, instances: &[InstanceId]) -> Allocation {
     let mut buckets = Buckets::new(instances);
-    for (item, hash) in article_hashes(job, total) {
-        // Always below the number of instances, because the hash is below the hash space.
-        buckets.add(hash.saturating_mul(instances.len()) / ARTICLE_HASH_SPACE, item);
+    let members: Vec<_> = instances.iter().map(rendezvous::member_name).collect();
+    for item in (0..total).map(Item) {
+        let draw = rendezvous::draws_for_item(job, item);
+        // Of several that have drawn the same, the first.
+        let first = members.iter().enumerate().min_by_key(|(_, member)| Reverse(draw(member)));
+        if let Some((index, _)) = first {
+            buckets.add(index, item);
+        }
     }
     buckets.into_allocation()
 }
@@ -362,10 +381,7 @@ mod tests {
     #[test]
     fn the_article_gives_nothing_beyond_a_hundred_instances() {
         assert_eq!(consistent_hash_article(&job("demoJob"), 3, &instances(101)), Ok(vec![]));
-        assert_eq!(
-            allocate(ShardingStrategy::ConsistentHash, &job("demoJob"), 3, &instances(101), 0).len(),
-            3
-        );
+        assert_eq!(consistent_hash_former(&job("demoJob"), 3, &instances(101)).len(), 3);
     }
 
     #[test]
