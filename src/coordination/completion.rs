@@ -158,9 +158,9 @@ impl Participant {
             transaction.push(Operation::delete(paths.item_running(item)));
         }
         let execution = self.executions.open.get(&item);
-        if self.checkpoints.exists(item)
+        let ended_well = execution.filter(|execution| execution.ending == Some(Ending::Success));
+        if ended_well.is_some_and(|execution| self.checkpoints.is_of(item, execution.planned.scheduled))
             && !mutant!(CheckpointLeft)
-            && execution.is_some_and(|execution| execution.ending == Some(Ending::Success))
         {
             transaction.push(Operation::delete(paths.checkpoint(item)));
         }
@@ -260,7 +260,7 @@ impl Participant {
             executions.investigated.is_some_and(|at| now.mono < at.saturating_add(INVESTIGATION_PAUSE));
         if std::mem::take(&mut executions.suspicious) && !recent {
             executions.investigated = Some(now.mono);
-            self.effects.push(Effect::Refresh);
+            self.read_again();
         }
     }
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use crate::job::InstanceId;
 use crate::mutants::mutant;
 
-use super::effect::Effect;
 use super::facts::{ItemView, Running};
 use super::failover::HEAD_START;
 use super::fleet::FleetView;
@@ -114,7 +113,7 @@ impl Participant {
             running.is_some_and(unknown) && !self.executions.is_busy(*item)
         });
         if unread || (somebody_went && in_doubt && self.fails_over()) {
-            self.effects.push(Effect::Refresh);
+            self.read_again();
         }
     }
 }

@@ -140,7 +140,7 @@ impl Participant {
                 let transaction =
                     if self.gone { self.late_nodes() } else { self.leaving_transaction(&reason) };
                 if transaction.is_empty() && self.awaits_nodes() {
-                    // What is in flight may still create some; each of it ends.
+                    // Each of these ends.
                 } else if transaction.is_empty() {
                     self.left();
                 } else if self.may_commit(now, Purpose::Leave) {
@@ -248,13 +248,14 @@ impl Participant {
         self.gone |= !self.has_instance();
     }
 
-    /// Whether something is in flight that creates nodes of ours: a node of an instance that is gone would stay as long
-    /// as the sidecar's session.
+    /// Whether there may be nodes of ours that we do not know yet, because something is in flight that creates some, or
+    /// because the nodes are being read: a node of an instance that is gone would stay as long as the sidecar's session.
     fn awaits_nodes(&self) -> bool {
         let commits = [Purpose::Announce, Purpose::PlanHandoff];
         commits.into_iter().any(|purpose| self.pending.is_in_flight(purpose))
             || self.election.is_standing()
             || self.failover.is_taking()
+            || self.is_reading()
     }
 
     /// Removes what was created after we had left, and flags what an earlier session of ours has left if its instance
@@ -286,7 +287,7 @@ impl Participant {
     pub(super) fn leave_failed(&mut self, error: &CommitError) {
         if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_)) {
             self.checkpoints.doubt();
-            self.effects.push(Effect::Refresh);
+            self.read_again();
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Has a crash been made good already? A Java survivor looks at what a dead instance left a while after it has gone, and
 //! flags items again that were taken over, executed and completed meanwhile (H11).
 //!
-//! Whoever crashes leaves: an item that has been completed by whoever took it over needs nobody to take it again as long
-//! as no instance has left since. Decides which flags are such echoes; [`super::failover`] removes them.
+//! An instance that crashes leaves: an item that its heir has completed needs no other heir as long as no instance has
+//! left since. An instance that leaves in the middle of an execution flags the item in the same transaction, and the flag
+//! may be seen before the departure is. So a flag is an echo only after a while. Decides which flags are such echoes;
+//! [`super::failover`] removes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -45,10 +47,12 @@ impl Echoes {
             }
         }
         self.taken.extend(view.taken().iter().copied());
+        self.made_good.retain(|item, _| !self.taken.contains(item));
     }
 
-    /// Whether a flag of this item is an echo.
-    pub(super) fn is_echo(&self, view: &JobView, item: Item) -> bool {
+    /// Whether a flag of this item may be an echo: it is one if this is still so when all parts of the transaction that has
+    /// raised it have been seen.
+    pub(super) fn may_be_echo(&self, view: &JobView, item: Item) -> bool {
         let made_good = self.made_good.get(&item).filter(|_| !mutant!(EchoObeyed));
         made_good.is_some_and(|made_good| made_good.departures == view.departures())
     }

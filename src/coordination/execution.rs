@@ -16,7 +16,7 @@ use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
 
 use super::deadline::{Deadlines, Limit};
-use super::effect::{CancelReason, CompletionStatus, Effect, Event, Execute, Purpose, Source};
+use super::effect::{CancelReason, CompletionStatus, Event, Execute, Purpose, Source};
 use super::fire::Planned;
 use super::input::{Now, Ticket};
 use super::ledger::LedgerNode;
@@ -405,7 +405,7 @@ impl Participant {
                 // Somebody's, or one that an earlier request of ours has created late: looked at before it is judged.
                 self.executions.unresolved.insert(item, starting);
                 self.view.forget();
-                self.effects.push(Effect::Refresh);
+                self.read_again();
             } else {
                 self.fires.planned.entry(item).or_insert(planned);
             }

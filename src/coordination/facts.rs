@@ -27,6 +27,8 @@ pub struct InstanceView {
     pub session: Option<SessionId>,
     /// The transaction that did.
     pub created: Zxid,
+    /// When that was, by the registry's clock; `None`: it has told an impossible time.
+    pub since: Option<Timestamp>,
     /// Whether its node can be read, so that it may be given items.
     pub readable: bool,
 }

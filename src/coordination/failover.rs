@@ -40,21 +40,23 @@ pub(super) struct Failover {
     retry_at: Option<Duration>,
     /// Since when flags are known.
     flagged_since: BTreeMap<Item, Duration>,
-    /// For which instants the crashed executions of the items were that we have taken, as far as the ledger tells.
-    started: BTreeMap<Item, Timestamp>,
+    /// Since when only the persistent node says that an item was taken over. Its taker has lost its session, or the other
+    /// node has not been read yet.
+    half_taken_since: BTreeMap<Item, Duration>,
+    /// The ledger's entries of items that we have taken, as far as we have read them: for which instants their crashed
+    /// executions were. `None`: the ledger does not tell. We read an item's entry before we execute it: we may have taken
+    /// the item in an attempt whose end we do not know, or in a session that we have lost.
+    crashed: BTreeMap<Item, Option<Timestamp>>,
     /// Items that a Java instance left; it keeps no ledger.
     left_by_java: BTreeSet<Item>,
     echoes: Echoes,
-    /// Items that may be ours since an attempt whose end is not known: what was written down of them has to be read
-    /// before they are executed.
-    unread: BTreeSet<Item>,
 }
 
 impl Failover {
     /// When the next pause or head start ends.
     pub(super) fn next_retry(&self, now: Duration) -> Option<Duration> {
-        let flagged = self.flagged_since.values();
-        let ends = flagged.flat_map(|since| [HEAD_START, FLAG_FIRST].map(|wait| since.saturating_add(wait)));
+        let since = self.flagged_since.values().chain(self.half_taken_since.values());
+        let ends = since.flat_map(|since| [HEAD_START, FLAG_FIRST].map(|wait| since.saturating_add(wait)));
         ends.chain(self.retry_at).filter(|at| *at > now).min()
     }
 
@@ -63,10 +65,11 @@ impl Failover {
         !self.taking.is_empty()
     }
 
-    /// Whether an item is flagged, so that its owner should not start it before it was taken and executed.
+    /// Whether the failover of an item comes before any other execution of it: we are taking it, or it is flagged, or
+    /// its taker has not said that it has ended. Its owner waits for a flag for [`FLAG_FIRST`] at most.
     pub(super) fn comes_first(&self, item: Item, now: Now) -> bool {
-        let since = self.flagged_since.get(&item);
-        since.is_some_and(|since| now.mono < since.saturating_add(FLAG_FIRST))
+        let mut since = self.flagged_since.get(&item).into_iter().chain(self.half_taken_since.get(&item));
+        self.taking.contains(&item) || since.any(|since| now.mono < since.saturating_add(FLAG_FIRST))
     }
 
     /// What is wrong, if items cannot be taken.
@@ -94,6 +97,7 @@ impl Participant {
             return;
         }
         self.note_java();
+        self.note_half_taken(now);
         self.failover.echoes.look(&self.view, now.mono);
         self.flag_crashed(now);
         self.take_flagged(now);
@@ -107,15 +111,13 @@ impl Participant {
             Ok(WrittenDown { ledger, checkpoints }) => {
                 self.failover.failures = 0;
                 for item in taking {
-                    self.failover.unread.remove(&item);
                     self.checkpoints.found(item, checkpoints.get(&item));
-                    if let Some(started) = ledger.get(&item).and_then(|node| node.says.started) {
-                        self.failover.started.insert(item, started);
-                    }
+                    let crashed = ledger.get(&item).and_then(|node| node.says.crashed());
+                    self.failover.crashed.insert(item, crashed);
                 }
             }
             Err(_) => {
-                self.failover.unread.extend(taking);
+                self.failover.crashed.retain(|item, _| !taking.contains(item));
                 self.failover.failures = self.failover.failures.saturating_add(1);
                 self.failover.retry_at = Some(now.mono.saturating_add(PAUSE));
             }
@@ -253,7 +255,12 @@ impl Participant {
         }
         self.clear_surplus_flags(now);
         let (echoes, share): (Vec<_>, Vec<_>) =
-            self.share(now).into_iter().partition(|item| self.failover.echoes.is_echo(&self.view, *item));
+            self.share(now).into_iter().partition(|item| self.failover.echoes.may_be_echo(&self.view, *item));
+        let is_old = |item: &Item| {
+            let since = self.failover.flagged_since.get(item);
+            since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START)) || mutant!(EchoAtOnce)
+        };
+        let echoes: Vec<_> = echoes.into_iter().filter(is_old).collect();
         if !echoes.is_empty() && self.may_commit(now, Purpose::FlagFailover) {
             let flags = echoes.into_iter().map(|item| self.identity.paths.failover_item(item));
             self.commit(Purpose::FlagFailover, flags.map(Operation::delete).collect());
@@ -335,8 +342,11 @@ impl Participant {
         let me = self.identity.instance.as_str();
         let unknown = ItemView::default();
         let view = self.view.item(item).unwrap_or(&unknown);
-        if !mutant!(TakenItemStaysFlagged) {
-            transaction.push(Operation::delete(paths.failover_item(item)));
+        // A peer may see the changes one by one. The flag goes last, as with Java (protocol 7.2), so that the item shows at
+        // every moment that it waits, or that it was taken.
+        let flag = (!mutant!(TakenItemStaysFlagged)).then(|| Operation::delete(paths.failover_item(item)));
+        if mutant!(FlagGoesFirst) {
+            transaction.extend(flag.clone());
         }
         if !view.exists {
             transaction.push(Operation::create(paths.item(item), NodeKind::Persistent, ""));
@@ -353,25 +363,53 @@ impl Participant {
         let running = paths.item_running(item);
         transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));
         transaction.push(Operation::delete(running));
+        if !mutant!(FlagGoesFirst) {
+            transaction.extend(flag);
+        }
     }
 
-    /// Has that read which was written down of items that we have taken, if we do not know it.
-    fn read_unread(&mut self, now: Now) {
-        let mut unread = std::mem::take(&mut self.failover.unread);
-        unread.retain(|item| self.has_taken(*item));
-        let pausing = self.failover.retry_at.is_some_and(|at| now.mono < at);
-        if !unread.is_empty() && self.failover.taking.is_empty() && !pausing {
-            self.failover.taking.clone_from(&unread);
-            let items = unread.iter().copied().collect();
-            self.effects.push(Effect::TakeOver { transaction: Transaction::new(), items });
+    /// Notes since when items are half taken.
+    fn note_half_taken(&mut self, now: Now) {
+        let is_half = |item: &Item| {
+            let view = self.view.item(*item);
+            view.is_some_and(|view| view.failovering.is_some() && view.failover.is_none())
+        };
+        let half: BTreeSet<_> = self.view.taken().iter().copied().filter(is_half).collect();
+        self.failover.half_taken_since.retain(|item, _| half.contains(item));
+        for item in half {
+            self.failover.half_taken_since.entry(item).or_insert(now.mono);
         }
-        self.failover.unread = unread;
+    }
+
+    /// Whether an execution of an item was interrupted, and its failover has not ended.
+    pub(super) fn waits_for_failover(&self, item: Item) -> bool {
+        self.view.failover_items().contains(&item) || self.view.taken().contains(&item)
+    }
+
+    /// Has that read which was written down of items that we have taken, if it was not read.
+    fn read_taken(&mut self, now: Now) {
+        let pausing = self.failover.retry_at.is_some_and(|at| now.mono < at);
+        if pausing || self.failover.is_taking() || mutant!(TakenUnread) {
+            return;
+        }
+        let taken = self.view.taken().iter().copied();
+        let unread: BTreeSet<_> = taken
+            .filter(|item| {
+                self.has_taken(*item)
+                    && !self.executions.is_busy(*item)
+                    && !self.failover.crashed.contains_key(item)
+            })
+            .collect();
+        if !unread.is_empty() {
+            self.failover.taking.clone_from(&unread);
+            self.effects.push(Effect::TakeOver { transaction: Transaction::new(), items: unread });
+        }
     }
 
     /// Plans the execution of what we have taken. What somebody else executes all the same is given back, to be taken
     /// when that has ended (H13).
     fn plan_taken(&mut self, now: Now) {
-        self.read_unread(now);
+        self.read_taken(now);
         let ours: Vec<_> = self
             .view
             .taken()
@@ -381,7 +419,7 @@ impl Participant {
                 self.has_taken(*item)
                     && !self.executions.is_busy(*item)
                     && !self.failover.taking.contains(item)
-                    && !self.failover.unread.contains(item)
+                    && (self.failover.crashed.contains_key(item) || mutant!(TakenUnread))
             })
             .collect();
         let mut given_back = Transaction::new();
@@ -411,9 +449,9 @@ impl Participant {
     /// its running node appeared.
     fn scheduled_of_crashed(&self, item: Item, now: Now) -> Timestamp {
         let believed = !self.failover.left_by_java.contains(&item);
-        let started = self.failover.started.get(&item).copied().filter(|_| believed);
+        let crashed = self.failover.crashed.get(&item).copied().flatten().filter(|_| believed);
         let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
-        started.unwrap_or_else(|| {
+        crashed.unwrap_or_else(|| {
             let ran_at = self.view.item(item).and_then(|view| view.ran_at).unwrap_or(now.wall);
             schedule.and_then(|schedule| latest_before(schedule, ran_at)).unwrap_or(ran_at)
         })

@@ -85,6 +85,9 @@ pub(super) struct Fires {
     /// not missed.
     begin: Option<Timestamp>,
     reschedule: bool,
+    /// Since when the present schedule has been asked for, by our clock, if another one was in force before. Its fires
+    /// before that are owed to nobody.
+    asked_since: Option<Timestamp>,
     due: Option<Due>,
     /// What is to start, by item.
     pub(super) planned: BTreeMap<Item, Planned>,
@@ -110,11 +113,23 @@ impl Fires {
         }
     }
 
-    /// The schedule may have changed.
-    pub(super) fn reschedule(&mut self, before: Option<&Schedule>, after: Option<&Schedule>) {
+    /// The schedule may have changed. `since`: when it was written, by our clock.
+    pub(super) fn reschedule(
+        &mut self,
+        before: Option<&Schedule>,
+        after: Option<&Schedule>,
+        since: Option<Timestamp>,
+    ) {
         if before != after {
             self.reschedule = true;
+            let since = since.filter(|_| before.is_some());
+            self.asked_since = since.filter(|_| !mutant!(ChangedScheduleBeginsWhenRead));
         }
+    }
+
+    /// Since when the present schedule has been asked for, by our clock. `None`: as far as we know there was no other.
+    pub(super) fn asked_since(&self) -> Option<Timestamp> {
+        self.asked_since
     }
 
     /// Nothing is ours any more: others will execute what was due.
@@ -149,8 +164,10 @@ impl Fires {
             self.latest = None;
         }
         if set_back || std::mem::take(&mut self.reschedule) {
-            // What has fired does not fire again because the schedule changed.
-            let from = self.latest.map_or(now, |latest| latest.max(now));
+            // A schedule that was written while we did not see it has been asked for since then. An instant that has fired
+            // does not fire again because the schedule changed.
+            let asked = self.asked_since.filter(|_| !set_back).map_or(now, |since| since.min(now));
+            let from = self.latest.map_or(asked, |latest| latest.max(asked));
             let from = self.begin.take().map_or(from, |begin| begin.min(from));
             self.next = schedule.and_then(|schedule| schedule.next_after(from));
             self.before = schedule.and_then(|schedule| latest_before(schedule, from));

@@ -4,7 +4,7 @@
 //! | node under `/{namespace}-sidekeeper/{job}/fleet` | content |
 //! | --- | --- |
 //! | `members` | nothing; its version grows whenever items change hands otherwise than by a division |
-//! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `leaving`, `away` |
+//! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `leaving`, `away` |
 //! | `names/{name}`, persistent | a line `instance {id}`: who has the name, or had it last; then as above |
 //! | `handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: nobody |
 //!
@@ -25,6 +25,8 @@ pub const LABELS_MAX: usize = 32;
 
 /// In a plan: the items of this line are nobody's any more.
 const NOBODY: &str = "-";
+/// How a profile names the rule by which items go to members by rank.
+const RENDEZVOUS: &str = "rendezvous";
 
 /// What an instance says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct Profile {
     pub weight: u32,
     /// What items may ask for.
     pub labels: BTreeSet<String>,
+    /// Whether its sidecar divides items by rank when it leads. One that does not say so divides by the former rule.
+    pub rendezvous: bool,
     /// Whether it is about to leave, and wants to be rid of its items.
     pub leaving: bool,
     /// Whether its application has no stream at the moment: it keeps its items, and wants no more.
@@ -41,13 +45,19 @@ pub struct Profile {
 
 impl Default for Profile {
     fn default() -> Self {
-        Self { weight: WEIGHT_DEFAULT, labels: BTreeSet::new(), leaving: false, away: false }
+        Self {
+            weight: WEIGHT_DEFAULT,
+            labels: BTreeSet::new(),
+            rendezvous: true,
+            leaving: false,
+            away: false,
+        }
     }
 }
 
 impl Profile {
     fn read(data: &[u8]) -> Self {
-        let mut profile = Self::default();
+        let mut profile = Self { rendezvous: false, ..Self::default() };
         for line in String::from_utf8_lossy(data).lines() {
             match line.split_once(' ') {
                 None if line == "leaving" => profile.leaving = true,
@@ -56,6 +66,7 @@ impl Profile {
                     let weight = weight.parse().unwrap_or(WEIGHT_DEFAULT);
                     profile.weight = weight.clamp(1, WEIGHT_MAX);
                 }
+                Some(("rule", RENDEZVOUS)) => profile.rendezvous = true,
                 Some(("label", label)) if profile.labels.len() < LABELS_MAX => {
                     profile.labels.insert(label.to_owned());
                 }
@@ -68,10 +79,12 @@ impl Profile {
     /// The node's content.
     pub fn write(&self) -> String {
         let labels = self.labels.iter().map(|label| format!("label {label}\n"));
+        let rule = self.rendezvous.then(|| format!("rule {RENDEZVOUS}\n"));
         let leaving = self.leaving.then(|| "leaving\n".to_owned());
         let away = self.away.then(|| "away\n".to_owned());
         std::iter::once(format!("weight {}\n", self.weight))
             .chain(labels)
+            .chain(rule)
             .chain(leaving)
             .chain(away)
             .collect()
@@ -169,6 +182,11 @@ impl FleetView {
     pub fn new(paths: FleetPaths) -> Self {
         let (members, names) = (BTreeMap::new(), BTreeMap::new());
         Self { paths, loaded: false, members, names, plan: None, handovers: None, revision: 0 }
+    }
+
+    /// Where its nodes are.
+    pub fn paths(&self) -> &FleetPaths {
+        &self.paths
     }
 
     /// Takes in what the watch told.
@@ -295,10 +313,13 @@ mod tests {
     #[test]
     fn profiles_are_read_as_they_were_written_and_nonsense_is_skipped() {
         let labels = ["a", "zone b"].map(str::to_owned).into();
-        let profile = Profile { weight: 7, labels, leaving: true, away: true };
+        let profile = Profile { weight: 7, labels, rendezvous: true, leaving: true, away: true };
         assert_eq!(Profile::read(profile.write().as_bytes()), profile);
+        let earlier = Profile { rendezvous: false, ..profile };
+        assert_eq!(Profile::read(earlier.write().as_bytes()), earlier);
+        assert!(!Profile::read(b"rule another\n").rendezvous);
         assert_eq!(Profile::read(b"weight 0\nweight\n\xff\xff x\nnews 5\n").weight, 1);
-        assert_eq!(Profile::read(b"weight 4294967296"), Profile::default());
+        assert_eq!(Profile::read(b"weight 4294967296\nrule rendezvous"), Profile::default());
         let many: String = (0..100).map(|label| format!("label {label}\n")).collect();
         assert_eq!(Profile::read(many.as_bytes()).labels.len(), LABELS_MAX);
     }
@@ -308,7 +329,7 @@ mod tests {
         let profile = Profile { weight: 7, labels: ["gpu".to_owned()].into(), ..Profile::default() };
         let instance = InstanceId::from_registry("10.0.0.1@-@worker-0");
         let text = NameView::write(&instance, &profile);
-        assert_eq!(text, "instance 10.0.0.1@-@worker-0\nweight 7\nlabel gpu\n");
+        assert_eq!(text, "instance 10.0.0.1@-@worker-0\nweight 7\nlabel gpu\nrule rendezvous\n");
         assert_eq!(NameView::read(text.as_bytes(), 3), NameView { instance, profile, version: 3 });
         assert_eq!(NameView::read(b"\xff\ninstance", 0).instance, InstanceId::from_registry(""));
     }

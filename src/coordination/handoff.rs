@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::elasticjob::handoff_policy::Handoff as Policy;
 use crate::elasticjob::java;
 use crate::elasticjob::path::JobPaths;
+use crate::elasticjob::rendezvous;
 use crate::job::{FencingToken, Generation, InstanceId, Item, ShardingStrategy};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, SessionId, Transaction};
@@ -21,11 +22,12 @@ use super::absence::Absences;
 use super::effect::{EndReason, Purpose};
 use super::facts::ItemView;
 use super::fleet::{FleetView, HandoffPlan, Profile};
+use super::former;
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
 use super::settings::Settings;
 use super::sharding::{self, TRANSACTION_BYTES_MAX};
-use super::sticky::{self, Held, Member};
+use super::sticky::{self, Held, Member, Rule};
 use super::view::JobView;
 
 /// How long an instance may be online before it has said what it can. It does so right after it has registered; who is
@@ -523,7 +525,9 @@ fn targets(
     let places: BTreeMap<_, _> = everybody.iter().zip(0..).collect();
     let member = |id: &InstanceId| {
         let Profile { weight, labels, .. } = fleet.profile(id).cloned().unwrap_or_default();
-        Member { weight, labels, absent: away.contains(id) || !view.instances().contains_key(id) }
+        let absent = away.contains(id) || !view.instances().contains_key(id);
+        let draw = rendezvous::draw(&settings.configuration.job_name, rendezvous::member_name(id));
+        Member { weight, labels, draw, absent }
     };
     let members: Vec<_> = everybody.iter().map(member).collect();
     let place = |id: &InstanceId| {
@@ -539,19 +543,16 @@ fn targets(
             label: settings.handoff.item_labels.get(&item).cloned(),
         })
         .collect();
-    let named =
-        settings.configuration.job_sharding_strategy_type.as_deref().is_some_and(|name| !name.is_empty())
-            || settings.strategy != ShardingStrategy::AvgAllocation;
-    let plain = members.windows(2).all(|pair| matches!(pair, [one, other] if one.weight == other.weight))
-        && settings.handoff.item_labels.is_empty();
-    // The first division is the one that everybody knows from ElasticJob.
-    let owners = if named || (plain && held.iter().all(|item| item.owner.is_none())) {
+    let rule = former::rule(view, fleet);
+    let formerly = rule == Rule::Former && former::begins_as_elasticjob(settings, &held, &members);
+    let owners = if settings.names_strategy() || formerly {
         let choose = |ids: &[InstanceId]| -> Vec<usize> {
-            sharding::owners(settings, ids, now).iter().filter_map(|id| places.get(id).copied()).collect()
+            let owners = sharding::owners(settings, ids, rule, now);
+            owners.iter().filter_map(|id| places.get(id).copied()).collect()
         };
         by_strategy(&held, &members, choose(&there), choose(&everybody))
     } else {
-        sticky::allocate(&held, &members)
+        sticky::allocate(&held, &members, rule)
     };
     let stays = |(item, place): (Item, usize)| match members.get(place) {
         // It may be known by another address; whoever comes back sees to that.

@@ -249,7 +249,7 @@ impl Participant {
         self.unattended = None;
         self.request = back.request;
         // It may know what cannot be read in the registry.
-        self.compile_settings();
+        self.compile_settings(now);
         if self.objection().is_some() || self.configuration_to_write().is_some() {
             // It is not the one that the former process knew; it attaches anew.
             self.turn_away(now, EndReason::Detached);

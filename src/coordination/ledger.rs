@@ -39,24 +39,33 @@ const CLOCK_WRONG: SignedDuration = SignedDuration::from_hours(1);
 pub struct LedgerEntry {
     /// The latest fire that was started or flagged as missed.
     pub latest: Option<Timestamp>,
-    /// For which instant the latest execution was started, whatever made it start. Whoever takes the item over after a
-    /// crash executes it for that instant.
+    /// For which instant the latest execution was started, whatever made it start.
     pub started: Option<Timestamp>,
     /// For which instant the item was flagged as missed, until that was made up for.
     pub flagged: Option<Timestamp>,
+    /// For which instant an execution has crashed, if the item's owner has started another one before its failover had
+    /// ended. Until then the instant of the crash is not lost.
+    pub interrupted: Option<Timestamp>,
 }
 
 impl LedgerEntry {
-    /// Reads a node: three instants in milliseconds since 1970. Anything else counts as none.
+    /// Reads a node: three instants in milliseconds since 1970, and a fourth if there is one. Anything else counts as none.
     pub fn read(data: &[u8]) -> Self {
         let mut fields = std::str::from_utf8(data).unwrap_or_default().split(' ');
         let mut instant = || Timestamp::from_millisecond(fields.next()?.parse().ok()?).ok();
-        Self { latest: instant(), started: instant(), flagged: instant() }
+        Self { latest: instant(), started: instant(), flagged: instant(), interrupted: instant() }
     }
 
+    /// Version 0.1.0 reads the first three fields, and writes no others.
     fn write(self) -> String {
         let field = |at: Option<Timestamp>| at.map_or("-".to_owned(), |at| at.as_millisecond().to_string());
-        format!("{} {} {}", field(self.latest), field(self.started), field(self.flagged))
+        let interrupted = self.interrupted.map_or(String::new(), |at| format!(" {}", at.as_millisecond()));
+        format!("{} {} {}{interrupted}", field(self.latest), field(self.started), field(self.flagged))
+    }
+
+    /// For which instant the instance that takes the item over executes it.
+    pub fn crashed(self) -> Option<Timestamp> {
+        self.interrupted.or(self.started)
     }
 
     /// An instant that was made up for late must not hide a later one.
@@ -64,11 +73,12 @@ impl LedgerEntry {
         Self { latest: Some(self.latest.map_or(scheduled, |latest| latest.max(scheduled))), ..self }
     }
 
-    /// The entry after this execution was started.
-    fn after_start(self, planned: Planned) -> Self {
+    /// The entry after this execution was started. `waits`: an interrupted one waits for its failover.
+    fn after_start(self, planned: Planned, waits: bool) -> Self {
+        let interrupted = self.crashed().filter(|_| waits);
         let entry = if planned.is_fire() { self.with_latest(planned.scheduled) } else { self };
         let flagged = entry.flagged.filter(|_| !planned.is_first_of(Source::Misfire));
-        Self { started: Some(planned.scheduled), flagged, ..entry }
+        Self { started: Some(planned.scheduled), flagged, interrupted, ..entry }
     }
 
     /// The entry after a missed fire was flagged.
@@ -256,7 +266,8 @@ impl Participant {
     /// The step that writes down an execution, to go with the one that starts it, and what it makes of the node.
     pub(super) fn ledger_start(&self, item: Item, planned: Planned) -> Option<(Operation, LedgerNode)> {
         let entry = self.ledger_entry(item).filter(|_| !mutant!(StartedWithoutLedger))?;
-        Some(entry.write(self.identity.paths.ledger_entry(item), entry.says.after_start(planned)))
+        let says = entry.says.after_start(planned, self.waits_for_failover(item));
+        Some(entry.write(self.identity.paths.ledger_entry(item), says))
     }
 
     /// The step that writes down a missed fire, to go with the one that flags it, and what it makes of the node.
@@ -384,7 +395,9 @@ impl Participant {
             let owed = owed.map(|since| exists.map_or(early(since), |exists| early(since).max(exists)));
             // It may have come to the name while we had no session, and we have been there for longer.
             let owed = owed.into_iter().chain(self.owed_after(item, now.wall)).min();
-            let Some(latest) = owed else { continue };
+            let Some(latest) = owed.map(|owed| owed.max(self.fires.asked_since().unwrap_or(owed))) else {
+                continue;
+            };
             let Some(missed) = schedule.next_after(latest).filter(|missed| *missed <= now.wall) else {
                 continue;
             };
@@ -423,5 +436,34 @@ impl Participant {
                 self.missed(item, newest);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: i64) -> Timestamp {
+        Timestamp::from_millisecond(milliseconds).unwrap()
+    }
+
+    #[test]
+    fn the_instant_of_a_crash_is_kept_until_its_failover_has_ended() {
+        let start = |entry: LedgerEntry, source, milliseconds, waits| {
+            let after = entry.after_start(Planned::new(source, at(milliseconds)), waits);
+            assert_eq!(LedgerEntry::read(after.write().as_bytes()), after);
+            after
+        };
+        let crashed = start(LedgerEntry::default(), Source::Schedule, 1_000, false);
+        assert_eq!((crashed.crashed(), crashed.write().as_str()), (Some(at(1_000)), "1000 1000 -"));
+        // Nobody has taken the item for so long that its owner goes on.
+        let other = start(crashed, Source::Misfire, 3_000, true);
+        assert_eq!((other.crashed(), other.write().as_str()), (Some(at(1_000)), "3000 3000 - 1000"));
+        let third = start(other, Source::Schedule, 4_000, true);
+        assert_eq!(third.crashed(), Some(at(1_000)));
+        let failover = start(third, Source::Failover, 1_000, true);
+        assert_eq!(failover.crashed(), Some(at(1_000)));
+        let next = start(failover, Source::Schedule, 5_000, false);
+        assert_eq!((next.crashed(), next.write().as_str()), (Some(at(5_000)), "5000 5000 -"));
     }
 }

@@ -7,16 +7,18 @@
 //! The decisions, in the order in which each step takes them:
 //! `lease` (is our session alive?), [`registration`] (are we an instance?), `names` (who has a name?), [`assignment`]
 //! (what is the application to know?), [`election`] (who leads?), `crash` (who is gone?), `absence` (who is away for a
-//! while?), [`sharding`] (who owns what?), [`handoff`] (which items are to change hands, and when?), `nudge` (whom has a
-//! Java leader forgotten?), `failover` (what did they leave unfinished?),
-//! [`ledger`] (what has been started?), [`fire`] (what is due?), `misfire` (what was missed?), `relay` (whose turn is
-//! it?), `trigger` (what was asked for?), `retry` (what is tried again?), `guarantee` (who acts for all?), [`execution`]
-//! (what starts?), `clock_check` (is our clock right?), [`progress`] (how far is it?), [`completion`] (what has ended?),
-//! `deadline` (what has run for too long?), `grace` (what if the application's stream breaks?), [`heritage`] (what if
-//! the sidecar's process does?), [`departure`] (how do we leave?).
+//! while?), [`sharding`] (who owns what?), `java_peers` (how long does a division wait for Java instances?), [`handoff`]
+//! (which items are to change hands, and when?), `nudge` (which instance has a Java leader forgotten?), `failover` (which
+//! executions did crashed instances leave?), [`ledger`] (what has been started?), [`fire`] (what is due?), `misfire`
+//! (what was missed?), `relay` (whose turn is it?), `trigger` (what was asked for?), `retry` (what is tried again?),
+//! `guarantee` (who acts for all?), [`execution`] (what starts?), `clock_check` (is our clock right?), [`progress`] (how
+//! far is it?), [`completion`] (what has ended?), `deadline` (what has run for too long?), `grace` (what if the
+//! application's stream breaks?), [`heritage`] (what if the sidecar's process does?), [`departure`] (how do we leave?).
 
 mod absence;
 pub mod assignment;
+#[cfg(test)]
+mod balance;
 mod clock_check;
 pub mod completion;
 mod crash;
@@ -30,12 +32,14 @@ pub mod facts;
 mod failover;
 pub mod fire;
 pub mod fleet;
+mod former;
 mod gate;
 mod grace;
 mod guarantee;
 pub mod handoff;
 pub mod heritage;
 pub mod input;
+mod java_peers;
 mod lease;
 pub mod ledger;
 mod listener;
@@ -47,6 +51,7 @@ pub mod participant;
 pub mod pending;
 pub mod progress;
 pub mod registration;
+mod registry_clock;
 mod relay;
 mod retry;
 pub mod settings;

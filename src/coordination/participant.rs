@@ -27,16 +27,19 @@ use super::facts::ConfigView;
 use super::failover::Failover;
 use super::fire::Fires;
 use super::fleet::{FleetView, Profile};
+use super::former;
 use super::guarantee::Guarantee;
 use super::handoff::Handoff;
 use super::heritage::Heritage;
 use super::input::{Input, Now, Ticket};
+use super::java_peers::JavaPeers;
 use super::lease::Lease;
 use super::ledger::Ledger;
 use super::names::Names;
 use super::nudge::Nudge;
 use super::pending::Pending;
 use super::progress::Checkpoints;
+use super::registry_clock::RegistryClock;
 use super::relay::Relay;
 use super::retry::Retries;
 use super::settings::Settings;
@@ -136,6 +139,8 @@ pub struct Participant {
     pub(super) seen: bool,
     /// When our node was removed by somebody; monotonic.
     pub(super) removed_at: Option<Duration>,
+    /// Whether the job's nodes are being read again: until then news may be missing.
+    reading: bool,
     /// Whether our nodes have been removed because we leave.
     pub(super) gone: bool,
     /// Whether the request's `overwrite` has been carried out; once is enough.
@@ -154,6 +159,8 @@ pub struct Participant {
     pub(super) names: Names,
     pub(super) absences: Absences,
     pub(super) nudge: Nudge,
+    pub(super) java_peers: JavaPeers,
+    pub(super) registry_clock: RegistryClock,
     pub(super) relay: Relay,
     pub(super) failover: Failover,
     pub(super) told: Told,
@@ -186,6 +193,7 @@ impl Participant {
             registered: None,
             seen: false,
             removed_at: None,
+            reading: false,
             gone: false,
             overwritten: false,
             phase: Phase::Joining,
@@ -200,6 +208,8 @@ impl Participant {
             names: Names::default(),
             absences: Absences::default(),
             nudge: Nudge::default(),
+            java_peers: JavaPeers::default(),
+            registry_clock: RegistryClock::default(),
             relay: Relay::default(),
             failover: Failover::default(),
             told: Told::default(),
@@ -227,7 +237,7 @@ impl Participant {
         }
         self.mind_lease(now);
         if self.phase != Phase::Ended {
-            self.compile_settings();
+            self.compile_settings(now);
             self.mind_grace(now);
             self.notice_removal(now);
             self.register(now);
@@ -241,6 +251,7 @@ impl Participant {
             self.elect(now);
             self.look_for_crashes(now);
             self.mind_absences(now);
+            self.mind_java_peers(now);
             self.shard(now);
             self.plan_handoff(now);
             self.nudge_leader(now);
@@ -285,6 +296,7 @@ impl Participant {
             self.names.next_retry(now.mono),
             self.absences.next_retry(now.mono),
             self.nudge.next_retry(now.mono),
+            self.java_peers.next_retry(now.mono),
             self.failover.next_retry(now.mono),
             self.ledger.next_retry(now.mono),
             self.guarantee.next_retry(now.mono),
@@ -347,8 +359,10 @@ impl Participant {
             Input::SessionLost => self.lose_session(),
             Input::Watch(event) => {
                 if matches!(event, WatchEvent::Snapshot(_)) {
+                    self.reading = false;
                     self.crash.was_read();
                 }
+                self.registry_clock.told(&event, now.mono);
                 self.view.apply(event, now.wall);
             }
             Input::Fleet(event) => self.fleet.apply(event),
@@ -449,7 +463,7 @@ impl Participant {
                     self.view.forget();
                 }
                 if doubt || unknown {
-                    self.effects.push(Effect::Refresh);
+                    self.read_again();
                 }
                 match purpose {
                     Purpose::Start => self.start_failed(&error, unknown),
@@ -486,6 +500,17 @@ impl Participant {
     /// Whether a commit of this purpose may be made now.
     pub(super) fn may_commit(&self, now: Now, purpose: Purpose) -> bool {
         self.is_connected() && self.pending.may(purpose, now.mono, self.view.revision())
+    }
+
+    /// Has the job's nodes read again.
+    pub(super) fn read_again(&mut self) {
+        self.reading = true;
+        self.effects.push(Effect::Refresh);
+    }
+
+    /// Whether the job's nodes are being read again.
+    pub(super) fn is_reading(&self) -> bool {
+        self.reading && !mutant!(EndedBeforeRead)
     }
 
     /// Whether the session is alive and the job's nodes are known.
@@ -534,7 +559,7 @@ impl Participant {
             && !self.is_namesake_there()
     }
 
-    pub(super) fn compile_settings(&mut self) {
+    pub(super) fn compile_settings(&mut self, now: Now) {
         let revision = self.view.membership_revision();
         let known = revision == self.settings_revision && self.settings.is_some();
         if !self.view.is_loaded() || known {
@@ -553,7 +578,9 @@ impl Participant {
             return;
         }
         let settings = Settings::compile(configuration, current);
-        self.fires.reschedule(current.and_then(|s| s.schedule.as_ref()), settings.schedule.as_ref());
+        let before = current.and_then(|current| current.schedule.as_ref());
+        let since = self.view.config_since().and_then(|since| self.registry_clock.here(since, now));
+        self.fires.reschedule(before, settings.schedule.as_ref(), since);
         self.settings = Some(settings);
     }
 
@@ -562,8 +589,9 @@ impl Participant {
         let mut problems: Vec<_> = self.view.problems().collect();
         if let Some(settings) = &self.settings {
             let path = self.identity.paths.config();
-            let settings = settings.problems.iter();
-            problems.extend(settings.map(|m| Problem { path: path.clone(), message: m.clone() }));
+            let wrong = settings.problems.iter();
+            problems.extend(wrong.map(|m| Problem { path: path.clone(), message: m.clone() }));
+            problems.extend(former::problem(&self.view, &self.fleet, settings));
         }
         problems.extend(self.election.problem(&self.identity.paths));
         problems.extend(self.sharding.problem(&self.identity.paths));

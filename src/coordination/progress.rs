@@ -79,8 +79,8 @@ struct Write {
 pub(super) struct Checkpoints {
     /// What a further attempt at the item gets.
     latest: BTreeMap<Item, Checkpoint>,
-    /// The items whose nodes are known to exist.
-    nodes: BTreeSet<Item>,
+    /// The items whose nodes are known to exist, and for which instant each is, in milliseconds since 1970, if that is known.
+    nodes: BTreeMap<Item, Option<i64>>,
     /// Whether all others are known not to.
     listed: bool,
     listing: bool,
@@ -108,27 +108,32 @@ impl Checkpoints {
         self.listed = false;
     }
 
-    /// Nobody of ours tries an item again.
-    pub(super) fn discard(&mut self, item: Item) {
-        self.latest.remove(&item);
+    /// Nobody of ours tries an item again for this instant.
+    pub(super) fn discard(&mut self, item: Item, scheduled: Timestamp) {
+        if self.latest.get(&item).is_some_and(|latest| latest.is_for(scheduled)) {
+            self.latest.remove(&item);
+        }
     }
 
-    /// An execution has ended well, and its checkpoint is deleted.
-    pub(super) fn deleted(&mut self, item: Item) {
-        self.latest.remove(&item);
-        self.nodes.remove(&item);
+    /// An execution for this instant has ended well, and its checkpoint is deleted.
+    pub(super) fn deleted(&mut self, item: Item, scheduled: Timestamp) {
+        self.discard(item, scheduled);
+        if self.is_of(item, scheduled) {
+            self.nodes.remove(&item);
+        }
     }
 
-    /// Whether the item has a checkpoint that is to be deleted.
-    pub(super) fn exists(&self, item: Item) -> bool {
-        self.nodes.contains(&item)
+    /// Whether the item's node is known to be the checkpoint of this instant.
+    pub(super) fn is_of(&self, item: Item, scheduled: Timestamp) -> bool {
+        let of = self.nodes.get(&item);
+        of.is_some_and(|of| *of == Some(scheduled.as_millisecond()) || mutant!(CheckpointOfAnotherDeleted))
     }
 
     /// What a crashed execution left.
     pub(super) fn found(&mut self, item: Item, checkpoint: Option<&Checkpoint>) {
         match checkpoint {
             Some(checkpoint) => {
-                self.nodes.insert(item);
+                self.nodes.insert(item, Some(checkpoint.scheduled_ms));
                 self.latest.insert(item, checkpoint.clone());
             }
             None => {
@@ -138,13 +143,9 @@ impl Checkpoints {
     }
 
     /// What an execution that begins gets: what one for the same instant left.
-    pub(super) fn take_along(&mut self, item: Item, scheduled: Timestamp) -> Option<Arc<[u8]>> {
-        let data = self.latest.get(&item).filter(|found| found.is_for(scheduled)).map(|found| &found.data);
-        let data = data.map(Arc::clone);
-        if data.is_none() {
-            self.latest.remove(&item);
-        }
-        data
+    pub(super) fn take_along(&self, item: Item, scheduled: Timestamp) -> Option<Arc<[u8]>> {
+        let found = self.latest.get(&item).filter(|found| found.is_for(scheduled))?;
+        Some(Arc::clone(&found.data))
     }
 
     /// From where an execution that is open could go on in another process.
@@ -243,7 +244,7 @@ impl Participant {
             let begin = transaction.len();
             self.write_checkpoint(&mut transaction, item, &write.checkpoint);
             size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
-            self.checkpoints.nodes.insert(item);
+            self.checkpoints.nodes.insert(item, Some(write.checkpoint.scheduled_ms));
             self.checkpoints.writing.insert(item, write);
         }
         self.commit(Purpose::Checkpoint, transaction);
@@ -254,7 +255,7 @@ impl Participant {
         if self.view.running().contains(&item) {
             transaction.push(Operation::check(paths.item_running(item)));
         }
-        transaction.push(match self.checkpoints.exists(item) {
+        transaction.push(match self.checkpoints.nodes.contains_key(&item) {
             true => Operation::set(paths.checkpoint(item), checkpoint.write()),
             false => Operation::create(paths.checkpoint(item), NodeKind::Persistent, checkpoint.write()),
         });
@@ -265,7 +266,9 @@ impl Participant {
         let checkpoints = &mut self.checkpoints;
         if !checkpoints.listing && checkpoints.retry_at.is_none_or(|at| now.mono >= at) {
             checkpoints.listing = true;
-            self.effects.push(Effect::FindCheckpoints(checkpoints.inherited.clone()));
+            // The instance reads its own checkpoints again, because an unknown outcome may have left another one there.
+            let known = checkpoints.latest.keys().chain(&checkpoints.inherited).copied().collect();
+            self.effects.push(Effect::FindCheckpoints(known));
         }
     }
 
@@ -275,9 +278,11 @@ impl Participant {
         checkpoints.listing = false;
         match found {
             Ok(FoundCheckpoints { nodes, read }) => {
-                (checkpoints.nodes, checkpoints.listed) = (nodes, true);
+                checkpoints.nodes = nodes.into_iter().map(|item| (item, None)).collect();
+                checkpoints.listed = true;
                 checkpoints.retry_at = None;
                 for (item, checkpoint) in read {
+                    checkpoints.nodes.insert(item, Some(checkpoint.scheduled_ms));
                     if checkpoints.inherited.contains(&item) {
                         // What has come since then is newer.
                         checkpoints.latest.entry(item).or_insert(checkpoint);

@@ -133,7 +133,7 @@ impl Participant {
         if !self.is_relay() || !self.has_item(item) {
             return;
         }
-        let servers: Vec<Ipv4Addr> = self.view.available().iter().filter_map(|id| id.server_ip()).collect();
+        let servers: Vec<Ipv4Addr> = self.assignable().iter().filter_map(|id| id.server_ip()).collect();
         let ours = servers.iter().position(|ip| *ip == self.identity.server_ip);
         let steps = if mutant!(TurnKept) { 0 } else { 1 };
         let next = ours.and_then(|ours| servers.iter().cycle().nth(ours + steps)).or(servers.first());

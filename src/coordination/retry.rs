@@ -186,7 +186,7 @@ impl Participant {
         let policy = self.policy().retry;
         for (item, ended) in std::mem::take(&mut self.executions.ended) {
             if ended.ending == Ending::Success {
-                self.checkpoints.deleted(item);
+                self.checkpoints.deleted(item, ended.planned.scheduled);
             }
             let wanted = match (ended.ending, ended.cancelled) {
                 (Ending::Failure, None) => policy.on.failure,
@@ -195,12 +195,12 @@ impl Participant {
                 (Ending::Success | Ending::Failure | Ending::Rejection, _) => false,
             };
             if !wanted || policy.attempts <= 1 {
-                self.checkpoints.discard(item);
+                self.checkpoints.discard(item, ended.planned.scheduled);
                 continue;
             }
             let attempt = ended.planned.attempt;
             if attempt >= policy.attempts && !mutant!(RetriedForEver) {
-                self.checkpoints.discard(item);
+                self.checkpoints.discard(item, ended.planned.scheduled);
                 self.effects.push(Effect::Retry(item, RetryNews::GivenUp { attempts: attempt }));
                 continue;
             }
@@ -235,7 +235,7 @@ impl Participant {
     fn drop_retry(&mut self, item: Item, why: &'static str) -> Option<u64> {
         let waiting = self.retries.remove(item)?;
         let attempt = waiting.planned.attempt;
-        self.checkpoints.discard(item);
+        self.checkpoints.discard(item, waiting.planned.scheduled);
         self.effects.push(Effect::Retry(item, RetryNews::Dropped { attempt, why }));
         Some(waiting.failed)
     }

@@ -119,6 +119,18 @@ impl Settings {
         }
     }
 
+    /// Whether the job asks for a strategy, so that items are divided by that in fleets of sidecars, too.
+    pub fn names_strategy(&self) -> bool {
+        let name = self.configuration.job_sharding_strategy_type.as_deref();
+        name.is_some_and(|name| !name.is_empty()) || self.strategy != ShardingStrategy::AvgAllocation
+    }
+
+    /// Whether the strategy is one of ElasticJob's or ours, and not one that a Java application brings.
+    pub fn knows_strategy(&self) -> bool {
+        let name = self.configuration.job_sharding_strategy_type.as_deref().filter(|name| !name.is_empty());
+        name.is_none_or(|name| ShardingStrategy::from_type(name).is_some())
+    }
+
     /// An item's parameter.
     pub fn parameter(&self, item: Item) -> Option<&str> {
         item_parameters::of_item(self.parameters.as_ref().ok()?, item)

@@ -17,10 +17,12 @@ use super::absence::Absences;
 use super::crash::is_leftover;
 use super::effect::Purpose;
 use super::facts::ItemView;
+use super::former;
 use super::handoff::{Mode, StockReason};
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
 use super::settings::Settings;
+use super::sticky::Rule;
 use super::view::JobView;
 
 /// Bytes of a transaction, at most: half of ZooKeeper's default limit of 1 MiB for a request, because sizes are
@@ -56,14 +58,25 @@ struct Progress {
     finished_next: bool,
 }
 
+/// A look at the assignment.
+#[derive(Debug, Clone, Copy)]
+struct Checked {
+    /// The view's and the absences'.
+    revision: (u64, u64),
+    gentle: bool,
+    rule: Rule,
+    /// Whether the assignment differed from that of the strategy.
+    stale: bool,
+}
+
 /// The leader's memory of shardings.
 #[derive(Debug, Default)]
 pub(super) struct Sharding {
     progress: Option<Progress>,
     /// Instances and total count of the last sharding that we made; strategies with a clock cannot be compared.
     membership: Option<(Vec<InstanceId>, u32)>,
-    /// For which revision, by which rules, with which result.
-    checked: Option<((u64, u64), bool, bool)>,
+    /// What the last look at the assignment found.
+    checked: Option<Checked>,
     wait: Wait,
 }
 
@@ -105,6 +118,11 @@ impl Sharding {
     /// Our transaction has failed: think it over from the start.
     pub(super) fn failed(&mut self) {
         self.progress = None;
+        self.checked = None;
+    }
+
+    /// Other instances than before may be given items: the leader decides again whether a division is due.
+    pub(super) fn look_again(&mut self) {
         self.checked = None;
     }
 
@@ -153,15 +171,17 @@ impl Participant {
         let gentle = at_once.is_none();
         let in_flight = self.pending.is_in_flight(Purpose::Shard);
         let begun = in_flight || self.sharding.progress.as_ref().is_some_and(|progress| progress.done > 0);
-        if !self.view.necessary() && !begun && !self.is_stale(gentle, now) {
+        let asked = self.view.necessary() && (gentle || !self.is_flag_answered());
+        if !asked && !begun && !self.is_stale(gentle, now) {
             // One that had to wait may not be needed any more.
             self.sharding.progress = None;
             self.sharding.wait_for(now.mono, Vec::new());
+            self.lower_flag(now);
             return;
         }
         let kept = if gentle { self.owners_at_once(now) } else { Vec::new() };
         let Some(settings) = &self.settings else { return };
-        let available = self.view.available();
+        let available = self.assignable();
         let total = settings.configuration.sharding_total_count;
         if available.is_empty() || in_flight {
             return;
@@ -175,11 +195,15 @@ impl Participant {
                 progress
             }
             Some(_) | None => {
-                let owners = if gentle { kept } else { owners(settings, &available, now) };
+                let rule = former::rule(&self.view, &self.fleet);
+                let owners = if gentle { kept } else { owners(settings, &available, rule, now) };
                 let plan = Plan { available, total, gentle, owners };
                 Progress { plan, done: 0, done_next: 0, finished_next: false }
             }
         };
+        if self.waits_for_fire(&plan.plan.owners, now) {
+            return;
+        }
         let waiting_for = self.moving_and_running(&plan.plan, now);
         let must_wait = !waiting_for.is_empty();
         self.sharding.wait_for(now.mono, waiting_for);
@@ -199,16 +223,22 @@ impl Participant {
     /// Whether the assignment is not what it should be. Looks only when something that matters has changed.
     fn is_stale(&mut self, gentle: bool, now: Now) -> bool {
         let revision = (self.view.membership_revision(), self.absences.revision());
-        if let Some((checked, was_gentle, stale)) = self.sharding.checked
-            && ((checked, was_gentle) == (revision, gentle) || mutant!(MembershipComparedOnce))
+        let rule = former::rule(&self.view, &self.fleet);
+        if let Some(checked) = self.sharding.checked
+            && ((checked.revision, checked.gentle, checked.rule) == (revision, gentle, rule)
+                || mutant!(MembershipComparedOnce))
         {
-            return stale;
+            return checked.stale;
         }
+        let available = self.assignable();
         let stale = self.settings.as_ref().is_some_and(|settings| match gentle {
             true => has_orphans(&self.view, &self.absences, settings),
-            false => is_stale(&self.view, settings, self.sharding.membership.as_ref(), now),
+            false => {
+                let membership = self.sharding.membership.as_ref();
+                is_stale(&self.view, &available, settings, membership, rule, now)
+            }
         });
-        self.sharding.checked = Some((revision, gentle, stale));
+        self.sharding.checked = Some(Checked { revision, gentle, rule, stale });
         stale
     }
 
@@ -289,11 +319,11 @@ impl Participant {
         }
         let absences = self.absences_to_end();
         let monitors = self.settings.as_ref().is_some_and(|s| s.configuration.monitor_execution);
-        let fails_over = self.fails_over();
+        let (fails_over, keeps_flag) = (self.fails_over(), self.keeps_flag());
         let Some(progress) = &mut self.sharding.progress else { return transaction };
         if !self.view.necessary() {
             // The flag goes up with the first change and down with the last, so that whoever sees the changes one by
-            // one knows when they are complete.
+            // one knows when they are complete; beside Java instances some time later.
             transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
         }
         transaction.extend(absences);
@@ -328,7 +358,9 @@ impl Participant {
         }
         progress.finished_next = finished;
         if finished || mutant!(ShardingTorn) {
-            transaction.push(Operation::delete(paths.necessary()));
+            if !keeps_flag {
+                transaction.push(Operation::delete(paths.necessary()));
+            }
             if self.view.processing() {
                 transaction.push(Operation::delete(paths.processing()));
             }
@@ -401,11 +433,14 @@ fn remove_item(transaction: &mut Transaction, paths: &JobPaths, item: Item, view
 }
 
 /// Who is to own each item by the job's strategy.
-pub(super) fn owners(settings: &Settings, available: &[InstanceId], now: Now) -> Vec<InstanceId> {
+pub(super) fn owners(settings: &Settings, available: &[InstanceId], rule: Rule, now: Now) -> Vec<InstanceId> {
     let configuration = &settings.configuration;
     let total = configuration.sharding_total_count;
     let now_ms = now.wall.as_millisecond();
-    let shares = strategy::allocate(settings.strategy, &configuration.job_name, total, available, now_ms);
+    let shares = match (settings.strategy, rule) {
+        (ShardingStrategy::ConsistentHash, Rule::Former) => former::consistent_hash(settings, available),
+        (strategy, _) => strategy::allocate(strategy, &configuration.job_name, total, available, now_ms),
+    };
     let mut owners: Vec<_> = shares
         .into_iter()
         .flat_map(|(id, items)| items.into_iter().map(move |item| (item, id.clone())))
@@ -430,13 +465,14 @@ fn has_orphans(view: &JobView, absences: &Absences, settings: &Settings) -> bool
 
 fn is_stale(
     view: &JobView,
+    available: &[InstanceId],
     settings: &Settings,
     membership: Option<&(Vec<InstanceId>, u32)>,
+    rule: Rule,
     now: Now,
 ) -> bool {
     let configuration = &settings.configuration;
     let total = configuration.sharding_total_count;
-    let available = view.available();
     if available.is_empty() {
         return false;
     }
@@ -450,10 +486,10 @@ fn is_stale(
         return true;
     }
     if settings.strategy == ShardingStrategy::SingleShardingBalance {
-        let joined = membership.is_some_and(|(members, _)| *members != available);
+        let joined = membership.is_some_and(|(members, _)| *members != *available);
         let orphan = |item| owner(item).is_none_or(|owner| !available.contains(owner));
         return joined || settings.items().any(orphan);
     }
-    let owners = owners(settings, &available, now);
+    let owners = owners(settings, available, rule, now);
     settings.items().zip(&owners).any(|(item, should)| owner(item) != Some(should))
 }

@@ -8,6 +8,7 @@ use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, P
 
 use super::facts::ConfigView;
 use super::fleet::FleetView;
+use super::former;
 use super::handoff::Mode;
 use super::settings::Settings;
 use super::view::JobView;
@@ -103,6 +104,7 @@ impl JobStatus {
         for message in settings.iter().flat_map(|settings| &settings.problems) {
             problems.push(Problem { path: config_path.clone(), message: message.clone() });
         }
+        problems.extend(settings.and_then(|settings| former::problem(view, fleet, settings)));
         let schedule = settings.and_then(|settings| settings.schedule.as_ref());
         Self {
             configuration: settings.map(|settings| Arc::clone(&settings.configuration)),

@@ -1,10 +1,16 @@
 //! Who should own what when everybody is a sidecar: as few items move as balance allows. Pure, and without a memory:
 //! the owners are the memory.
 //!
-//! Each member's share is its weight's part of all items, within one. A member keeps the items it has had longest, up to
-//! its share; what is beyond, and what nobody has, goes to those who lack. So an item that moved because its owner left
-//! is the first to move back when that comes again, and no other item moves for it. A division that is half carried out
-//! leads to the same result as when it was begun, because what has moved is kept.
+//! Each member's share is its weight's part of all items, within one: the whole part, and perhaps a *seat* beyond it. The
+//! seats go to the members that rank first for the job ([`crate::elasticjob::rendezvous`]), where each member counts in
+//! proportion to the fraction that rounding down has taken from its part; so over many jobs each member has its weight's
+//! part, also if every job has one item only. Shares depend on the job's name and on the members, and not on the owners.
+//!
+//! A member keeps the items it has had longest, up to its share; items beyond that, and items without an owner, go to
+//! members that have less than their share. So as few items move as these shares allow; an item that moved because its
+//! owner left is the first to move back when that comes again; and a division that is half carried out leads to the same
+//! result as when it was begun, because an item that has moved stays. Among members of equal weights no member gets more
+//! when another one joins: each item that moves goes to the newcomer, and a seat does if the newcomer ranks above its holder.
 //!
 //! An item that asks for a label goes to members with that label, if there are any, whatever that does to the balance.
 //!
@@ -14,7 +20,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use crate::elasticjob::rendezvous::Ticket;
 use crate::mutants::mutant;
+
+use super::former;
 
 /// Somebody who may own items.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +32,8 @@ pub(super) struct Member {
     pub(super) weight: u32,
     /// The labels it has.
     pub(super) labels: BTreeSet<String>,
+    /// Its draw for the job.
+    pub(super) draw: u64,
     /// Whether it is away, and keeps what it has.
     pub(super) absent: bool,
 }
@@ -38,14 +49,23 @@ pub(super) struct Held {
     pub(super) label: Option<String>,
 }
 
+/// Which members get the seats beyond the whole parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// To the members that rank first for the job.
+    Rendezvous,
+    /// To members that have more than their whole part already.
+    Former,
+}
+
 /// Gives each item an owner, by its place among the members. Empty if no member is there. Costs
 /// O(items x log items + items x members) at worst, the second only for items with labels.
-pub(super) fn allocate(items: &[Held], members: &[Member]) -> Vec<usize> {
+pub(super) fn allocate(items: &[Held], members: &[Member], rule: Rule) -> Vec<usize> {
     if members.iter().all(|member| member.absent) {
         return Vec::new();
     }
     let eligible: Vec<Option<Vec<usize>>> = items.iter().map(|item| eligible(item, members)).collect();
-    let shares = shares_with_room(items, members);
+    let shares = shares_with_room(items, members, rule);
     let mut counts = vec![0_usize; members.len()];
     let is_absent = |place: &usize| members.get(*place).is_some_and(|member| member.absent);
     let mut owners: Vec<Option<usize>> = items.iter().map(|item| item.owner.filter(is_absent)).collect();
@@ -111,54 +131,72 @@ fn eligible(item: &Held, members: &[Member]) -> Option<Vec<usize>> {
 
 /// How many items each member may have. Who is there may have what it has if everybody is, and its part of what those
 /// who are away do not keep, whichever is more: so an absence takes nothing from anybody.
-fn shares_with_room(items: &[Held], members: &[Member]) -> Vec<usize> {
+fn shares_with_room(items: &[Held], members: &[Member], rule: Rule) -> Vec<usize> {
     let owners: Vec<_> = items.iter().map(|item| item.owner).collect();
     let weight = |member: &Member| u64::from(member.weight.max(1));
-    let everybody = shares(&owners, &members.iter().map(weight).collect::<Vec<_>>());
+    let shares = |owners: &[Option<usize>], weight: &dyn Fn(&Member) -> u64| {
+        let weights: Vec<_> = members.iter().map(|member| (weight(member), member.draw)).collect();
+        shares(owners, &weights, rule)
+    };
+    let everybody = shares(&owners, &weight);
     if members.iter().all(|member| !member.absent) {
         return everybody;
     }
     let is_absent = |place: &usize| members.get(*place).is_some_and(|member| member.absent);
     let free: Vec<_> = owners.into_iter().filter(|owner| !owner.as_ref().is_some_and(is_absent)).collect();
     let present = |member: &Member| if member.absent { 0 } else { weight(member) };
-    let present = shares(&free, &members.iter().map(present).collect::<Vec<_>>());
+    let present = shares(&free, &present);
     everybody.into_iter().zip(present).map(|(one, other)| one.max(other)).collect()
 }
 
-/// How many of these items, by their owners, each member gets by its weight.
-fn shares(owners: &[Option<usize>], weights: &[u64]) -> Vec<usize> {
+/// How many of these items, given by their owners, each member gets; a member is its weight and its draw.
+fn shares(owners: &[Option<usize>], members: &[(u64, u64)], rule: Rule) -> Vec<usize> {
     let wide = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-    let all = weights.iter().sum::<u64>().max(1);
+    let all = members.iter().map(|(weight, _)| weight).sum::<u64>().max(1);
     let total = wide(owners.len());
-    let exact = |weight: &u64| (total.saturating_mul(*weight) / all, total.saturating_mul(*weight) % all);
-    let mut shares: Vec<(u64, u64)> = weights.iter().map(exact).collect();
-    let left = total.saturating_sub(shares.iter().map(|(whole, _)| whole).sum());
-    let mut held = vec![0_u64; weights.len()];
-    for owner in owners.iter().flatten() {
-        if let Some(held) = held.get_mut(*owner) {
-            *held += 1;
+    let exact = |(weight, _): &(u64, u64)| {
+        let part = total.saturating_mul(*weight);
+        (part / all, part % all)
+    };
+    let mut parts: Vec<(u64, u64)> = members.iter().map(exact).collect();
+    let seats = total.saturating_sub(parts.iter().map(|(whole, _)| whole).sum());
+    let order = match rule {
+        Rule::Rendezvous if !mutant!(SeatKeptFromNewcomer) => {
+            // A member whose part is whole has weight 0; there are more of the others than seats.
+            let ticket =
+                |((_, rest), (_, draw)): (&(u64, u64), &(u64, u64))| Ticket { draw: *draw, weight: *rest };
+            let mut tickets: Vec<_> = parts.iter().zip(members).map(ticket).zip(0..).collect();
+            tickets.sort_by(|(one, place), (other, after)| one.compare(*other).then(place.cmp(after)));
+            tickets.into_iter().map(|(_, place)| place).collect()
         }
-    }
-    // What is left over stays where it is: with members that have more than the whole part now.
-    let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by_key(|place| {
-        let (whole, rest) = shares.get(*place).copied().unwrap_or_default();
-        (Reverse(held.get(*place).copied() > Some(whole)), Reverse(rest), *place)
-    });
-    for place in order.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
-        if let Some((whole, _)) = shares.get_mut(place) {
+        Rule::Rendezvous | Rule::Former => former::order_of_seats(owners, &parts),
+    };
+    for place in order.into_iter().take(usize::try_from(seats).unwrap_or(usize::MAX)) {
+        if let Some((whole, _)) = parts.get_mut(place) {
             *whole += 1;
         }
     }
-    shares.into_iter().map(|(whole, _)| usize::try_from(whole).unwrap_or(usize::MAX)).collect()
+    parts.into_iter().map(|(whole, _)| usize::try_from(whole).unwrap_or(usize::MAX)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::elasticjob::rendezvous;
+    use crate::job::JobName;
+
+    fn member(name: &str) -> Member {
+        let draw = rendezvous::draw(&JobName::parse("job").unwrap(), name);
+        Member { weight: 1, labels: BTreeSet::new(), draw, absent: false }
+    }
+
+    /// By the rule that is in force.
+    fn allocate(items: &[Held], members: &[Member]) -> Vec<usize> {
+        super::allocate(items, members, Rule::Rendezvous)
+    }
 
     fn members(count: usize) -> Vec<Member> {
-        vec![Member { weight: 1, labels: BTreeSet::new(), absent: false }; count]
+        (0..count).map(|place| member(&format!("m{place}"))).collect()
     }
 
     fn held(owners: &[Option<usize>]) -> Vec<Held> {
@@ -189,7 +227,9 @@ mod tests {
         let before = held(&owners.iter().map(|owner| owner.filter(|owner| *owner != 4)).collect::<Vec<_>>());
         let after = allocate(&before, &members(4));
         assert_eq!(moved(&before, &after), 10);
-        assert_eq!(counts(&after, 4), [13, 13, 12, 12]);
+        let mut counts = counts(&after, 4);
+        counts.sort();
+        assert_eq!(counts, [12, 12, 13, 13]);
     }
 
     #[test]
@@ -287,7 +327,7 @@ mod tests {
         assert_eq!(owners[0], 2);
         assert_eq!(counts(&owners, 3), [3, 3, 1]);
         // Somebody joins: it gets what those who are there can spare.
-        them.insert(0, Member { weight: 1, labels: BTreeSet::new(), absent: false });
+        them.insert(0, member("newcomer"));
         let before = held(&[1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3].map(Some));
         let after = allocate(&before, &them);
         assert_eq!(after[8..], [3, 3, 3, 3]);

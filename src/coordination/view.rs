@@ -12,7 +12,7 @@ use crate::elasticjob::instance_yaml;
 use crate::elasticjob::path::{Folder, Gate, Place};
 use crate::job::{Generation, InstanceId, Item, Problem};
 use crate::mutants::mutant;
-use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent};
+use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent, Zxid};
 
 use super::facts::{
     ConfigView, InstanceView, ItemView, LeaderView, NextServer, Ownership, Running, ServerStatus, Taker,
@@ -33,6 +33,7 @@ pub struct JobView {
     departures: u64,
     leader: Option<LeaderView>,
     sharding_version: Option<i32>,
+    sharding_changed: Option<Zxid>,
     failover_version: Option<i32>,
     necessary: bool,
     processing: bool,
@@ -173,7 +174,10 @@ impl JobView {
                 let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
                 self.leader = Some(LeaderView { instance, version: stat.version });
             }
-            Place::LeaderSharding => self.sharding_version = Some(stat.version),
+            Place::LeaderSharding => {
+                self.sharding_version = Some(stat.version);
+                self.sharding_changed = Some(stat.modified);
+            }
             Place::ItemInstance(item) => {
                 let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
                 let (token, since) = (stat.created.into(), stat_time(stat));
@@ -266,8 +270,9 @@ impl JobView {
             let text = format!("{problem}; the instance gets no items, delete the node");
             self.problems.insert(path.clone(), text);
         }
-        let session = stat.ephemeral_owner;
-        let before = self.instances.insert(id, InstanceView { session, created: stat.created, readable });
+        let (session, since) = (stat.ephemeral_owner, stat_time(stat));
+        let before =
+            self.instances.insert(id, InstanceView { session, created: stat.created, since, readable });
         // It came back before anybody saw it go.
         self.departures += u64::from(before.is_some_and(|before| before.session != session));
         self.membership_revision += 1;
@@ -325,7 +330,10 @@ impl JobView {
                 self.membership_revision += 1;
             }
             Place::Leader => self.leader = None,
-            Place::LeaderSharding => self.sharding_version = None,
+            Place::LeaderSharding => {
+                self.sharding_version = None;
+                self.sharding_changed = None;
+            }
             Place::Necessary => self.necessary = false,
             Place::Processing => self.processing = false,
             Place::Item(item) => {
@@ -482,6 +490,11 @@ impl JobView {
         self.sharding_version
     }
 
+    /// The transaction that changed that node last.
+    pub fn sharding_changed(&self) -> Option<Zxid> {
+        self.sharding_changed
+    }
+
     /// Who owns an item, if that is online.
     pub fn online_owner(&self, item: Item) -> Option<&InstanceId> {
         let owner = &self.items.get(&item)?.owner.as_ref()?.instance;
@@ -595,6 +608,6 @@ impl JobView {
 }
 
 /// When a node's data was set, by the registry's clock; `None`: it has told an impossible time.
-fn stat_time(stat: Stat) -> Option<Timestamp> {
+pub(super) fn stat_time(stat: Stat) -> Option<Timestamp> {
     Timestamp::from_millisecond(stat.modified_ms).ok()
 }

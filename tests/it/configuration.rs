@@ -28,21 +28,21 @@ async fn the_registry_s_configuration_wins_unless_it_is_to_be_overwritten() {
     assert_eq!(ground.outside.tree().await.text("config"), before);
 
     // While one with another configuration is attached, and it is told the new one.
-    let overwrite = JobConfiguration { overwrite: Some(true), ..job(5) };
+    let overwrite = JobConfiguration { overwrite: Some(true), ..job(6) };
     let other = ground.sidecar_with(2, |_| ()).await;
     let mut second = other.attach(request(overwrite)).await;
-    assert_eq!(total(&second), 5);
-    second.assigned(&[3, 4]).await;
-    let of_five = |event: &Event| match event {
+    assert_eq!(total(&second), 6);
+    second.assigned(&[3, 4, 5]).await;
+    let of_six = |event: &Event| match event {
         Event::AssignmentChanged(changed) => {
-            changed.assignment.clone().filter(|assignment| assignment.sharding_total_count == 5)
+            changed.assignment.clone().filter(|assignment| assignment.sharding_total_count == 6)
         }
         _ => None,
     };
-    let kept = app.until("its share of five", of_five).await.items;
+    let kept = app.until("its share of six", of_six).await.items;
     assert_eq!(kept.iter().map(|assigned| assigned.item).collect::<Vec<_>>(), [0, 1, 2]);
     let after = ground.outside.tree().await.text("config").unwrap();
-    assert!(after.contains("shardingTotalCount: 5") && !after.contains("first"), "{after}");
+    assert!(after.contains("shardingTotalCount: 6") && !after.contains("first"), "{after}");
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@
 
 mod admission;
 mod attach;
+mod balance;
 mod configuration;
 mod deadlines;
 mod drain;

@@ -64,8 +64,8 @@ async fn an_application_that_was_restarted_is_the_same_instance_and_its_items_ha
 async fn a_sidecar_that_was_restarted_elsewhere_has_the_items_of_its_name() {
     let ground = Ground::new().await;
     let (host, stays) = (ground.sidecar().await, ground.sidecar_with(2, |_| ()).await);
-    let mut other = stays.attach(named("w-1", "other", with_grace(ticking(3)))).await;
-    let mut app = host.attach(named("w-0", "first", with_grace(ticking(3)))).await;
+    let mut other = stays.attach(named("w-0", "other", with_grace(ticking(3)))).await;
+    let mut app = host.attach(named("w-1", "first", with_grace(ticking(3)))).await;
     let items = app.assigned(&[2]).await.assignment.clone().unwrap().items;
     assert_eq!(items.len(), 1);
     other.assigned(&[0, 1]).await;
@@ -80,8 +80,8 @@ async fn a_sidecar_that_was_restarted_elsewhere_has_the_items_of_its_name() {
     }
     other.executes(2).await;
     let host = ground.sidecar_with(3, |_| ()).await;
-    let mut back = host.attach(named("w-0", "second", with_grace(ticking(3)))).await;
-    assert_eq!((back.attached.instance_id.as_str(), back.items()), ("10.0.0.3@-@w-0", vec![2]));
+    let mut back = host.attach(named("w-1", "second", with_grace(ticking(3)))).await;
+    assert_eq!((back.attached.instance_id.as_str(), back.items()), ("10.0.0.3@-@w-1", vec![2]));
     let made_up = back.until("a fire to be made up for", |event| match event {
         crate::ground::Event::Execute(execute) => Some(execute.source()),
         _ => None,

@@ -130,7 +130,8 @@ async fn p4_a_session_that_is_not_proven_alive_in_time_is_given_up_before_the_re
     ground.registry.suspend(session);
     let changed = app.until("SUSPENDED", suspended).await;
     let remaining: Duration = changed.remaining_lease.unwrap().try_into().unwrap();
-    assert!(remaining <= Duration::from_secs(1), "{remaining:?} of a lease of 2 s less the margin of 1 s");
+    let most = Duration::from_millis(1_500);
+    assert!(remaining <= most, "{remaining:?} of a lease of 2 s less the margin of 0.5 s");
     if cfg!(target_os = "linux") {
         // The end is told, too, on a clock that everybody on the machine reads.
         assert_eq!(changed.boottime_clock, clock.boottime().unwrap().clock);
@@ -186,7 +187,8 @@ async fn p4_the_application_is_told_the_lease_at_the_beginning_and_again_and_aga
                 _ => None,
             })
             .await;
-        assert!(remaining <= Duration::from_secs(1), "{remaining:?} of 2 s less the margin of 1 s");
+        let most = Duration::from_millis(1_500);
+        assert!(remaining <= most, "{remaining:?} of 2 s less the margin of 0.5 s");
     }
 }
 

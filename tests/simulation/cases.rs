@@ -440,6 +440,30 @@ pub fn h5_a_java_leader_that_has_forgotten_somebody_is_reminded() {
     assert!(!world.paths().iter().any(|path| path.ends_with("/necessary")));
 }
 
+#[test]
+fn h5_a_java_leader_whose_strategy_may_give_us_nothing_is_not_reminded() {
+    // The last one has fewer items than instances.
+    let cases = [(None, 6, true), (Some("ODEVITY"), 6, true), (Some("OUR_OWN"), 6, false), (None, 1, false)];
+    for (strategy, items, reminded) in cases {
+        let mut world = one_node(|configuration| {
+            configuration.job_sharding_strategy_type = strategy.map(str::to_owned);
+            configuration.sharding_total_count = items;
+        });
+        world.remove("leader/election/instance");
+        world.put("servers/10.9.9.9", "ENABLED");
+        world.put("instances/10.9.9.9@-@1", "jobInstanceId: 10.9.9.9@-@1\nserverIp: 10.9.9.9\n");
+        world.put("leader/election/instance", "10.9.9.9@-@1");
+        for item in 0..items {
+            world.put(&format!("sharding/{item}/instance"), "10.9.9.9@-@1");
+        }
+        let before = world.version("servers/10.0.0.1");
+        world.run_for(4_000);
+        assert_eq!(world.version("servers/10.0.0.1"), before, "{items} items");
+        world.run_for(8_000);
+        assert_eq!(world.version("servers/10.0.0.1") > before, reminded, "{items} items");
+    }
+}
+
 /// A world whose item 3 was being executed by a Java instance that is gone, and has been made good.
 fn made_good() -> World {
     let mut world = one_node(|configuration| configuration.failover = true);
@@ -454,7 +478,7 @@ fn made_good() -> World {
 pub fn h11_what_a_java_peer_flags_late_has_been_made_good_already() {
     let mut world = made_good();
     world.put("leader/failover/items/3", "");
-    world.run_for(500);
+    world.run_for(1_500);
     assert_eq!(world.get("leader/failover/items/3"), None);
     world.run_for(5_000);
     assert_eq!(world.made_good.len(), 1, "{:?}", world.made_good);
@@ -466,6 +490,17 @@ fn h11_a_crash_after_that_is_none_of_the_old_one_s_echo() {
     world.put("instances/10.9.9.9@-@4712", "jobInstanceId: 10.9.9.9@-@4712\nserverIp: 10.9.9.9\n");
     world.remove("instances/10.9.9.9@-@4712");
     world.put("leader/failover/items/3", "");
+    world.run_for(5_000);
+    assert_eq!(world.made_good.len(), 2, "{:?}", world.made_good);
+}
+
+#[test]
+pub fn h11_a_flag_that_is_seen_before_the_departure_that_raised_it_is_no_echo() {
+    let mut world = made_good();
+    world.put("instances/10.9.9.9@-@4712", "jobInstanceId: 10.9.9.9@-@4712\nserverIp: 10.9.9.9\n");
+    world.put("leader/failover/items/3", "");
+    world.run_for(300);
+    world.remove("instances/10.9.9.9@-@4712");
     world.run_for(5_000);
     assert_eq!(world.made_good.len(), 2, "{:?}", world.made_good);
 }

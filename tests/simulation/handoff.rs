@@ -154,8 +154,7 @@ fn p8_with_a_java_instance_elasticjob_s_rules_hold() {
     world.join();
     world.run_for(900);
     let before = czxid_of_all(&world);
-    world.put("servers/10.9.9.9", "ENABLED");
-    world.put("instances/10.9.9.9@-@77", "jobInstanceId: 10.9.9.9@-@77\nserverIp: 10.9.9.9\n");
+    world.put_java("10.9.9.9@-@77");
     world.run_for(900);
     assert!(czxid_of_all(&world).iter().min() > before.iter().max(), "all are assigned anew");
     assert_eq!((0..6).filter(|item| owner(&world, *item).ends_with("@77")).count(), 2);

@@ -11,12 +11,15 @@
 )]
 #![allow(clippy::print_stdout, unreachable_pub)]
 
+mod balance;
 mod cases;
 mod deadlines;
 mod divisions;
 mod handoff;
 mod heritage;
+mod interrupted;
 mod java;
+mod java_peers;
 mod lease;
 mod misfires;
 mod mixed;

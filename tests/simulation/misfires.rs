@@ -284,3 +284,65 @@ pub fn p5_whatever_is_missed_is_made_up_for_once_while_instances_join_and_leave(
         assert_nothing_lost(&world, from, to);
     }
 }
+
+/// The only node is stopped at :07 with a schedule that does not fire, and before it hears of a change. Meanwhile an operator
+/// writes one that fires every three seconds. It goes on at :11.
+#[test]
+pub fn p5_a_schedule_that_was_written_while_the_sidecar_was_stopped_is_owed_since_then() {
+    for suspended in [false, true] {
+        let mut world = one_node(|configuration| configuration.cron = Some("59 59 23 * * ?".to_owned()));
+        world.put("servers/127.0.0.9", "ENABLED");
+        world.run_until(second(7));
+        world.sleep(0, true);
+        world.put("servers/127.0.0.9", "DISABLED");
+        world.run_for(500);
+        if suspended {
+            // It reads the new schedule after it has heard of the first change, late.
+            world.toggle_suspended(0);
+        }
+        let mut configuration = six_items();
+        configuration.cron = Some("0/3 * * * * ?".to_owned());
+        world.put("config", &config_yaml::write(&configuration));
+        world.run_until(second(11));
+        world.sleep(0, false);
+        world.look(0);
+        if suspended {
+            world.toggle_suspended(0);
+        }
+        world.run_for(800);
+        assert_eq!(told(&world, 0), [(Source::Misfire, 9)], "suspended: {suspended}");
+    }
+}
+
+/// One node is suspended at :05 with a schedule that does not fire; at :07.5 an operator writes one that fires every three
+/// seconds; the registry is back at this instant.
+fn scheduled_while_away(registry_ahead_ms: i64, back: Timestamp) -> World {
+    let mut world = one_node(|configuration| configuration.cron = Some("59 59 23 * * ?".to_owned()));
+    world.registry_ahead_ms = registry_ahead_ms;
+    // The node hears of so many changes that none counts from before the registry's clock was set.
+    for _ in 0..8 {
+        world.put("servers/127.0.0.9", "ENABLED");
+        world.run_for(50);
+    }
+    world.toggle_suspended(0);
+    world.run_until(second(7) + SignedDuration::from_millis(500));
+    let mut configuration = six_items();
+    configuration.cron = Some("0/3 * * * * ?".to_owned());
+    world.put("config", &config_yaml::write(&configuration));
+    world.run_until(back);
+    world.toggle_suspended(0);
+    world.run_for(500);
+    world
+}
+
+#[test]
+pub fn p5_a_schedule_that_was_written_while_the_registry_was_away_is_owed_since_then() {
+    for registry_ahead_ms in [0, 40_000, -40_000] {
+        let world = scheduled_while_away(registry_ahead_ms, second(9) + SignedDuration::from_millis(66));
+        assert_eq!(told(&world, 0), [(Source::Schedule, 9)], "the registry is {registry_ahead_ms} ms ahead");
+        let world = scheduled_while_away(registry_ahead_ms, second(11));
+        assert_eq!(told(&world, 0), [(Source::Misfire, 9)], "the registry is {registry_ahead_ms} ms ahead");
+        let world = scheduled_while_away(registry_ahead_ms, second(8));
+        assert_eq!(told(&world, 0), [], "the registry is {registry_ahead_ms} ms ahead");
+    }
+}

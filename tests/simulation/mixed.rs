@@ -91,6 +91,8 @@ fn weather(seed: u64) -> Tally {
     let mut tally = Tally::default();
     world.duration_max_ms = [300, 700, 2_500][seed as usize % 3];
     world.lossy = seed % 4 == 3;
+    world.java_cache_lag_ms = [0, 50, 400][seed as usize / 3 % 3];
+    world.java_scheduler_after_ms = [0, 1_500][seed as usize / 2 % 2];
     for _ in 0..2 + world.random.below(3) {
         if world.random.once_in(2) {
             world.join();

@@ -15,8 +15,7 @@ fn with_java(change: impl Fn(&mut sidekeeper::job::JobConfiguration)) -> World {
     let mut world = World::new(1, configuration);
     world.join();
     world.run_for(1_000);
-    world.put("servers/10.9.9.9", "ENABLED");
-    world.put(&format!("instances/{JAVA}"), &yaml());
+    world.put_java(JAVA);
     world.run_for(3_000);
     world.settle();
     assert!(!of_java(&world).is_empty());

@@ -187,8 +187,7 @@ fn p7_an_instance_that_joins_or_leaves_does_not_stop_the_job() {
 fn h25_without_an_instance_that_has_no_listener_the_fire_is_skipped_and_reported() {
     let mut world = world(3, 2, false);
     // A peer without a listener: it owns items, and registers nothing.
-    world.put("servers/10.9.9.9", "ENABLED");
-    world.put("instances/10.9.9.9@-@77", "jobInstanceId: 10.9.9.9@-@77\nserverIp: 10.9.9.9\n");
+    world.put_java("10.9.9.9@-@77");
     world.settle();
     world.happened.clear();
     world.run_for(9_000);

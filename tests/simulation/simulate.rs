@@ -17,6 +17,7 @@
 
 mod random;
 mod reduce;
+#[allow(dead_code, reason = "the rest is for the tests that tell one story each")]
 mod swarm;
 
 use std::process::ExitCode;

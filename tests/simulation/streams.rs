@@ -198,6 +198,52 @@ fn p6_who_dies_while_it_stands_for_election_leaves_no_leader() {
     }
 }
 
+/// Its application dies while it stands; it is elected when its instance has gone, while it has the nodes read again.
+#[test]
+pub fn p6_an_instance_that_is_elected_when_it_has_left_and_reads_again_leaves_no_leader() {
+    let mut world = World::new(1, JobConfiguration { failover: true, ..six_items() });
+    for _ in 0..4 {
+        world.join();
+        world.run_for(1_000);
+    }
+    world.run_until(second(6) - SignedDuration::from_millis(500));
+    world.kill(0);
+    for _ in 0..100 {
+        if world.is_standing(1) {
+            break;
+        }
+        world.turn();
+    }
+    world.kill(1);
+    world.look(1);
+    let instance = format!("instances/{}", world.nodes[1].instance);
+    for _ in 0..10 {
+        if world.get(&instance).is_none() {
+            break;
+        }
+        world.take_first_effect(1);
+    }
+    world.look(1);
+    assert!(world.is_standing(1) && world.get(&instance).is_none());
+    // An item begins to run, and an instance crashes: that may be what it executed, so the nodes are read again.
+    world.put("sharding/3/running", "10.9.9.9@-@4711");
+    world.crash(3);
+    world.end_session(3);
+    world.look(1);
+    assert!(world.is_reading(1));
+    for _ in 0..10 {
+        if world.is_standing(1) {
+            world.take_first_effect(1);
+        }
+    }
+    assert!(world.get("leader/election/instance").unwrap().ends_with(b"n1"));
+    // What it leaves is looked at when it ends.
+    world.look(1);
+    assert_eq!(world.nodes[1].ended, None);
+    world.run_for(500);
+    assert!(world.nodes[1].ended.is_some());
+}
+
 #[test]
 pub fn p6_who_dies_while_it_takes_items_over_gives_them_back() {
     for seed in seeds(50) {

@@ -309,7 +309,7 @@ fn read_member(written: WrittenMember, place: &Place) -> Result<Member, String> 
         return Err(format!("instance `{instance}` has a weight or labels that are not allowed"));
     }
     let labels = written.labels.into_iter().collect();
-    let profile = Profile { weight: written.weight, labels, leaving: false, away: false };
+    let profile = Profile { weight: written.weight, labels, ..Profile::default() };
     let name =
         written.name.as_deref().map(InstanceName::parse).transpose().map_err(|error| error.to_string())?;
     if name.as_ref().is_some_and(|name| !instance.has_name(name.as_str())) {

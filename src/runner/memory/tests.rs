@@ -29,7 +29,7 @@ fn member(unique: &str) -> Member {
         instance: InstanceId::new(place().instance_ip, unique),
         name: (unique == "orders-0").then(|| InstanceName::parse(unique).unwrap()),
         application_id: "worker-1".to_owned(),
-        profile: Profile { weight: 3, labels: ["gpu".to_owned()].into(), leaving: false, away: false },
+        profile: Profile { weight: 3, labels: ["gpu".to_owned()].into(), ..Profile::default() },
         since: Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
     }
 }

@@ -9,8 +9,8 @@
 //! | --- | --- |
 //! | `Register` | `registration::register` |
 //! | `Elect` | `election::elect`; the latch and the creation of the leader's node are one step |
-//! | `Shard` | `sharding::shard`, with gentle rules: what nobody online owns is given to somebody |
-//! | `Plan` | `handoff::plan_handoff`, targets as in `sticky::allocate` without weights and labels |
+//! | `Shard` | `sharding::shard`, with gentle rules: items without an owner that is online are given to members |
+//! | `Plan` | `handoff::plan_handoff`, targets as in `sticky::allocate` without weights and labels; members that have one item more are chosen by `former`, which makes no difference to the properties |
 //! | `Tell` | `assignment::tell` |
 //! | `Acknowledge` | `participant::acknowledge`, and the application's letting go |
 //! | `HandOver` | `handoff::release`, policy `drained`; the deadline after which an item goes in any case is left out |

@@ -142,9 +142,15 @@ impl Process {
     }
 }
 
-/// The thread that keeps the cache. What it sees is handed to the listeners' thread.
+/// The thread that keeps the cache. It hands the events on to the listeners' thread. It reads changed nodes with
+/// requests of its own, so it may be behind the reads of other threads of the process.
 pub async fn keep(process: Rc<Process>) {
+    let lag = process.options.cache_lag_ms;
     loop {
+        if lag > 0 && process.raw.borrow().is_empty() {
+            process.wait_for(|process| (!process.raw.borrow().is_empty()).then_some(())).await;
+            process.sleep(process.below(lag + 1) as i64).await;
+        }
         let raw = process.wait_for(|process| process.raw.borrow_mut().pop_front()).await;
         process.take_in(raw);
         // One node each turn.

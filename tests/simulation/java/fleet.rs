@@ -45,6 +45,8 @@ pub fn options(number: u32, configuration: Config, seed: u64) -> Options {
         duration_ms: (100, 700),
         session_ms: 2_000,
         clock_ahead_ms: 0,
+        cache_lag_ms: 0,
+        scheduler_after_ms: 0,
         once_listener: false,
         seed: seed ^ u64::from(number) << 32,
     }

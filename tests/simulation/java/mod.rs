@@ -54,6 +54,10 @@ pub struct Options {
     pub session_ms: i64,
     /// By how much its clock is ahead of the world's.
     pub clock_ahead_ms: i64,
+    /// By how much its cache is behind the events that it has got, at most.
+    pub cache_lag_ms: u64,
+    /// How long after its registration its scheduler starts, at most.
+    pub scheduler_after_ms: u64,
     pub once_listener: bool,
     pub seed: u64,
 }

@@ -67,6 +67,9 @@ impl Process {
         self.persist_instance().await;
         self.spawn(reconcile(Rc::clone(self)));
         self.remove_offline_servers().await;
+        if self.options.scheduler_after_ms > 0 {
+            self.sleep(self.below(self.options.scheduler_after_ms + 1) as i64).await;
+        }
         self.schedule(config.cron.as_deref());
         self.has_started.set(true);
         self.spawn(quartz::run_scheduler(Rc::clone(self)));

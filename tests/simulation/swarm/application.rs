@@ -1,6 +1,7 @@
 //! Applications: they execute what they are told, stop when they are told to, and say so; most of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sidekeeper::coordination::effect::{
@@ -287,7 +288,9 @@ impl World {
         });
         if dice[0].is_multiple_of(16) {
             let ticket = self.ticket(m);
-            let checkpoint = Some(dice[4].to_le_bytes().as_slice().into());
+            let data: Arc<[u8]> = dice[4].to_le_bytes().as_slice().into();
+            self.note_checkpoint(m, ticket.0, &execute, Arc::clone(&data));
+            let checkpoint = Some(data);
             let execution_id = execute.execution_id.clone();
             let progress =
                 ProgressReport { execution_id, extend_deadline: dice[3].is_multiple_of(2), checkpoint };

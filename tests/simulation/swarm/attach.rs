@@ -34,6 +34,7 @@ impl World {
             return;
         }
         machine.lives += 1;
+        machine.sidecars += 1;
         let life = machine.lives;
         let wall = machine.now(now).wall;
         machine.sidecar = Some(Sidecar { life, client: Client::new(), participant: None, stopping: false });
@@ -44,7 +45,7 @@ impl World {
             self.at(soon, Event::Reconnect(m, 0));
             return;
         };
-        let request = Request { configuration: None, ..self.request() };
+        let request = Request { configuration: None, ..self.request(m) };
         let execution_prefix = format!("e{m}x{life}");
         let identity = Identity { execution_prefix, ..memory.identity };
         let core = Participant::heir(identity.clone(), request, memory.former);
@@ -63,13 +64,19 @@ impl World {
     }
 
     /// What applications ask for when they attach.
-    fn request(&self) -> Request {
+    fn request(&self, m: usize) -> Request {
         Request {
             configuration: Some(Arc::new(self.plan.configuration.clone())),
             class: None,
-            profile: Profile::default(),
+            profile: Profile { rendezvous: !self.is_outdated(m), ..Profile::default() },
             resumable: true,
         }
+    }
+
+    /// Whether a machine's sidecar is of an earlier version. Its core is today's; as a leader it divides as it would have, for
+    /// it knows of itself.
+    pub(super) fn is_outdated(&self, m: usize) -> bool {
+        m % 2 == 1 && self.machines[m].sidecars <= self.plan.outdated_lives
     }
 
     /// A sidecar is killed. What it has sent may still take effect, as far as it has got; what it has told may still be
@@ -179,7 +186,7 @@ impl World {
     pub(super) fn attach(&mut self, m: usize, life: u32) {
         let now = self.now;
         let again = now + 20 * MILLISECOND + self.network.below(80 * MILLISECOND);
-        let request = self.request();
+        let request = self.request(m);
         let machine = &mut self.machines[m];
         let wall = machine.now(now).wall;
         let application = &machine.application;

@@ -11,6 +11,7 @@ use sidekeeper::tree::{Node, Operation, Path};
 
 use super::application::Execution;
 use super::client::Link;
+use super::interruptions::Interruptions;
 use super::invariants::Invariant;
 use super::world::World;
 use super::{Micros, SECOND};
@@ -52,6 +53,12 @@ pub(super) struct Checks {
     pub(super) begun: BTreeMap<(Item, Timestamp), (usize, Option<String>)>,
     /// Starts that were asked for to make up for all that was missed until then.
     pub(super) making_up: BTreeSet<(Item, Timestamp)>,
+    /// When an operator last changed the schedule.
+    pub(super) rescheduled_at: Option<Micros>,
+    /// The latest time of day that a clock has shown before it was set back.
+    pub(super) shown: Option<Timestamp>,
+    /// The interrupted executions, and the checkpoints.
+    pub(super) interruptions: Interruptions,
     /// Items whose owner's node an operator has deleted, and when.
     pub(super) disowned: BTreeMap<Item, Micros>,
     /// When items were last divided by ElasticJob's rules, which asks nobody.
@@ -130,6 +137,7 @@ impl World {
             });
         }
         self.check_once(m, execute);
+        self.check_instant(m, execute);
         let start = Start {
             scheduled: execute.scheduled,
             source: execute.source,

@@ -9,11 +9,11 @@ use sidekeeper::coordination::input::{FoundCheckpoints, Input, WrittenDown};
 use sidekeeper::job::Item;
 use sidekeeper::tree::{CommitError, Error, NodeChange, NodeKind, Path, Transaction, WatchEvent};
 
-use super::ensemble::subtree;
+use super::ensemble::{Change, subtree};
 use super::faults::Fault;
 use super::latch::Latch;
 use super::machine::Stray;
-use super::reads::merged;
+use super::reads::{merged, tells_torn_states};
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros};
 
@@ -37,6 +37,12 @@ pub(super) struct Client {
     last_answer: Micros,
     /// The log as far as the watches have told it.
     pub(super) seen: usize,
+    /// How many changes of the next entry they have told as well.
+    pub(super) part: usize,
+    /// Until when the rest of that entry is on its way.
+    split_until: Micros,
+    /// The snapshot that is being read: how many entries the server had applied at its begin, and until when it takes.
+    pub(super) loading: Option<(usize, Micros)>,
     /// Whether the watches are being opened: until then answers wait.
     pub(super) opening: bool,
     pub(super) watching: bool,
@@ -94,6 +100,9 @@ impl Client {
             answers: VecDeque::new(),
             last_answer: 0,
             seen: 0,
+            part: 0,
+            split_until: 0,
+            loading: None,
             opening: false,
             watching: false,
             held: Vec::new(),
@@ -310,8 +319,12 @@ impl World {
         if client.deliver_at.is_some_and(|at| at <= now) {
             client.deliver_at = None;
         }
+        if let Some((from, _)) = client.loading.take_if(|(_, until)| *until <= now) {
+            let applied = self.ensemble.applied(server, now);
+            self.open_watches(m, server, from, applied);
+        }
         self.pump(m, server);
-        if self.is_reading(m) {
+        if self.is_reading(m, server) {
             return;
         }
         loop {
@@ -340,59 +353,112 @@ impl World {
         }
     }
 
-    /// Tells the watches what the server has applied.
+    /// Tells the watches what the server has applied; now and then a part, which may end in the middle of a transaction.
     fn pump(&mut self, m: usize, server: usize) {
-        let applied = self.ensemble.applied(server, self.now);
+        let now = self.now;
+        let applied = self.ensemble.applied(server, now);
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         let client = &mut sidecar.client;
-        if !client.watching || applied <= client.seen {
+        if !client.watching || applied <= client.seen || client.split_until > now {
             return;
         }
-        let (mut nodes, mut fleet) = (Vec::new(), Vec::new());
-        let entries = self.ensemble.entries(client.seen, applied);
-        client.seen = applied;
-        for change in entries.iter().flatten() {
-            let path = change.path.clone();
-            let told = |wants: bool| match &change.content {
-                Some(content) => NodeChange::Put { path, content: wants.then(|| content.clone()) },
-                None => NodeChange::Removed { path },
-            };
-            if change.of_job {
-                nodes.push(told(change.wants_data));
-            } else if change.of_fleet {
-                fleet.push(told(true));
-            }
+        let waiting = self.ensemble.entries(client.seen, applied);
+        let mut waiting = waiting.iter().flatten().skip(client.part);
+        let count = waiting.clone().count();
+        let times = self.plan.rates.split_transaction;
+        let mut part = count;
+        if times > 0 && now < self.plan.storm && count > 1 && self.reading.once_in(times) {
+            part = 1 + self.reading.below(count as u64 - 1) as usize;
         }
-        let Some(seat) = &mut sidecar.participant else { return };
-        if !nodes.is_empty() {
-            client.reading.0.extend(nodes);
-            if client.reading.1 <= self.now && self.now < self.plan.storm && self.network.below(6) == 0 {
-                client.reading.1 = self.now + 1 + self.network.below(4 * self.plan.latency);
-            }
+        // Contents are read after the event, and with the answer all has come that happened before.
+        if waiting.by_ref().take(part).any(Change::is_read) && !tells_torn_states() {
+            part = count;
         }
-        if !fleet.is_empty() {
-            seat.fleet.push(Input::Fleet(WatchEvent::Changes(merged(fleet))));
+        if part < count {
+            client.split_until = now + 1 + self.reading.below(4 * self.plan.latency);
+            let (at, epoch) = (client.split_until, client.epoch);
+            self.counts.add(Fault::SplitTransaction);
+            self.at(at, Event::Deliver(m, epoch));
+        }
+        self.take_changes(m, server, applied, part);
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let reading = &mut sidecar.client.reading;
+        let begins = !reading.0.is_empty() && reading.1 <= now && now < self.plan.storm;
+        if begins && self.network.below(6) == 0 {
+            reading.1 = now + 1 + self.network.below(4 * self.plan.latency);
         }
         self.wake(m, 0);
     }
 
-    /// Whether contents are still being read; if not, what was read is told.
-    fn is_reading(&mut self, m: usize) -> bool {
+    /// Takes so many changes from the log: those of the job wait until their contents are read.
+    fn take_changes(&mut self, m: usize, server: usize, applied: usize, count: usize) {
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        let client = &mut sidecar.client;
+        let waiting = self.ensemble.entries(client.seen, applied);
+        let changes: Vec<Change> = waiting.iter().flatten().skip(client.part).take(count).cloned().collect();
+        client.part += changes.len();
+        for entry in waiting {
+            if client.part < entry.len() {
+                break;
+            }
+            client.part -= entry.len();
+            client.seen += 1;
+        }
+        let mut fleet = Vec::new();
+        for change in changes {
+            let told = change.told();
+            if change.of_job {
+                client.reading.0.push(told);
+            } else if change.of_fleet {
+                fleet.push(told);
+            }
+        }
+        let fleet = self.read_contents(server, applied, merged(fleet));
+        if let Some(seat) = self.machines[m].seat().filter(|_| !fleet.is_empty()) {
+            seat.fleet.push(Input::Fleet(WatchEvent::Changes(fleet)));
+        }
+    }
+
+    /// Events carry no contents: a client reads them afterwards, when they may have changed again.
+    fn read_contents(&mut self, server: usize, applied: usize, changes: Vec<NodeChange>) -> Vec<NodeChange> {
+        let replica = self.ensemble.replica(server, applied);
+        let read = |change| match change {
+            NodeChange::Put { path, content: Some(_) } => match replica.get(&path) {
+                Some(content) => NodeChange::Put { path, content: Some(content.clone()) },
+                None => NodeChange::Removed { path },
+            },
+            other => other,
+        };
+        changes.into_iter().map(read).collect()
+    }
+
+    /// Whether contents are still being read, or the rest of a transaction is on its way; if not, the client tells the nodes that it has read.
+    fn is_reading(&mut self, m: usize, server: usize) -> bool {
         let now = self.now;
+        let applied = self.ensemble.applied(server, now);
         let Some(sidecar) = &mut self.machines[m].sidecar else { return false };
-        let epoch = sidecar.client.epoch;
-        let (changes, until) = &mut sidecar.client.reading;
-        if *until > now {
-            let at = *until;
+        let client = &mut sidecar.client;
+        let epoch = client.epoch;
+        if client.reading.1 > now {
+            let at = client.reading.1;
             self.at(at, Event::Deliver(m, epoch));
             return true;
         }
-        let changes = std::mem::take(changes);
-        if let Some(seat) = sidecar.participant.as_mut().filter(|_| !changes.is_empty()) {
-            seat.nodes.push(Input::Watch(WatchEvent::Changes(merged(changes))));
+        let reads = |change: &NodeChange| matches!(change, NodeChange::Put { content: Some(_), .. });
+        if client.reading.0.iter().any(reads) && !tells_torn_states() {
+            // The client tells with them all changes until the contents were read.
+            client.split_until = 0;
+            self.take_changes(m, server, applied, usize::MAX);
+        }
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return false };
+        let changes = merged(std::mem::take(&mut sidecar.client.reading.0));
+        let split = sidecar.client.split_until > now;
+        let changes = self.read_contents(server, applied, changes);
+        if let Some(seat) = self.machines[m].seat().filter(|_| !changes.is_empty()) {
+            seat.nodes.push(Input::Watch(WatchEvent::Changes(changes)));
             self.wake(m, 0);
         }
-        false
+        split
     }
 
     fn take_reply(&mut self, m: usize, server: usize, reply: Reply) {
@@ -400,7 +466,7 @@ impl World {
         let input = match reply {
             Reply::Input(input) => input,
             Reply::Proven(sent) => return self.proven(m, sent),
-            Reply::Watch => return self.open_watches(m, server, applied),
+            Reply::Watch => return self.load_watches(m, server, applied),
             Reply::Latch(latch, result) => return self.latch_answered(m, latch, result),
             Reply::LatchLeft(latch) => return self.left_latch(m, latch),
             Reply::Ledger => Input::Ledger(Ok(self.read_ledger(server, applied))),
@@ -441,6 +507,7 @@ impl World {
             (seat.nodes, seat.fleet) = (Vec::new(), Vec::new());
         }
         sidecar.client.reading = (Vec::new(), 0);
+        (sidecar.client.loading, sidecar.client.split_until) = (None, 0);
         (sidecar.client.watching, sidecar.client.opening) = (false, true);
         if matches!(sidecar.client.link, Link::Up(_)) {
             self.send(m, Ask::Watch);
@@ -463,6 +530,7 @@ impl World {
         client.opening = true;
         client.deliver_at = None;
         client.reading = (Vec::new(), 0);
+        (client.loading, client.split_until) = (None, 0);
         let (epoch, session) = (client.epoch, client.session);
         self.note(m, || "disconnected".to_owned());
         for (_, reply) in answers {
@@ -536,10 +604,15 @@ impl World {
             self.note_stock();
         }
         let wrong = self.wrong_now(&transaction);
+        let deleted = self.running_deleted_by(&transaction);
+        let written = transaction.clone();
         let network = &mut self.network;
         let result = self.ensemble.commit(session, transaction, self.now, |bound| network.below(bound));
         if let Some((invariant, found)) = wrong.filter(|_| result.is_ok()) {
             self.fail(invariant, || found);
+        }
+        if result.is_ok() {
+            self.note_running(&written, deleted);
         }
         self.tell_watches();
         result

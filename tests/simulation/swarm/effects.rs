@@ -21,6 +21,7 @@ impl World {
                 self.check_request(m, purpose, &transaction);
                 if purpose == Purpose::Start {
                     self.note_starting(m);
+                    self.note_asked(m);
                 }
                 self.ask(m, Ask::Commit(id, purpose, transaction));
             }
@@ -120,9 +121,12 @@ impl World {
                 }
                 true
             }
+            Answer::Progressed { superseded, .. } => {
+                self.note_progressed(m, ticket.0, *superseded);
+                true
+            }
             Answer::Acknowledged
             | Answer::Cancelled(_)
-            | Answer::Progressed { .. }
             | Answer::ListenerReported { .. }
             // A call of a listener is forgotten with the session.
             | Answer::Refused(Refusal::ExecutionOver { .. } | Refusal::UnknownCall { .. }) => true,

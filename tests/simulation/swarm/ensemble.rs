@@ -13,7 +13,7 @@ use sidekeeper::elasticjob::path::Place;
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::{Registry, Session, Watch};
 use sidekeeper::tree::{
-    CommitResult, Node, NodeChange, NodeKind, Operation, Path, SessionId, Stat, WatchEvent,
+    CommitResult, Node, NodeChange, NodeKind, Operation, OperationResult, Path, SessionId, Stat, WatchEvent,
 };
 
 use super::Micros;
@@ -32,6 +32,22 @@ pub struct Change {
     pub wants_data: bool,
     /// Below what the sidecars tell each other.
     pub of_fleet: bool,
+}
+
+impl Change {
+    /// Whether a client reads the node when it hears of the change.
+    pub fn is_read(&self) -> bool {
+        self.content.is_some() && (self.of_fleet || (self.of_job && self.wants_data))
+    }
+
+    /// As a watch tells it.
+    pub fn told(&self) -> NodeChange {
+        let path = self.path.clone();
+        match &self.content {
+            Some(content) => NodeChange::Put { path, content: self.is_read().then(|| content.clone()) },
+            None => NodeChange::Removed { path },
+        }
+    }
 }
 
 /// A server that follows the leader.
@@ -141,8 +157,13 @@ impl Ensemble {
         now: Micros,
         dice: impl FnMut(u64) -> u64,
     ) -> CommitResult {
+        let steps = transaction.clone();
         let result = session.commit(transaction).now_or_never().expect("at once");
-        self.append(now, dice);
+        if let Ok(results) = &result {
+            while self.log_watch.try_recv().is_ok() {}
+            let changes = steps.into_iter().zip(results).filter_map(one_by_one).collect();
+            self.log_changes(changes, now, dice);
+        }
         result
     }
 
@@ -191,15 +212,35 @@ impl Ensemble {
     fn append(&mut self, now: Micros, mut dice: impl FnMut(u64) -> u64) {
         while let Ok(event) = self.log_watch.try_recv() {
             let WatchEvent::Changes(changes) = event else { continue };
-            let changes = changes.into_iter().map(|change| self.classify(change)).collect();
-            self.log.push(changes);
-            for server in &mut self.servers {
-                let (least, most) = server.lag;
-                let lag = if most > least { least + dice(most - least) } else { least };
-                let last = server.applied_at.last().copied().unwrap_or(0);
-                server.applied_at.push((now + lag).max(last).max(server.stalled_until));
-            }
+            self.log_changes(changes, now, &mut dice);
         }
+    }
+
+    /// Takes the changes of one transaction into the log.
+    fn log_changes(&mut self, changes: Vec<NodeChange>, now: Micros, mut dice: impl FnMut(u64) -> u64) {
+        if changes.is_empty() {
+            return;
+        }
+        let changes = changes.into_iter().map(|change| self.classify(change)).collect();
+        self.log.push(changes);
+        for server in &mut self.servers {
+            let (least, most) = server.lag;
+            let lag = if most > least { least + dice(most - least) } else { least };
+            let last = server.applied_at.last().copied().unwrap_or(0);
+            server.applied_at.push((now + lag).max(last).max(server.stalled_until));
+        }
+    }
+
+    /// The state after so many entries, whatever the servers have.
+    pub fn state_at(&self, entries: usize) -> BTreeMap<Path, Content> {
+        let mut state = BTreeMap::new();
+        for change in self.log.iter().take(entries).flatten() {
+            match &change.content {
+                Some(content) => state.insert(change.path.clone(), content.clone()),
+                None => state.remove(&change.path),
+            };
+        }
+        state
     }
 
     fn classify(&self, change: NodeChange) -> Change {
@@ -240,6 +281,20 @@ impl Ensemble {
         }
         server.replica_at = server.replica_at.max(entries);
         &server.replica
+    }
+}
+
+/// What a step has changed. A server tells each step by itself, also what a later one of the same transaction undoes.
+fn one_by_one((step, result): (Operation, &OperationResult)) -> Option<NodeChange> {
+    match (step, result) {
+        (Operation::Create { data, .. }, OperationResult::Created { path, stat }) => {
+            Some(NodeChange::Put { path: path.clone(), content: Some((data, *stat)) })
+        }
+        (Operation::Set { path, data, .. }, OperationResult::Set { stat }) => {
+            Some(NodeChange::Put { path, content: Some((data, *stat)) })
+        }
+        (Operation::Delete { path, .. }, _) => Some(NodeChange::Removed { path }),
+        _ => None,
     }
 }
 

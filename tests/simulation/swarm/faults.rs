@@ -56,9 +56,16 @@ faults! {
     RemoteStop = "operator stopped an instance",
     DeletedNode = "operator deleted a node",
     Garbage = "garbage in a node",
+    SplitTransaction = "changes of one transaction told in parts",
+    SlowSnapshot = "snapshot read while nodes change",
 }
 
 impl Fault {
+    /// Whether it is about how a client reads. Such kinds have dice of their own, so that they change no other draw.
+    pub fn is_of_reading(self) -> bool {
+        matches!(self, Self::SplitTransaction | Self::SlowSnapshot)
+    }
+
     /// As a bit.
     pub fn bit(self) -> u64 {
         1 << (self as u64)

@@ -106,6 +106,7 @@ impl World {
             Fault::MachinePause => self.stop_process(m, hole(random), true, true),
             Fault::ClockStep => {
                 let by = random.below(4_000_000) as i64 - 2_000_000;
+                self.checks.shown = self.checks.shown.max(Some(self.machines[m].now(self.now).wall));
                 self.machines[m].clock.ahead += by;
                 self.wake(m, 0);
             }
@@ -182,6 +183,7 @@ impl World {
             Fault::ScheduleChange if self.plan.period > 0 => {
                 let period = [2, 3, 4, 5][random.below(4) as usize];
                 self.plan.period = period;
+                self.checks.rescheduled_at = Some(self.now);
                 self.reconfigure(|job| job.cron = Some(cron(period)))
             }
             Fault::RemoteStop => {
@@ -339,7 +341,11 @@ impl World {
                 self.operate(vec![Operation::delete(path)]);
             }
         }
-        self.write_configuration();
+        // One that stands is not written again: a schedule is owed since its node was written last.
+        let stands = |data: &[u8]| data == config_yaml::write(&self.plan.configuration).as_bytes();
+        if !self.ensemble.get(&self.paths.config()).is_some_and(|node| stands(&node.data)) {
+            self.write_configuration();
+        }
         for m in 0..self.machines.len() {
             self.end_partition(m);
             let machine = &mut self.machines[m];

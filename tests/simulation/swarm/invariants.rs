@@ -9,7 +9,7 @@ macro_rules! invariants {
         pub enum Invariant { $(#[doc = $text] $name,)* }
 
         impl Invariant {
-            /// Its number, I0 to I12.
+            /// Its number, I0 to I13.
             pub fn number(self) -> u8 {
                 match self { $(Self::$name => $number,)* }
             }
@@ -38,9 +38,10 @@ invariants! {
     OncePerFire 7 "P5" "one execution per fire and item without faults, at least one with misfire on",
     NothingLeft 8 "P6" "nothing of ours is left after a drain",
     WellFormed 9 "P8" "each node that we write is read by a strict reader of a Java peer",
-    FewMoves 10 "P1" "with the sticky strategy, moves are within one item of the fewest possible",
+    FewMoves 10 "P1" "without a named strategy, each instance has its prescribed share, and no more items move than these shares ask for",
     NoSilentWait 11 "P7" "no wait beyond a bound without a reported cause",
     Bounded 12 "P7" "bounds on memory, queues and requests hold",
+    RightInstant 13 "P5" "a failover is for the instant that was interrupted, and brings its checkpoint",
 }
 
 impl fmt::Display for Invariant {

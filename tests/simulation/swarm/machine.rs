@@ -28,6 +28,8 @@ pub(super) struct Machine {
     pub(super) cut_off_until: Micros,
     /// How many sidecars and participants there have been.
     pub(super) lives: u32,
+    /// How many sidecars.
+    pub(super) sidecars: u32,
     /// Neither comes back.
     pub(super) retired: bool,
     /// What a killed sidecar has written down of itself.

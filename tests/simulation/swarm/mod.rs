@@ -17,6 +17,7 @@ mod effects;
 pub mod ensemble;
 pub mod faults;
 mod inflict;
+mod interruptions;
 pub mod invariants;
 mod latch;
 mod machine;
@@ -89,8 +90,19 @@ pub fn replay(seed: u64, options: &Options) -> (Result<Summary, Violation>, Stri
     run(seed, &Options { trace: true, ..options.clone() })
 }
 
+/// As [`schedule`], for a job that fails over and makes up, in which again and again most sidecars are cut off while they
+/// execute.
+pub fn schedule_of_interruptions(seed: u64) -> Result<Summary, Violation> {
+    let options = Options::default();
+    run_plan(seed, Plan::of_interruptions(seed), &options).0
+}
+
 fn run(seed: u64, options: &Options) -> (Result<Summary, Violation>, String) {
-    let mut world = World::new(seed, Plan::draw(seed, options), options.clone());
+    run_plan(seed, Plan::draw(seed, options), options)
+}
+
+fn run_plan(seed: u64, plan: Plan, options: &Options) -> (Result<Summary, Violation>, String) {
+    let mut world = World::new(seed, plan, options.clone());
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
     if let Err(panic) = ran {
         let said = panic.downcast_ref::<String>().cloned();

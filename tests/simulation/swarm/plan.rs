@@ -30,6 +30,8 @@ pub struct Rates {
     pub failed: u64,
     pub duplicate: u64,
     pub late_report: u64,
+    pub split_transaction: u64,
+    pub slow_snapshot: u64,
 }
 
 /// How a machine's clock runs.
@@ -68,6 +70,9 @@ pub struct Plan {
     pub drained: bool,
     /// Whether one joins and one leaves in the calm, to count what moves.
     pub calm_moves: bool,
+    /// Up to which life the sidecars of some machines are of an earlier version, which does not know how items are divided
+    /// today; afterwards they are upgraded. Zero: none is.
+    pub outdated_lives: u32,
 }
 
 /// What is drawn from a list.
@@ -92,7 +97,7 @@ impl Plan {
         let mut possible = Vec::new();
         // Some seeds are calm: there everything is exact.
         let calm = random.once_in(12);
-        for fault in Fault::ALL {
+        for fault in Fault::ALL.iter().filter(|fault| !fault.is_of_reading()) {
             let weight = one_of(random, &[0, 0, 1, 1, 2, 6]);
             if weight > 0 && !calm && options.allows(*fault) {
                 possible.push((*fault, weight));
@@ -102,6 +107,11 @@ impl Plan {
             let drawn = one_of(random, from);
             let is_possible = possible.iter().any(|(kind, _)| *kind == fault);
             if is_possible { drawn } else { 0 }
+        };
+        let mut reading = Random::new(seed ^ 0x5265_6164_696e_6701);
+        let mut of_reading = |fault: Fault, from: &[u64]| {
+            let drawn = one_of(&mut reading, from);
+            if calm || !options.allows(fault) { 0 } else { drawn }
         };
         let rates = Rates {
             lost_request: rate(random, Fault::LostRequest, &[20, 60, 200]),
@@ -114,6 +124,8 @@ impl Plan {
             failed: rate(random, Fault::FailedExecution, &[3, 10, 40]),
             duplicate: rate(random, Fault::DuplicateReport, &[5, 20]),
             late_report: rate(random, Fault::LateReport, &[5, 20]),
+            split_transaction: of_reading(Fault::SplitTransaction, &[0, 3, 10]),
+            slow_snapshot: of_reading(Fault::SlowSnapshot, &[0, 2, 5]),
         };
         let planned = Self::faults(random, &possible, storm, options);
         Self {
@@ -133,7 +145,30 @@ impl Plan {
             seeds: std::array::from_fn(|_| random.next()),
             drained: random.once_in(3),
             calm_moves: random.once_in(4),
+            // Not drawn, so that everything else is as it was before there were two versions.
+            outdated_lives: if seed % 8 == 5 { (seed / 8 % 3) as u32 + 1 } else { 0 },
         }
+    }
+
+    /// A job of eight items that fails over and makes up. Every other execution takes longer than its period, and every six seconds
+    /// most of its sidecars are cut off.
+    pub fn of_interruptions(seed: u64) -> Self {
+        let mut plan = Self::draw(seed, &Options::default());
+        let mut random = Random::new(seed ^ 0x496e_7465_7272_7570);
+        let mut job = JobConfiguration::new(JobName::parse("job").unwrap(), 8);
+        job.cron = Some(cron(2));
+        (job.failover, job.misfire, job.monitor_execution) = (true, true, true);
+        (plan.configuration, plan.period, plan.machines) = (job, 2, 3);
+        (plan.session_timeout, plan.duration, plan.storm) = (2 * SECOND, 200_000, 26 * SECOND);
+        plan.rates = Rates { slow_execution: 2, split_transaction: 2, slow_snapshot: 2, ..Rates::default() };
+        plan.faults.clear();
+        for begin in [5, 11, 17] {
+            for _ in 0..5 {
+                let at = begin * SECOND + random.below(1_200_000);
+                plan.faults.push(Planned { at, fault: Fault::Partition, dice: random.next() });
+            }
+        }
+        plan
     }
 
     /// In a line.
@@ -144,7 +179,20 @@ impl Plan {
             "{} machines{}{}, {} servers, sessions of {} s; {} items, {:?}, {}{}{}{}{:?} {}",
             self.machines,
             if self.named { " with names" } else { "" },
-            if self.state_dir { " with state" } else { "" },
+            match self.outdated_lives {
+                0 =>
+                    if self.state_dir {
+                        " with state"
+                    } else {
+                        ""
+                    },
+                _ =>
+                    if self.state_dir {
+                        " with state, of two versions"
+                    } else {
+                        " of two versions"
+                    },
+            },
             self.servers,
             self.session_timeout / SECOND,
             job.sharding_total_count,
@@ -219,6 +267,8 @@ fn comes_at_a_time(fault: Fault) -> bool {
             | Fault::FailedExecution
             | Fault::DuplicateReport
             | Fault::LateReport
+            | Fault::SplitTransaction
+            | Fault::SlowSnapshot
     )
 }
 

@@ -8,8 +8,10 @@ use sidekeeper::coordination::progress::Checkpoint;
 use sidekeeper::job::Item;
 use sidekeeper::tree::{NodeChange, Path, WatchEvent};
 
+use super::client::Reply;
 use super::ensemble::subtree;
-use super::world::World;
+use super::faults::Fault;
+use super::world::{Event, World};
 
 impl World {
     pub(super) fn read_checkpoints(
@@ -36,13 +38,56 @@ impl World {
         nodes.iter().filter_map(entry).collect()
     }
 
-    pub(super) fn open_watches(&mut self, m: usize, server: usize, applied: usize) {
-        let replica = self.ensemble.replica(server, applied);
-        let nodes = subtree(replica, self.paths.root());
-        let fleet = subtree(replica, self.paths.fleet().root());
+    /// The server begins to answer a client that reads all nodes, and is done at once or a while later.
+    pub(super) fn load_watches(&mut self, m: usize, server: usize, applied: usize) {
+        let storm = self.now < self.plan.storm;
+        let times = self.plan.rates.slow_snapshot;
+        if !storm || times == 0 || !self.reading.once_in(times) {
+            return self.open_watches(m, server, applied, applied);
+        }
+        let until = self.now + 1 + self.reading.below(8 * self.plan.latency);
+        let Some(sidecar) = &mut self.machines[m].sidecar else { return };
+        sidecar.client.loading = Some((applied, until));
+        let epoch = sidecar.client.epoch;
+        self.at(until, Event::Deliver(m, epoch));
+    }
+
+    /// A client has read all nodes, beginning when the server had applied `from` entries, and ending when it has applied
+    /// `to`. It reads again what has changed meanwhile, until nothing has, so it tells what the server had in the end. A
+    /// client that reads again only once tells two moments, as a deliberate bug shows.
+    pub(super) fn open_watches(&mut self, m: usize, server: usize, from: usize, to: usize) {
+        if to > from {
+            self.counts.add(Fault::SlowSnapshot);
+        }
+        let torn = to > from && tells_torn_states();
+        let seen = if torn { from + self.reading.below((to - from + 1) as u64) as usize } else { to };
+        let mut state = None;
+        if seen < to {
+            let mut torn = self.ensemble.state_at(seen);
+            let touched = self.ensemble.entries(from, seen).iter().flatten();
+            let touched: BTreeSet<Path> = touched.map(|change| change.path.clone()).collect();
+            let newest = self.ensemble.replica(server, to);
+            for path in touched {
+                match newest.get(&path) {
+                    Some(content) => torn.insert(path, content.clone()),
+                    None => torn.remove(&path),
+                };
+            }
+            state = Some(torn);
+        }
+        let (job, fleet) = (self.paths.root().clone(), self.paths.fleet().root().clone());
+        let state = state.as_ref().unwrap_or_else(|| self.ensemble.replica(server, to));
+        let (nodes, fleet) = (subtree(state, &job), subtree(state, &fleet));
+        let now = self.now;
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         let client = &mut sidecar.client;
-        (client.watching, client.opening, client.seen) = (true, false, applied);
+        (client.watching, client.opening, client.seen, client.part) = (true, false, seen, 0);
+        if seen < to {
+            // A commit is answered when all is told that it has changed.
+            for input in client.held.drain(..).rev() {
+                client.answers.push_front((now, Reply::Input(input)));
+            }
+        }
         if let Some(seat) = &mut sidecar.participant {
             // What was not read yet is replaced.
             (seat.nodes, seat.fleet) = (Vec::new(), Vec::new());
@@ -52,6 +97,14 @@ impl World {
             self.wake(m, 0);
         }
     }
+}
+
+/// Whether the client has the deliberate bug that it tells what it reads as of several moments.
+pub(super) fn tells_torn_states() -> bool {
+    #[cfg(feature = "mutants")]
+    return sidekeeper::mutants::is_chosen(sidekeeper::mutants::Mutant::TornStates);
+    #[cfg(not(feature = "mutants"))]
+    false
 }
 
 /// One change a node, the last, in the order of the last ones.

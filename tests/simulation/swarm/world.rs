@@ -82,6 +82,8 @@ pub(super) struct World {
     pub(super) network: Random,
     /// What applications do.
     pub(super) behaviour: Random,
+    /// How clients read.
+    pub(super) reading: Random,
     pub(super) counts: Counts,
     pub(super) checks: Checks,
     pub(super) steps: u64,
@@ -118,6 +120,7 @@ impl World {
             strays: Vec::new(),
             network: Random::new(plan.seeds[0]),
             behaviour: Random::new(plan.seeds[1]),
+            reading: Random::new(plan.seeds[0] ^ 0x5265_6164_696e_6702),
             counts: Counts::default(),
             checks: Checks::default(),
             steps: 0,
@@ -159,6 +162,7 @@ impl World {
             stopped_until: 0,
             cut_off_until: 0,
             lives: 0,
+            sidecars: 0,
             retired: false,
             memory: None,
         });
@@ -230,6 +234,7 @@ impl World {
         self.watch_fires();
         // What waited for the end of an execution was made up for meanwhile.
         self.check_nothing_lost(|item| flagged.contains(&item));
+        self.check_interrupted();
         if self.plan.calm_moves && self.found.is_none() {
             self.count_moves();
         }

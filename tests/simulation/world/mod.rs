@@ -92,7 +92,7 @@ pub struct Execution {
 
 pub struct Node {
     pub name: usize,
-    instance: InstanceId,
+    pub instance: InstanceId,
     identity: Identity,
     joined: Timestamp,
     life: lives::Life,
@@ -195,6 +195,10 @@ pub struct World {
     pub retries: Vec<(Item, RetryNews)>,
     /// Java instances of the job.
     pub javas: Vec<Java>,
+    /// By how much the caches of those that start are behind, at most.
+    pub java_cache_lag_ms: u64,
+    /// How long after their registration their schedulers start, at most.
+    pub java_scheduler_after_ms: u64,
     /// How many Java instances there have been.
     javas_started: u32,
     /// Items that a Java leader has given away while ours executed them.
@@ -241,6 +245,8 @@ impl World {
             answers: Vec::new(),
             retries: Vec::new(),
             javas: Vec::new(),
+            java_cache_lag_ms: 0,
+            java_scheduler_after_ms: 0,
             javas_started: 0,
             moved_while_running: 0,
             tenures: Vec::new(),
@@ -260,6 +266,12 @@ impl World {
 
     /// A new application with a sidecar of its own, under a name, on this machine.
     pub fn join_as(&mut self, called: Option<&str>, machine: u8) -> usize {
+        self.join_with(called, machine, Profile::default())
+    }
+
+    /// As above, with this said of itself. One that does not say `rendezvous` is of an earlier version: its core is today's,
+    /// and as a leader it divides as it would have, for it knows of itself.
+    pub fn join_with(&mut self, called: Option<&str>, machine: u8, profile: Profile) -> usize {
         let name = self.nodes.len();
         self.log.push(format!("{} join {name} as {called:?} on {machine}", self.now));
         let ip = Ipv4Addr::new(10, 0, 0, machine);
@@ -278,7 +290,7 @@ impl World {
         let request = Request {
             configuration: Some(Arc::new(self.configuration.clone())),
             class: None,
-            profile: Profile::default(),
+            profile,
             resumable: true,
         };
         let session = self.registry.open().now_or_never().unwrap().unwrap();
@@ -469,7 +481,11 @@ impl World {
             Effect::LeaveLatch { gate, transactions } => {
                 node.line.push_back(Ask::LeaveLatch(gate, transactions));
             }
-            Effect::Refresh => node.line.push_back(Ask::Watch),
+            Effect::Refresh => {
+                // News that comes before the new watches is dropped with the old ones.
+                (node.watch, node.fleet) = (None, None);
+                node.line.push_back(Ask::Watch);
+            }
             Effect::Tell(event) => self.told(index, event),
             Effect::Answer(_, answer) => {
                 let expected = matches!(

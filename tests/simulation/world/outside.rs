@@ -11,6 +11,7 @@ use super::World;
 impl World {
     /// An operator, or a peer, writes a node of the job.
     pub fn put(&mut self, relative: &str, data: &str) {
+        self.set_registry_clock();
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         let path = Path::parse("/ns/job").unwrap().child(relative);
         let created =
@@ -18,6 +19,18 @@ impl World {
         if !created {
             session.commit(vec![Operation::set(path, data)]).now_or_never().unwrap().unwrap();
         }
+    }
+
+    /// A Java instance that has been there for a while, so that its scheduler runs, and does nothing.
+    pub fn put_java(&mut self, id: &str) {
+        let (ip, _) = id.split_once("@-@").unwrap();
+        let long_ago = self.start.as_millisecond() - 10_000;
+        self.registry_ms.store(long_ago, std::sync::atomic::Ordering::Relaxed);
+        self.put_bytes(&format!("servers/{ip}"), b"ENABLED");
+        self.put_bytes(
+            &format!("instances/{id}"),
+            format!("jobInstanceId: {id}\nserverIp: {ip}\n").as_bytes(),
+        );
     }
 
     /// Somebody writes a node of the job, whatever it holds.

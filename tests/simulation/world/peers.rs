@@ -51,6 +51,8 @@ impl World {
             duration_ms: (1, self.duration_max_ms),
             session_ms: SESSION_MS,
             clock_ahead_ms: self.random.below(60) as i64 - 30,
+            cache_lag_ms: self.java_cache_lag_ms,
+            scheduler_after_ms: self.java_scheduler_after_ms,
             once_listener: false,
             seed: self.random.next(),
         };
@@ -113,7 +115,7 @@ impl World {
         }
     }
 
-    /// P1: every item has an owner who is there; and who of ours it is has been told.
+    /// P1: every item has an owner that is there; a sidecar that owns one has been told; and each has one if there are enough.
     pub fn assert_owned_with_javas(&self) {
         let online = self.children("instances");
         let mut wrong = Vec::new();
@@ -132,6 +134,13 @@ impl World {
             if !is_right || !online.contains(&owner) {
                 wrong.push(format!("{item}: {owner}, told to {ours:?}"));
             }
+        }
+        // Each strategy gives an item to every instance if there are enough.
+        let items = usize::try_from(self.configuration.sharding_total_count).unwrap();
+        if online.len() <= items {
+            let staying = self.staying();
+            let idle = staying.iter().filter(|node| self.nodes[**node].items.is_empty());
+            wrong.extend(idle.map(|node| format!("{} has no item", self.nodes[*node].name)));
         }
         assert!(
             wrong.is_empty(),

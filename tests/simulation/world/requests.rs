@@ -15,10 +15,15 @@ use sidekeeper::tree::{NodeKind, Operation, Path};
 use super::{Ask, Contender, World};
 
 impl World {
-    /// One request of the node takes effect.
-    pub(super) fn perform(&mut self, index: usize) {
+    /// The registry stamps what comes next with its own time.
+    pub(super) fn set_registry_clock(&mut self) {
         let registry_now = self.now.as_millisecond() + self.registry_ahead_ms;
         self.registry_ms.store(registry_now, Ordering::Relaxed);
+    }
+
+    /// One request of the node takes effect.
+    pub(super) fn perform(&mut self, index: usize) {
+        self.set_registry_clock();
         let gentle = self.gentle;
         let node = &mut self.nodes[index];
         match node.line.pop_front() {
@@ -125,6 +130,11 @@ impl World {
     /// Whether a node stands for election.
     pub fn is_standing(&self, node: usize) -> bool {
         self.nodes[node].line.iter().any(|ask| matches!(ask, Ask::Elect(_) | Ask::Lead(_)))
+    }
+
+    /// Whether a node is about to read the job's nodes again.
+    pub fn is_reading(&self, node: usize) -> bool {
+        self.nodes[node].line.iter().any(|ask| matches!(ask, Ask::Watch))
     }
 
     /// Whether a node has been asked to take items over, and has not.

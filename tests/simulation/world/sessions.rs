@@ -1,11 +1,12 @@
 //! Sessions that are lost, suspended, and proven alive.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use sidekeeper::coordination::input::Input;
 use sidekeeper::elasticjob::path::Gate;
-use sidekeeper::registry::Registry;
+use sidekeeper::registry::{Registry, Session};
 
 use super::{Ask, World};
 
@@ -13,6 +14,22 @@ impl World {
     /// The node learns that its session is lost, and then the server ends it: in the order that a lease guarantees
     /// (P4). Then the node opens another one.
     pub fn expire(&mut self, node: usize) {
+        self.lose(node);
+        self.registry.expire(self.nodes[node].session.id());
+        self.open_another(node);
+    }
+
+    /// As [`Self::expire`], but the server does not end the session as long as the caller keeps it: its ephemeral nodes
+    /// are still there when the node is back.
+    #[must_use]
+    pub fn give_up(&mut self, node: usize) -> Arc<dyn Session> {
+        self.lose(node);
+        let lost = Arc::clone(&self.nodes[node].session);
+        self.open_another(node);
+        lost
+    }
+
+    fn lose(&mut self, node: usize) {
         for gate in [Gate::Started, Gate::Completed] {
             self.leave_latch(gate, node);
         }
@@ -30,8 +47,9 @@ impl World {
         self.expiring = true;
         self.step(node);
         self.expiring = false;
-        let id = self.nodes[node].session.id();
-        self.registry.expire(id);
+    }
+
+    fn open_another(&mut self, node: usize) {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         let node = &mut self.nodes[node];
         node.line.clear();
@@ -52,6 +70,11 @@ impl World {
         while !self.nodes[node].line.is_empty() {
             self.perform(node);
         }
+    }
+
+    /// The first thing that a node has asked for takes effect.
+    pub fn take_first_effect(&mut self, node: usize) {
+        self.perform(node);
     }
 
     /// The node wakes, and looks.

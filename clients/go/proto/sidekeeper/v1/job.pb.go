@@ -58,7 +58,8 @@ type JobConfiguration struct {
 	// How items are divided among instances: `AVG_ALLOCATION`, `ODEVITY`, `ROUND_ROBIN`, `SINGLE_SHARDING_BALANCE`, or
 	// Sidekeeper's own `CONSISTENT_HASH`, which a Java leader replaces by `AVG_ALLOCATION`. With
 	// `SINGLE_SHARDING_BALANCE` the item of a job of one item walks over the servers, one execution each. Default:
-	// `AVG_ALLOCATION`.
+	// `AVG_ALLOCATION`, but when all instances are sidecars: then each has its weight's part, and the items that remain after
+	// equal parts are spread by the names of job and instances.
 	JobShardingStrategyType string `protobuf:"bytes,11,opt,name=job_sharding_strategy_type,json=jobShardingStrategyType,proto3" json:"job_sharding_strategy_type,omitempty"`
 	// Whether the first assignment stays for good, instances joining and leaving notwithstanding. Default: false.
 	StaticSharding *bool `protobuf:"varint,12,opt,name=static_sharding,json=staticSharding,proto3,oneof" json:"static_sharding,omitempty"`

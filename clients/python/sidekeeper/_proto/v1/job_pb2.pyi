@@ -99,7 +99,8 @@ class JobConfiguration(_message.Message):
     """How items are divided among instances: `AVG_ALLOCATION`, `ODEVITY`, `ROUND_ROBIN`, `SINGLE_SHARDING_BALANCE`, or
     Sidekeeper's own `CONSISTENT_HASH`, which a Java leader replaces by `AVG_ALLOCATION`. With
     `SINGLE_SHARDING_BALANCE` the item of a job of one item walks over the servers, one execution each. Default:
-    `AVG_ALLOCATION`.
+    `AVG_ALLOCATION`, but when all instances are sidecars: then each has its weight's part, and the items that remain after
+    equal parts are spread by the names of job and instances.
     """
     static_sharding: _builtins.bool
     """Whether the first assignment stays for good, instances joining and leaving notwithstanding. Default: false."""
