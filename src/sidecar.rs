@@ -89,8 +89,9 @@ impl Sidecar {
     /// address, the data directory, a job file. A ZooKeeper that is away is no failure.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let namespace = Path::parse(&format!("/{}", config.namespace))?;
-        let registry = open_registry(&config)?;
-        Self::start_on(config, namespace, registry).await
+        let clock = Clock::start();
+        let registry = open_registry(&config, &clock)?;
+        Self::start_by(config, namespace, registry, clock).await
     }
 
     /// As [`Self::start`], on a registry that the caller has opened.
@@ -99,10 +100,18 @@ impl Sidecar {
         namespace: Path,
         registry: Arc<dyn Registry>,
     ) -> Result<Self, StartError> {
+        Self::start_by(config, namespace, registry, Clock::start()).await
+    }
+
+    async fn start_by(
+        config: Config,
+        namespace: Path,
+        registry: Arc<dyn Registry>,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
         let files = load_job_files(&config)?;
         let listeners = listen(&config).await?;
         let dump = listen_for_dump(&config).await?;
-        let clock = Clock::start();
         let (current_sender, current) = watch::channel(None);
         let (stop, stopped) = watch::channel(false);
         let (part, parting) = watch::channel(None);
@@ -203,7 +212,7 @@ impl Sidecar {
     }
 }
 
-fn open_registry(config: &Config) -> Result<Arc<dyn Registry>, StartError> {
+fn open_registry(config: &Config, clock: &Clock) -> Result<Arc<dyn Registry>, StartError> {
     let Some(connect) = &config.zookeeper else {
         let embedded = match &config.data_dir {
             Some(folder) => Embedded::open(folder)?,
@@ -211,13 +220,15 @@ fn open_registry(config: &Config) -> Result<Arc<dyn Registry>, StartError> {
         };
         return Ok(Arc::new(embedded));
     };
-    Ok(Arc::new(ZooKeeper::new(Settings {
+    let clock = clock.clone();
+    let zookeeper = ZooKeeper::new(Settings {
         connect: connect.clone(),
         session_timeout: config.session_timeout,
         connection_timeout: config.connection_timeout,
         request_timeout: config.request_timeout,
         digest: config.digest.as_ref().map(|digest| digest.reveal().to_owned()),
-    })?))
+    })?;
+    Ok(Arc::new(zookeeper.with_clock(Arc::new(move || clock.now().mono))))
 }
 
 /// What the former process has left, and what the next one is to know. Only sessions with ZooKeeper outlive a process.

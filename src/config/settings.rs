@@ -89,10 +89,10 @@ settings! {
         "The IPv4 address that names this server in the registry. Sidecars that share one are enabled and disabled together.";
     SESSION_TIMEOUT = "session_timeout", "session-timeout", "SIDEKEEPER_SESSION_TIMEOUT", "DURATION", Default::Value("30s"), =>
         "How long the registry waits for word from this sidecar before it gives its items to others, 1s to 10m.";
-    LEASE_MARGIN = "lease_margin", "lease-margin", "SIDEKEEPER_LEASE_MARGIN", "DURATION", Default::Absent("a fifth of the session's timeout, 1s at least"), =>
+    LEASE_MARGIN = "lease_margin", "lease-margin", "SIDEKEEPER_LEASE_MARGIN", "DURATION", Default::Absent("a fifth of the session's timeout, 500ms at least"), =>
         "How long before the registry could end a session that it does not hear from applications are told to stop, 100ms to 5m; never more than half of the session's timeout.";
     CONNECTION_TIMEOUT = "connection_timeout", "connection-timeout", "SIDEKEEPER_CONNECTION_TIMEOUT", "DURATION", Default::Value("5s"), =>
-        "How long to try one ZooKeeper server before the next, 100ms to 1m.";
+        "How long to look for a ZooKeeper server that serves, and to wait for one that is silent, before trying again, 100ms to 1m.";
     REQUEST_TIMEOUT = "request_timeout", "request-timeout", "SIDEKEEPER_REQUEST_TIMEOUT", "DURATION", Default::Value("10s"), =>
         "How long to wait for the registry's answer to a request, 100ms to 10m.";
     DRAIN_TIMEOUT = "drain_timeout", "drain-timeout", "SIDEKEEPER_DRAIN_TIMEOUT", "DURATION", Default::Value("25s"), =>

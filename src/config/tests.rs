@@ -221,7 +221,7 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
         jobs_dir = '/jobs "x"' # SIDEKEEPER_JOBS_DIR
         instance_ip = "10.0.0.7" # --instance-ip
         session_timeout = "30s" # default
-        # lease_margin is not set: a fifth of the session's timeout, 1s at least
+        # lease_margin is not set: a fifth of the session's timeout, 500ms at least
         connection_timeout = "5s" # default
         request_timeout = "10s" # default
         drain_timeout = "25s" # default

@@ -119,6 +119,10 @@ impl Session for CountedSession {
         self.session.timeout()
     }
 
+    fn greeted(&self) -> Option<Duration> {
+        self.session.greeted()
+    }
+
     fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
         self.session.key()
     }

@@ -41,6 +41,9 @@ pub enum SessionState {
 /// time and under the registry's lock: it must be quick and must not ask the registry.
 pub type DataFilter = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
 
+/// A monotonic clock of the caller's, which runs on while the machine sleeps.
+pub type Monotonic = Arc<dyn Fn() -> Duration + Send + Sync>;
+
 /// What another process needs to go on with a session. Whoever has it can take the session over.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionKey {
@@ -86,6 +89,10 @@ pub trait Registry: Send + Sync + 'static {
 /// - A watch misses nothing: what could have been missed is made good by a new snapshot. When its reader is behind,
 ///   a node's later change takes the place of its earlier one, so a watch never grows past one entry a node, and
 ///   nobody ever waits for its reader.
+/// - A snapshot, and changes of which one brings data, lead to a state that the registry had: so the version of one node
+///   proves that the reader knows the others. Changes without any data are told in their order, and may end in the middle
+///   of a transaction. (In ZooKeeper a state is put together from several reads; if it changes with each of
+///   twenty reads in a row, it is told all the same.)
 /// - `Stat::created` and `Stat::modified` grow with every transaction, over the whole tree.
 pub trait Session: Send + Sync + 'static {
     /// The session's id.
@@ -93,6 +100,11 @@ pub trait Session: Send + Sync + 'static {
 
     /// The timeout that the registry granted: it ends the session when it has not heard from it for so long.
     fn timeout(&self) -> Duration;
+
+    /// When the handshake was sent by which the present connection has the session, on the clock that the registry was
+    /// given ([`Monotonic`]). At that moment or later the servers have heard from the session, and the one that ends
+    /// sessions knows it. `None`: there is no connection now, or nothing is known of a handshake.
+    fn greeted(&self) -> Option<Duration>;
 
     /// What a later process of ours needs to go on with it. `None`: it ends with this process, or nobody can say.
     fn key(&self) -> BoxFuture<'_, Option<SessionKey>>;

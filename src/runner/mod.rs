@@ -1,6 +1,7 @@
 //! The only place where effects happen: it waits, steps the core, and does what the core asks for. Shell.
 //!
-//! [`session`] keeps one session with the registry for the whole sidecar, [`lease`] proves it alive; [`participant`]
+//! [`session`] keeps one session with the registry for the whole sidecar, [`lease`] proves it alive, by what `proven` says
+//! is a proof; [`participant`]
 //! runs one participant for each attached application stream; [`observer`] follows a job for those who only look;
 //! [`operator`] carries out what they command; [`hub`] knows who is attached, [`drain`] has all of them leave;
 //! [`command`] lists what callers can ask of a participant; `watching` opens their watches, `waiting` waits for the rest
@@ -23,6 +24,8 @@ mod news;
 pub mod observer;
 pub mod operator;
 pub mod participant;
+mod proven;
+mod refusals;
 pub mod session;
 pub mod snapshot;
 mod succession;

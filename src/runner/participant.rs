@@ -28,6 +28,7 @@ use super::command::{Command, Handle};
 use super::commits::commit_in;
 use super::held_latch::HeldLatch;
 use super::lease::Lease;
+use super::refusals::Refusals;
 use super::session::Current;
 use super::waiting::{closed, replaced, room, session_changed};
 use super::watching::Watched;
@@ -97,6 +98,7 @@ pub struct Runner {
     over: watch::Sender<bool>,
     spans: BTreeMap<String, Span>,
     latches: BTreeMap<Gate, HeldLatch>,
+    refusals: Arc<Refusals>,
 }
 
 /// What select came back with.
@@ -150,6 +152,7 @@ impl Runner {
             over,
             spans: BTreeMap::new(),
             latches: BTreeMap::new(),
+            refusals: Arc::default(),
         };
         (runner, Handle { commands: command_sender, over: over_receiver }, Outlet { events, end })
     }
@@ -420,10 +423,12 @@ impl Runner {
                     | Purpose::ForgetNames
                     | Purpose::Leave => session.commit(transaction),
                 };
+                let (refusals, clock) = (Arc::clone(&self.refusals), self.clock.clone());
                 self.in_flight.push(Box::pin(async move {
                     let result = commit.await;
                     if let Err(error) = &result {
                         debug!(%purpose, %error, "commit failed");
+                        refusals.tell(clock.now().mono, purpose, error);
                     }
                     Input::Committed(id, result)
                 }));

@@ -16,11 +16,14 @@ use super::clock::Clock;
 use super::heirs::Former;
 use super::lease::{self, Keeper};
 use super::memory::Memory;
+use super::proven::ProvenSession;
 
 /// The first pause after a failed attempt.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause: how long a registry that came back may go unnoticed.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_millis(300);
+/// How often it is said that there is still no session.
+const SAID_AGAIN: Duration = Duration::from_secs(10);
 
 /// How the sidecar parts from its sessions when it stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,28 +78,30 @@ pub async fn keep(
     mut stop: watch::Receiver<Option<Farewell>>,
 ) {
     let mut pause = PAUSE_MIN;
+    let mut said: Option<Duration> = None;
     // Each session that was given up has a clone until it is closed.
     let (open_still, mut all_closed) = mpsc::channel::<Infallible>(1);
     loop {
         let opened = tokio::select! {
             biased;
             _ = stopping(&mut stop) => break,
-            opened = open(&*registry, &mut former) => opened,
+            opened = open(&*registry, &clock, &mut former, (&keeper, margin)) => opened,
         };
         match opened {
             Ok(session) => {
-                pause = PAUSE_MIN;
+                (pause, said) = (PAUSE_MIN, None);
                 info!(session = %session.id(), timeout = ?session.timeout(), registry = registry.describe(), "session opened");
                 if memory.is_kept() {
                     memory.session(session.key().await).await;
                 }
                 let mut state = session.state();
-                current.send_replace(Some(Arc::clone(&session)));
+                let published: Arc<dyn Session> = Arc::<ProvenSession>::clone(&session);
+                current.send_replace(Some(published));
                 let end = tokio::select! {
                     biased;
                     farewell = stopping(&mut stop) => End::Stopping(farewell),
                     () = becomes(&mut state, SessionState::Lost) => End::Lost,
-                    () = keeper.keep(&*session, &clock, margin) => End::GivenUp,
+                    () = keeper.keep(&session, &clock, margin) => End::GivenUp,
                 };
                 current.send_replace(None);
                 if let End::Stopping(farewell) = end {
@@ -116,8 +121,12 @@ pub async fn keep(
                 }
             }
             Err(error) => {
-                warn!(%error, "no session; trying again in {pause:?}");
-                let wakeup = Wakeup { wall: None, mono: Some(clock.now().mono.saturating_add(pause)) };
+                let now = clock.now().mono;
+                if said.is_none_or(|said| now >= said.saturating_add(SAID_AGAIN)) {
+                    warn!(%error, "no session; trying again and again");
+                    said = Some(now);
+                }
+                let wakeup = Wakeup { wall: None, mono: Some(now.saturating_add(pause)) };
                 tokio::select! {
                     biased;
                     _ = stopping(&mut stop) => break,
@@ -152,27 +161,47 @@ async fn close_after(
     part(&*session, farewell).await;
 }
 
-/// Goes on with the former process's session, or opens one.
-async fn open(registry: &dyn Registry, former: &mut Option<Former>) -> Result<Arc<dyn Session>, Error> {
-    let Some(life) = former.as_ref() else { return registry.open().await };
-    let session = registry.reopen(life.key()).await?;
-    match &session {
-        Some(session) => info!(session = %session.id(), "going on with the session of the former process"),
-        None => info!(session = %life.key().id, "the session of the former process is over"),
-    }
-    if let Some(session) = session {
-        match life.clear_latches(&session).await {
-            Ok(()) => {
-                *former = None;
-                return Ok(session);
+/// Goes on with the former process's session, or opens one; gives it when it is proven alive.
+async fn open(
+    registry: &dyn Registry,
+    clock: &Clock,
+    former: &mut Option<Former>,
+    (keeper, margin): (&Keeper, Option<Duration>),
+) -> Result<Arc<ProvenSession>, Error> {
+    if let Some(life) = former.as_ref() {
+        let asked = clock.now().mono;
+        let session = registry.reopen(life.key()).await?;
+        match &session {
+            Some(session) => {
+                info!(session = %session.id(), "going on with the session of the former process")
             }
-            Err(error) => {
-                // They would be in everybody's way for as long as the session lives.
-                warn!(%error, "the former process's latches cannot be removed; its session is given up");
-                session.close().await;
+            None => info!(session = %life.key().id, "the session of the former process is over"),
+        }
+        if let Some(session) = session {
+            let proven = Arc::new(ProvenSession::new(Arc::clone(&session), clock.clone(), asked));
+            if let Err(error) = keeper.begin(&proven, margin).await {
+                // It may live all the same: it is left alone, and asked for again.
+                session.abandon().await;
+                return Err(error);
+            }
+            match life.clear_latches(&session).await {
+                Ok(()) => {
+                    *former = None;
+                    return Ok(proven);
+                }
+                Err(error) => {
+                    // They would be in everybody's way for as long as the session lives.
+                    warn!(%error, "the former process's latches cannot be removed; its session is given up");
+                    session.close().await;
+                }
             }
         }
+        *former = None;
     }
-    *former = None;
-    registry.open().await
+    let asked = clock.now().mono;
+    let session = registry.open().await?;
+    let session = Arc::new(ProvenSession::new(session, clock.clone(), asked));
+    // It is closed if it is not proven alive: it is nobody's yet.
+    keeper.begin(&session, margin).await?;
+    Ok(session)
 }

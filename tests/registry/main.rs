@@ -15,6 +15,7 @@ mod faults;
 mod ground;
 mod latch;
 mod persistence;
+mod restart;
 mod resumption;
 #[path = "../support/mod.rs"]
 mod support;

@@ -15,6 +15,7 @@ on_both! {
     a_watch_can_wait_for_its_root,
     a_commit_is_in_the_watch_before_it_is_answered,
     a_watch_misses_nothing_in_a_storm,
+    a_watch_tells_states_that_the_registry_had,
     a_slow_reader_keeps_nobody_waiting,
     a_watch_tells_everything_anew_after_an_interruption,
     watches_of_one_root_do_not_disturb_each_other,
@@ -242,4 +243,56 @@ async fn watches_of_one_root_do_not_disturb_each_other(ground: Ground) {
         commit(&*session, vec![create(&format!("/a/{round}"))]).await;
         assert_eq!(next_changes(&mut kept).await.len(), 1);
     }
+}
+
+/// Each transaction gives two nodes the same number, one of them far below the other, and has a third node come or go. A
+/// reader that is told one of the numbers early, or late, could take a new version of a node for a proof that it knows
+/// the rest.
+async fn a_watch_tells_states_that_the_registry_had(ground: Ground) {
+    const TRANSACTIONS: usize = 600;
+    // So many in a row: a registry may tell what changes without a pause as of several moments.
+    const BURST: usize = 6;
+    let (session, writer) = (ground.session().await, ground.session().await);
+    let deep = ["/t", "/t/a", "/t/x", "/t/x/y", "/t/x/y/b"];
+    commit(&*writer, deep.map(|at| Operation::create(path(at), NodeKind::Persistent, "0")).into()).await;
+    let wants = Arc::new(|_: &Path| true);
+    let mut followed = session.watch(&path("/t"), wants.clone()).await.unwrap();
+    let (told_of, mut is_told_of) = tokio::sync::watch::channel(0);
+    let writing = tokio::spawn(async move {
+        for number in 1..=TRANSACTIONS {
+            if number % BURST == 0 {
+                is_told_of.wait_for(|told| *told + 1 >= number).await.unwrap();
+            }
+            let set = |at| Operation::set(path(at), number.to_string());
+            let flag = match number % 2 {
+                1 => Operation::create(path("/t/flag"), NodeKind::Persistent, ""),
+                _ => Operation::delete(path("/t/flag")),
+            };
+            commit(&*writer, vec![set("/t/a"), flag, set("/t/x/y/b")]).await;
+        }
+        writer
+    });
+    let mut view = View::default();
+    let mut told = 0;
+    let number = |view: &View, at: &str| {
+        let data = view.nodes.get(&path(at)).map(|(data, _)| String::from_utf8_lossy(data).into_owned());
+        data.and_then(|data| data.parse::<usize>().ok())
+    };
+    let state = |view: &View| {
+        (number(view, "/t/a"), number(view, "/t/x/y/b"), view.nodes.contains_key(&path("/t/flag")))
+    };
+    let is_one = |(a, b, flag): (Option<usize>, _, bool)| a == b && a.is_some_and(|a| (a % 2 == 1) == flag);
+    while number(&view, "/t/a") != Some(TRANSACTIONS) {
+        // Another watch begins in the middle.
+        let mut other = session.watch(&path("/t"), wants.clone()).await.unwrap();
+        let mut begun = View::default();
+        begun.apply(next(&mut other).await);
+        assert!(is_one(state(&begun)), "a snapshot shows {:?}", state(&begun));
+        view.apply(next(&mut followed).await);
+        assert!(is_one(state(&view)), "after {told} events it is {:?}", state(&view));
+        told += 1;
+        told_of.send_replace(number(&view, "/t/a").unwrap());
+    }
+    assert!(told > 10, "{told} events");
+    writing.await.unwrap();
 }

@@ -71,7 +71,12 @@ impl Virtual {
     }
 
     fn mono(&self) -> Duration {
-        Duration::from_nanos(self.shown((self.timeline.now() - self.born).as_nanos() as i64) as u64)
+        self.mono_at(self.timeline.now())
+    }
+
+    /// What the monotonic clock shows at a true time.
+    pub fn mono_at(&self, time: Duration) -> Duration {
+        Duration::from_nanos(self.shown((time - self.born).as_nanos() as i64) as u64)
     }
 
     /// What the monotonic clock shows when it has run for so long.

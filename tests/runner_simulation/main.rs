@@ -20,6 +20,8 @@ mod checks;
 mod ensemble;
 mod executor;
 mod machine;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod notes;
 mod random;
 mod scenarios;

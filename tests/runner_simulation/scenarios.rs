@@ -91,7 +91,7 @@ fn disturb(world: &mut World) {
     let place = world.timeline.chance(|random| random.below(world.places.len() as u64)) as usize;
     let app = world.timeline.chance(|random| random.below(world.apps.len() as u64)) as usize;
     let job = world.timeline.chance(|random| random.below(world.jobs.len() as u64)) as usize;
-    match world.timeline.chance(|random| random.below(16)) {
+    match world.timeline.chance(|random| random.below(18)) {
         0 | 1 if world.places[place].life.is_some() => world.crash_sidecar(place),
         2 => world.drain_sidecar(place, Duration::from_secs(3)),
         3 => {
@@ -112,6 +112,10 @@ fn disturb(world: &mut World) {
         12 => world.trigger(place, job),
         13 => world.cancel_executions(place, job),
         14 if world.clocks_are_wrong => world.set_clock(place),
+        kind @ (16 | 17) => {
+            let time = world.timeline.chance(|random| random.millis(100, 12_000));
+            world.part_server(place, kind == 17, time);
+        }
         _ => {}
     }
 }
@@ -207,6 +211,33 @@ fn whoever_dies_is_gone_within_a_round_trip() {
         world.run_seconds(3);
         world
     });
+}
+
+/// P2, P4: who is connected to a server that is cut off from the others is told to stop before they give its items away.
+pub fn parted(seed: u64, leads: bool) -> World {
+    let job = Job { failover: true, ..plain("orders") };
+    let mut world = World::new(seed, vec![job], 2, false);
+    for place in 0..2 {
+        world.start_sidecar(place);
+        world.start_app(place, None);
+    }
+    // Something is always being executed.
+    world.duration_max = 20_000;
+    let before = world.timeline.chance(|random| random.millis(8_000, 12_000));
+    world.run_for(before);
+    world.part_server(0, leads, Duration::from_secs(20));
+    world.run_seconds(15);
+    world
+}
+
+#[test]
+fn p2_p4_a_lease_ends_in_time_at_a_follower_that_is_cut_off() {
+    with_seeds(60, |seed| parted(seed, false));
+}
+
+#[test]
+fn p2_p4_a_lease_ends_in_time_at_a_leader_that_is_cut_off() {
+    with_seeds(60, |seed| parted(seed, true));
 }
 
 fn plain(name: &str) -> Job {

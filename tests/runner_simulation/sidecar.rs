@@ -74,7 +74,12 @@ impl World {
         let machine = Arc::new(Virtual::new(&self.timeline, spawner, process, drift, ahead));
         let clock = Clock::of(Arc::<Virtual>::clone(&machine));
         let alive = Arc::new(AtomicBool::new(true));
-        let registry = ClientRegistry { ensemble: self.ensemble.clone(), process, alive: Arc::clone(&alive) };
+        let registry = ClientRegistry {
+            ensemble: self.ensemble.clone(),
+            process,
+            alive: Arc::clone(&alive),
+            machine: Arc::clone(&machine),
+        };
         let namespace = Path::parse(NAMESPACE).unwrap();
         let place = &self.places[index];
         let (memory, former) = Notes::open(place.notes.as_ref(), &clock, place.ip);
@@ -214,6 +219,23 @@ impl World {
         self.timeline.log(format!("sidecar {index} {what}"));
         self.ensemble.set_cut_off(life.process, cut_off);
         self.places[index].cut_off = cut_off;
+    }
+
+    /// The server of a sidecar is cut off from the others, for so long.
+    pub fn part_server(&mut self, index: usize, leads: bool, time: Duration) {
+        let Some(life) = &self.places[index].life else { return };
+        let process = life.process;
+        self.timeline.fault(if leads { "leader cut off" } else { "follower cut off" });
+        let role = if leads { "leader" } else { "follower" };
+        self.timeline.log(format!("sidecar {index}: its server, the {role}, is cut off from the others"));
+        self.ensemble.set_apart(process, leads);
+        self.timeline.after(time, move |world| {
+            let parted = world.places[index].cut_off;
+            if !parted && world.places[index].life.as_ref().is_some_and(|life| life.process == process) {
+                world.timeline.log(format!("sidecar {index}: its server is one of the others again"));
+                world.ensemble.set_together(process);
+            }
+        });
     }
 
     /// Somebody sets the time of day of a sidecar's machine.

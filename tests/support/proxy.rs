@@ -23,13 +23,22 @@ pub enum Mode {
     DropReplies,
     /// Closes connections as soon as they are made.
     Refuse,
+    /// Says nothing on connections that are made now, whatever the mode is later.
+    Silent,
 }
+
+/// The bytes that clients have sent on each connection on which the proxy says nothing.
+type Heard = watch::Sender<Vec<Vec<u8>>>;
+
+/// How long words are waited for that have to come.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Proxy {
     address: SocketAddr,
     mode: watch::Sender<Mode>,
     /// Counts up; connections made before are closed.
     resets: watch::Sender<u64>,
+    heard: Heard,
     accepting: AbortHandle,
 }
 
@@ -40,14 +49,41 @@ impl Proxy {
         let address = listener.local_addr().expect("its address");
         let (mode, modes) = watch::channel(Mode::Pass);
         let (resets, reset) = watch::channel(0);
+        let heard = Heard::default();
+        let hearing = heard.clone();
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                if *modes.borrow() != Mode::Refuse {
-                    tokio::spawn(serve(client, server, modes.clone(), reset.clone()));
+                let mode = *modes.borrow();
+                match mode {
+                    Mode::Refuse => {}
+                    Mode::Silent => {
+                        let mut place = 0;
+                        hearing.send_modify(|heard| {
+                            place = heard.len();
+                            heard.push(Vec::new());
+                        });
+                        tokio::spawn(keep_silent(client, reset.clone(), hearing.clone(), place));
+                    }
+                    Mode::Pass | Mode::Delay(_) | Mode::Blackhole | Mode::DropReplies => {
+                        tokio::spawn(serve(client, server, modes.clone(), reset.clone()));
+                    }
                 }
             }
         });
-        Self { address, mode, resets, accepting: accepting.abort_handle() }
+        Self { address, mode, resets, heard, accepting: accepting.abort_handle() }
+    }
+
+    /// Whether a client has said these words, and nothing else, on a connection on which the proxy says nothing.
+    pub fn has_heard(&self, words: &[u8]) -> bool {
+        self.heard.borrow().iter().any(|said| said == words)
+    }
+
+    /// Waits until that is so.
+    pub async fn hears(&self, words: &[u8]) {
+        let mut heard = self.heard.subscribe();
+        let heard = heard.wait_for(|heard| heard.iter().any(|said| said == words));
+        let heard = tokio::time::timeout(PATIENCE, heard).await;
+        heard.expect("nobody has said it").expect("the proxy is there");
     }
 
     pub fn address(&self) -> String {
@@ -68,6 +104,20 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.accepting.abort();
         self.reset();
+    }
+}
+
+/// Reads what is sent, and says nothing.
+async fn keep_silent(mut client: TcpStream, mut resets: watch::Receiver<u64>, heard: Heard, place: usize) {
+    resets.mark_unchanged();
+    let mut buffer = vec![0; 1024];
+    loop {
+        let count = tokio::select! {
+            _ = resets.changed() => return,
+            count = client.read(&mut buffer) => count,
+        };
+        let Ok(count @ 1..) = count else { return };
+        heard.send_modify(|heard| heard[place].extend(&buffer[..count]));
     }
 }
 
@@ -120,7 +170,7 @@ async fn pump(
                     return;
                 }
             }
-            Mode::Pass | Mode::DropReplies | Mode::Refuse => {}
+            Mode::Pass | Mode::DropReplies | Mode::Refuse | Mode::Silent => {}
         }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;

@@ -53,6 +53,10 @@ impl Session for EmbeddedSession {
         self.timeout
     }
 
+    fn greeted(&self) -> Option<Duration> {
+        None
+    }
+
     fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
         Box::pin(ready(None))
     }

@@ -6,6 +6,7 @@
 //! the same session. There are never two: they would steal the session from each other for ever.
 
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zookeeper_client as zk;
 
+use super::look;
 use super::settings::Checked;
 
 /// How long to wait for the watch tasks to let go of a broken connection. They do so at once when they run at all.
@@ -26,6 +28,8 @@ pub(super) struct Link {
     /// Held for reading by whoever holds a watcher of the client: a watcher panics when it is asked after the
     /// reactor is gone, so the reactor has to wait for them.
     pub(super) watching: Arc<RwLock<()>>,
+    /// When its handshake was sent, or a moment before that. `None`: there is no clock.
+    pub(super) greeted: Option<Duration>,
     /// Somebody found it unusable.
     trouble: Notify,
 }
@@ -54,9 +58,23 @@ pub(super) enum Broken {
 }
 
 impl Connection {
-    /// Connects and opens a session, or attaches to one. Asks every server once. Bounded in time by the connection
-    /// timeout for each.
+    /// Finds a server that serves, and opens a session there, or attaches to one. Bounded in time by twice the connection
+    /// timeout.
     pub(super) async fn open(checked: &Checked, session: Option<zk::SessionInfo>) -> Result<Self, zk::Error> {
+        let server = look::find(checked).await.ok_or(zk::Error::NoHosts)?;
+        Self::greet(checked, server, session).await
+    }
+
+    /// Opens a session at a server, or attaches to one. Bounded in time by the connection timeout.
+    ///
+    /// One who attaches and gives up before the answer has not ended the session; but the server may still take it over
+    /// later, and then the connection that the session has by that time is refused. So nobody is in a hurry here: which
+    /// server is greeted was looked at before.
+    pub(super) async fn greet(
+        checked: &Checked,
+        server: SocketAddr,
+        session: Option<zk::SessionInfo>,
+    ) -> Result<Self, zk::Error> {
         let settings = &checked.settings;
         let mut connector = zk::Client::connector()
             .with_session_timeout(settings.session_timeout)
@@ -69,20 +87,22 @@ impl Connection {
             connector = connector.with_session(session);
         }
         let reactor = Reactor::default();
-        let mut connecting = pin!(connector.connect(&checked.addresses));
+        let greeted = checked.clock.as_ref().map(|clock| clock());
+        let server = server.to_string();
+        let mut connecting = pin!(connector.connect(&server));
         let connected = poll_fn(|context| {
             let _scope = spawns_core::enter(&reactor);
             connecting.as_mut().poll(context)
         });
-        let limit = settings.connection_timeout.saturating_mul(checked.hosts);
-        let client = timeout(limit, connected).await.map_err(|_| zk::Error::Timeout)??;
+        let client =
+            timeout(settings.connection_timeout, connected).await.map_err(|_| zk::Error::Timeout)??;
         let reactor = reactor.task.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Some(reactor) = reactor else {
             return Err(zk::Error::UnexpectedError("the client started no reactor".to_owned()));
         };
         let states = client.state_watcher();
         let watching = Arc::default();
-        let link = Arc::new(Link { client, watching, trouble: Notify::new() });
+        let link = Arc::new(Link { client, watching, greeted, trouble: Notify::new() });
         Ok(Self { link, states, reactor })
     }
 
@@ -90,7 +110,8 @@ impl Connection {
     pub(super) fn below(self, chroot: &str) -> Result<Self, zk::Error> {
         let client = self.link.client.clone().chroot(chroot);
         let client = client.map_err(|_| zk::Error::BadArguments(&"the node cannot be a root"))?;
-        let link = Arc::new(Link { client, watching: Arc::default(), trouble: Notify::new() });
+        let greeted = self.link.greeted;
+        let link = Arc::new(Link { client, watching: Arc::default(), greeted, trouble: Notify::new() });
         Ok(Self { link, ..self })
     }
 

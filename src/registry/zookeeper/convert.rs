@@ -104,7 +104,7 @@ pub(super) fn fill(
 }
 
 /// Matches every version of a node.
-const ANY_VERSION: i32 = -1;
+pub(super) const ANY_VERSION: i32 = -1;
 
 /// The results of a transaction. They must be as many as its steps and of their kinds; otherwise we cannot tell what
 /// happened.

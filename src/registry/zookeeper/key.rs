@@ -5,6 +5,7 @@
 //! interface: to learn a password, the client is let attach to the session there; to give it one, it is answered as
 //! a server would that has just opened this session. No server takes part, and neither connection lives on.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -50,7 +51,7 @@ pub(super) async fn of(
 }
 
 async fn learn(checked: &Checked, session: &zk::SessionInfo) -> std::io::Result<Vec<u8>> {
-    let (listener, here) = listen(checked, checked.settings.session_timeout).await?;
+    let (listener, address, here) = listen(checked, checked.settings.session_timeout).await?;
     let greeting = async {
         loop {
             let (mut stream, _) = listener.accept().await?;
@@ -64,7 +65,7 @@ async fn learn(checked: &Checked, session: &zk::SessionInfo) -> std::io::Result<
     tokio::select! {
         greeting = greeting => greeting,
         // It is not answered, so it cannot succeed.
-        failed = Connection::open(&here, Some(session.clone())) => {
+        failed = Connection::greet(&here, address, Some(session.clone())) => {
             let why = failed.err().map(|error| error.to_string()).unwrap_or_default();
             Err(std::io::Error::other(why))
         }
@@ -81,7 +82,7 @@ async fn give(checked: &Checked, key: &SessionKey) -> Result<zk::SessionInfo, zk
     // Anybody on this machine can connect; only the client knows for which timeout it asks.
     let (_, random) = Uuid::new_v4().as_u64_pair();
     let secret = Duration::from_millis((random & 0x3fff_ffff) + 0x1000_0000);
-    let (listener, here) = listen(checked, secret).await.map_err(|error| failed(&error))?;
+    let (listener, address, here) = listen(checked, secret).await.map_err(|error| failed(&error))?;
     let asked = i32::try_from(secret.as_millis()).unwrap_or(i32::MAX);
     let answer = async {
         loop {
@@ -98,7 +99,7 @@ async fn give(checked: &Checked, key: &SessionKey) -> Result<zk::SessionInfo, zk
             }
         }
     };
-    let connecting = Connection::open(&here, None);
+    let connecting = Connection::greet(&here, address, None);
     let (answered, connected) = tokio::join!(answer, connecting);
     // The connection has to stay open until the client has read the answer.
     answered.map_err(|error| failed(&error))?;
@@ -108,16 +109,18 @@ async fn give(checked: &Checked, key: &SessionKey) -> Result<zk::SessionInfo, zk
     Ok(info)
 }
 
-/// A listener, and settings by which a client comes to it.
-async fn listen(checked: &Checked, session_timeout: Duration) -> std::io::Result<(TcpListener, Checked)> {
+/// A listener, its address, and settings for a client that comes to it.
+async fn listen(
+    checked: &Checked,
+    session_timeout: Duration,
+) -> std::io::Result<(TcpListener, SocketAddr, Checked)> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let address = listener.local_addr()?;
     let mut here = checked.clone();
-    here.addresses = listener.local_addr()?.to_string();
-    here.hosts = 1;
     // Our password for the servers is none of this.
     here.settings.digest = None;
     here.settings.session_timeout = session_timeout;
-    Ok((listener, here))
+    Ok((listener, address, here))
 }
 
 fn invalid() -> std::io::Error {

@@ -9,6 +9,7 @@
 //! | a request in flight ends with any error when the connection breaks | `convert`: an unknown outcome |
 //! | requests wait without limit while disconnected, and are sent late | `session`: refused; `connection`: dropped |
 //! | its pauses between connection attempts have no cap | `supervisor`: ours have |
+//! | it waits for a starting server as long as for a silent one | `look`: asked before whether it serves |
 //! | a `tcp+tls://` address makes it spin | `settings`: refused |
 //! | its queues are unbounded | `session`: what is in flight is bounded; `watch`: drained at once |
 //! | a session's password cannot be read from it, nor given to it | `key`: said over the wire, to ourselves |
@@ -19,6 +20,7 @@
 mod connection;
 mod convert;
 mod key;
+mod look;
 mod read;
 mod session;
 mod settings;
@@ -35,7 +37,7 @@ pub use self::settings::{Settings, SettingsError};
 use self::connection::{Connection, Link};
 use self::session::{Shared, ZooKeeperSession};
 use self::settings::Checked;
-use super::{Error, Registry, Session, SessionKey};
+use super::{Error, Monotonic, Registry, Session, SessionKey};
 use crate::tree::Path;
 
 /// A ZooKeeper ensemble. Clones share the settings, not sessions.
@@ -56,6 +58,12 @@ impl ZooKeeper {
     /// Checks the settings. Connects to nothing yet.
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
         Ok(Self { checked: settings.check()? })
+    }
+
+    /// The same ensemble, whose sessions say by this clock when their connections were made.
+    pub fn with_clock(mut self, clock: Monotonic) -> Self {
+        self.checked.clock = Some(clock);
+        self
     }
 
     async fn connect(&self) -> Result<Connection, Error> {
@@ -128,10 +136,19 @@ impl Checked {
     fn explain(&self, error: &zk::Error) -> String {
         if matches!(error, zk::Error::NoHosts | zk::Error::ConnectionLoss | zk::Error::Timeout) {
             let limit = self.settings.connection_timeout;
-            return format!("no server answered (each is given {limit:?})");
+            let reason = no_socket().map_or_else(String::new, |error| {
+                format!("; this process cannot open any connection: {error}")
+            });
+            return format!("no server answered within {limit:?}{reason}");
         }
         error.to_string()
     }
+}
+
+/// Why this process cannot have one more socket: too many descriptors, no memory. The client does not tell that apart from
+/// servers that are away.
+fn no_socket() -> Option<std::io::Error> {
+    std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)).err()
 }
 
 /// The node and those above it, topmost first, without the root.

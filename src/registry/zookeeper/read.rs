@@ -22,6 +22,7 @@ const BYTES_A_PATH: usize = 2 * (9 + 4 + 1);
 pub(super) async fn subtree(client: &zk::Client, root: &Path) -> Result<BTreeMap<Path, Node>, zk::Error> {
     let mut found = BTreeMap::new();
     let mut level = vec![root.clone()];
+    let mut closed = Closed::default();
     while !level.is_empty() {
         let mut below = Vec::new();
         for batch in batches(&level) {
@@ -32,7 +33,7 @@ pub(super) async fn subtree(client: &zk::Client, root: &Path) -> Result<BTreeMap
             }
             let mut answers = reader.commit().await?.into_iter();
             for path in batch {
-                let node = node(path, answers.next())?;
+                let node = node(path, answers.next(), &mut closed)?;
                 let children = children(path, answers.next())?;
                 if let Some(node) = node {
                     found.insert(path.clone(), node);
@@ -42,12 +43,14 @@ pub(super) async fn subtree(client: &zk::Client, root: &Path) -> Result<BTreeMap
         }
         level = below;
     }
+    closed.tell();
     Ok(found)
 }
 
 /// The nodes at these paths, in their order; `None`: there is none, or we may not read it.
 pub(super) async fn nodes(client: &zk::Client, paths: &[Path]) -> Result<Vec<Option<Node>>, zk::Error> {
     let mut found = Vec::with_capacity(paths.len());
+    let mut closed = Closed::default();
     for batch in batches(paths) {
         let mut reader = client.new_multi_reader();
         for path in batch {
@@ -55,10 +58,32 @@ pub(super) async fn nodes(client: &zk::Client, paths: &[Path]) -> Result<Vec<Opt
         }
         let mut answers = reader.commit().await?.into_iter();
         for path in batch {
-            found.push(node(path, answers.next())?);
+            found.push(node(path, answers.next(), &mut closed)?);
         }
     }
+    closed.tell();
     Ok(found)
+}
+
+/// Nodes that exist and that we may not read: for us they are not there, and nobody would find out why.
+#[derive(Default)]
+struct Closed {
+    first: Option<Path>,
+    count: usize,
+}
+
+impl Closed {
+    fn add(&mut self, path: &Path) {
+        self.first.get_or_insert_with(|| path.clone());
+        self.count += 1;
+    }
+
+    /// Warns once for all of them.
+    fn tell(self) {
+        if let Some(path) = self.first {
+            tracing::warn!(%path, count = self.count, "nodes may not be read and count as missing; check their access lists");
+        }
+    }
 }
 
 fn batches(mut paths: &[Path]) -> impl Iterator<Item = &[Path]> {
@@ -76,14 +101,18 @@ fn batches(mut paths: &[Path]) -> impl Iterator<Item = &[Path]> {
     })
 }
 
-fn node(path: &Path, answer: Option<zk::MultiReadResult>) -> Result<Option<Node>, zk::Error> {
+fn node(
+    path: &Path,
+    answer: Option<zk::MultiReadResult>,
+    closed: &mut Closed,
+) -> Result<Option<Node>, zk::Error> {
     match answer {
         Some(zk::MultiReadResult::Data { data, stat }) => {
             Ok(Some(Node { path: path.clone(), data: data.into(), stat: convert::stat(&stat) }))
         }
         Some(zk::MultiReadResult::Error { err: zk::Error::NoNode }) => Ok(None),
         Some(zk::MultiReadResult::Error { err: zk::Error::NoAuth }) => {
-            tracing::debug!(%path, "a watched node may not be read; check its access list");
+            closed.add(path);
             Ok(None)
         }
         other => Err(unexpected(path, other)),

@@ -196,6 +196,10 @@ impl Session for ZooKeeperSession {
         self.shared.timeout
     }
 
+    fn greeted(&self) -> Option<Duration> {
+        self.shared.link().ok()?.greeted
+    }
+
     fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
         Box::pin(key::of(&self.shared.checked, &self.shared.info, self.shared.timeout))
     }

@@ -4,7 +4,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::registry::Monotonic;
 use crate::tree::{Path, PathError};
+
+/// The port of a server whose address has none.
+const PORT: u16 = 2181;
 
 /// How to reach a ZooKeeper ensemble.
 #[derive(Clone, PartialEq, Eq)]
@@ -14,7 +18,8 @@ pub struct Settings {
     pub connect: String,
     /// How long the ensemble is asked to keep a session that it does not hear from. It may grant another time.
     pub session_timeout: Duration,
-    /// How long to wait for one server, when connecting and when it falls silent, before trying the next one.
+    /// How long to look for a server that serves, and to wait for one that does when it is greeted, or falls silent,
+    /// before trying another one.
     pub connection_timeout: Duration,
     /// How long to wait for the answer to a request.
     pub request_timeout: Duration,
@@ -58,9 +63,12 @@ pub enum SettingsError {
 pub(super) struct Checked {
     /// The addresses, without the chroot.
     pub(super) addresses: String,
-    pub(super) hosts: u32,
+    /// The same, host and port.
+    pub(super) servers: Vec<(String, u16)>,
     pub(super) chroot: Path,
     pub(super) settings: Settings,
+    /// By which it is said when a connection was made.
+    pub(super) clock: Option<Monotonic>,
 }
 
 impl Settings {
@@ -75,11 +83,11 @@ impl Settings {
                 (addresses, Path::parse(chroot).map_err(SettingsError::Chroot)?)
             }
         };
-        let mut hosts = 0;
+        let mut servers = Vec::new();
         for address in addresses.split(',') {
-            check_address(address)
+            let server = server(address)
                 .map_err(|reason| SettingsError::Address { given: address.to_owned(), reason })?;
-            hosts += 1;
+            servers.push(server);
         }
         for (name, given) in [
             ("session timeout", self.session_timeout),
@@ -97,11 +105,12 @@ impl Settings {
         {
             return Err(SettingsError::Digest);
         }
-        Ok(Checked { addresses: addresses.to_owned(), hosts, chroot, settings: self })
+        Ok(Checked { addresses: addresses.to_owned(), servers, chroot, settings: self, clock: None })
     }
 }
 
-fn check_address(address: &str) -> Result<(), &'static str> {
+/// Takes an address apart.
+fn server(address: &str) -> Result<(String, u16), &'static str> {
     let (host, port) = match address.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or("the bracket is not closed")?;
@@ -123,7 +132,8 @@ fn check_address(address: &str) -> Result<(), &'static str> {
         return Err("the host has a space");
     }
     match port.map(str::parse::<u16>) {
-        None | Some(Ok(1..)) => Ok(()),
+        None => Ok((host.to_owned(), PORT)),
+        Some(Ok(port @ 1..)) => Ok((host.to_owned(), port)),
         Some(_) => Err("the port is not a number from 1 to 65535"),
     }
 }
@@ -160,7 +170,8 @@ mod tests {
     fn connect_strings_are_taken_apart() {
         let checked = with("h1:2181,[::1]:99,h3/a/b").check().map_err(|error| error.to_string()).unwrap();
         assert_eq!(checked.addresses, "h1:2181,[::1]:99,h3");
-        assert_eq!(checked.hosts, 3);
+        let servers = [("h1", 2181), ("::1", 99), ("h3", 2181)].map(|(host, port)| (host.to_owned(), port));
+        assert_eq!(checked.servers, servers);
         assert_eq!(checked.chroot.as_str(), "/a/b");
         assert!(with("h1").check().is_ok_and(|checked| checked.chroot.is_root()));
     }

@@ -12,6 +12,7 @@ use zookeeper_client as zk;
 
 use super::LinkState;
 use super::connection::{Broken, Connection};
+use super::convert::ANY_VERSION;
 use super::session::{Farewell, Shared};
 use super::settings::Checked;
 use crate::registry::SessionState;
@@ -19,11 +20,12 @@ use crate::registry::SessionState;
 /// The pause after the first failed attempt to connect again; it doubles. A killed server is back in a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The longest pause between two attempts: how much longer than the outage ours may last.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts: how much longer than the outage ours may last. An attempt that finds nobody who
+/// serves costs a server a question at most.
+const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 
 /// Sessions spread their longest pauses over so many milliseconds, lest a fleet return to a server all at once.
-const SPREAD_MS: u64 = 500;
+const SPREAD_MS: u64 = 100;
 
 /// Serves a session until its end.
 pub(super) async fn supervise(shared: Arc<Shared>, connection: Connection) {
@@ -120,14 +122,33 @@ pub(super) async fn attach(checked: &Checked, session: zk::SessionInfo) -> Resul
     let connection = Connection::open(checked, Some(session)).await?;
     let chroot = &checked.chroot;
     let connection = if chroot.is_root() { connection } else { connection.below(chroot.as_str())? };
-    // This server may be behind the last one, and what we read next must not be older than what we saw.
-    let synced = timeout(checked.settings.request_timeout, connection.link.client.sync("/")).await;
-    match synced.unwrap_or(Err(zk::Error::Timeout)) {
+    // This server may be behind the last one, and what we read next must not be older than what we saw. It has applied all
+    // that was committed before a write that it answers. A `sync` would not do: a leader answers it alone, also when the
+    // others follow another one already.
+    let written = timeout(checked.settings.request_timeout, write_nothing(&connection.link.client)).await;
+    match written.unwrap_or(Err(zk::Error::Timeout)) {
         Ok(()) => Ok(connection),
         Err(error) => {
             connection.cut().await;
             Err(error)
         }
+    }
+}
+
+/// A write without effect. One that is refused is committed as well, as one that fails.
+async fn write_nothing(client: &zk::Client) -> Result<(), zk::Error> {
+    let mut writer = client.new_multi_writer();
+    writer.add_check_version("/", ANY_VERSION)?;
+    match writer.commit().await {
+        Ok(_)
+        | Err(zk::MultiWriteError::OperationFailed {
+            source: zk::Error::NoNode | zk::Error::NoAuth, ..
+        }) => Ok(()),
+        // That the session is over may be said so, too.
+        Err(
+            zk::MultiWriteError::OperationFailed { source, .. }
+            | zk::MultiWriteError::RequestFailed { source },
+        ) => Err(source),
     }
 }
 

@@ -5,8 +5,13 @@
 //!
 //! A server sends a change's event before the answer to the request that made it, and the client hands both on in
 //! that order. So when a commit is answered, its events wait here already: [`Flush`] has them told at once.
+//!
+//! For the same reason, the events of all changes before a read have come when its answer has. So the task reads the nodes
+//! again that have changed during a read, until none has: then it tells a state that the server had. A reader may
+//! trust the version of one node to prove that it knows the others. Changes that need no read are told as they come: a
+//! reader may see the first part of a transaction before the rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -18,6 +23,10 @@ use super::connection::Link;
 use super::read;
 use crate::registry::{DataFilter, WatchSender};
 use crate::tree::{Node, NodeChange, Path};
+
+/// How often at most is read again what changed during the last read. Each read takes about a millisecond, and what
+/// changes all the time must be told at some time: then it may be of several moments.
+const READS_MAX: usize = 20;
 
 /// Asks a watch to tell all that happened until now; answered when it did.
 pub(super) type Flush = oneshot::Sender<()>;
@@ -107,10 +116,19 @@ impl Follower {
     ) -> Result<std::convert::Infallible, Stopped> {
         let mut watcher = client.watch(self.root.as_str(), zk::AddWatchMode::PersistentRecursive).await?;
         let mut nodes = read::subtree(client, &self.root).await?;
-        // What changed during the reading would otherwise be told as a state that never was.
         let mut batch = Batch::default();
         batch.drain(&mut watcher)?;
-        refresh(client, &mut nodes, batch.take()).await?;
+        for (path, node) in batch.read(client, &mut watcher, &|_| true).await? {
+            match node {
+                Some(node) => nodes.insert(path, node),
+                None => nodes.remove(&path),
+            };
+        }
+        for (path, event) in batch.take() {
+            if event == Event::Removed {
+                nodes.remove(&path);
+            }
+        }
         self.sender.snapshot(nodes.into_values().collect());
         self.answer_flushes();
         loop {
@@ -125,26 +143,19 @@ impl Follower {
                 self.held.push(flush);
             }
             batch.drain(&mut watcher)?;
-            self.tell(client, batch.take()).await?;
+            let contents = batch.read(client, &mut watcher, &*self.wants_data).await?;
+            self.tell(batch.take(), contents);
             self.answer_flushes();
         }
     }
 
-    async fn tell(&self, client: &zk::Client, events: Vec<(Path, Event)>) -> Result<(), zk::Error> {
-        let is_wanted = |(path, event): &&(Path, Event)| *event == Event::Put && (self.wants_data)(path);
-        let wanted: Vec<_> = events.iter().filter(is_wanted).map(|(path, _)| path.clone()).collect();
-        let mut contents: BTreeMap<Path, Option<Node>> = BTreeMap::new();
-        if !wanted.is_empty() {
-            let nodes = read::nodes(client, &wanted).await?;
-            contents.extend(wanted.into_iter().zip(nodes));
-        }
+    fn tell(&self, events: Vec<(Path, Event)>, mut contents: Contents) {
         self.sender.changes(events.into_iter().map(|(path, event)| match (event, contents.remove(&path)) {
             (Event::Put, None) => NodeChange::Put { path, content: None },
             (Event::Put, Some(Some(node))) => NodeChange::Put { path, content: Some((node.data, node.stat)) },
             // It was removed meanwhile.
             (Event::Put, Some(None)) | (Event::Removed, _) => NodeChange::Removed { path },
         }));
-        Ok(())
     }
 
     fn answer_flushes(&mut self) {
@@ -155,22 +166,8 @@ impl Follower {
     }
 }
 
-/// Brings a snapshot up to what the events tell.
-async fn refresh(
-    client: &zk::Client,
-    nodes: &mut BTreeMap<Path, Node>,
-    events: Vec<(Path, Event)>,
-) -> Result<(), zk::Error> {
-    let paths: Vec<_> = events.into_iter().map(|(path, _)| path).collect();
-    let found = read::nodes(client, &paths).await?;
-    for (path, node) in paths.into_iter().zip(found) {
-        match node {
-            Some(node) => nodes.insert(path, node),
-            None => nodes.remove(&path),
-        };
-    }
-    Ok(())
-}
+/// The nodes as they were read; `None`: there is no such node, or we may not read it.
+type Contents = BTreeMap<Path, Option<Node>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
@@ -183,6 +180,8 @@ enum Event {
 struct Batch {
     last: BTreeMap<Path, (usize, Event)>,
     count: usize,
+    /// The nodes that have changed since they were read.
+    unread: BTreeSet<Path>,
 }
 
 impl Batch {
@@ -192,6 +191,32 @@ impl Batch {
             self.add(event)?;
         }
         Ok(())
+    }
+
+    /// Reads the nodes that were created or set and are wanted, until none has changed during the last read, and takes the
+    /// events that have come meanwhile.
+    async fn read(
+        &mut self,
+        client: &zk::Client,
+        watcher: &mut zk::PersistentWatcher,
+        wants: &(dyn Fn(&Path) -> bool + Send + Sync),
+    ) -> Result<Contents, Stopped> {
+        let mut contents = Contents::new();
+        for _ in 0..READS_MAX {
+            let unread = std::mem::take(&mut self.unread);
+            let is_wanted = |path: &Path| {
+                let put = self.last.get(path).is_some_and(|(_, event)| *event == Event::Put);
+                put && wants(path)
+            };
+            let wanted: Vec<_> = unread.into_iter().filter(is_wanted).collect();
+            if wanted.is_empty() {
+                break;
+            }
+            let nodes = read::nodes(client, &wanted).await?;
+            contents.extend(wanted.into_iter().zip(nodes));
+            self.drain(watcher)?;
+        }
+        Ok(contents)
     }
 
     /// Fails at news of the connection: whichever it is, this watcher is not to be asked again.
@@ -204,6 +229,7 @@ impl Batch {
         };
         match Path::parse(&event.path) {
             Ok(path) => {
+                self.unread.insert(path.clone());
                 self.last.insert(path, (self.count, kind));
                 self.count += 1;
             }
@@ -215,6 +241,7 @@ impl Batch {
     /// The events in the order in which they came, and leaves none.
     fn take(&mut self) -> Vec<(Path, Event)> {
         self.count = 0;
+        self.unread.clear();
         let mut events: Vec<_> = std::mem::take(&mut self.last).into_iter().collect();
         events.sort_unstable_by_key(|(_, (place, _))| *place);
         events.into_iter().map(|(path, (_, event))| (path, event)).collect()

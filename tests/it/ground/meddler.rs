@@ -61,6 +61,10 @@ impl Session for Meddled {
         self.inner.timeout()
     }
 
+    fn greeted(&self) -> Option<Duration> {
+        self.inner.greeted()
+    }
+
     fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
         self.inner.key()
     }

@@ -12,8 +12,10 @@ use sidekeeper::registry::{
 use sidekeeper::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction};
 use tokio::sync::{oneshot, watch};
 
+use super::line::Needs;
 use super::{CONNECTION_TIMEOUT, Ensemble, Member, REQUEST_TIMEOUT, Up, Watched};
 use crate::executor::Process;
+use crate::machine::Virtual;
 
 /// The registry as a process reaches it.
 pub struct ClientRegistry {
@@ -21,6 +23,8 @@ pub struct ClientRegistry {
     pub process: Process,
     /// Whether the process lives: a dead one ends no session.
     pub alive: Arc<AtomicBool>,
+    /// Whose clock says when connections were made.
+    pub machine: Arc<Virtual>,
 }
 
 struct ClientSession {
@@ -29,6 +33,7 @@ struct ClientSession {
     timeout: Duration,
     password: Vec<u8>,
     alive: Arc<AtomicBool>,
+    machine: Arc<Virtual>,
 }
 
 type Opened = Result<Option<Arc<dyn Session>>, Error>;
@@ -43,7 +48,10 @@ impl ClientRegistry {
         let (ensemble, process, alive) = (self.ensemble.clone(), self.process, Arc::clone(&self.alive));
         let weather = ensemble.lock().weather;
         let takes = ensemble.hop(weather) * 4;
-        let blocked = move |ensemble: &Ensemble| ensemble.lock().cut_off.contains(&process);
+        let blocked = move |ensemble: &Ensemble| {
+            let inner = ensemble.lock();
+            inner.cut_off.contains(&process) || inner.apart.contains_key(&process)
+        };
         let unreachable = || Err(Error::Unreachable("no server answers".to_owned()));
         if blocked(&ensemble) {
             ensemble.timeline.clone().after(CONNECTION_TIMEOUT, move |_| drop(reply.send(unreachable())));
@@ -64,7 +72,8 @@ impl ClientRegistry {
 
 impl Registry for ClientRegistry {
     fn open(&self) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>> {
-        let opened = self.connect(|ensemble, process, alive| {
+        let (asked, machine) = (self.ensemble.timeline.now(), Arc::clone(&self.machine));
+        let opened = self.connect(move |ensemble, process, alive| {
             let session = ensemble.outside();
             let id = session.id();
             let number = ensemble.timeline.chance(crate::random::Random::next);
@@ -78,6 +87,7 @@ impl Registry for ClientRegistry {
                 session,
                 over: false,
                 silent_since: None,
+                greeted: asked,
                 connection: 0,
                 up: Default::default(),
                 down: Default::default(),
@@ -89,13 +99,15 @@ impl Registry for ClientRegistry {
             ensemble.lock().sessions.insert(id, member);
             ensemble.timeline.log(format!("session {id} opened by process {}", process.0));
             let (ensemble, alive) = (ensemble.clone(), Arc::clone(alive));
-            Ok(Some(Arc::new(ClientSession { ensemble, id, timeout, password, alive }) as Arc<dyn Session>))
+            let session = ClientSession { ensemble, id, timeout, password, alive, machine };
+            Ok(Some(Arc::new(session) as Arc<dyn Session>))
         });
         Box::pin(opened.map(|opened| opened?.ok_or(Error::SessionLost)))
     }
 
     fn reopen<'a>(&'a self, key: &'a SessionKey) -> BoxFuture<'a, Result<Option<Arc<dyn Session>>, Error>> {
         let key = key.clone();
+        let (asked, machine) = (self.ensemble.timeline.now(), Arc::clone(&self.machine));
         self.connect(move |ensemble, process, alive| {
             let mut inner = ensemble.lock();
             let member = inner.sessions.get_mut(&key.id);
@@ -104,6 +116,7 @@ impl Registry for ClientRegistry {
             member.process = process;
             member.alive = Arc::clone(alive);
             member.connection += 1;
+            member.greeted = asked;
             member.silent_since = None;
             (member.states, member.asked, member.watches) = Default::default();
             member.up.clear();
@@ -114,7 +127,8 @@ impl Registry for ClientRegistry {
             ensemble.timeline.fault("session resumed");
             let (ensemble, alive) = (ensemble.clone(), Arc::clone(alive));
             let (id, password) = (key.id, key.password);
-            Ok(Some(Arc::new(ClientSession { ensemble, id, timeout, password, alive }) as Arc<dyn Session>))
+            let session = ClientSession { ensemble, id, timeout, password, alive, machine };
+            Ok(Some(Arc::new(session) as Arc<dyn Session>))
         })
     }
 
@@ -141,6 +155,12 @@ impl Session for ClientSession {
         self.timeout
     }
 
+    fn greeted(&self) -> Option<Duration> {
+        let inner = self.ensemble.lock();
+        let member = inner.sessions.get(&self.id).filter(|member| member.state == SessionState::Connected)?;
+        Some(self.machine.mono_at(member.greeted))
+    }
+
     fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
         let key = SessionKey { id: self.id, password: self.password.clone(), timeout: self.timeout };
         Box::pin(ready(Some(key)))
@@ -165,7 +185,7 @@ impl Session for ClientSession {
         let timeline = self.ensemble.timeline.clone();
         let handed_over = Arc::clone(&self.ensemble.handed_over);
         let id = self.id;
-        self.ensemble.send(id, move |server| {
+        self.ensemble.send(id, Needs::Quorum, move |server| {
             let steps = transaction.iter().map(step).collect::<Vec<_>>().join(" ");
             let by_plan = transaction.iter().any(|step| step.path().name() == "handoff");
             let given = transaction.iter().filter(|step| matches!(step, Operation::Create { .. }));
@@ -183,17 +203,21 @@ impl Session for ClientSession {
 
     fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
         let (path, data) = (path.clone(), data.to_vec());
-        self.ensemble.send(self.id, move |server| server.ensure(&path, kind, &data).now_or_never().unwrap())
+        let ensure = move |server: &dyn Session| server.ensure(&path, kind, &data).now_or_never().unwrap();
+        self.ensemble.send(self.id, Needs::Quorum, ensure)
     }
 
     fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>> {
         let path = path.clone();
-        self.ensemble.send(self.id, move |server| server.get(&path).now_or_never().unwrap())
+        // See the runner's proof of a session: what stands for a `sync`.
+        let needs = if path.as_str() == "/sync" { Needs::Leader } else { Needs::Itself };
+        self.ensemble.send(self.id, needs, move |server| server.get(&path).now_or_never().unwrap())
     }
 
     fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
         let path = path.clone();
-        self.ensemble.send(self.id, move |server| server.children(&path).now_or_never().unwrap())
+        let children = move |server: &dyn Session| server.children(&path).now_or_never().unwrap();
+        self.ensemble.send(self.id, Needs::Itself, children)
     }
 
     fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {

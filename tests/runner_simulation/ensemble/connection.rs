@@ -17,19 +17,23 @@ const FORGOTTEN_MAX: u64 = 500;
 impl Ensemble {
     /// The servers hear nothing from a session any more; if that lasts, it ends.
     pub(super) fn fall_silent(&self, id: SessionId) {
-        let now = self.timeline.now();
+        // They may have forgotten a little of what they heard.
+        let forgotten = self.timeline.chance(|random| random.millis(0, FORGOTTEN_MAX));
+        self.fall_silent_since(id, self.timeline.now().saturating_sub(forgotten));
+    }
+
+    /// The servers have heard nothing from a session since then.
+    pub(super) fn fall_silent_since(&self, id: SessionId, since: Duration) {
         let over = {
             let mut inner = self.lock();
             let Some(member) = inner.sessions.get_mut(&id).filter(|member| !member.over) else { return };
             if member.silent_since.is_some() {
                 return;
             }
-            // They may have forgotten a little of what they heard, and look now and then only.
-            let forgotten = self.timeline.chance(|random| random.millis(0, FORGOTTEN_MAX));
-            let since = now.saturating_sub(forgotten);
             member.silent_since = Some(since);
             since + member.timeout
         };
+        // They look now and then only.
         let late = self.timeline.chance(|random| random.millis(0, 300));
         let ensemble = self.clone();
         self.timeline.at(over + late, move |_| ensemble.expire_if_silent(id));
@@ -151,7 +155,8 @@ impl Ensemble {
         if !waits || !member.is_alive() {
             return;
         }
-        if inner.cut_off.contains(&member.process) || inner.paused.contains(&member.process) {
+        let parted = inner.cut_off.contains(&member.process) || inner.apart.contains_key(&member.process);
+        if parted || inner.paused.contains(&member.process) {
             drop(guard);
             return self.reconnect_later(id, connection);
         }
@@ -162,6 +167,7 @@ impl Ensemble {
         }
         member.silent_since = None;
         member.connection += 1;
+        member.greeted = self.timeline.now();
         for watched in member.watches.values_mut() {
             Self::watch_anew(&*member.session, watched);
         }

@@ -9,8 +9,21 @@ use tokio::sync::oneshot;
 
 use super::{Down, Ensemble, Inner, Member, REQUEST_TIMEOUT, Up, Weather};
 
+/// What a server needs to answer a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// Only itself.
+    Itself,
+    /// Its leader.
+    Leader,
+    /// Its leader, and most of the others.
+    Quorum,
+}
+
 /// A request whose answer is waited for.
 pub(super) trait Ask: Send {
+    /// What it takes to answer it.
+    fn needs(&self) -> Needs;
     /// It arrives.
     fn run(&mut self, server: &dyn Session);
     /// Its answer arrives.
@@ -37,12 +50,17 @@ impl<T: Send + 'static> Failing for Result<T, CommitError> {
 }
 
 pub(super) struct Call<T, F> {
+    needs: Needs,
     work: Option<F>,
     result: Option<T>,
     reply: Option<oneshot::Sender<T>>,
 }
 
 impl<T: Failing, F: FnOnce(&dyn Session) -> T + Send> Ask for Call<T, F> {
+    fn needs(&self) -> Needs {
+        self.needs
+    }
+
     fn run(&mut self, server: &dyn Session) {
         self.result = self.work.take().map(|work| work(server));
     }
@@ -67,7 +85,7 @@ pub(super) fn unknown(why: &str) -> Error {
 
 impl Inner {
     pub(super) fn is_blocked(&self, member: &Member) -> bool {
-        self.cut_off.contains(&member.process)
+        self.cut_off.contains(&member.process) || self.apart.contains_key(&member.process)
     }
 }
 
@@ -76,6 +94,7 @@ impl Ensemble {
     pub(super) fn send<T: Failing>(
         &self,
         id: SessionId,
+        needs: Needs,
         work: impl FnOnce(&dyn Session) -> T + Send + 'static,
     ) -> futures::future::BoxFuture<'static, T> {
         let mut inner = self.lock();
@@ -94,7 +113,8 @@ impl Ensemble {
             return Box::pin(futures::future::ready(T::failed(refusal)));
         }
         let (reply, answer) = oneshot::channel();
-        member.asked.insert(number, Box::new(Call { work: Some(work), result: None, reply: Some(reply) }));
+        let call = Call { needs, work: Some(work), result: None, reply: Some(reply) };
+        member.asked.insert(number, Box::new(call));
         self.send_up(id, member, weather, Up::Request(number));
         drop(inner);
         let (late, broken) = (self.clone(), self.clone());
@@ -136,12 +156,21 @@ impl Ensemble {
                 return;
             }
             let Some((_, up)) = member.up.pop_front() else { return };
+            let apart = inner.apart.get(&member.process);
             match up {
                 Up::Request(number) => {
                     if let Some(asked) = member.asked.get_mut(&number) {
-                        asked.run(&*member.session);
+                        match (apart, asked.needs()) {
+                            (None, _) => asked.run(&*member.session),
+                            (Some(apart), Needs::Itself) => asked.run(apart),
+                            (Some(apart), Needs::Leader) if apart.leads => asked.run(apart),
+                            // Nobody ever carries it out.
+                            (Some(_), Needs::Leader | Needs::Quorum) => continue,
+                        }
                     }
                 }
+                // What it would tell is told after the next connection.
+                Up::Watch(_) if apart.is_some() => continue,
                 Up::Watch(number) => {
                     if let Some(watched) = member.watches.get_mut(&number) {
                         Self::watch_anew(&*member.session, watched);
@@ -168,7 +197,9 @@ impl Ensemble {
 
     /// Sends what has changed to whoever watches.
     pub(super) fn pump(&self, inner: &mut Inner, weather: Weather) {
-        for (id, member) in &mut inner.sessions {
+        let Inner { sessions, apart, .. } = inner;
+        // A server that is cut off from the others hears of nothing.
+        for (id, member) in sessions.iter_mut().filter(|(_, member)| !apart.contains_key(&member.process)) {
             let mut news = Vec::new();
             for (number, watched) in &mut member.watches {
                 while let Some(Ok(event)) = watched.server.as_mut().map(sidekeeper::registry::Watch::try_recv)

@@ -2,6 +2,7 @@
 //! late and in order, or not; answers and changes travel in one line, as ZooKeeper sends them; and a session ends when
 //! the servers have not heard from it for its timeout, whether its client knows that or not.
 
+mod apart;
 mod client;
 mod connection;
 mod line;
@@ -20,6 +21,7 @@ use tokio::sync::watch;
 use crate::executor::Process;
 use crate::timeline::Timeline;
 
+use self::apart::Apart;
 pub use self::client::ClientRegistry;
 use self::line::Ask;
 
@@ -57,6 +59,8 @@ struct Inner {
     sessions: BTreeMap<SessionId, Member>,
     /// Processes that nothing reaches, and that reach nothing.
     cut_off: BTreeSet<Process>,
+    /// Processes whose server is cut off from the others, and has not noticed it.
+    apart: BTreeMap<Process, Apart>,
     /// Processes that stand still.
     paused: BTreeSet<Process>,
     last: u64,
@@ -74,6 +78,8 @@ struct Member {
     /// Since when they have heard nothing.
     silent_since: Option<Duration>,
     // The way.
+    /// When the handshake of the connection was sent.
+    greeted: Duration,
     /// Counts the connections.
     connection: u64,
     up: VecDeque<(Duration, Up)>,
@@ -128,6 +134,7 @@ impl Ensemble {
             timeout,
             sessions: BTreeMap::new(),
             cut_off: BTreeSet::new(),
+            apart: BTreeMap::new(),
             paused: BTreeSet::new(),
             last: 0,
         };
@@ -221,7 +228,8 @@ impl Ensemble {
         for id in self.sessions_of(process) {
             let connected = {
                 let mut inner = self.lock();
-                let blocked = inner.cut_off.contains(&process) || inner.paused.contains(&process);
+                let parted = inner.cut_off.contains(&process) || inner.apart.contains_key(&process);
+                let blocked = parted || inner.paused.contains(&process);
                 let member = inner.sessions.get_mut(&id).unwrap();
                 let connected = !blocked && member.state == SessionState::Connected;
                 if connected {
