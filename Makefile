@@ -21,7 +21,7 @@ ZOOKEEPER ?=
 
 .PHONY: help
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build the sidecar for use: target/release/sidekeeper
@@ -74,12 +74,21 @@ MINUTES ?= 10
 soak: interop-tools ## kill instances of a fleet with Java at random, for ten minutes; MINUTES=N
 	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/interop/soak.py --minutes $(MINUTES)
 
-# How many faults `make faults` inflicts, and the seed that they are drawn from. Empty: any.
+# How many faults `make faults` inflicts, and the seed that they are drawn from. Empty: any. With PREVIOUS=1 every second
+# sidecar is of the previous release.
 FAULTS ?= 200
 SEED ?=
+PREVIOUS ?=
 .PHONY: faults
-faults: fault-tools ## inflict faults on a fleet and an ensemble, and judge it: FAULTS=200 SEED=...
-	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/run.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
+faults: fault-tools $(if $(PREVIOUS),previous) ## inflict faults on a fleet and an ensemble, and judge it: FAULTS=200 SEED=... PREVIOUS=1
+	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/run.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) \
+		$(if $(PREVIOUS),--previous $$(.ci/previous))
+
+# How many times `make failover-instants` cuts all sidecars off.
+ROUNDS ?= 20
+.PHONY: failover-instants
+failover-instants: fault-tools ## cut all sidecars off while 48 items are in flight, and judge the failovers; ROUNDS=20
+	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/failover_instants.py --rounds $(ROUNDS)
 
 # How many schedules `make simulate` runs, and from which seed on; or a single one, whose timeline it prints. What a reduction
 # leaves out comes as MACHINES, STORM, OFF and KEEP.
@@ -96,9 +105,22 @@ KILLS ?= 120
 failover-time: interop-tools ## measure failovers, beside ElasticJob's in Java; KILLS=120
 	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/failover_time.py --kills $(KILLS)
 
+# How many rounds of each kind `make session-proof` makes.
+ROUNDS ?= 5
+.PHONY: session-proof
+session-proof: fault-tools ## measure what an answer of ZooKeeper's proves about a session: ROUNDS=5
+	$(PYTHON) tests/faults/session_proof.py --rounds $(ROUNDS)
+
+# How many restarts of ZooKeeper `make return-time` makes, and on how many sidecars.
+RESTARTS ?= 100
+SIDECARS ?= 1
+.PHONY: return-time
+return-time: fault-tools ## measure how soon sidecars are back when ZooKeeper serves again: RESTARTS=100 SIDECARS=1
+	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/e2e/return_time.py --restarts $(RESTARTS) --sidecars $(SIDECARS)
+
 .PHONY: fault-tools
 fault-tools: binary client .tools/python-tools
-	.ci/setup java
+	.ci/setup java faults
 	tests/support/zookeeper/install.sh
 
 .PHONY: interop-tools
@@ -113,7 +135,7 @@ MUTANT ?=
 .PHONY: mutants
 mutants: ## see that the simulation finds every deliberate bug; MUTANT=name for one, MUTANT_SEEDS=1500
 	MUTANT_SEEDS=$(MUTANT_SEEDS) $(if $(MUTANT),MUTANT=$(MUTANT)) cargo test --locked --profile simulation --features mutants \
-		--test simulation mutants:: -- --nocapture
+		--test simulation --test runner_simulation mutants:: -- --nocapture
 
 .PHONY: model
 model: ## explore the model of election, sharding, failover and handoff completely
@@ -206,6 +228,11 @@ clean: ## remove what was built and installed
 binary:
 	.ci/setup cargo
 	cargo build --locked
+
+# The sidecar of the previous release (.ci/previous-release), after this version's: they have most dependencies in common.
+.PHONY: previous
+previous: binary
+	.ci/previous
 
 # The client as users install it. pip installs a folder anew each time, so it is never stale.
 .PHONY: client

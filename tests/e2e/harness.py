@@ -65,6 +65,8 @@ class Process:
 
     def __init__(self, name: str, arguments: Sequence[str], folder: Path, environment: dict[str, str], pipe: bool):
         self.name = name
+        #: Whether it is stopped where it is.
+        self.frozen = False
         self.log = folder / f"{name}.log"
         with self.log.open("ab") as log:
             self.popen = subprocess.Popen(
@@ -89,10 +91,12 @@ class Process:
 
     def freeze(self) -> None:
         """Stops the process where it is, until it is thawed."""
+        self.frozen = True
         self.popen.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Lets the process go on."""
+        self.frozen = False
         self.popen.send_signal(signal.SIGCONT)
 
 
@@ -105,9 +109,11 @@ class ZooKeeperServer(Process):
             raise RuntimeError(f"no ZooKeeper in {library}: run tests/support/zookeeper/install.sh")
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
+        #: Where its snapshots and transaction logs are.
+        self.data = folder / "data"
         configuration = folder / "zoo.cfg"
         settings = {
-            "dataDir": folder / "data",
+            "dataDir": self.data,
             "clientPort": self.port,
             "clientPortAddress": "127.0.0.1",
             "tickTime": 500,
@@ -155,11 +161,18 @@ class Sidecar(Process):
     """A sidecar with a Unix socket."""
 
     def __init__(
-        self, number: int, folder: Path, zookeeper: str, namespace: str, session_timeout: str, options: Sequence[str]
+        self,
+        number: int,
+        folder: Path,
+        zookeeper: str,
+        namespace: str,
+        session_timeout: str,
+        options: Sequence[str],
+        binary: Path | None = None,
     ):
         self.address = f"10.0.0.{number}"
         self.socket = folder / f"{number}.sock"
-        arguments = [str(sidekeeper_binary()), "serve"]
+        arguments = [str(binary or sidekeeper_binary()), "serve"]
         arguments += ["--listen", f"unix:{self.socket}", "--zookeeper", zookeeper, "--namespace", namespace]
         arguments += ["--instance-ip", self.address, "--session-timeout", session_timeout, *options]
         super().__init__(f"sidecar-{number}", arguments, folder, dict(os.environ), pipe=False)
@@ -261,6 +274,10 @@ class Tree:
         except NoNodeError:
             return None
 
+    def version(self, path: str) -> int:
+        """How often a node has been set since its creation."""
+        return int(self.client.get(self.path(path))[1].version)
+
     def children(self, path: str) -> list[str]:
         try:
             return sorted(self.client.get_children(self.path(path)))
@@ -295,6 +312,11 @@ class Tree:
         """The instance that each item belongs to."""
         owners = {item: self.get(f"sharding/{item}/instance") for item in map(int, self.children("sharding"))}
         return {item: owner for item, owner in owners.items() if owner is not None}
+
+    def is_handing_over(self) -> bool:
+        """Whether items of sidecars are still to go to others. Numbers may be even before that: the item that one of
+        them has beyond an equal part goes to the one that ranks first."""
+        return self.client.exists(f"{self.namespace}-sidekeeper/{JOB}/fleet/handoff") is not None
 
     def nodes(self) -> dict[str, tuple[str, int]]:
         """All nodes of the job: path below the job's root to data and ephemeral owner (0: persistent)."""
@@ -352,6 +374,7 @@ class Fleet:
             counts = sorted(list(owners.values()).count(instance) for instance in instances)
             return (
                 len(owners) == total
+                and not self.tree.is_handing_over()
                 and set(owners.values()) == set(instances)
                 and counts[-1] - counts[0] <= 1
                 and all(

@@ -18,7 +18,10 @@ from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantService
 
 @pytest.fixture
 def sidecar(fleet: Fleet) -> Sidecar:
-    return fleet.sidecar(1)
+    """A sidecar that has a session: until then it answers calls with UNAVAILABLE."""
+    sidecar = fleet.sidecar(1)
+    eventually("a session", lambda: "session opened" in sidecar.log.read_text())
+    return sidecar
 
 
 @pytest.fixture

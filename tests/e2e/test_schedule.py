@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
-from harness import EACH_SECOND, Application, Fleet
+from harness import EACH_SECOND, NEVER, Application, Fleet, eventually
 
 
 def started(applications: list[Application]) -> list[dict[str, Any]]:
@@ -61,3 +62,17 @@ def test_a_disabled_item_is_not_executed(fleet: Fleet) -> None:
         lambda events: [e["item"] for e in events if e["event"] == "start"].count(2) > before,
     )
     assert {event["item"] for event in started(applications)} == set(range(6))
+
+
+def test_a_fire_of_a_schedule_that_came_while_the_sidecar_was_stopped_is_made_up_for(fleet: Fleet) -> None:
+    sidecar = fleet.sidecar(1, session_timeout="30s")
+    application = fleet.application(sidecar, cron=NEVER)
+    fleet.settle(application)
+    sidecar.freeze()
+    fire = fleet.tree.fire_once()
+    eventually("the fire has come", lambda: time.time() > fire + 2.0)
+    sidecar.thaw()
+    application.wait("six items", lambda events: sum(event["event"] == "end" for event in events) == 6)
+    starts = application.events("start")
+    assert sorted(event["item"] for event in starts) == list(range(6))
+    assert {(event["scheduled"], event["source"]) for event in starts} == {(fire, "MISFIRE")}

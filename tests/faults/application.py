@@ -2,7 +2,9 @@
 
 A line is a JSON object with the wall clock and CLOCK_MONOTONIC, which is the same for all processes of a machine. It
 goes to the journal first, which outlives the process, then to standard output. Each execution claims its item at the
-fenced store when it begins, and commits when it ends.
+fenced store when it begins, and commits when it ends. It writes a checkpoint as soon as it has begun, and again every
+`CHECKPOINT_INTERVAL`; the checkpoint says for which item and instant it was written. The journal has it when the
+sidecar has answered that it is recorded.
 
 The lines on its standard input are commands: `hold` keeps executions open until `release`, `duration MILLISECONDS`
 says how long executions take. With `FAULTS_IGNORE` it does not obey: an execution that is told to stop goes on.
@@ -10,6 +12,7 @@ says how long executions take. With `FAULTS_IGNORE` it does not obey: an executi
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -30,6 +33,9 @@ DURATIONS: dict[int, float] = {int(item): took for item, took in json.loads(os.e
 
 #: How often an execution that is held open looks whether it still is, in seconds.
 LOOK_INTERVAL = 0.02
+
+#: How often an execution writes a checkpoint, in seconds. Zero: executions write none.
+CHECKPOINT_INTERVAL = float(os.environ["FAULTS_CHECKPOINTS"])
 
 journal = os.open(os.environ["FAULTS_JOURNAL"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -63,16 +69,46 @@ def write(kind: str, item: int, token: int) -> bool:
             return bool(json.loads(answers.readline())["accepted"])
 
 
+def write_checkpoints(execution: sidekeeper.Execution, told: dict[str, object], over: threading.Event) -> None:
+    """Writes checkpoints until the execution is over; on a thread of its own, because it waits for the registry."""
+    for number in itertools.count(1):
+        written = {**told, "scheduled": execution.scheduled_time.timestamp(), "number": number}
+        try:
+            progress = execution.progress(json.dumps(written).encode())
+        except (sidekeeper.ProgressError, RuntimeError):
+            return  # the execution is over, or its lease is lost
+        if not progress.superseded:
+            tell("checkpoint", **written)
+        if over.wait(CHECKPOINT_INTERVAL):
+            return
+
+
 @app.job(JOB, **json.loads(os.environ["FAULTS_CONFIGURATION"]))
 def handler(execution: sidekeeper.Execution) -> None:
-    told = {"item": execution.item, "token": execution.fencing_token, "execution": execution.execution_id}
+    told: dict[str, object] = {
+        "item": execution.item,
+        "token": execution.fencing_token,
+        "execution": execution.execution_id,
+    }
     tell(
         "start",
         **told,
         source=execution.source.name,
         scheduled=execution.scheduled_time.timestamp(),
         fired=execution.fire_time.timestamp(),
+        checkpoint=None if execution.checkpoint is None else json.loads(execution.checkpoint),
     )
+    over = threading.Event()
+    if CHECKPOINT_INTERVAL:
+        threading.Thread(target=write_checkpoints, args=(execution, told, over), daemon=True).start()
+    try:
+        execute(execution, told)
+    finally:
+        over.set()
+
+
+def execute(execution: sidekeeper.Execution, told: dict[str, object]) -> None:
+    """Claims, takes its time, and commits."""
     began = time.monotonic()
     if not write("claim", execution.item, execution.fencing_token):
         tell("refused", **told, write="claim")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import uuid
@@ -25,6 +26,17 @@ def binary() -> Path:
     path = sidekeeper_binary()
     if not path.is_file():
         pytest.fail(f"no sidecar at {path}: build it, or name it in SIDEKEEPER_BINARY", pytrace=False)
+    return path
+
+
+@pytest.fixture(scope="session")
+def previous() -> Path:
+    """The sidecar of the previous release."""
+    path = Path(os.environ.get("SIDEKEEPER_PREVIOUS", ""))
+    if not path.is_file():
+        pytest.fail(
+            "no sidecar of the previous release: name what .ci/previous prints in SIDEKEEPER_PREVIOUS", pytrace=False
+        )
     return path
 
 

@@ -1,4 +1,9 @@
-"""Three ZooKeeper servers on loopback, and what can be done to them."""
+"""Three ZooKeeper servers on loopback, and what can be done to them and to the network between them.
+
+Each server reaches each other one through a proxy of its own (`proxy.py`), so the link between any two of them can be
+cut while clients reach both. A server that has been connected to, and has the larger number, connects back by itself,
+to the address that the other one says it has; so the proxy replaces that address.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,16 @@ import logging
 import os
 import re
 import socket
+import struct
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Callable
 
 from harness import PATIENCE, ROOT, Process, eventually, free_port
 from kazoo.client import KazooClient
+from proxy import Link, Network
 
 SERVERS = 3
 
@@ -21,17 +30,28 @@ logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 #: The servers' tick, in milliseconds: sessions are looked at in ticks.
 TICK = 500
 
+#: For how many ticks a server that is cut off from the others, or its leader, may not notice.
+SYNC_LIMIT = 6
+
 #: How a server logs that it ends a session.
 EXPIRY = re.compile(r"^(\S+) .* - Expiring session (0x[0-9a-f]+),", re.MULTILINE)
 
 #: How long a server that has slept may believe that it still leads, in seconds: its `syncLimit`.
-TO_COME_TO = 2.0
+TO_COME_TO = SYNC_LIMIT * TICK / 1000
+
+#: How long a server that has just been elected may take until it accepts its followers, in seconds. They ask again when
+#: they are refused; but the proxy has accepted them already.
+TO_ACCEPT = 1.0
+
+#: What a server says first to another one at an election: the protocol's version, its number, and how many bytes of its
+#: address follow.
+GREETING = struct.Struct(">qqi")
 
 
 class Server(Process):
     """One server of the ensemble, in a JVM of its own."""
 
-    def __init__(self, number: int, folder: Path, peers: dict[int, str]):
+    def __init__(self, number: int, folder: Path, peers: Mapping[int, str], settings: Mapping[str, object]):
         library = Path(os.environ.get("SIDEKEEPER_ZOOKEEPER_LIB", ROOT / ".tools" / "zookeeper"))
         if not list(library.glob("zookeeper-*.jar")):
             raise RuntimeError(f"no ZooKeeper in {library}: run tests/support/zookeeper/install.sh")
@@ -40,6 +60,8 @@ class Server(Process):
         self.stopped = False
         #: When it was let go on, wall clock.
         self.woken: list[float] = []
+        #: When it was cut off from all others, wall clock; until when, if that is over.
+        self.cut_off: list[tuple[float, float | None]] = []
         data = folder / f"data-{number}"
         data.mkdir()
         (data / "myid").write_text(str(number))
@@ -49,7 +71,7 @@ class Server(Process):
             "clientPortAddress": "127.0.0.1",
             "tickTime": TICK,
             "initLimit": 20,
-            "syncLimit": 4,
+            "syncLimit": SYNC_LIMIT,
             "minSessionTimeout": 1000,
             "maxSessionTimeout": 60000,
             "maxClientCnxns": 0,
@@ -58,6 +80,7 @@ class Server(Process):
             "standaloneEnabled": "false",
             "quorumListenOnAllIPs": "false",
             "4lw.commands.whitelist": "*",
+            **settings,
             **{f"server.{peer}": address for peer, address in peers.items()},
         }
         configuration = folder / f"zoo-{number}.cfg"
@@ -118,11 +141,61 @@ class Server(Process):
 class Ensemble:
     """The servers."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, **settings: object):
+        """`settings` are the servers' own, in place of those above."""
         self.folder = folder
-        peers = {number: f"127.0.0.1:{free_port()}:{free_port()}" for number in range(1, SERVERS + 1)}
-        self.servers = [Server(number, folder, peers) for number in peers]
+        #: Where each server hears the others: its port for followers, and the one for elections.
+        ports = {number: (free_port(), free_port()) for number in range(1, SERVERS + 1)}
+        self._network = Network()
+        #: How one server reaches another.
+        self._links: dict[tuple[int, int], Link] = {}
+        for one in ports:
+            for other in ports:
+                if one != other:
+                    greeting = self._greeting(one, other)
+                    self._links[one, other] = self._network.link(ports[other], greeting, TO_ACCEPT)
+        self.servers = []
+        for number, own in ports.items():
+            reached = {peer: own if peer == number else self._links[number, peer].ports for peer in ports}
+            peers = {peer: f"127.0.0.1:{quorum}:{election}" for peer, (quorum, election) in reached.items()}
+            self.servers.append(Server(number, folder, peers, settings))
         self.wait_serving()
+
+    def _greeting(self, one: int, other: int) -> Callable[[bytes], bytes]:
+        """Has a server that introduces itself to another one say an address that is behind the proxy, too."""
+
+        def edited(data: bytes) -> bytes:
+            if len(data) < GREETING.size:
+                return data
+            version, number, length = GREETING.unpack_from(data)
+            if version >= 0 or number != one or len(data) != GREETING.size + length:
+                return data
+            back = f"127.0.0.1:{self._links[other, one].ports[1]}".encode()
+            return GREETING.pack(version, number, len(back)) + back
+
+        return edited
+
+    def cut(self, one: Server, other: Server) -> None:
+        """Lets nothing through any more between two servers, in either direction. Clients reach both."""
+        for pair in ((one.number, other.number), (other.number, one.number)):
+            self._links[pair].hole("up", "down")
+
+    def cut_off(self, server: Server, noticed: bool = False) -> None:
+        """Cuts a server off from all the others. `noticed`: those that follow it hear at once that their connections
+        are gone, as when something on the way refuses them, and elect another leader; the server itself does not."""
+        server.cut_off.append((time.time(), None))
+        for other in self.servers:
+            if other is not server:
+                self.cut(server, other)
+                if noticed:
+                    self._links[other.number, server.number].drop_near()
+
+    def heal(self) -> None:
+        """Lets everything through again between all servers. Links that had been cut connect anew."""
+        for link in self._links.values():
+            link.heal(reset=link.is_held)
+        for server in self.servers:
+            server.cut_off = [(since, until or time.time()) for since, until in server.cut_off]
 
     @property
     def address(self) -> str:
@@ -152,6 +225,7 @@ class Ensemble:
 
     def repair(self) -> None:
         """Has all servers serve again."""
+        self.heal()
         for server in self.servers:
             if server.popen.poll() is not None:
                 server.start()
@@ -165,13 +239,16 @@ class Ensemble:
     def expiries(self) -> list[tuple[float, str]]:
         """When sessions came to their end because nobody had heard from them, wall clock, by the servers' own logs.
 
-        A server that has slept believes many to be over when it wakes; it may lead no more, so that does not count.
+        A server that has slept believes many to be over when it wakes; it may lead no more, so that does not count. Nor
+        does what one believes that is cut off from all others.
         """
         found = []
         for server in self.servers:
             for at, session in EXPIRY.findall(server.log.read_text(errors="replace")):
                 seconds = datetime.strptime(at, "%Y-%m-%dT%H:%M:%S.%f%z").timestamp()
-                if not any(0 <= seconds - woken < TO_COME_TO for woken in server.woken):
+                slept = any(0 <= seconds - woken < TO_COME_TO for woken in server.woken)
+                alone = any(since <= seconds and (until is None or seconds < until) for since, until in server.cut_off)
+                if not slept and not alone:
                     found.append((seconds, session))
         return sorted(found)
 

@@ -8,11 +8,12 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, TypeVar
 
-from ensemble import Ensemble, now
+from ensemble import Ensemble, Server, now
 from harness import JOB, NEVER, PATIENCE, ROOT, Fleet, Process, Sidecar, Steered, eventually
 from judge import Judge, Record, Session
 from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
@@ -30,6 +31,9 @@ AWAY = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
 #: How a sidecar logs that it has a new session.
 OPENED = re.compile(r"^(\S+)Z  ?INFO .*: session opened session=(0x[0-9a-f]+) ", re.MULTILINE)
 
+#: How long a sidecar may take to connect to another server, in seconds.
+TO_CONNECT = 2.0
+
 T = TypeVar("T")
 
 
@@ -46,12 +50,17 @@ class Application(Steered):
         obeys: bool,
         duration: float,
         durations: dict[int, float],
+        previous: bool = False,
     ):
         self.slot = slot
+        #: Whether its sidecar is of the previous release.
+        self.previous = previous
         self.obeys = obeys
         self.journal = fleet.folder / f"{name}.jsonl"
         #: When it was killed, or ended in peace.
         self.died: float | None = None
+        #: When it was asked to end in peace.
+        self.left: float | None = None
         #: When it was stopped, and when it was let go on.
         self.stops: list[tuple[float, float]] = []
         self._stopped_at: float | None = None
@@ -67,6 +76,7 @@ class Application(Steered):
             "FAULTS_DURATION": str(duration),
             "FAULTS_DURATIONS": json.dumps(durations),
             "FAULTS_IGNORE": "" if obeys else "1",
+            "FAULTS_CHECKPOINTS": str(fleet.checkpoints),
         }
         super().__init__(name, [sys.executable, str(HERE / "application.py")], fleet.folder, environment)
 
@@ -75,6 +85,11 @@ class Application(Steered):
         """Its instance id, as it was told last."""
         told = self.wait("an assignment", lambda events: [one for one in events if one["event"] == "assignment"])
         return str(told[-1]["instance"])
+
+    def last_instance(self) -> str | None:
+        """Its instance id, if it was told one."""
+        told = self.events("assignment")
+        return str(told[-1]["instance"]) if told else None
 
     def owned(self) -> list[int]:
         """The items it was told last."""
@@ -98,7 +113,7 @@ class Application(Steered):
         return [json.loads(line) for line in self.journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def record(self) -> Record:
-        return Record(self.name, self.slot, self.obeys, self.died, self.stops, self.entries())
+        return Record(self.name, self.slot, self.obeys, self.died, self.stops, self.entries(), self.left, self.previous)
 
     def freeze(self) -> None:
         super().freeze()
@@ -116,6 +131,7 @@ class Application(Steered):
         super().kill()
 
     def terminate(self) -> None:
+        self.left = now()
         super().terminate()
         self.died = now()
 
@@ -151,8 +167,11 @@ class Slot:
         obeys: bool,
         job: dict[str, Any],
         options: Sequence[str] = (),
+        previous: Path | None = None,
     ):
         self.options = options
+        #: The previous release's sidecar, if that runs here.
+        self.previous = previous
         self.fleet = fleet
         self.number = number
         self.obeys = obeys
@@ -177,6 +196,7 @@ class Slot:
             self.fleet.namespace,
             f"{int(self.session * 1000)}ms",
             options,
+            self.previous,
         )
         self.sidecars.append(self.sidecar)
         self.fleet.processes.append(self.sidecar)
@@ -194,7 +214,15 @@ class Slot:
     def start_application(self) -> None:
         name = f"application-{self.number}-{len(self.fleet.applications)}"
         application = Application(
-            name, self.number, self.sidecar.socket, self.fleet, self.job, self.obeys, self.duration, self.durations
+            name,
+            self.number,
+            self.sidecar.socket,
+            self.fleet,
+            self.job,
+            self.obeys,
+            self.duration,
+            self.durations,
+            self.previous is not None,
         )
         self.application = application
         self.fleet.applications.append(application)
@@ -203,6 +231,10 @@ class Slot:
     def kill_sidecar(self) -> None:
         self.sidecar.kill()
         self.fleet.ended.append(self.sidecar)
+
+    def is_disturbed(self) -> bool:
+        """Whether a process of the slot is away, or stopped."""
+        return any(one.frozen or one.popen.poll() is not None for one in (self.sidecar, self.application))
 
     def stop_in_peace(self) -> None:
         """Ends both, as a deployment does: the application leaves, then its sidecar."""
@@ -222,6 +254,9 @@ class Slot:
 class FaultFleet(Fleet):
     """All that one test starts on the ensemble, in a namespace of its own."""
 
+    #: How often each execution writes a checkpoint, in seconds; the first one at its begin. Zero: none.
+    checkpoints = 0.0
+
     def __init__(self, folder: Path, ensemble: Ensemble, network: Network, client: Any, namespace: str):
         super().__init__(folder, ensemble, client, namespace)  # type: ignore[arg-type]  # any server will do
         self.ensemble = ensemble
@@ -240,13 +275,14 @@ class FaultFleet(Fleet):
         durations: dict[int, float] | None = None,
         options: Sequence[str] = (),
         named: bool = False,
+        previous: Path | None = None,
         **job: Any,
     ) -> Slot:
-        """Starts a sidecar and its application, and waits until the application is an instance."""
+        """Starts a sidecar and its application; the sidecar is the previous release's if that is named."""
         number = len(self.slots) + 1
         name = {"instance_name": f"worker-{number}"} if named else {}
         job = {"sharding_total_count": 6, "cron": NEVER, "failover": True, "concurrency": 100, **name, **job}
-        slot = Slot(self, number, session, obeys, job, options)
+        slot = Slot(self, number, session, obeys, job, options, previous)
         slot.duration = duration
         slot.durations = durations or {}
         slot.start_application()
@@ -272,6 +308,12 @@ class FaultFleet(Fleet):
 
         return eventually(what, bearing, timeout)
 
+    def part(self, slot: Slot, server: Server) -> None:
+        """Has a sidecar reach one server only, and waits until it does, if it can."""
+        slot.link.only(server.port)
+        with suppress(AssertionError):
+            eventually("connected", lambda: slot.link.reaches(server.port), TO_CONNECT)
+
     def divide(self, slots: Sequence[Slot] | None = None, timeout: float = PATIENCE) -> None:
         """Waits until the items are evenly divided among the applications of these slots, and they know it."""
         slots = self.slots if slots is None else slots
@@ -284,6 +326,7 @@ class FaultFleet(Fleet):
             return (
                 len(owners) == total
                 and self.tree.get("leader/sharding/necessary") is None
+                and not self.tree.is_handing_over()
                 and max(counts) - min(counts) <= 1
                 and all(
                     share == sorted(item for item, owner in owners.items() if owner == slot.application.instance)
@@ -347,6 +390,7 @@ class FaultFleet(Fleet):
     def end(self) -> None:
         """Kills everything; what was journalled and stored can still be judged."""
         for slot in self.slots:
+            slot.link.all_again()
             slot.link.heal()
         for process in self.processes:
             if process.popen.poll() is None:

@@ -14,9 +14,20 @@ project is asked.
 - *Told in time.* When ZooKeeper ends a session, nothing is being executed any more that was begun in it (P4), unless
   the application does not obey or is stopped, or the sidecar has just been stopped, which then can tell nobody.
 - *Once.* A fire of an item has been executed to its end at most once by the schedule.
+- *Instant.* A FAILOVER is told for the instant of an execution of that item that was interrupted. If the latest
+  execution before it was interrupted, that is the one. If not, the latest execution for its instant before it has not
+  ended well, or its result may not have been recorded: within `RECORDING` after its end, and before the FAILOVER began,
+  its application had died or was stopped, or its sidecar was stopped or replaced, or had lost its stream or its
+  connection. If no journal has an execution for that instant, one was started that no application read: since the
+  instant some application has died, was stopped or has left, or some session has begun or ended.
+- *Checkpoint.* No execution gets a checkpoint that was written for another instant or item. A FAILOVER gets the last
+  checkpoint that was recorded for its instant before its sidecar started it, or a later one, whose answer was lost.
 
 **When faults have stopped:**
 
+- *Redone.* Each execution that was interrupted was told again for its own instant, by a FAILOVER with a higher token.
+  It was interrupted if it has begun and not been committed, because its application died, was told to stop, or was
+  refused by the store. What makes up for missed fires is no substitute: it has another instant and another checkpoint.
 - *Surplus.* An execution that makes up for missed fires (source MISFIRE) names the newest fire that it covers. That has
   come, nobody has begun it before, and no earlier such execution has covered it.
 - *Lost.* Each fire of each item since the first assignment was made good (`Judge.missing`). It has been, if an
@@ -30,6 +41,11 @@ ElasticJob promises nothing, and a lost fire is excused, only in this case: the 
 when it fired (dead, stopped, or without a session), and whoever executed the item next had attached after the fire.
 What was missed before an instance came is not its to judge: maybe nobody was there on purpose. An execution that was
 interrupted by its application's death or by a Cancel is no excuse: with failover it has to be executed by somebody.
+
+**In a fleet of two versions** all of this is asked, but of *Instant*, *Checkpoint* and *Redone* only what sidecars of
+this version did among themselves (`Judge._alone`): they executed the item from before the interruption until the
+FAILOVER, and owned it meanwhile. A sidecar of the previous release may begin what makes up for missed fires before the
+FAILOVER, and note that in place of what was interrupted.
 """
 
 from __future__ import annotations
@@ -48,6 +64,14 @@ WAKE = 1.0
 #: that was due together with it, and one of a new owner.
 BEFORE_MAKING_UP = 2
 
+#: How long the result of an execution may be on its way before its sidecar and its application know what keeps it from
+#: being recorded, in seconds: the longest session, and the time to wake.
+RECORDING = 6.0 + WAKE
+
+#: How long after an execution was stopped because of its lease its session, if that was lost, has ended at the latest or
+#: been followed by another one, in seconds: above the safety margin of a session.
+LIVED_ON = 3.0
+
 ENDS = ("end", "cancelled", "refused")
 
 
@@ -65,6 +89,10 @@ class Record:
     stops: list[tuple[float, float]]
     #: Its journal.
     entries: list[dict[str, Any]]
+    #: When it was asked to end in peace.
+    left: float | None = None
+    #: Whether its sidecar is of the previous release.
+    previous: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +131,23 @@ class Execution:
     #: end, cancelled, refused, or empty.
     outcome: str = ""
     reason: str = ""
+    #: Whether it was told to stop and went on.
+    ignored: bool = False
+    #: The checkpoint that it was given, as an earlier execution wrote it.
+    given: dict[str, Any] | None = None
+    #: Its checkpoints that were recorded: when that was answered, and their numbers.
+    recorded: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def told(self) -> float:
+        """When its sidecar has begun it, monotonic."""
+        return self.start - (self.start_wall - self.fired)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it has begun and will never be committed."""
+        died = not self.outcome and self.application.died is not None
+        return died or self.outcome in ("cancelled", "refused")
 
     @property
     def name(self) -> str:
@@ -181,7 +226,12 @@ class Judge:
                     fired=entry["fired"],
                     start=entry["time"],
                     start_wall=entry["wall"],
+                    given=entry.get("checkpoint"),
                 )
+            elif entry["event"] == "checkpoint":
+                found[entry["execution"]].recorded.append((entry["time"], entry["number"]))
+            elif entry["event"] == "ignored":
+                found[entry["execution"]].ignored = True
             elif entry["event"] in ENDS:
                 execution = found[entry["execution"]]
                 execution.end = entry["time"]
@@ -203,6 +253,8 @@ class Judge:
             *self.tokens(),
             *self.late(),
             *self.once(),
+            *self.instants(),
+            *self.checkpoints(),
         ]
 
     def late(self) -> list[Problem]:
@@ -227,6 +279,18 @@ class Judge:
                     text = f"item {one.item} was being executed {-ahead:.3f} s after the end of {session}"
                     problems.append(Problem("late", text, (one,)))
         return problems
+
+    def _stopped_early(self, one: Execution) -> bool:
+        """Whether the application stopped by itself, because the lease that it had been told of was over, and the session
+        lived on: its sidecar came back in the last moment, and records a failed execution, not an interrupted one."""
+        own = [session for session in self.sessions if session.slot == one.application.slot]
+        session = next((session for session in own if self._begun_in(one, session)), None)
+        if one.reason != "LEASE_LOST" or one.end is None or session is None:
+            return False
+        end = one.start_wall + one.end - one.start
+        after = [other.opened for other in own if other.opened > session.opened]
+        ended = [at for at in (session.expired, *after) if at is not None]
+        return all(at > end + LIVED_ON for at in ended)
 
     def _begun_in(self, one: Execution, session: Session) -> bool:
         """Whether a session was its slot's latest when an execution began."""
@@ -303,6 +367,146 @@ class Judge:
             for (item, scheduled), count in counts.items()
             if count > 1
         ]
+
+    def failovers(self) -> list[Execution]:
+        return [one for one in self.executions if one.source == "FAILOVER"]
+
+    def _before(self, one: Execution) -> list[Execution]:
+        """The executions for the same instant whose running nodes are older, the latest last."""
+        same = [other for other in self.of(one.item) if other.scheduled == one.scheduled and other.token < one.token]
+        return sorted(same, key=_token)
+
+    def _alone(self, first: Execution | None, last: Execution) -> bool:
+        """Whether only sidecars of this version have had the item, from an execution, or always, until another one."""
+        since, token = (first.start, first.token) if first is not None else (0.0, 0)
+        if any(other.application.previous for other in self.of(last.item) if token <= other.token <= last.token):
+            return False
+        return not any(
+            begin <= last.start and end >= since
+            for application in self.applications
+            if application.previous
+            for begin, end in _owned(application, last.item)
+        )
+
+    def _latest_but(self, count: int, one: Execution) -> Execution | None:
+        """Of the executions of the item before this one the latest but so many."""
+        before = sorted((other for other in self.of(one.item) if other.token < one.token), key=_token)
+        return before[-1 - count] if len(before) > count else None
+
+    def instants(self) -> list[Problem]:
+        """Failovers that were told for an instant that nobody had to execute again."""
+        problems = []
+        for one in self.failovers():
+            before = self._before(one)
+            # The interrupted execution came before the completed one.
+            if not self._alone(self._latest_but(1, one), one):
+                continue
+            latest = self._latest_but(0, one)
+            if latest is not None and latest.interrupted and latest.scheduled != one.scheduled:
+                text = f"item {one.item} was taken over for {one.scheduled:.3f}, not for what was interrupted: {latest}"
+                problems.append(Problem("instant", text, self._near(one)))
+                continue
+            if not before:
+                if not self._may_be_unread(one):
+                    text = f"item {one.item} was taken over for {one.scheduled:.3f}, which nobody had begun"
+                    problems.append(Problem("instant", text, self._near(one)))
+            elif before[-1].outcome == "end" and not self._may_be_unrecorded(before[-1], one):
+                text = f"item {one.item} was taken over for {one.scheduled:.3f}, which was completed: {one}"
+                problems.append(Problem("instant", text, self._near(one)))
+        return problems
+
+    def _near(self, one: Execution) -> list[Execution]:
+        """What to look at, if something is wrong with an execution."""
+        return [other for other in self.of(one.item) if -30 < other.start - one.start < 8]
+
+    def _may_be_unread(self, one: Execution) -> bool:
+        """Whether an execution for the same instant may have been started that no application has read."""
+        wall = one.start_wall - one.start
+        since = one.scheduled - wall
+        return any(
+            (application.died is not None and since <= application.died <= one.start)
+            or any(stopped <= one.start and woken >= since for stopped, woken in application.stops)
+            or _within(application.left, application.died, since, one.start)
+            for application in self.applications
+        ) or any(
+            moment is not None and one.scheduled <= moment <= one.start_wall
+            for session in self.sessions
+            for moment in (session.opened, session.expired)
+        )
+
+    def _may_be_unrecorded(self, one: Execution, next_one: Execution) -> bool:
+        """Whether something may have kept the result of an execution from being recorded before the next one began."""
+        assert one.end is not None
+        if one.ignored or one.end >= next_one.start:
+            return True
+        begin, end = one.end, min(next_one.start, one.end + RECORDING)
+        wall = one.start_wall - one.start
+        application = one.application
+        if application.died is not None and begin <= application.died <= end:
+            return True
+        if any(stopped <= end and woken >= begin for stopped, woken in application.stops):
+            return True
+        for session in self.sessions:
+            if session.slot != application.slot:
+                continue
+            if any(stopped <= end + wall and woken >= begin + wall for stopped, woken in session.stops):
+                return True
+            moments = (session.opened, session.expired)
+            if any(moment is not None and begin + wall <= moment <= end + wall for moment in moments):
+                return True
+        connected = True
+        for entry in sorted(application.entries, key=lambda entry: entry["time"]):
+            if entry["time"] > end:
+                break
+            if entry["event"] == "session":
+                connected = entry["state"] == "CONNECTED"
+            elif entry["event"] == "assignment" and entry["reason"] in ("ATTACHED", "DETACHED"):
+                connected = entry["reason"] == "ATTACHED"
+            else:
+                continue
+            if entry["time"] >= begin and not connected:
+                return True
+        return not connected
+
+    def checkpoints(self) -> list[Problem]:
+        """Executions that were not given the checkpoint that they should have been given."""
+        problems = []
+        for one in self.executions:
+            given = one.given
+            if given is not None and (given["item"], given["scheduled"]) != (one.item, one.scheduled):
+                written = f"item {given['item']} and {given['scheduled']:.3f}"
+                text = f"an execution was given what was written for {written}: {one}"
+                problems.append(Problem("checkpoint", text, self._near(one)))
+                given = None
+            if one.source != "FAILOVER":
+                continue
+            before = self._before(one)
+            if not before or not self._alone(before[0], one):
+                continue
+            recorded = [(other.token, number) for other in before for at, number in other.recorded if at < one.told]
+            got = (given["token"], given["number"]) if given is not None else (0, 0)
+            if recorded and got < max(recorded):
+                token, number = max(recorded)
+                what = f"number {got[1]} of token {got[0]:#x}" if given is not None else "none"
+                text = f"{one} was given {what}, not the last checkpoint, number {number} of token {token:#x}"
+                problems.append(Problem("checkpoint", text, self._near(one)))
+        return problems
+
+    def redone(self, items: Iterable[int]) -> list[Problem]:
+        """Executions that were interrupted, and that nobody was told again for the same instant."""
+        problems = []
+        for item in items:
+            executions = self.of(item)
+            for one in executions:
+                later = [other for other in executions if other.token > one.token]
+                failovers = [other for other in later if other.source == "FAILOVER"]
+                redone = any(other.scheduled == one.scheduled for other in failovers)
+                last = min(failovers, key=_token, default=max(later, key=_token, default=one))
+                if one.interrupted and not redone and self._alone(one, last) and not self._stopped_early(one):
+                    text = f"item {item} was interrupted, and not executed again for {one.scheduled:.3f}: {one}"
+                    near = [other for other in executions if -8 < other.start - one.start < 30]
+                    problems.append(Problem("redone", text, near))
+        return problems
 
     def surplus(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
         """Executions that make up for what nobody has missed. Fires are all that there were."""
@@ -415,6 +619,22 @@ class Judge:
 
     def outcomes(self) -> Counter[str]:
         return Counter(one.outcome or "died" for one in self.executions)
+
+
+def _token(one: Execution) -> int:
+    return one.token
+
+
+def _owned(application: Record, item: int) -> list[tuple[float, float]]:
+    """When an application was told that it owns an item."""
+    told = sorted((entry for entry in application.entries if entry["event"] == "assignment"), key=lambda e: e["time"])
+    ends = [entry["time"] for entry in told[1:]] + [float("inf") if application.died is None else application.died]
+    return [(entry["time"], end) for entry, end in zip(told, ends) if item in entry["items"]]
+
+
+def _within(begin: float | None, end: float | None, since: float, until: float) -> bool:
+    """Whether a time that may not have ended has something in common with another one."""
+    return begin is not None and begin <= until and (end is None or end >= since)
 
 
 def _is_done(one: Execution, all_of_item: Sequence[Execution]) -> bool:

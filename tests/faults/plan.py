@@ -29,7 +29,8 @@ SLOT_KINDS: dict[str, tuple[float, tuple[float, float]]] = {
     "machine stopped long": (1, LONG),
 }
 
-#: What can be done to the servers of the ensemble: at most one of them is away at a time.
+#: What can be done to the servers of the ensemble: at most one of them is away at a time. One that is cut off from the
+#: others is not away: a slot that reaches nobody else is connected to it.
 SERVER_KINDS: dict[str, tuple[float, tuple[float, float]]] = {
     "follower killed": (1, (0.1, 0.5)),
     "follower stopped": (1, (0.1, 0.8)),
@@ -37,9 +38,14 @@ SERVER_KINDS: dict[str, tuple[float, tuple[float, float]]] = {
     "leader stopped": (1, (0.1, 0.8)),
     "ensemble away short": (0.7, SHORT),
     "ensemble away long": (0.4, LONG),
+    "follower cut off": (2, (0.4, 2.0)),
+    "leader cut off": (1, (0.4, 2.0)),
 }
 
 KINDS = {**SLOT_KINDS, **SERVER_KINDS}
+
+#: Of these kinds there is one in so many faults at least.
+AT_LEAST = {"follower cut off": 20, "leader cut off": 40}
 
 #: The pause between the begins of two faults, in seconds.
 PAUSE = (0.2, 2.2)
@@ -53,7 +59,7 @@ class Fault:
     """Something that goes wrong, and for how long."""
 
     kind: str
-    #: Which slot, from 0; for servers, without a meaning.
+    #: Which slot, from 0; for a server that is cut off, the one that reaches nobody else.
     slot: int
     #: When it begins, in seconds from the start, if nothing has to be waited for.
     begin: float
@@ -72,18 +78,21 @@ class Fault:
 
 
 def draw(seed: int, count: int, slots: int, session: float) -> list[Fault]:
-    """Draws the faults of a run: each kind once in any order, if there is room, then at random."""
+    """Draws the faults of a run: each kind once at least, if there is room, the rest at random, all in any order."""
     chance = random.Random(seed)
     kinds = list(KINDS)
     chance.shuffle(kinds)
+    kinds += [kind for kind, one_in in AT_LEAST.items() for _ in range(count // one_in - 1)]
     weights = [weight for weight, _ in KINDS.values()]
     kinds += chance.choices(list(KINDS), weights, k=max(0, count - len(kinds)))
+    kinds = kinds[:count]
+    chance.shuffle(kinds)
     faults: list[Fault] = []
     #: Until when each slot, and the servers, are in trouble.
     busy = [0.0] * slots
     servers_busy = 0.0
     clock = 0.0
-    for kind in kinds[:count]:
+    for kind in kinds:
         clock += chance.uniform(*PAUSE)
         duration = session * chance.uniform(*KINDS[kind][1])
         slot = chance.randrange(slots)

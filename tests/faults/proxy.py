@@ -1,4 +1,4 @@
-"""A network that can fail: a TCP proxy between one sidecar and the servers of the ensemble.
+"""A network that can fail: a TCP proxy between one sidecar and the servers of the ensemble, or between two servers.
 
 It runs on a thread of its own. What a hole holds back is delivered when it is closed, as TCP does by repeating what
 was lost, unless the connections are reset then.
@@ -7,10 +7,11 @@ was lost, unless the connections are reset then.
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
 T = TypeVar("T")
 
@@ -21,6 +22,15 @@ CHUNK = 65536
 
 #: How long a server may take to accept a connection, in seconds.
 CONNECT_LIMIT = 5.0
+
+#: What a link that tears does to what comes together: how many pieces it lets through one by one before the rest, how
+#: many bytes a piece has (what ZooKeeper tells of one change has about a hundred), and the pause after each, in
+#: seconds.
+TORN_PIECES = 4
+TORN_BYTES = (60, 200)
+TORN_PAUSE = 0.002
+#: The pause before a server that refuses a connection is asked again, in seconds.
+ASK_AGAIN = 0.02
 
 DIRECTIONS = ("up", "down")
 
@@ -33,9 +43,11 @@ class Network:
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
         self._thread.start()
 
-    def link(self, ports: Sequence[int]) -> Link:
-        """A link to these ports of this machine, each under a port of its own."""
-        link = Link(self)
+    def link(self, ports: Sequence[int], greeting: Callable[[bytes], bytes] = bytes, patience: float = 0.0) -> Link:
+        """A link to these ports of this machine, each under a port of its own. `greeting` may change what the first
+        packet of a connection says to the server. A server that refuses a connection is asked again for as long as
+        `patience` says, in seconds."""
+        link = Link(self, greeting, patience)
         self.run(link._open(ports))
         return link
 
@@ -58,13 +70,18 @@ class Network:
 class Link:
     """How one sidecar reaches the ensemble. Everything is open at first."""
 
-    def __init__(self, network: Network):
+    def __init__(self, network: Network, greeting: Callable[[bytes], bytes], patience: float):
         self._network = network
+        self._greeting = greeting
+        self._patience = patience
         self._doors: list[_Door] = []
         self._pipes: set[_Pipe] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._delay = 0.0
+        #: Whether what comes together is let through in pieces.
+        self._tears = False
         self._held: frozenset[str] = frozenset()
+        self._is_cut = False
         self._open_again = asyncio.Event()
         #: Connections that were accepted so far.
         self.accepted = 0
@@ -72,7 +89,17 @@ class Link:
     @property
     def address(self) -> str:
         """What the sidecar is told to connect to."""
-        return ",".join(f"127.0.0.1:{door.port}" for door in self._doors)
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports that stand for the servers', in their order."""
+        return [door.port for door in self._doors]
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a direction lets nothing through."""
+        return bool(self._held)
 
     def cut(self) -> None:
         """Resets all connections, and refuses new ones."""
@@ -87,13 +114,45 @@ class Link:
         assert set(directions) <= set(DIRECTIONS), directions
         self._network.run(self._hold(frozenset(directions)))
 
+    def drop_near(self) -> None:
+        """Resets all connections for those who made them. The servers do not hear of it while there is a hole."""
+        self._network.run(self._drop_near())
+
     def delay(self, seconds: float) -> None:
         """Lets everything through so much later."""
         self._network.run(self._set_delay(seconds))
 
+    def tear(self) -> None:
+        """Lets what comes together through in pieces, one after the other."""
+        self._network.run(self._set_tears())
+
     def heal(self, reset: bool = False) -> None:
-        """Lets everything through again, and what was held back first; or resets what there is."""
+        """Lets everything through again, and what was held back first; or resets what there is. What `only` bars stays
+        so."""
         self._network.run(self._heal(reset))
+
+    def only(self, target: int) -> None:
+        """Bars the way to all servers but one, by its port, and resets the connections to them."""
+        self._network.run(self._bar([door for door in self._doors if door.target != target]))
+
+    def all_again(self) -> None:
+        """Bars no server any more."""
+        self._network.run(self._bar([]))
+
+    def reaches(self, target: int) -> bool:
+        """Whether there is a connection to a server, by its port."""
+        return any(pipe.target == target and not pipe.over for pipe in list(self._pipes))
+
+    async def _bar(self, barred: list[_Door]) -> None:
+        for door in self._doors:
+            door.barred = door in barred
+            if door.barred:
+                door.close()
+            elif not self._is_cut:
+                await door.open()
+        for pipe in list(self._pipes):
+            if any(pipe.target == door.target for door in barred):
+                pipe.reset()
 
     async def _open(self, ports: Sequence[int]) -> None:
         for port in ports:
@@ -105,7 +164,12 @@ class Link:
         for pipe in list(self._pipes):
             pipe.reset()
 
+    async def _drop_near(self) -> None:
+        for pipe in self._pipes:
+            pipe.drop_near()
+
     async def _cut(self) -> None:
+        self._is_cut = True
         for door in self._doors:
             door.close()
         await self._reset()
@@ -116,15 +180,21 @@ class Link:
     async def _set_delay(self, seconds: float) -> None:
         self._delay = seconds
 
+    async def _set_tears(self) -> None:
+        self._tears = True
+
     async def _heal(self, reset: bool) -> None:
         if reset:
             await self._reset()
         self._delay = 0.0
+        self._tears = False
         self._held = frozenset()
+        self._is_cut = False
         self._open_again.set()
         self._open_again = asyncio.Event()
         for door in self._doors:
-            await door.open()
+            if not door.barred:
+                await door.open()
 
     async def _pass(self, direction: str) -> None:
         """Waits until a direction is open."""
@@ -142,7 +212,9 @@ class _Door:
 
     def __init__(self, link: Link, target: int):
         self._link = link
-        self._target = target
+        self.target = target
+        #: Whether nobody is let in.
+        self.barred = False
         self._server: asyncio.AbstractServer | None = None
         self.port = 0
 
@@ -161,10 +233,12 @@ class _Door:
         if self._server is None:
             writer.transport.abort()
             return
-        pipe = _Pipe(writer)
+        pipe = _Pipe(writer, self.target)
         self._link._pipes.add(pipe)
+        # A hole lets no connection through either: the server does not hear of one that says nothing.
+        await self._link._pass("up")
         try:
-            theirs = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", self._target), CONNECT_LIMIT)
+            theirs = await asyncio.wait_for(self._connect(), CONNECT_LIMIT)
         except (OSError, asyncio.TimeoutError):
             pipe.reset()
             self._link._pipes.discard(pipe)
@@ -172,6 +246,17 @@ class _Door:
         pipe.add(theirs[1])
         self._link._spawn(self._pump(pipe, "up", reader, theirs[1]))
         self._link._spawn(self._pump(pipe, "down", theirs[0], writer))
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._link._patience
+        while True:
+            try:
+                return await asyncio.open_connection("127.0.0.1", self.target)
+            except ConnectionRefusedError:
+                if loop.time() >= until:
+                    raise
+            await asyncio.sleep(ASK_AGAIN)
 
     async def _pump(
         self, pipe: _Pipe, direction: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -187,15 +272,23 @@ class _Door:
                 await self._link._pass(direction)
                 if not data:
                     break
+                for _ in range(TORN_PIECES if self._link._tears else 0):
+                    size = random.randint(*TORN_BYTES)
+                    writer.write(data[:size])
+                    data = data[size:]
+                    await writer.drain()
+                    await asyncio.sleep(TORN_PAUSE if data else 0)
                 writer.write(data)
                 await writer.drain()
 
         carrying = loop.create_task(carry())
+        greets = direction == "up"
         try:
             with suppress(OSError):
                 data = b"-"
                 while data:
                     data = await reader.read(CHUNK)
+                    data, greets = (self._link._greeting(data) if greets else data), False
                     await waiting.put((loop.time() + self._link._delay, data))
                 await carrying
         finally:
@@ -207,16 +300,21 @@ class _Door:
 class _Pipe:
     """Both ends of a connection."""
 
-    def __init__(self, writer: asyncio.StreamWriter):
+    def __init__(self, writer: asyncio.StreamWriter, target: int):
         self._writers = [writer]
-        self._over = False
+        #: The server's port.
+        self.target = target
+        self.over = False
 
     def add(self, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
-        if self._over:
+        if self.over:
             self.reset()
 
+    def drop_near(self) -> None:
+        self._writers[0].transport.abort()
+
     def reset(self) -> None:
-        self._over = True
+        self.over = True
         for writer in self._writers:
             writer.transport.abort()

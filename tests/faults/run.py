@@ -4,6 +4,9 @@ Four sidecars with an application each share twelve items that fire every two se
 longer than a session; one of the applications ignores it when it is told to stop. Faults of all kinds, drawn from a
 seed (`plan.py`), befall them. When the last is over, everybody has to be back within a bound; then everything is
 judged (`judge.py`), also what ZooKeeper holds at rest and while items are held open.
+
+With `--previous` every second sidecar is of the previous release. Then, now and then, the application of the instance
+that leads is killed and started again, so that both versions lead by turns.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import json
 import random
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections import Counter
@@ -25,8 +29,8 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 sys.path[:0] = [str(HERE), str(TESTS / "e2e"), str(TESTS.parent / "clients" / "python")]
 
-from ensemble import Ensemble, now  # noqa: E402
-from fleet import SESSION, FaultFleet, Slot, sleep_until  # noqa: E402
+from ensemble import Ensemble, Server, now  # noqa: E402
+from fleet import AWAY, SESSION, FaultFleet, Slot, sleep_until  # noqa: E402
 from harness import NEVER, Process, sidekeeper_binary  # noqa: E402
 from judge import Judge, Problem, Record, Session  # noqa: E402
 from plan import Fault, draw  # noqa: E402
@@ -47,6 +51,16 @@ DURATIONS = {0: 1.2 * SESSION, 7: 1.7 * SESSION}
 #: waits for the longest execution.
 RECOVERY = SESSION + 10 + 5 + max(DURATIONS.values())
 
+#: How often executions write checkpoints, in seconds.
+CHECKPOINTS = 0.5
+
+#: In a fleet of two versions: after how many faults the leader is deposed, and how often each version has to lead.
+DEPOSED_EACH = 3
+LEADS_MIN = 2
+
+#: How often it is looked who leads, in seconds.
+LEADER_INTERVAL = 0.1
+
 #: How many fires without faults follow, so that what was missed can be made up for.
 WHOLE_FIRES = 4
 
@@ -62,8 +76,11 @@ class Result:
 class Run:
     """One run on a fleet."""
 
-    def __init__(self, fleet: FaultFleet, faults: list[Fault], tell: Callable[[str], None]):
+    def __init__(
+        self, fleet: FaultFleet, faults: list[Fault], tell: Callable[[str], None], previous: Path | None = None
+    ):
         self.fleet = fleet
+        self.previous = previous
         self.faults = faults
         self.tell = tell
         self._ends: list[tuple[float, int, Fault, Callable[[], None]]] = []
@@ -73,8 +90,10 @@ class Run:
 
     def go(self) -> Result:
         fleet = self.fleet
+        fleet.checkpoints = CHECKPOINTS
         for number in range(SLOTS):
             slot = fleet.slot(
+                previous=self.previous if number % 2 == 0 else None,
                 obeys=number != SLOTS - 1,
                 duration=DURATION,
                 durations=DURATIONS,
@@ -84,21 +103,36 @@ class Run:
             assert slot.application.instance
         fleet.divide(timeout=40)
         began = time.time()
-        self._inflict()
+        self.leaders = Leaders(fleet)
         try:
+            self._inflict()
+            ended = self._become_whole()
+        finally:
+            self.leaders.end()
+        self.problems += fleet.ended_by_themselves() + fleet.panics()
+        return self._judge(began, ended)
+
+    def _become_whole(self) -> float:
+        """Waits until nothing is wrong any more. Returns when the fires that are judged ended, wall clock."""
+        try:
+            if self.previous is not None:
+                self._depose_until_both_have_led()
             self._recover()
             ended = time.time()
             self._rest()
         except AssertionError as error:
-            ended = time.time() - 2 * INTERVAL
             self.problems.append(f"recovery: {error}")
-        self.problems += fleet.ended_by_themselves() + fleet.panics()
-        return self._judge(began, ended)
+            return time.time() - 2 * INTERVAL
+        return ended
 
     def _inflict(self) -> None:
         """Has each fault begin and end in its time; one that has to wait for another delays all that follow."""
         start = now()
+        undeposed = 0
         for fault in self.faults:
+            undeposed += 1
+            if self.previous is not None and undeposed >= DEPOSED_EACH and self._depose():
+                undeposed = 0
             begin = start + fault.begin
             while self._ends and self._ends[0][0] <= begin:
                 self._end_next()
@@ -115,6 +149,28 @@ class Run:
         at, _, _, undo = heapq.heappop(self._ends)
         sleep_until(at)
         undo()
+
+    def _depose(self) -> bool:
+        """Kills the application of the instance that leads, if nothing else is wrong with it, and starts it again."""
+        slot = self.leaders.now()
+        if slot is None or slot.is_disturbed():
+            return False
+        self.tell(f"{time.strftime('%H:%M:%S')} {now():.3f} leading application of slot {slot.number} killed")
+        slot.kill_application()
+        slot.start_application()
+        return True
+
+    def _depose_until_both_have_led(self) -> None:
+        """While no fault lasts: whoever leads is deposed until each version has led often enough."""
+        while min(self._led().values()) < LEADS_MIN:
+            count = len(self.leaders.seen)
+            self.fleet.look("a leader is deposed", self._depose, RECOVERY)
+            self.fleet.look("somebody else leads", lambda: len(self.leaders.seen) > count, RECOVERY)
+
+    def _led(self) -> dict[str, int]:
+        """How often each version has begun to lead."""
+        led = [slot.previous is not None for slot in self.leaders.seen]
+        return {"the previous release": led.count(True), "this version": led.count(False)}
 
     def _inflict_on_slot(self, fault: Fault) -> Callable[[], None]:
         slot = self.fleet.slots[fault.slot]
@@ -165,11 +221,28 @@ class Run:
             return ensemble.start
         leads = fault.kind.startswith("leader")
         server = ensemble.leader() if leads else ensemble.follower()
+        if fault.kind.endswith("cut off"):
+            return self._cut_off(server, leads, self.fleet.slots[fault.slot], fault)
         if fault.kind.endswith("killed"):
             server.kill()
             return server.start
         server.stop()
         return server.go_on
+
+    def _cut_off(self, server: Server, leads: bool, slot: Slot, fault: Fault) -> Callable[[], None]:
+        """Parts a server from the others, with a slot on its side."""
+        ensemble = self.fleet.ensemble
+        self.fleet.part(slot, server)
+        if leads:
+            ensemble.cut_off(server, noticed=fault.dice < 0.5)
+        else:
+            ensemble.cut(server, ensemble.leader())
+
+        def heal() -> None:
+            ensemble.heal()
+            slot.link.all_again()
+
+        return heal
 
     def _recover(self) -> None:
         """Everybody is back, and the items are divided; then some whole fires."""
@@ -213,6 +286,12 @@ class Run:
         ]
         problems = self.problems + [str(problem) for problem in found]
         counts = Counter(problem.kind for problem in found)
+        failovers = judge.failovers()
+        given = sum(one.given is not None for one in failovers)
+        lines.insert(3, f"{len(failovers)} failovers, {given} with a checkpoint")
+        if self.previous is not None:
+            led = ", ".join(f"{version} {count} times" for version, count in self._led().items())
+            lines.append(f"led: {led}")
         lines.append(f"problems: {_told(counts)}" if problems else "no problems")
         self._keep(began, ended)
         return Result(problems, "\n".join(lines))
@@ -226,6 +305,41 @@ class Run:
         (self.fleet.folder / "run.json").write_text(json.dumps(kept))
 
 
+class Leaders:
+    """Which slots have led, as ZooKeeper tells it while a run lasts."""
+
+    def __init__(self, fleet: FaultFleet):
+        self._fleet = fleet
+        #: The slots that have led, one after the other.
+        self.seen: list[Slot] = []
+        self._instance = ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="leaders", daemon=True)
+        self._thread.start()
+
+    def now(self) -> Slot | None:
+        """The slot that leads, as far as is known."""
+        if not self.seen or self.seen[-1].application.last_instance() != self._instance:
+            return None
+        return self.seen[-1]
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(LEADER_INTERVAL):
+            try:
+                instance = self._fleet.tree.get("leader/election/instance")
+            except AWAY:
+                continue
+            # After a restart of its application a slot has another instance.
+            if instance and instance != self._instance:
+                self._instance = instance
+                address = instance.partition("@-@")[0]
+                self.seen += [slot for slot in self._fleet.slots if slot.sidecar.address == address]
+
+
 def pass_judgement(judge: Judge, began: float, ended: float) -> tuple[list[float], list[Problem]]:
     """Returns the fires that were judged, and what was wrong with them and at any time."""
     first = (began // INTERVAL + 2) * INTERVAL
@@ -235,7 +349,8 @@ def pass_judgement(judge: Judge, began: float, ended: float) -> tuple[list[float
     latest = max((one.start_wall for one in judge.executions), default=ended)
     all_fires = [number * INTERVAL for number in range(int(began // INTERVAL) - 5, int(latest // INTERVAL) + 1)]
     items = range(ITEMS)
-    return fires, [*judge.always(), *judge.surplus(items, all_fires), *judge.missing(items, fires)]
+    problems = [*judge.always(), *judge.redone(items), *judge.surplus(items, all_fires), *judge.missing(items, fires)]
+    return fires, problems
 
 
 def judge_again(folder: Path) -> int:
@@ -268,7 +383,7 @@ def _lateness(judge: Judge) -> float:
     return max(late, default=0.0)
 
 
-def run(faults: int, seed: int, tell: Callable[[str], None] = print) -> Result:
+def run(faults: int, seed: int, tell: Callable[[str], None] = print, previous: Path | None = None) -> Result:
     """Runs on an ensemble and a fleet of its own; keeps the files if something was wrong."""
     network = Network()
     with tempfile.TemporaryDirectory(prefix="sk-zk-") as servers:
@@ -277,7 +392,7 @@ def run(faults: int, seed: int, tell: Callable[[str], None] = print) -> Result:
         folder = Path(tempfile.mkdtemp(prefix="sk-"))
         fleet = FaultFleet(folder, ensemble, network, client, f"faults-{uuid.uuid4().hex[:8]}")
         try:
-            result = Run(fleet, draw(seed, faults, SLOTS, SESSION), tell).go()
+            result = Run(fleet, draw(seed, faults, SLOTS, SESSION), tell, previous).go()
         finally:
             fleet.end()
             fleet.store.end()
@@ -296,12 +411,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument(
+        "--previous", type=Path, metavar="BINARY", help="the previous release's sidecar, for every second"
+    )
     parser.add_argument("--judge", type=Path, metavar="FOLDER", help="judge a run that was kept once more")
     arguments = parser.parse_args()
     if arguments.judge:
         return judge_again(arguments.judge)
-    print(f"{arguments.faults} faults, seed {arguments.seed}, {sidekeeper_binary()}", flush=True)
-    result = run(arguments.faults, arguments.seed, lambda line: print(line, flush=True))
+    binaries = ", ".join(map(str, filter(None, [sidekeeper_binary(), arguments.previous])))
+    print(f"{arguments.faults} faults, seed {arguments.seed}, {binaries}", flush=True)
+    result = run(arguments.faults, arguments.seed, lambda line: print(line, flush=True), arguments.previous)
     print("\n".join([*result.problems, result.summary]), flush=True)
     return 1 if result.problems else 0
 

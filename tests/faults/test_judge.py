@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from judge import WAKE, Judge, Record, Session
+from judge import RECORDING, WAKE, Judge, Record, Session
 from store import Write
 
 #: The wall clock when the monotonic one was zero.
@@ -34,12 +36,16 @@ class Journal:
         outcome: str = "end",
         fired: float | None = None,
         reason: str = "",
+        given: tuple[float, int, int] | None = None,
+        recorded: Sequence[float] = (),
     ) -> None:
+        """Journals an execution; `given` is a checkpoint's instant, token and number, `recorded` when its own were."""
         self._number += 1
         name = f"{self.record.name}/{self._number}"
         fired = begin if fired is None else fired
         told = {"item": 0, "token": token or int(begin * 10), "execution": name}
         scheduled = EPOCH + (begin if fire is None else fire)
+        checkpoint = given and {"item": 0, "scheduled": EPOCH + given[0], "token": given[1], "number": given[2]}
         self.tell(
             begin,
             "start",
@@ -47,7 +53,10 @@ class Journal:
             source=source,
             scheduled=scheduled,
             fired=EPOCH + fired,
+            checkpoint=checkpoint,
         )
+        for number, at in enumerate(recorded, 1):
+            self.tell(at, "checkpoint", **told, scheduled=scheduled, number=number)
         if end is not None:
             self.tell(end, outcome, **told, reason=reason)
 
@@ -258,6 +267,243 @@ def test_who_comes_later_does_not_judge_what_was_missed(first: Journal, second: 
     assert lost(first, second, fires=[10.0, 12.0]) == [10.0, 12.0]
     second.tell(11.0, "assignment", reason="ATTACHED", items=[])
     assert lost(first, second, fires=[10.0, 12.0]) == [12.0]
+
+
+def interrupt(journal: Journal, begin: float, end: float, **fields: Any) -> None:
+    """An execution that is told to stop because its session is lost."""
+    journal.execute(begin, end, outcome="cancelled", reason="LEASE_LOST", **fields)
+
+
+def test_a_failover_for_what_was_interrupted(first: Journal, second: Journal) -> None:
+    interrupt(first, 10.0, 11.0)
+    second.execute(14.0, 15.0, fire=10.0, source="FAILOVER")
+    assert not kinds(first, second)
+    assert not redone(first, second)
+
+
+def test_an_application_stops_by_itself_and_its_session_lives_on(first: Journal, second: Journal) -> None:
+    interrupt(first, 10.0, 11.0)
+    second.execute(14.0, 15.0, fire=12.0, source="MISFIRE")
+    assert not redone(first, second, sessions=[Session(1, "0x1", EPOCH, None, [])])
+    assert redone(first, second, sessions=[Session(1, "0x1", EPOCH, EPOCH + 12.5, [])]) == 1
+    followed = [Session(1, "0x1", EPOCH, None, []), Session(1, "0x2", EPOCH + 11.5, None, [])]
+    assert redone(first, second, sessions=followed) == 1
+
+
+def test_a_failover_for_what_makes_up_for_another_fire_and_was_completed(first: Journal, second: Journal) -> None:
+    interrupt(first, 10.0, 11.0)
+    second.execute(14.0, 15.0, fire=12.0, source="MISFIRE")
+    second.execute(15.1, 16.0, fire=12.0, source="FAILOVER")
+    assert kinds(first, second) == ["instant"]
+    assert redone(first, second) == 1
+    # The fire itself counts as made up for, though nobody had the interrupted execution's instant and checkpoint again.
+    assert not lost(first, second, fires=[10.0, 12.0])
+
+
+def test_a_second_failover_for_what_was_completed(first: Journal, second: Journal) -> None:
+    interrupt(first, 10.0, 11.0)
+    second.execute(14.0, 15.0, fire=10.0, source="FAILOVER")
+    first.execute(16.0, 17.0, fire=10.0, source="FAILOVER")
+    assert kinds(first, second) == ["instant"]
+
+
+def test_a_failover_that_was_interrupted_has_to_be_executed_again(first: Journal, second: Journal) -> None:
+    interrupt(first, 10.0, 11.0)
+    interrupt(second, 14.0, 15.0, fire=10.0, source="FAILOVER")
+    assert redone(first, second) == 1
+    first.execute(18.0, 19.0, fire=10.0, source="FAILOVER")
+    assert not kinds(first, second)
+    assert not redone(first, second)
+
+
+def test_what_makes_up_for_later_fires_is_no_substitute_for_what_was_interrupted(first: Journal) -> None:
+    interrupt(first, 10.0, 11.0)
+    first.execute(14.0, 15.0, fire=14.0, source="MISFIRE")
+    assert redone(first) == 1
+    assert not lost(first, fires=[10.0])
+
+
+def test_who_is_refused_by_the_store_was_interrupted(first: Journal, second: Journal) -> None:
+    first.execute(10.0, 20.0, outcome="refused", reason="commit")
+    first.record.stops = [(10.5, 19.9)]
+    assert redone(first, second) == 1
+    second.execute(14.0, 15.0, fire=10.0, source="FAILOVER")
+    assert not redone(first, second)
+
+
+@pytest.mark.parametrize("at", [11.5, 9.0])
+def test_a_result_that_was_not_recorded_because_the_connection_was_lost(
+    first: Journal, second: Journal, at: float
+) -> None:
+    first.execute(10.0, 11.0)
+    second.execute(15.0, 16.0, fire=10.0, source="FAILOVER")
+    assert kinds(first, second) == ["instant"]
+    first.tell(at, "session", state="SUSPENDED")
+    assert not kinds(first, second)
+
+
+def test_a_connection_that_was_back_when_the_execution_ended_is_no_excuse(first: Journal, second: Journal) -> None:
+    first.execute(10.0, 11.0)
+    first.tell(10.2, "session", state="SUSPENDED")
+    first.tell(10.8, "session", state="CONNECTED")
+    second.execute(15.0, 16.0, fire=10.0, source="FAILOVER")
+    assert kinds(first, second) == ["instant"]
+
+
+def test_a_connection_that_is_lost_long_after_the_end_or_elsewhere_is_no_excuse(
+    first: Journal, second: Journal
+) -> None:
+    first.execute(10.0, 11.0)
+    first.tell(11.0 + 2 * RECORDING, "session", state="LOST")
+    second.tell(11.5, "session", state="LOST")
+    second.tell(12.5, "session", state="CONNECTED")
+    second.execute(40.0, 41.0, fire=10.0, source="FAILOVER")
+    assert kinds(first, second) == ["instant"]
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        Session(1, "0x1", EPOCH, EPOCH + 13.0, []),
+        Session(1, "0x2", EPOCH + 11.2, None, []),
+        Session(1, "0x1", EPOCH, None, [(EPOCH + 10.9, EPOCH + 13.0)]),
+    ],
+)
+def test_a_result_that_was_not_recorded_because_of_its_sidecar(
+    first: Journal, second: Journal, session: Session
+) -> None:
+    first.execute(10.0, 11.0)
+    second.execute(15.0, 16.0, fire=10.0, source="FAILOVER")
+    assert kinds(first, second, sessions=[replace(session, slot=2)]) == ["instant"]
+    assert not kinds(first, second, sessions=[session])
+
+
+def test_a_result_that_was_not_recorded_because_its_application_died_or_was_stopped(
+    first: Journal, second: Journal
+) -> None:
+    first.execute(10.0, 11.0)
+    second.execute(15.0, 16.0, fire=10.0, source="FAILOVER")
+    first.record.died = 11.1
+    assert not kinds(first, second)
+    first.record.died = None
+    first.record.stops = [(11.1, 20.0)]
+    assert not kinds(first, second)
+
+
+def test_a_failover_of_what_nobody_had_begun(first: Journal, second: Journal) -> None:
+    second.execute(15.0, 16.0, fire=12.0, source="FAILOVER")
+    assert kinds(first, second) == ["instant"]
+    assert kinds(first, second, sessions=[Session(1, "0x1", EPOCH, EPOCH + 11.0, [])]) == ["instant"]
+    assert not kinds(first, second, sessions=[Session(1, "0x1", EPOCH, EPOCH + 14.0, [])])
+    first.record.died = 13.0
+    assert not kinds(first, second)
+
+
+def test_a_failover_of_what_somebody_who_left_had_not_begun(first: Journal, second: Journal) -> None:
+    second.execute(15.0, 16.0, fire=12.0, source="FAILOVER")
+    first.record.left, first.record.died = 9.0, 11.9
+    assert kinds(first, second) == ["instant"], "it was gone before there was anything to take over"
+    first.record.left, first.record.died = 9.0, 12.5
+    assert not kinds(first, second)
+
+
+@pytest.mark.parametrize("previous", [0, 1, 2])
+def test_a_wrong_instant_counts_only_if_nobody_of_the_previous_release_had_the_item(previous: int) -> None:
+    three = [Journal(slot) for slot in (1, 2, 3)]
+    first, second, third = three
+    interrupt(first, 10.0, 11.0, recorded=[10.1])
+    second.execute(14.0, 15.0, fire=12.0, source="MISFIRE", recorded=[14.1])
+    third.execute(15.1, 16.0, fire=12.0, source="FAILOVER")
+    assert kinds(*three) == ["instant", "checkpoint"]
+    assert redone(*three) == 1
+    three[previous].record = replace(three[previous].record, previous=True)
+    assert "instant" not in kinds(*three)
+    assert redone(*three) == 0
+
+
+def test_a_wrong_instant_does_not_count_if_somebody_of_the_previous_release_owned_the_item(
+    first: Journal, second: Journal
+) -> None:
+    owner = Journal(3)
+    owner.record = replace(owner.record, previous=True)
+    interrupt(first, 10.0, 11.0)
+    second.execute(14.0, 15.0, fire=12.0, source="MISFIRE")
+    second.execute(15.1, 16.0, fire=12.0, source="FAILOVER")
+    owner.tell(7.0, "assignment", reason="DIVIDED", items=[0])
+    owner.tell(9.0, "assignment", reason="DIVIDED", items=[1])
+    assert kinds(first, second, owner) == ["instant"]
+    assert redone(first, second, owner) == 1
+    owner.tell(13.0, "assignment", reason="DIVIDED", items=[0, 1])
+    assert not kinds(first, second, owner)
+    assert redone(first, second, owner) == 0
+
+
+def test_a_wrong_instant_counts_in_a_fleet_of_two_versions_too(first: Journal, second: Journal) -> None:
+    other = Journal(3)
+    other.record = replace(other.record, previous=True)
+    other.execute(5.0, 6.0)
+    interrupt(first, 10.0, 11.0)
+    second.execute(14.0, 15.0, fire=12.0, source="MISFIRE")
+    second.execute(15.1, 16.0, fire=12.0, source="FAILOVER")
+    other.execute(20.0, 21.0)
+    assert kinds(first, second, other) == ["instant"]
+    assert redone(first, second, other) == 1
+
+
+def test_a_failover_for_another_instant_than_that_of_what_was_interrupted(first: Journal, second: Journal) -> None:
+    interrupt(first, 10.0, 11.0)
+    second.execute(14.0, 15.0, fire=12.0, source="FAILOVER")
+    second.execute(16.0, 17.0, fire=10.0, source="FAILOVER")
+    lost_session = Session(1, "0x1", EPOCH, EPOCH + 13.0, [])
+    assert kinds(first, second, sessions=[lost_session]) == ["instant"]
+    assert not redone(first, second)
+
+
+def test_a_failover_gets_the_last_checkpoint_that_was_recorded(first: Journal, second: Journal) -> None:
+    interrupt(first, 10.0, 11.0, recorded=[10.1, 10.6])
+    second.execute(14.0, 15.0, token=200, fire=10.0, source="FAILOVER", given=(10.0, 100, 2))
+    assert not kinds(first, second)
+
+
+@pytest.mark.parametrize("given", [None, (10.0, 100, 1)])
+def test_a_failover_without_the_last_checkpoint(
+    first: Journal, second: Journal, given: tuple[float, int, int] | None
+) -> None:
+    interrupt(first, 10.0, 11.0, recorded=[10.1, 10.6])
+    second.execute(14.0, 15.0, token=200, fire=10.0, source="FAILOVER", given=given)
+    assert kinds(first, second) == ["checkpoint"]
+
+
+def test_a_failover_may_get_a_checkpoint_whose_answer_was_lost(first: Journal, second: Journal) -> None:
+    interrupt(first, 10.0, 11.0, recorded=[10.1])
+    second.execute(14.0, 15.0, token=200, fire=10.0, source="FAILOVER", given=(10.0, 100, 2))
+    assert not kinds(first, second)
+
+
+def test_a_second_failover_gets_the_checkpoint_of_the_first(first: Journal, second: Journal) -> None:
+    interrupt(first, 10.0, 11.0, recorded=[10.1, 10.6])
+    interrupt(second, 14.0, 15.0, token=200, fire=10.0, source="FAILOVER", given=(10.0, 100, 2), recorded=[14.1])
+    first.execute(18.0, 19.0, token=300, fire=10.0, source="FAILOVER", given=(10.0, 100, 2))
+    assert kinds(first, second) == ["checkpoint"]
+
+
+def test_what_was_recorded_after_the_failover_had_been_started_is_not_asked_for(
+    first: Journal, second: Journal
+) -> None:
+    interrupt(first, 10.0, 14.2, recorded=[10.1, 14.1])
+    second.execute(15.0, 16.0, token=200, fire=10.0, fired=14.0, source="FAILOVER", given=(10.0, 100, 1))
+    assert not kinds(first, second)
+
+
+def test_a_checkpoint_of_another_instant(first: Journal) -> None:
+    first.execute(10.0, 11.0, recorded=[10.1])
+    first.execute(12.0, 13.0, given=(10.0, 100, 1))
+    assert kinds(first) == ["checkpoint"]
+
+
+def redone(*journals: Journal, sessions: list[Session] | None = None) -> int:
+    """How many executions were interrupted and not executed again."""
+    return len(Judge([journal.record for journal in journals], [], sessions or []).redone([0]))
 
 
 def surplus(*journals: Journal, fires: list[float]) -> int:

@@ -19,9 +19,11 @@ SLOTS = 5
 class Change:
     """A slot leaves or comes back."""
 
-    at: float
     slot: int
     leaves: bool
+    since: float
+    #: When the items were divided among those that are there.
+    until: float
 
 
 def test_the_ensemble_changes_its_leader(fleet: FaultFleet) -> None:
@@ -68,13 +70,15 @@ def test_five_sidecars_are_restarted_one_after_the_other(fleet: FaultFleet) -> N
     began = time.time()
     changes: list[Change] = []
     for slot in slots:
-        changes.append(Change(now(), slot.number, leaves=True))
+        since = now()
         slot.stop_in_peace()
-        whole(fleet, [other for other in slots if other is not slot])
+        fleet.divide([other for other in slots if other is not slot])
+        changes.append(Change(slot.number, leaves=True, since=since, until=now()))
         wait_fire(fleet)
-        changes.append(Change(now(), slot.number, leaves=False))
+        since = now()
         slot.start_again()
-        whole(fleet, slots)
+        fleet.divide(slots)
+        changes.append(Change(slot.number, leaves=False, since=since, until=now()))
         wait_fire(fleet)
     ended = time.time()
     wait_fire(fleet, ended + 1.0)
@@ -229,7 +233,7 @@ def moves_beyond(judge: Judge, began: float, changes: Sequence[Change]) -> list[
             old, new = one.application.slot, other.application.slot
             if old == new:
                 continue
-            meanwhile = [change for change in changes if one.start - 1.0 < change.at < other.start]
+            meanwhile = [change for change in changes if change.since < other.start and one.start < change.until]
             if any(change.leaves and change.slot == old for change in meanwhile):
                 left.add(old)
             elif new in left and any(not change.leaves and change.slot == new for change in meanwhile):
