@@ -231,7 +231,7 @@ class MixedFleet(Fleet):
         """Starts an instance of ElasticJob, and waits until it is registered."""
         member = Java(number, f"java-{number}-{len(self.processes)}", self, session, _with_defaults(job))
         self.processes.append(member)
-        member.wait("ready or refused", lambda events: bool(events))
+        member.wait("ready or refused", lambda events: bool(events), timeout=3 * PATIENCE)  # a JVM starts
         return member
 
     def ours(self, number: int = 1, session: float = SESSION, **job: Any) -> Ours:
@@ -271,10 +271,23 @@ class MixedFleet(Fleet):
         Java leaders divide at fires only: so the job fires, unless it does by itself.
         """
         instances = [member.instance for member in members]
-        if not self.interval and not self.evenly(instances, total):
+        fires = not self.interval
+        if fires and not self.evenly(instances, total):
             eventually("all registered", lambda: set(instances) <= set(self.tree.children("instances")))
             self._fire_and_divide(members, total)
-        eventually(f"items divided among {instances}", lambda: self.evenly(instances, total))
+            fires = False
+
+        def divided() -> bool:
+            nonlocal fires
+            if self.evenly(instances, total):
+                return True
+            if fires:
+                # A Java leader that is late has asked for a division since it was looked.
+                fires = False
+                self._fire_and_divide(members, total)
+            return False
+
+        eventually(f"items divided among {instances}", divided)
         if not self.interval:
             self.assert_clean()  # an execution's node goes after it has told us that it has ended
 
@@ -308,6 +321,7 @@ class MixedFleet(Fleet):
             and sum(counts) == total
             and max(counts) - min(counts) <= 1
             and self.tree.get("leader/sharding/necessary") is None
+            and not self.tree.is_handing_over()
         )
 
     def items_of(self, member: Member) -> list[int]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from harness import eventually
 from peers import LEADERS, MixedFleet
 
 
@@ -17,6 +20,27 @@ def test_join(fleet: MixedFleet, leader: str) -> None:
     # another one's by then.
     fleet.assert_nothing_lost()
     fleet.assert_clean()
+
+
+def test_a_sidecar_that_a_java_leader_overlooks_gets_items(fleet: MixedFleet) -> None:
+    """A Java leader reads the instances, waits for running items, and divides among those that it has read (H5)."""
+    fleet.interval = 2.0
+    java, first = fleet.pair("java", cron="0/2 * * * * ?")
+    item = fleet.items_of(first)[0]
+    first.command(f"hold {item}")
+    fleet.wait_running(first, [item])
+    second = fleet.ours(2)
+    eventually(
+        "the leader waits for the item",
+        lambda: max(one.fire for one in fleet.executions() if one.java) + 2 * fleet.interval < time.time(),
+    )
+    third = fleet.ours(3)
+    server = f"servers/{third.address}"
+    before = fleet.tree.version(server)
+    first.command("release")
+    fleet.divide(java, first, second, third)
+    # It has reminded the leader.
+    assert fleet.tree.version(server) > before
 
 
 @pytest.mark.parametrize("leader", LEADERS)
