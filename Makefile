@@ -106,10 +106,10 @@ failover-time: interop-tools ## measure failovers, beside ElasticJob's in Java; 
 	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/failover_time.py --kills $(KILLS)
 
 # How many rounds of each kind `make session-proof` makes.
-ROUNDS ?= 5
+PROOFS ?= 5
 .PHONY: session-proof
-session-proof: fault-tools ## measure what an answer of ZooKeeper's proves about a session: ROUNDS=5
-	$(PYTHON) tests/faults/session_proof.py --rounds $(ROUNDS)
+session-proof: fault-tools ## measure what an answer of ZooKeeper's proves about a session: PROOFS=5
+	$(PYTHON) tests/faults/session_proof.py --rounds $(PROOFS)
 
 # How many restarts of ZooKeeper `make return-time` makes, and on how many sidecars.
 RESTARTS ?= 100
