@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use crate::excerpt::Excerpt;
 use crate::tree::Zxid;
 
 /// The separator in instance and task ids (ElasticJob's).
@@ -313,6 +314,21 @@ pub struct Problem {
     pub path: crate::tree::Path,
     /// What is wrong and what to do about it, in one sentence.
     pub message: String,
+}
+
+impl Problem {
+    /// Characters of a path that are told.
+    const PATH_CHARS_MAX: usize = 400;
+    /// Characters of a sentence that are told.
+    const MESSAGE_CHARS_MAX: usize = 2_000;
+
+    /// Path and sentence, short enough for messages and logs.
+    pub fn excerpt(&self) -> (Excerpt, Excerpt) {
+        (
+            Excerpt::of_length(self.path.as_str(), Self::PATH_CHARS_MAX),
+            Excerpt::of_length(&self.message, Self::MESSAGE_CHARS_MAX),
+        )
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod config;
 pub mod coordination;
 pub mod dump;
 pub mod elasticjob;
+pub mod excerpt;
 pub mod job;
 pub mod job_files;
 pub mod mutants;

@@ -18,7 +18,7 @@ use crate::proto::attach_response::Event as Message;
 use crate::runner::clock::Clock;
 use crate::runner::participant::Told;
 
-use super::{convert, version};
+use super::{convert, size, version};
 
 /// An event of a stream as a message. `clock` is for times that the core knows only as remaining, or as monotonic ones.
 pub fn to_message(told: Told, attachment_id: &str, job: &JobName, clock: &Clock) -> proto::AttachResponse {
@@ -76,7 +76,7 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, clock: &Clock)
         }
         Event::JobChanged { configuration, problems } => Message::JobChanged(proto::JobChanged {
             configuration: Some(configuration_message(&configuration)),
-            problems: problems.into_iter().map(problem).collect(),
+            problems: problems.iter().map(problem).collect(),
         }),
         Event::CallListener(call) => listener_call(call, job, now.wall),
         Event::Draining { remaining } => {
@@ -125,7 +125,7 @@ pub fn status_to_message(job: &JobName, status: JobStatus) -> proto::WatchAssign
             (proto::HandoffMode::AllAtOnce, format!("instance {id} has not said yet how it hands items over"))
         }
     };
-    proto::WatchAssignmentsResponse {
+    let mut state = proto::WatchAssignmentsResponse {
         job_name: job.to_string(),
         configuration: configuration.map(configuration_message),
         generation: status.generation.0,
@@ -158,10 +158,12 @@ pub fn status_to_message(job: &JobName, status: JobStatus) -> proto::WatchAssign
             .collect(),
         resharding: status.resharding,
         next_fire_time: status.next_fire.map(timestamp),
-        problems: status.problems.into_iter().map(problem).collect(),
+        problems: status.problems.iter().map(problem).collect(),
         handoff_mode: mode.into(),
         handoff_mode_reason: reason,
-    }
+    };
+    size::fit(&mut state);
+    state
 }
 
 /// A configuration for everybody's eyes.
@@ -235,8 +237,9 @@ fn items(items: Vec<Item>) -> Vec<u32> {
     items.into_iter().map(|item| item.0).collect()
 }
 
-fn problem(problem: Problem) -> proto::Problem {
-    proto::Problem { path: problem.path.to_string(), message: problem.message }
+fn problem(problem: &Problem) -> proto::Problem {
+    let (path, message) = problem.excerpt();
+    proto::Problem { path: path.into_string(), message: message.into_string() }
 }
 
 fn after(now: Timestamp, remaining: Duration) -> Timestamp {

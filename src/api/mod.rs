@@ -9,6 +9,7 @@ pub mod participant;
 pub mod refusals;
 pub mod server;
 pub mod sidecar;
+mod size;
 pub mod status;
 pub mod token;
 mod version;

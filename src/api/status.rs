@@ -4,7 +4,7 @@
 use tonic::{Code, Status};
 
 use crate::coordination::effect::{EndReason, Refusal};
-use crate::elasticjob::validate::shorten;
+use crate::excerpt::Excerpt;
 use crate::job::JobName;
 use crate::runner::hub::{AttachError, CallError};
 use crate::runner::operator::TriggerError;
@@ -78,8 +78,8 @@ pub fn of_end(job: &JobName, end: Option<&StreamEnd>) -> Option<Status> {
         StreamEnd::Ended(EndReason::ClassConflict { given, found }) => Status::failed_precondition(format!(
             "configuration.job_class `{}` conflicts with job `{job}`, which runs as `{}`; give that, or leave the \
              field empty",
-            shorten(given),
-            shorten(found)
+            Excerpt::of(given),
+            Excerpt::of(found)
         )),
         StreamEnd::Ended(EndReason::NameTaken { name, path }) => Status::already_exists(format!(
             "instance_name `{name}` of job `{job}` is in use by the session that has `{path}`, which has not left; if it \

@@ -6,7 +6,7 @@
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use crate::elasticjob::validate::shorten;
+use crate::excerpt::Excerpt;
 use crate::proto::AttachRequest;
 
 /// This sidecar's level.
@@ -20,7 +20,11 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Refuses a client library that is too old for this sidecar, and one for which this sidecar is too old. Who says nothing
 /// of levels is no library, and is served.
 pub(super) fn check(request: &AttachRequest) -> Result<(), Status> {
-    let client = if request.client.is_empty() { "the client".to_owned() } else { shorten(&request.client) };
+    let client = if request.client.is_empty() {
+        "the client".to_owned()
+    } else {
+        Excerpt::of(&request.client).into_string()
+    };
     if let Some(level) = request.api_level.filter(|level| *level < CLIENT_API_LEVEL_MIN) {
         let text = format!(
             "{client} is too old for this sidecar: it speaks API level {level}, and sidecar {VERSION} needs at least \
@@ -42,7 +46,7 @@ pub(super) fn check(request: &AttachRequest) -> Result<(), Status> {
 fn refusal(reason: &str, text: String, request: &AttachRequest) -> Status {
     let level = request.api_level.map(|level| level.to_string()).unwrap_or_default();
     let metadata = [
-        ("client", shorten(&request.client)),
+        ("client", Excerpt::of(&request.client).into_string()),
         ("client_api_level", level),
         ("client_api_level_min", CLIENT_API_LEVEL_MIN.to_string()),
         ("sidecar_version", VERSION.to_owned()),

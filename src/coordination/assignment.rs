@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::job::{Generation, Item, JobConfiguration, Problem};
 use crate::mutants::mutant;
@@ -32,8 +33,20 @@ pub(super) struct Told {
     leader: bool,
     configuration: Option<Arc<JobConfiguration>>,
     problems: Vec<Problem>,
+    /// How often problems have been told.
+    problems_told: u64,
+    /// When all words of the burst may be used again, monotonic.
+    problems_rested: Duration,
+    /// When those that have come or gone since are told, monotonic. `None`: they are the same.
+    problems_due: Option<Duration>,
     revision: Option<(u64, u64)>,
 }
+
+/// The pause between two times at which problems are told, on average: when somebody fills a folder with nodes that mean
+/// nothing, each of them is news.
+const PROBLEMS_PAUSE: Duration = Duration::from_secs(1);
+/// How long that pause may be left out: the first eight changes are told at once.
+const PROBLEMS_BURST: Duration = Duration::from_secs(7);
 
 impl Told {
     /// The generation that was told last.
@@ -49,8 +62,26 @@ impl Told {
     /// Forgets what a stream was told: there is another one. What was acknowledged stays so.
     pub(super) fn renew(&mut self) {
         let (acknowledged, session) = (self.acknowledged, self.session);
-        let problems = std::mem::take(&mut self.problems);
-        *self = Self { acknowledged, session, problems, ..Self::default() };
+        let (problems, problems_rested) = (std::mem::take(&mut self.problems), self.problems_rested);
+        *self = Self { acknowledged, session, problems, problems_rested, ..Self::default() };
+    }
+
+    /// When there is something to tell though nothing else happens; monotonic.
+    pub(super) fn next_word(&self) -> Option<Duration> {
+        self.problems_due
+    }
+
+    /// Takes note of the problems that there are, unless very many were told just before. Gives those that are new.
+    fn take_problems(&mut self, now: Now, problems: Vec<Problem>) -> Vec<Problem> {
+        let due = self.problems_rested.saturating_sub(PROBLEMS_BURST);
+        self.problems_due = (problems != self.problems && due > now.mono).then_some(due);
+        if problems == self.problems || self.problems_due.is_some() {
+            return Vec::new();
+        }
+        self.problems_told += 1;
+        self.problems_rested = self.problems_rested.max(now.mono).saturating_add(PROBLEMS_PAUSE);
+        let before = std::mem::replace(&mut self.problems, problems);
+        self.problems.iter().filter(|problem| !before.contains(problem)).cloned().collect()
     }
 
     /// The items that were told and may be executed.
@@ -77,11 +108,11 @@ impl Participant {
         let Some(settings) = &self.settings else { return };
         let configuration = Arc::clone(&settings.configuration);
         let problems = self.problems();
-        let fresh: Vec<_> = problems.iter().filter(|p| !self.told.problems.contains(p)).cloned().collect();
+        let before = self.told.problems_told;
+        let fresh = self.told.take_problems(now, problems);
         self.effects.extend(fresh.into_iter().map(Effect::Warn));
         let job_changed =
-            self.told.configuration.as_ref() != Some(&configuration) || self.told.problems != problems;
-        self.told.problems.clone_from(&problems);
+            self.told.configuration.as_ref() != Some(&configuration) || self.told.problems_told != before;
         self.told.configuration = Some(Arc::clone(&configuration));
         // What was the name's is told together with the rest; so is what started before the stream broke.
         if !self.told.attached && (self.pending.is_in_flight(Purpose::Renew) || self.starts_what_goes()) {
@@ -94,12 +125,14 @@ impl Participant {
             self.tell_event(Event::Attached { instance, configuration: Arc::clone(&configuration), resumed });
             self.tell_assignment(now, Some(AssignmentReason::Attached));
             self.tell_open_executions(now);
+            let problems = self.told.problems.clone();
             if !problems.is_empty() {
                 self.tell_event(Event::JobChanged { configuration, problems });
             }
             return;
         }
         if job_changed {
+            let problems = self.told.problems.clone();
             self.tell_event(Event::JobChanged { configuration, problems });
         }
         let leader = self.is_leader();

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::excerpt::Excerpt;
 use crate::job::Item;
 use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, Operation, Transaction};
@@ -59,7 +60,7 @@ impl Participant {
                 .enumerate()
                 .find(|(_, result)| self.executions.number(&result.execution_id).is_none());
             if let Some((index, result)) = unknown {
-                let execution_id = result.execution_id.clone();
+                let execution_id = Excerpt::of(&result.execution_id);
                 let refusal = Refusal::UnknownExecution { index, execution_id };
                 self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             }

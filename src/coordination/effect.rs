@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::elasticjob::path::Gate;
+use crate::excerpt::Excerpt;
 use crate::job::{FencingToken, Generation, InstanceId, InstanceName, Item, JobConfiguration, Problem};
 use crate::tree::{Path, Transaction};
 
@@ -227,22 +228,22 @@ pub enum Refusal {
         /// Index in the request.
         index: usize,
         /// What was given.
-        execution_id: String,
+        execution_id: Excerpt,
     },
     /// An execution that this attachment never had.
     UnknownProgress {
         /// What was given.
-        execution_id: String,
+        execution_id: Excerpt,
     },
     /// An execution whose result was reported, or whose lease was lost.
     ExecutionOver {
         /// What was given.
-        execution_id: String,
+        execution_id: Excerpt,
     },
     /// A call of a listener that this attachment never had.
     UnknownCall {
         /// What was given.
-        call_id: String,
+        call_id: Excerpt,
     },
     /// A generation that was never told.
     UnknownGeneration {

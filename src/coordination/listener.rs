@@ -5,6 +5,7 @@
 //! over. The owner of the first item goes first, so that not all instances contend for the latch in each round.
 
 use crate::elasticjob::path::Gate;
+use crate::excerpt::Excerpt;
 use crate::job::Item;
 use crate::mutants::mutant;
 use crate::tree::Transaction;
@@ -94,7 +95,7 @@ impl Participant {
         let number = call.strip_prefix(&*self.identity.execution_prefix);
         let number = number.and_then(|rest| rest.strip_prefix("-call-")?.parse::<u64>().ok());
         if !number.is_some_and(|number| (1..=self.guarantee.calls).contains(&number)) {
-            let refusal = Refusal::UnknownCall { call_id: call.to_owned() };
+            let refusal = Refusal::UnknownCall { call_id: Excerpt::of(call) };
             self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             return;
         }

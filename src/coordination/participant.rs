@@ -308,6 +308,7 @@ impl Participant {
             self.lease.end(),
             self.grace_ends(),
             self.lease.next_word(),
+            self.told.next_word(),
             drain,
         ];
         let mono = retries.into_iter().flatten().filter(|at| *at > now.mono).min();

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::excerpt::Excerpt;
 use crate::job::Item;
 use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, NodeKind, Operation, Transaction};
@@ -179,7 +180,7 @@ impl Participant {
     pub(super) fn progress(&mut self, now: Now, ticket: Ticket, report: ProgressReport) {
         let ProgressReport { execution_id, extend_deadline, checkpoint } = report;
         let Some(number) = self.executions.number(&execution_id) else {
-            let refusal = Refusal::UnknownProgress { execution_id };
+            let refusal = Refusal::UnknownProgress { execution_id: Excerpt::of(&execution_id) };
             self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             return;
         };
@@ -187,7 +188,7 @@ impl Participant {
         let item = self.executions.by_number.get(&number).copied();
         let execution = item.and_then(|item| Some((item, self.executions.open.get_mut(&item)?)));
         let Some((item, execution)) = execution.filter(|(_, open)| open.state == State::Running) else {
-            let refusal = Refusal::ExecutionOver { execution_id };
+            let refusal = Refusal::ExecutionOver { execution_id: Excerpt::of(&execution_id) };
             self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             return;
         };
@@ -312,7 +313,8 @@ impl Participant {
     pub(super) fn forget_checkpoints(&mut self) {
         let lost = std::mem::take(&mut self.checkpoints);
         for write in lost.waiting.into_values().chain(lost.writing.into_values()) {
-            let refusal = Refusal::ExecutionOver { execution_id: self.executions.id(write.number) };
+            let refusal =
+                Refusal::ExecutionOver { execution_id: Excerpt::of(&self.executions.id(write.number)) };
             self.effects.push(Effect::Answer(write.ticket, Answer::Refused(refusal)));
         }
     }

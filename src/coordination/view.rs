@@ -1,5 +1,5 @@
 //! The job's subtree, typed, fed by the changes of one watch. Decides nothing; every fact that it could not read is a
-//! [`Problem`], never an error (protocol 1).
+//! [`Problem`], never an error (protocol 1). Of a folder full of such nodes the first are named, and the rest is counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use crate::elasticjob::config_yaml;
 use crate::elasticjob::instance_yaml;
 use crate::elasticjob::path::{Folder, Gate, Place};
+use crate::excerpt::Excerpt;
 use crate::job::{Generation, InstanceId, Item, Problem};
 use crate::mutants::mutant;
 use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent, Zxid};
@@ -17,6 +18,10 @@ use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent, Zxid};
 use super::facts::{
     ConfigView, InstanceView, ItemView, LeaderView, NextServer, Ownership, Running, ServerStatus, Taker,
 };
+
+/// Nodes of one folder that are named as problems: enough to see what they have in common, and few enough for a message
+/// and a log when somebody has filled the folder.
+pub const NAMED_OF_FOLDER_MAX: usize = 20;
 
 /// The job's subtree.
 #[derive(Debug, Default)]
@@ -53,7 +58,8 @@ pub struct JobView {
     completed: BTreeSet<Item>,
     next_server: Option<NextServer>,
     config_stat: Option<Stat>,
-    problems: BTreeMap<Path, String>,
+    /// By the folder that the node is in.
+    problems: BTreeMap<Path, BTreeMap<Path, String>>,
     revision: u64,
     membership_revision: u64,
 }
@@ -112,7 +118,7 @@ impl JobView {
     fn put(&mut self, path: &Path, content: Option<(Arc<[u8]>, Stat)>) {
         let Some(relative) = self.relative(path) else { return };
         let place = Place::of(&relative);
-        self.problems.remove(path);
+        self.forget_problem(path);
         match (place, content) {
             (Place::Folder(folder), content) => {
                 self.folders.insert(folder);
@@ -151,8 +157,9 @@ impl JobView {
                 self.item_mut(item).others.insert(name.to_owned());
             }
             (Place::NotAnItem(name), _) => {
+                let name = Excerpt::of(name);
                 let text = format!("`{name}` is not an item number; Java instances fail on it, so delete it");
-                self.problems.insert(path.clone(), text);
+                self.note_problem(path, text);
             }
             (Place::Other, _) => {}
             (_, Some((data, stat))) => self.put_content(path, place, &data, stat),
@@ -227,13 +234,13 @@ impl JobView {
         match config_yaml::parse(data) {
             Ok(parsed) => {
                 if !parsed.problems.is_empty() {
-                    self.problems.insert(path.clone(), parsed.problems.join("; "));
+                    self.note_problem(path, parsed.problems.join("; "));
                 }
                 self.config = ConfigView::Valid(Arc::new(parsed.configuration));
             }
             Err(problem) => {
                 let text = format!("the configuration cannot be read: {problem}; write a valid one");
-                self.problems.insert(path.clone(), text);
+                self.note_problem(path, text);
                 self.config = ConfigView::Unreadable;
             }
         }
@@ -241,8 +248,8 @@ impl JobView {
 
     fn put_server(&mut self, path: &Path, ip: &str, data: &[u8], version: i32) {
         let Ok(address) = ip.parse() else {
-            let text = format!("`{ip}` is not an IPv4 address; delete the node");
-            self.problems.insert(path.clone(), text);
+            let text = format!("`{}` is not an IPv4 address; delete the node", Excerpt::of(ip));
+            self.note_problem(path, text);
             return;
         };
         let status = match data {
@@ -250,7 +257,7 @@ impl JobView {
             b"DISABLED" => ServerStatus::Disabled,
             _ => {
                 let text = "the status is neither ENABLED nor DISABLED, and counts as not enabled; set one";
-                self.problems.insert(path.clone(), text.to_owned());
+                self.note_problem(path, text.to_owned());
                 ServerStatus::Unreadable
             }
         };
@@ -268,7 +275,7 @@ impl JobView {
         let readable = problem.is_none();
         if let Some(problem) = problem {
             let text = format!("{problem}; the instance gets no items, delete the node");
-            self.problems.insert(path.clone(), text);
+            self.note_problem(path, text);
         }
         let (session, since) = (stat.ephemeral_owner, stat_time(stat));
         let before =
@@ -304,7 +311,7 @@ impl JobView {
 
     fn remove(&mut self, path: &Path) {
         let Some(relative) = self.relative(path) else { return };
-        self.problems.remove(path);
+        self.forget_problem(path);
         match Place::of(&relative) {
             Place::Root => self.class = None,
             Place::Config => {
@@ -388,6 +395,24 @@ impl JobView {
                 self.item_mut(item).others.remove(name);
             }
             Place::NotAnItem(_) | Place::Other => {}
+        }
+    }
+
+    fn note_problem(&mut self, path: &Path, message: String) {
+        let folder = path.parent().unwrap_or_else(Path::root);
+        self.problems.entry(folder).or_default().insert(path.clone(), message);
+    }
+
+    fn forget_problem(&mut self, path: &Path) {
+        if self.problems.is_empty() {
+            return;
+        }
+        let folder = path.parent().unwrap_or_else(Path::root);
+        if let Some(nodes) = self.problems.get_mut(&folder) {
+            nodes.remove(path);
+            if nodes.is_empty() {
+                self.problems.remove(&folder);
+            }
         }
     }
 
@@ -591,9 +616,17 @@ impl JobView {
         Generation(newest.max().unwrap_or(0))
     }
 
-    /// What could not be read.
+    /// What could not be read: at most [`NAMED_OF_FOLDER_MAX`] nodes of each folder, and how many more there are.
     pub fn problems(&self) -> impl Iterator<Item = Problem> + '_ {
-        self.problems.iter().map(|(path, message)| Problem { path: path.clone(), message: message.clone() })
+        self.problems.iter().flat_map(|(folder, nodes)| {
+            let named = nodes.iter().take(NAMED_OF_FOLDER_MAX);
+            let named = named.map(|(path, message)| Problem { path: path.clone(), message: message.clone() });
+            let more = nodes.len().checked_sub(NAMED_OF_FOLDER_MAX).filter(|more| *more > 0);
+            named.chain(more.map(|more| Problem {
+                path: folder.clone(),
+                message: format!("{more} more nodes in this folder are wrong, beside those that are named"),
+            }))
+        })
     }
 
     /// Grows with everything taken in.

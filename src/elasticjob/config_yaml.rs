@@ -11,6 +11,7 @@ use super::yaml::{self, Content, Node};
 use super::yaml_types::{self, Property};
 use crate::elasticjob::extra_configurations;
 use crate::elasticjob::validate::FieldError;
+use crate::excerpt::Excerpt;
 use crate::job::{JobConfiguration, JobName, SHARDING_TOTAL_COUNT_MAX};
 
 /// All keys that Java 3.0.5 knows.
@@ -160,7 +161,7 @@ impl<'a> Fields<'a> {
             }
             other => {
                 let key =
-                    other.map_or_else(|| key.kind().to_owned(), |text| format!("`{}`", shorten_key(text)));
+                    other.map_or_else(|| key.kind().to_owned(), |text| format!("`{}`", Excerpt::of(text)));
                 self.report(format!(
                     "the key {key} is unknown; Java peers throw at each read of this configuration; \
                      remove it"
@@ -291,7 +292,7 @@ impl<'a> Fields<'a> {
                 self.refuse("props", &format!("the key {given}"), "keys that are texts; quote it");
                 continue;
             };
-            let field = format!("props[{}]", shorten_key(text));
+            let field = format!("props[{}]", Excerpt::of(text));
             self.check_tag(&field, value);
             if let Some(value) = self.property(&field, value) {
                 props.insert(text.to_owned(), value);
@@ -363,8 +364,4 @@ fn is_text(text: &str) -> bool {
     !number
         && yaml_types::property(text) == Property::Text(text.to_owned())
         && !matches!(text, "true" | "false")
-}
-
-fn shorten_key(key: &str) -> String {
-    crate::elasticjob::validate::shorten(key)
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::elasticjob::java;
-use crate::elasticjob::validate::shorten;
+use crate::excerpt::Excerpt;
 use crate::job::Item;
 
 /// Why a text is not a list of item parameters.
@@ -36,7 +36,7 @@ pub fn parse(text: &str) -> Result<BTreeMap<i32, String>, ItemParametersError> {
         return Ok(parameters);
     }
     for (part, position) in java::split(text, ',').into_iter().zip(1..) {
-        let error = |reason| ItemParametersError { position, part: shorten(part), reason };
+        let error = |reason| ItemParametersError { position, part: Excerpt::of(part).into_string(), reason };
         let pair = java::split(java::trim(part), '=');
         let [item, value] = pair.as_slice() else {
             return Err(error("is not one item and one value"));

@@ -8,6 +8,7 @@ use crate::elasticjob::strategy::STRATEGY_PROPERTY;
 use crate::elasticjob::{
     config_yaml, execution_policy, grace, handoff_policy, item_parameters, once_listener,
 };
+use crate::excerpt::Excerpt;
 use crate::job::{JobConfiguration, NameError, SHARDING_TOTAL_COUNT_MAX, ShardingStrategy};
 
 /// Bytes in the longest job parameter: it is handed to each execution.
@@ -19,9 +20,6 @@ pub const JOB_CLASS_BYTES_MAX: usize = 1024;
 /// Bytes in the largest configuration document: half of ZooKeeper's default limit for a request, so that it always
 /// fits into one together with its path and the rest of a transaction.
 pub const DOCUMENT_BYTES_MAX: usize = 512 * 1024;
-
-/// Characters of a given value that an error text repeats.
-const GIVEN_CHARS_MAX: usize = 80;
 
 /// The keys in `props` that belong to Sidekeeper.
 const OWN_PREFIX: &str = "sidekeeper.";
@@ -60,7 +58,7 @@ pub struct FieldError {
 impl FieldError {
     /// An error that repeats `given` shortened.
     pub fn new(field: &str, given: &str, allowed: &str) -> Self {
-        Self { field: field.to_owned(), given: shorten(given), allowed: allowed.to_owned() }
+        Self { field: field.to_owned(), given: Excerpt::of(given).into_string(), allowed: allowed.to_owned() }
     }
 
     /// A job name that was refused.
@@ -73,23 +71,6 @@ impl FieldError {
     pub fn join(errors: &[Self]) -> String {
         errors.iter().map(Self::to_string).collect::<Vec<_>>().join("; ")
     }
-}
-
-/// The first characters of a text, with control characters escaped.
-pub fn shorten(text: &str) -> String {
-    let mut chars = text.chars();
-    let mut short = String::new();
-    for c in chars.by_ref().take(GIVEN_CHARS_MAX) {
-        if c.is_control() {
-            short.extend(c.escape_default());
-        } else {
-            short.push(c);
-        }
-    }
-    if chars.next().is_some() {
-        short.push_str("...");
-    }
-    short
 }
 
 /// How schedules are checked; the error says what is wrong. An argument, because this room does not know Quartz.
@@ -180,7 +161,7 @@ fn check_strategy(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
 
 fn check_props(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
     for (key, value) in &c.props {
-        let field = format!("props[{}]", shorten(key));
+        let field = format!("props[{}]", Excerpt::of(key));
         if key.is_empty() {
             errors.push(FieldError::new("props", "an empty key", "keys that are not empty"));
         }

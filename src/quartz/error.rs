@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::excerpt::Excerpt;
+
 /// A field of an expression, in the order in which they are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Field {
@@ -118,15 +120,21 @@ impl ParseError {
         allowed: impl Into<String>,
     ) -> Self {
         let given = text.get(span.clone()).unwrap_or_default();
-        Self { field, span, given: shortened(given), allowed: allowed.into(), text: shortened(text) }
+        Self {
+            field,
+            span,
+            given: Excerpt::of_length(given, MAX_SHOWN).into_string(),
+            allowed: allowed.into(),
+            text: Excerpt::of_length(text, MAX_SHOWN).into_string(),
+        }
     }
 }
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.field {
-            Some(field) => write!(f, "{field} `{}` in `{}`", shown(&self.given), shown(&self.text))?,
-            None => write!(f, "cron expression `{}`", shown(&self.text))?,
+            Some(field) => write!(f, "{field} `{}` in `{}`", self.given, self.text)?,
+            None => write!(f, "cron expression `{}`", self.text)?,
         }
         write!(f, ": must be {}", self.allowed)
     }
@@ -134,19 +142,3 @@ impl fmt::Display for ParseError {
 
 /// An error message must not grow with what somebody sent, in characters.
 const MAX_SHOWN: usize = 200;
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(MAX_SHOWN) {
-        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
-}
-
-/// The text on one line: control characters are escaped.
-fn shown(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
-    }
-    shown
-}

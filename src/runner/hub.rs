@@ -17,7 +17,7 @@ use crate::coordination::heritage::OpenExecution;
 use crate::coordination::input::{ExecutionResult, ProgressReport};
 use crate::coordination::participant::{Identity, Participant, Request, Wakeup};
 use crate::elasticjob::path::JobPaths;
-use crate::elasticjob::validate::shorten;
+use crate::excerpt::Excerpt;
 use crate::job::{Generation, InstanceId, InstanceName, Item, JobConfiguration, JobName};
 use crate::tree::Path;
 
@@ -90,16 +90,14 @@ pub enum AttachError {
     },
     /// Another application that is attached has the name.
     #[error(
-        "instance_name `{name}` of job `{job}` is in use by another application that is attached here, with application_id \
-         `{application_id}`; stop that one, or give one of them another name"
+        "instance_name `{name}` of job `{job}` is in use by another application that is attached here; stop that one, or \
+         give one of them another name"
     )]
     NameTaken {
         /// The job.
         job: JobName,
         /// The name.
         name: InstanceName,
-        /// Who has it.
-        application_id: String,
     },
     /// An earlier stream of the same application does not leave.
     #[error("the application's earlier stream for job `{0}` has not ended yet; attach again")]
@@ -110,11 +108,8 @@ pub enum AttachError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// No such stream is attached.
-    #[error(
-        "attachment_id `{}` is not attached to this sidecar; attach, and use the id from Attached",
-        shorten(.0)
-    )]
-    UnknownAttachment(String),
+    #[error("attachment_id `{0}` is not attached to this sidecar; attach, and use the id from Attached")]
+    UnknownAttachment(Excerpt),
     /// The stream ended before the call was answered.
     #[error("the stream ended before the call was answered")]
     Ended,
@@ -127,7 +122,7 @@ pub enum CallError {
         /// Its index in the request.
         index: usize,
         /// What was given.
-        execution_id: String,
+        execution_id: Excerpt,
     },
     /// The participant refused it.
     #[error("{}", refusal_text(.0))]
@@ -137,20 +132,16 @@ pub enum CallError {
 fn refusal_text(refusal: &Refusal) -> String {
     match refusal {
         Refusal::UnknownExecution { index, execution_id } => format!(
-            "results[{index}].execution_id `{}` is no execution of this attachment; use the id from Execute",
-            shorten(execution_id)
+            "results[{index}].execution_id `{execution_id}` is no execution of this attachment; use the id from Execute"
         ),
         Refusal::UnknownProgress { execution_id } => format!(
-            "execution_id `{}` is no execution of this attachment; use the id from Execute",
-            shorten(execution_id)
+            "execution_id `{execution_id}` is no execution of this attachment; use the id from Execute"
         ),
         Refusal::ExecutionOver { execution_id } => format!(
-            "execution_id `{}` is over: its result was reported, or the session with the registry was lost",
-            shorten(execution_id)
+            "execution_id `{execution_id}` is over: its result was reported, or the session with the registry was lost"
         ),
         Refusal::UnknownCall { call_id } => format!(
-            "call_id `{}` is no call of this attachment; use the id from BeforeFirst or AfterLast",
-            shorten(call_id)
+            "call_id `{call_id}` is no call of this attachment; use the id from BeforeFirst or AfterLast"
         ),
         Refusal::UnknownGeneration { given, newest } => {
             format!("generation {} was never told; the newest is {}", given.0, newest.0)
@@ -331,7 +322,7 @@ impl Hub {
         let inner = self.lock();
         let attachment = inner.attachments.get(attachment_id);
         let handle = attachment.map(|attachment| attachment.handle.clone());
-        handle.ok_or_else(|| CallError::UnknownAttachment(attachment_id.to_owned()))
+        handle.ok_or_else(|| CallError::UnknownAttachment(Excerpt::of(attachment_id)))
     }
 
     /// Records results. Comes back when they are recorded, or with the reason why not.
@@ -343,7 +334,7 @@ impl Hub {
         let answer = self.call(attachment_id, |reply| Command::Report(results, reply)).await;
         match answer {
             Err(CallError::Refused(Refusal::UnknownExecution { index, execution_id }))
-                if self.belongs_to_another(attachment_id, &execution_id) =>
+                if self.belongs_to_another(attachment_id, &execution_id.to_string()) =>
             {
                 Err(CallError::Foreign { index, execution_id })
             }
@@ -453,12 +444,8 @@ impl Inner {
         if self.attachments.len() >= ATTACHMENTS_MAX {
             return Err(AttachError::TooMany);
         }
-        if let Some((name, other)) = self.namesake(attach) {
-            return Err(AttachError::NameTaken {
-                job: attach.job.clone(),
-                name: name.clone(),
-                application_id: other.application_id.clone(),
-            });
+        if let Some((name, _)) = self.namesake(attach) {
+            return Err(AttachError::NameTaken { job: attach.job.clone(), name: name.clone() });
         }
         let Some(ours) = attach.configuration.as_ref().filter(|ours| !ours.overwrite) else { return Ok(()) };
         let others = self.attachments.values().filter(|other| other.job == attach.job);
@@ -523,7 +510,11 @@ fn differences(theirs: &JobConfiguration, ours: &JobConfiguration) -> String {
         .into_iter()
         .filter(|(_, theirs, ours)| theirs != ours)
         .map(|(field, theirs, ours)| {
-            format!("configuration.{field} (`{}` there, `{}` given)", shorten(&theirs), shorten(&ours))
+            format!(
+                "configuration.{field} (`{}` there, `{}` given)",
+                Excerpt::of(&theirs),
+                Excerpt::of(&ours)
+            )
         })
         .collect();
     let overwrite = JobConfiguration { overwrite: theirs.overwrite, ..ours.clone() };

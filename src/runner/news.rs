@@ -5,7 +5,7 @@ use tracing::{debug, info, warn};
 
 use crate::coordination::effect::{Event, RetryNews};
 use crate::coordination::input::Now;
-use crate::job::Item;
+use crate::job::{Item, Problem};
 
 /// Items of an assignment that are named in the log; their number is always.
 const ITEMS_LOGGED: usize = 100;
@@ -34,6 +34,12 @@ pub(super) fn told(now: Now, event: &Event) {
         | Event::CallListener(_)
         | Event::Draining { .. } => {}
     }
+}
+
+/// What is wrong with a node.
+pub(super) fn problem(problem: &Problem) {
+    let (path, message) = problem.excerpt();
+    warn!(%path, "{message}");
 }
 
 /// What becomes of an execution that has failed.

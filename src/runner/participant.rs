@@ -485,7 +485,7 @@ impl Runner {
                     let _ = sender.send(answer);
                 }
             }
-            Effect::Warn(problem) => warn!(path = %problem.path, "{}", problem.message),
+            Effect::Warn(problem) => news::problem(&problem),
             Effect::Skipped { item, scheduled } => {
                 warn!(%item, %scheduled, "fire skipped: the item was busy or the fire too late, and misfire is off");
             }

@@ -77,8 +77,7 @@ impl Hub {
                 return Ok(());
             }
             let (job, name) = (attach.job.clone(), name.clone());
-            let application_id = other.application_id.clone();
-            (other.handle.clone(), AttachError::NameTaken { job, name, application_id })
+            (other.handle.clone(), AttachError::NameTaken { job, name })
         };
         let (sender, leaves) = oneshot::channel();
         // If it has ended meanwhile, that is as good.

@@ -1,10 +1,12 @@
 //! Nodes that somebody garbled: the job goes on, the problem is told with its path, and is gone when it is repaired
 //! (P7, P8).
 
+use prost::Message as _;
+use sidekeeper::coordination::view::NAMED_OF_FOLDER_MAX;
 use sidekeeper::proto::Problem;
 use sidekeeper::tree::{NodeKind, Operation};
 
-use crate::ground::{App, Ground, Host, job, request, ticking, warnings_about};
+use crate::ground::{App, Event, Ground, Host, job, request, ticking, warnings_about};
 
 /// What a garbled node is: its name, its data, what the problem has to say, and whether deleting the node is a repair.
 struct Case {
@@ -136,6 +138,41 @@ async fn p7_an_item_that_is_no_number_is_left_alone() {
         let case = Case { node, data: b"", says: "is not an item number" };
         garble(&ground, &host, &mut app, &case, None).await;
     }
+}
+
+#[tokio::test]
+async fn p7_a_folder_full_of_foreign_nodes_is_counted_and_the_job_goes_on() {
+    const FOREIGN: usize = 5_000;
+    let (ground, host, mut app) = running(3).await;
+    let folder = ground.outside.path("sharding");
+    let foreign = |place: usize| folder.child(&format!("foreign-{place:0>200}"));
+    for first in (0..FOREIGN).step_by(100) {
+        let creations = (first..first + 100).map(|place| {
+            Operation::create(foreign(place), NodeKind::Persistent, b"nothing that anybody wants")
+        });
+        ground.outside.commit(creations.collect()).await;
+    }
+    let count = format!("{} more nodes in this folder are wrong", FOREIGN - NAMED_OF_FOLDER_MAX);
+    let told = app.problems(&count, |problems| is_about(problems, folder.as_str(), &count)).await;
+    assert_eq!(told.len(), NAMED_OF_FOLDER_MAX + 1);
+    let mut watcher = host.watch().await;
+    let state = watcher.until(&count, |state| is_about(&state.problems, folder.as_str(), &count)).await;
+    assert!(state.encoded_len() < 64 * 1024, "{} bytes", state.encoded_len());
+    app.done_with_all().await;
+    for _ in 0..6 {
+        let execute = app.execute().await;
+        app.done(&execute).await;
+    }
+    for first in (0..FOREIGN).step_by(100) {
+        let deletions = (first..first + 100).map(|place| Operation::delete(foreign(place)));
+        ground.outside.commit(deletions.collect()).await;
+    }
+    app.problems("no problems", <[_]>::is_empty).await;
+    let warnings = warnings_about(folder.as_str());
+    // Some at the beginning and some at the end of a second, for as long as it took.
+    assert!(warnings.len() < FOREIGN / 5, "{} warnings", warnings.len());
+    let events = app.history.iter().filter(|event| matches!(event, Event::JobChanged(_)));
+    assert!(events.count() < 100);
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
+use crate::excerpt;
 use crate::proto::{HandoffMode, InstanceStatus, ItemStatus, WatchAssignmentsResponse};
 
 /// The fewest characters of an instance id that are shown.
@@ -148,15 +149,7 @@ fn shortened(text: &str) -> String {
 
 /// Text from the registry with its control characters escaped, which could otherwise command the terminal.
 pub(in crate::cli) fn printable(text: &str) -> String {
-    let mut printable = String::new();
-    for c in text.chars() {
-        if c.is_control() {
-            printable.extend(c.escape_default());
-        } else {
-            printable.push(c);
-        }
-    }
-    printable
+    excerpt::printable(text.chars())
 }
 
 fn widths(rows: &[Vec<String>]) -> Vec<usize> {

@@ -36,7 +36,7 @@ pub struct App {
     /// Executions that are not reported: the item of each.
     open: BTreeMap<String, u32>,
     /// Everything told so far, for failures.
-    history: Vec<Event>,
+    pub history: Vec<Event>,
 }
 
 impl App {
@@ -257,6 +257,14 @@ impl App {
     pub async fn done(&mut self, execute: &proto::Execute) {
         let records = self.report(vec![success(&execute.execution_id)]).await;
         assert_eq!(records.unwrap(), [proto::CompletionStatus::Recorded]);
+    }
+
+    /// Reports all executions that have been told and are open.
+    pub async fn done_with_all(&mut self) {
+        let results: Vec<_> = self.open.keys().map(|id| success(id)).collect();
+        if !results.is_empty() {
+            self.report(results).await.unwrap();
+        }
     }
 
     pub async fn acknowledge(&mut self, generation: i64) -> Result<(), Status> {

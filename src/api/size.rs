@@ -1,0 +1,113 @@
+//! How large the messages are that the API sends. Decides what is left out of a state that has outgrown the limit; all
+//! other messages are bounded by the size of a configuration.
+
+use prost::Message as _;
+
+use crate::proto::{Problem, WatchAssignmentsResponse};
+
+/// The largest message that is sent, in bytes: half of what gRPC libraries take by default.
+const SENT_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Leaves parts of a state out until it is small enough, and says so among its problems.
+pub(super) fn fit(state: &mut WatchAssignmentsResponse) {
+    if is_small(state) {
+        return;
+    }
+    let mut left_out = vec!["the items' parameters"];
+    for item in &mut state.items {
+        item.item_parameter = None;
+    }
+    if !is_small(state)
+        && let Some(configuration) = &mut state.configuration
+    {
+        left_out.push("the long texts of the configuration");
+        configuration.sharding_item_parameters.clear();
+        configuration.job_parameter.clear();
+        configuration.description.clear();
+        configuration.props.clear();
+    }
+    let (mut items, mut instances) = (0, 0);
+    if !is_small(state) {
+        // What is left is small: the rest of a configuration, and bounded problems.
+        items = keep(&mut state.items, SENT_BYTES_MAX / 4);
+        instances = keep(&mut state.instances, SENT_BYTES_MAX / 4);
+    }
+    let mut message =
+        format!("the state is too large for a message; left out are {}", left_out.join(" and "));
+    if items + instances > 0 {
+        message.push_str(&format!(", {items} items and {instances} instances"));
+    }
+    message.push_str("; delete nodes that nobody needs");
+    state.problems.push(Problem { path: String::new(), message });
+}
+
+/// Whether there is room for the problem that says what is left out, too.
+fn is_small(state: &WatchAssignmentsResponse) -> bool {
+    state.encoded_len() <= SENT_BYTES_MAX - 1_024
+}
+
+/// Keeps the first messages that fit into so many bytes; gives how many there were beyond.
+fn keep<M: prost::Message>(messages: &mut Vec<M>, bytes: usize) -> usize {
+    /// Tag and length of a message in a list, at most.
+    const FRAME: usize = 12;
+    let mut sum = 0;
+    let fits = messages.iter().take_while(|message| {
+        sum += message.encoded_len() + FRAME;
+        sum <= bytes
+    });
+    let fits = fits.count();
+    let beyond = messages.len() - fits;
+    messages.truncate(fits);
+    beyond
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{InstanceStatus, ItemStatus, JobConfiguration};
+
+    fn state(items: u32, text: usize) -> WatchAssignmentsResponse {
+        let item = |item| ItemStatus {
+            item,
+            item_parameter: Some("p".repeat(text)),
+            instance_id: "10.0.0.1@-@an-instance-with-a-name".to_owned(),
+            ..ItemStatus::default()
+        };
+        let configuration =
+            JobConfiguration { job_parameter: "j".repeat(text), ..JobConfiguration::default() };
+        WatchAssignmentsResponse {
+            items: (0..items).map(item).collect(),
+            configuration: Some(configuration),
+            ..WatchAssignmentsResponse::default()
+        }
+    }
+
+    #[test]
+    fn the_largest_job_is_told_as_it_is() {
+        let mut largest = state(10_000, 50);
+        let before = largest.clone();
+        fit(&mut largest);
+        assert_eq!(largest, before);
+    }
+
+    #[test]
+    fn a_state_that_is_too_large_loses_what_can_be_read_elsewhere_first() {
+        let mut state = state(10_000, 500);
+        fit(&mut state);
+        assert!(state.encoded_len() <= SENT_BYTES_MAX);
+        assert_eq!(state.items.len(), 10_000);
+        assert!(!state.configuration.unwrap().job_parameter.is_empty());
+        assert!(state.problems[0].message.contains("parameters; delete"), "{:?}", state.problems);
+    }
+
+    #[test]
+    fn a_folder_full_of_instances_is_cut() {
+        let mut state = state(100_000, 2_000_000 / 100_000);
+        let id = "x".repeat(100_000);
+        state.instances = vec![InstanceStatus { instance_id: id, ..InstanceStatus::default() }; 30];
+        fit(&mut state);
+        assert!(state.encoded_len() <= SENT_BYTES_MAX);
+        assert_eq!((state.instances.len(), state.items.is_empty()), (5, false));
+        assert!(state.problems[0].message.contains("25 instances"), "{:?}", state.problems);
+    }
+}
