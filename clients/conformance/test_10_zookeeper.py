@@ -6,7 +6,8 @@ from driver import World, eventually, job
 
 
 def test_away_for_less_than_a_session_nothing_is_lost(world: World) -> None:
-    sidecar = world.sidecar(zookeeper=True)
+    # Longer than any machine takes to start a server.
+    sidecar = world.sidecar(zookeeper=True, session="20s")
     application = world.application(sidecar).run(job(configuration={"failover": True}))
     application.attached([0, 1])
     application.behave("hold", 1)
