@@ -55,7 +55,8 @@ impl JobService for Jobs {
     ) -> Result<Response<proto::CancelExecutionsResponse>, Status> {
         let request = request.into_inner();
         let (job, items) = read_cancel(&request).map_err(|invalid| invalid.to_status())?;
-        let Some(cancelled) = self.hub.cancel(&job, items).await else {
+        let cancelled = self.hub.cancel(&job, items).await.map_err(|error| status::of_call(&error))?;
+        let Some(cancelled) = cancelled else {
             return Err(Status::not_found(format!(
                 "no application is attached to this sidecar for job `{job}`: check the name, or ask another sidecar"
             )));

@@ -30,7 +30,9 @@ pub fn of_call(error: &CallError) -> Status {
             Refusal::UnknownExecution { .. } | Refusal::UnknownProgress { .. } | Refusal::UnknownCall { .. },
         ) => Code::NotFound,
         CallError::Refused(Refusal::ExecutionOver { .. }) => Code::FailedPrecondition,
-        CallError::Refused(Refusal::UnknownGeneration { .. }) => Code::InvalidArgument,
+        CallError::Refused(Refusal::UnknownGeneration { .. } | Refusal::UnknownItem { .. }) => {
+            Code::InvalidArgument
+        }
         CallError::Foreign { .. } => Code::PermissionDenied,
         CallError::Ended => Code::Aborted,
         CallError::NotYet => Code::Unavailable,
@@ -43,7 +45,9 @@ pub fn of_trigger(error: &TriggerError) -> Status {
     let code = match error {
         TriggerError::NoSession | TriggerError::Unread { .. } => Code::Unavailable,
         TriggerError::NotConfigured(_) => Code::NotFound,
-        TriggerError::NobodyOnline(_) => Code::FailedPrecondition,
+        TriggerError::NobodyOnline(_) | TriggerError::ServersDisabled(_) | TriggerError::ItemsDisabled(_) => {
+            Code::FailedPrecondition
+        }
         TriggerError::Changing { .. } => Code::Aborted,
         TriggerError::Unwritten { error, .. } => match error {
             Error::Suspended | Error::SessionLost | Error::Unreachable(_) => Code::Unavailable,

@@ -13,7 +13,7 @@ use crate::elasticjob::execution_policy::ExecutionPolicy;
 use crate::job::{Item, Problem};
 use crate::mutants::mutant;
 
-use super::effect::{Answer, CancelReason, Cancelled, Effect, EndReason, Event};
+use super::effect::{Answer, CancelReason, Cancelled, Effect, EndReason, Event, Refusal};
 use super::execution::State;
 use super::input::{Now, Ticket};
 use super::participant::{Participant, Phase};
@@ -98,6 +98,16 @@ impl Participant {
 
     /// Stops what an operator wants to be stopped: the executions of these items, or all.
     pub(super) fn cancel_by_operator(&mut self, ticket: Ticket, items: Option<&BTreeSet<Item>>) {
+        if let Some(settings) = &self.settings {
+            let total = settings.configuration.sharding_total_count;
+            // An item beyond a lowered total may still be executed.
+            let is_known = |item: &Item| item.0 < total || self.executions.open.contains_key(item);
+            if let Some(item) = items.into_iter().flatten().find(|item| !is_known(item)) {
+                let refusal = Refusal::UnknownItem { item: *item, total };
+                self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
+                return;
+            }
+        }
         let wanted = |item: &Item| items.is_none_or(|items| items.contains(item));
         let open = self.executions.open.iter().filter(|(item, _)| wanted(item));
         let running = open.filter(|(_, open)| open.state == State::Running);

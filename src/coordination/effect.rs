@@ -245,6 +245,13 @@ pub enum Refusal {
         /// What was given.
         call_id: Excerpt,
     },
+    /// An item that the job does not have.
+    UnknownItem {
+        /// What was given.
+        item: Item,
+        /// How many items the job has.
+        total: u32,
+    },
     /// A generation that was never told.
     UnknownGeneration {
         /// What was given.

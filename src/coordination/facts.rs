@@ -20,6 +20,17 @@ pub enum ServerStatus {
     Unreadable,
 }
 
+impl ServerStatus {
+    /// What the node of a server says.
+    pub fn read(data: &[u8]) -> Self {
+        match data {
+            b"ENABLED" => Self::Enabled,
+            b"DISABLED" => Self::Disabled,
+            _ => Self::Unreadable,
+        }
+    }
+}
+
 /// An instance that is online.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceView {

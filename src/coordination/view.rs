@@ -252,15 +252,11 @@ impl JobView {
             self.note_problem(path, text);
             return;
         };
-        let status = match data {
-            b"ENABLED" => ServerStatus::Enabled,
-            b"DISABLED" => ServerStatus::Disabled,
-            _ => {
-                let text = "the status is neither ENABLED nor DISABLED, and counts as not enabled; set one";
-                self.note_problem(path, text.to_owned());
-                ServerStatus::Unreadable
-            }
-        };
+        let status = ServerStatus::read(data);
+        if status == ServerStatus::Unreadable {
+            let text = "the status is neither ENABLED nor DISABLED, and counts as not enabled; set one";
+            self.note_problem(path, text.to_owned());
+        }
         self.servers.insert(address, (status, version));
         self.membership_revision += 1;
     }

@@ -32,9 +32,9 @@ use super::session::Current;
 const ATTACHMENTS_MAX: usize = 10_000;
 /// How long a reporter waits for its result to be recorded while the registry is away; then it reports again.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
-/// Characters of an application id that appear in its instance id: Java's trace tables hold 255 bytes for a task id,
-/// in which the instance id appears once.
-const UNIQUE_PREFIX: usize = 20;
+/// Random characters in the id of an instance without a name: Java's trace tables hold 255 bytes for a task id, in which
+/// the instance id appears once.
+const UNIQUE_LENGTH: usize = 20;
 
 /// What an application asks for.
 #[derive(Debug, Clone)]
@@ -143,6 +143,9 @@ fn refusal_text(refusal: &Refusal) -> String {
         Refusal::UnknownCall { call_id } => format!(
             "call_id `{call_id}` is no call of this attachment; use the id from BeforeFirst or AfterLast"
         ),
+        Refusal::UnknownItem { item, total } => {
+            format!("items: given item {item}; the job has {total} items, from 0")
+        }
         Refusal::UnknownGeneration { given, newest } => {
             format!("generation {} was never told; the newest is {}", given.0, newest.0)
         }
@@ -375,31 +378,34 @@ impl Hub {
     }
 
     /// Tells the executions of a job to stop that run here: those of these items, or all. Comes back with them, by
-    /// instance. `None`: nobody is attached for the job.
+    /// instance. `None`: nobody is attached for the job. An item that the job does not have stops nothing.
     pub async fn cancel(
         &self,
         job: &JobName,
         items: Option<BTreeSet<Item>>,
-    ) -> Option<BTreeMap<InstanceId, Vec<Cancelled>>> {
+    ) -> Result<Option<BTreeMap<InstanceId, Vec<Cancelled>>>, CallError> {
         let attached: Vec<_> = {
             let inner = self.lock();
             let ours = inner.attachments.iter().filter(|(_, attachment)| attachment.job == *job);
             ours.map(|(id, attachment)| (id.clone(), attachment.instance.clone())).collect()
         };
         if attached.is_empty() {
-            return None;
+            return Ok(None);
         }
         let mut cancelled = BTreeMap::new();
         for (attachment_id, instance) in attached {
-            // One that has ended meanwhile executes nothing.
-            let answer = self.call(&attachment_id, |reply| Command::Cancel(items.clone(), reply)).await;
-            if let Ok(Answer::Cancelled(executions)) = answer {
-                cancelled.insert(instance, executions);
+            match self.call(&attachment_id, |reply| Command::Cancel(items.clone(), reply)).await {
+                Ok(Answer::Cancelled(executions)) => {
+                    cancelled.insert(instance, executions);
+                }
+                Err(refused @ CallError::Refused(Refusal::UnknownItem { .. })) => return Err(refused),
+                // One that has ended meanwhile executes nothing.
+                Ok(_) | Err(_) => {}
             }
         }
         let count: usize = cancelled.values().map(Vec::len).sum();
         tracing::info!(job.name = %job, count, "executions cancelled by an operator");
-        Some(cancelled)
+        Ok(Some(cancelled))
     }
 
     async fn call(
@@ -470,12 +476,12 @@ impl Inner {
     /// What distinguishes the application's instances from others on this server: what its streams have, or else its
     /// predecessor's, or else something new.
     fn unique(&mut self, application_id: &str, predecessor: Option<String>, clock: &Clock) -> String {
-        let random: String = clock.unguessable().chars().take(6).collect();
+        let random = |length| clock.unguessable().chars().take(length).collect::<String>();
         if application_id.is_empty() {
-            return format!("{}-{random}", std::process::id());
+            return format!("{}-{}", std::process::id(), random(6));
         }
-        let name: String = application_id.chars().take(UNIQUE_PREFIX).collect();
-        let fresh = || predecessor.unwrap_or_else(|| format!("{name}-{random}"));
+        // Everybody reads instance ids, and who has an application id can take its streams over.
+        let fresh = || predecessor.unwrap_or_else(|| format!("{}-{}", random(UNIQUE_LENGTH), random(6)));
         self.uniques.entry(application_id.to_owned()).or_insert_with(fresh).clone()
     }
 }

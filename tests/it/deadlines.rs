@@ -107,6 +107,10 @@ async fn operators_cancel_what_runs_and_the_next_trigger_goes_on() {
     let executes = app.executes(3).await;
     // One has failed, and waits.
     app.report(vec![failure(&executes[0].execution_id, "no stock")]).await.unwrap();
+    let unknown = cancel(&host, JOB, &[1, 99]).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::InvalidArgument, "{unknown}");
+    assert!(unknown.message().contains("item 99; the job has 3 items"), "{unknown}");
+    // Item 1 goes on.
     let cancelled = cancel(&host, JOB, &[0, 1]).await.unwrap();
     let expected = [(0, true), (1, false)].map(|(item, was_waiting)| CancelledExecution {
         instance_id: app.attached.instance_id.clone(),

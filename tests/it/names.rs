@@ -37,7 +37,8 @@ async fn an_application_that_was_restarted_is_the_same_instance_and_its_items_ha
     let kept = other.assigned(&[0]).await.assignment.clone().unwrap().items[0].fencing_token;
     let refused = host.refusal(named("w-0", "second", with_grace(ticking(2)))).await;
     assert_eq!(refused.code(), Code::AlreadyExists);
-    assert!(refused.message().contains("application_id `first`"), "{}", refused.message());
+    assert!(refused.message().contains("instance_name `w-0`"), "{}", refused.message());
+    assert!(!refused.message().contains("first"), "it tells a secret: {}", refused.message());
     let execute = app.execute().await;
     // It is killed; its stream's grace has begun, and the next process waits for nothing.
     drop(app);

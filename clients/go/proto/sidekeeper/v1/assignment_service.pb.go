@@ -121,7 +121,8 @@ func (x *WatchAssignmentsRequest) GetJobName() string {
 	return ""
 }
 
-// The state of a job.
+// The state of a job. At most 2 MiB: of a larger one the items' parameters are left out, then the long texts of the
+// configuration, then what is beyond 512 KiB of items and of instances; a problem says so.
 type WatchAssignmentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The job's name.

@@ -265,7 +265,7 @@ func (x *JobConfiguration) GetJobListenerTypes() []string {
 }
 
 // Something wrong that does not stop the job, found in the registry or on the way to it. A problem is reported
-// until it is gone.
+// until it is gone. Of the nodes of one folder at most 20 are told, and how many more are wrong.
 type Problem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node concerned, its whole path below the registry's root, for example `/sidekeeper/orderSync/config`.

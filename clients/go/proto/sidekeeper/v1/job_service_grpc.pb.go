@@ -38,7 +38,8 @@ type JobServiceClient interface {
 	// An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
 	//
 	// Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-	// job), FAILED_PRECONDITION (no instance is online, or the registry refuses the nodes), PERMISSION_DENIED (the registry
+	// job), FAILED_PRECONDITION (no instance is online, the servers
+	// of all that are or all items are disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry
 	// lets somebody else write there), ABORTED (instances came and went all the time; call again) or UNAVAILABLE (no
 	// registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
 	// again may trigger twice.
@@ -49,7 +50,8 @@ type JobServiceClient interface {
 	// reach all instances of a job, ask each sidecar. Answered when the applications are being told, not when they have
 	// stopped.
 	//
-	// Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (no application is attached to this sidecar for the job).
+	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
+	// NOT_FOUND (no application is attached to this sidecar for the job).
 	CancelExecutions(ctx context.Context, in *CancelExecutionsRequest, opts ...grpc.CallOption) (*CancelExecutionsResponse, error)
 }
 
@@ -96,7 +98,8 @@ type JobServiceServer interface {
 	// An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
 	//
 	// Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-	// job), FAILED_PRECONDITION (no instance is online, or the registry refuses the nodes), PERMISSION_DENIED (the registry
+	// job), FAILED_PRECONDITION (no instance is online, the servers
+	// of all that are or all items are disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry
 	// lets somebody else write there), ABORTED (instances came and went all the time; call again) or UNAVAILABLE (no
 	// registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
 	// again may trigger twice.
@@ -107,7 +110,8 @@ type JobServiceServer interface {
 	// reach all instances of a job, ask each sidecar. Answered when the applications are being told, not when they have
 	// stopped.
 	//
-	// Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (no application is attached to this sidecar for the job).
+	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
+	// NOT_FOUND (no application is attached to this sidecar for the job).
 	CancelExecutions(context.Context, *CancelExecutionsRequest) (*CancelExecutionsResponse, error)
 	mustEmbedUnimplementedJobServiceServer()
 }

@@ -69,7 +69,9 @@ Global___WatchAssignmentsRequest: _TypeAlias = WatchAssignmentsRequest  # noqa: 
 
 @_typing.final
 class WatchAssignmentsResponse(_message.Message):
-    """The state of a job."""
+    """The state of a job. At most 2 MiB: of a larger one the items' parameters are left out, then the long texts of the
+    configuration, then what is beyond 512 KiB of items and of instances; a problem says so.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

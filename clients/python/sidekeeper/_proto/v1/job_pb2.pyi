@@ -201,7 +201,7 @@ Global___JobConfiguration: _TypeAlias = JobConfiguration  # noqa: Y015
 @_typing.final
 class Problem(_message.Message):
     """Something wrong that does not stop the job, found in the registry or on the way to it. A problem is reported
-    until it is gone.
+    until it is gone. Of the nodes of one folder at most 20 are told, and how many more are wrong.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

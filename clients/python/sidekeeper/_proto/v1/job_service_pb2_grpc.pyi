@@ -44,7 +44,8 @@ class JobServiceStub:
     An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
 
     Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-    job), FAILED_PRECONDITION (no instance is online, or the registry refuses the nodes), PERMISSION_DENIED (the registry
+    job), FAILED_PRECONDITION (no instance is online, the servers
+    of all that are or all items are disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry
     lets somebody else write there), ABORTED (instances came and went all the time; call again) or UNAVAILABLE (no
     registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
     again may trigger twice.
@@ -56,7 +57,8 @@ class JobServiceStub:
     reach all instances of a job, ask each sidecar. Answered when the applications are being told, not when they have
     stopped.
 
-    Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (no application is attached to this sidecar for the job).
+    Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
+    NOT_FOUND (no application is attached to this sidecar for the job).
     """
 
 @_typing.type_check_only
@@ -75,7 +77,8 @@ class JobServiceAsyncStub(JobServiceStub):
     An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
 
     Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-    job), FAILED_PRECONDITION (no instance is online, or the registry refuses the nodes), PERMISSION_DENIED (the registry
+    job), FAILED_PRECONDITION (no instance is online, the servers
+    of all that are or all items are disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry
     lets somebody else write there), ABORTED (instances came and went all the time; call again) or UNAVAILABLE (no
     registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
     again may trigger twice.
@@ -87,7 +90,8 @@ class JobServiceAsyncStub(JobServiceStub):
     reach all instances of a job, ask each sidecar. Answered when the applications are being told, not when they have
     stopped.
 
-    Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (no application is attached to this sidecar for the job).
+    Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
+    NOT_FOUND (no application is attached to this sidecar for the job).
     """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -109,7 +113,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
 
         Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-        job), FAILED_PRECONDITION (no instance is online, or the registry refuses the nodes), PERMISSION_DENIED (the registry
+        job), FAILED_PRECONDITION (no instance is online, the servers
+        of all that are or all items are disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry
         lets somebody else write there), ABORTED (instances came and went all the time; call again) or UNAVAILABLE (no
         registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
         again may trigger twice.
@@ -127,7 +132,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         reach all instances of a job, ask each sidecar. Answered when the applications are being told, not when they have
         stopped.
 
-        Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (no application is attached to this sidecar for the job).
+        Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
+        NOT_FOUND (no application is attached to this sidecar for the job).
         """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

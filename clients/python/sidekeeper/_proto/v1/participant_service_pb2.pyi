@@ -103,7 +103,8 @@ class AttachRequest(_message.Message):
     application_id: _builtins.str
     """Chosen by the application's process once, at its start, and the same for all its streams: its instance id is
     then the same in all its jobs, and a stream that reconnects replaces its predecessor. At most 64 characters of
-    `[A-Za-z0-9_.-]`. Empty: this stream is an instance of its own.
+    `[A-Za-z0-9_.-]`. Empty: this stream is an instance of its own. It is a secret: a process that knows it can take the
+    application's streams over. The sidecar tells it to nobody.
     """
     client: _builtins.str
     """The client library and its version, for the log: `sidekeeper-python/0.1.0`. At most 128 bytes."""
