@@ -10,6 +10,7 @@ pub mod excerpt;
 pub mod job;
 pub mod job_files;
 pub mod mutants;
+pub mod private;
 pub mod quartz;
 pub mod registry;
 pub mod runner;

@@ -1,5 +1,7 @@
 //! What survives a restart of the embedded registry, and what must not.
 
+use std::fs::{Permissions, metadata, set_permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
@@ -73,7 +75,7 @@ async fn ephemeral_nodes_cost_no_write() {
     let registry = open(folder.path());
     let session = registry.open().await.unwrap();
     let size_and_time = || {
-        let file = std::fs::metadata(folder.path().join("registry.redb")).unwrap();
+        let file = metadata(folder.path().join("registry.redb")).unwrap();
         (file.len(), file.modified().unwrap())
     };
     commit(&*session, vec![Operation::create(path("/a"), NodeKind::Persistent, "")]).await;
@@ -107,6 +109,28 @@ async fn a_file_of_something_else_is_refused() {
     std::fs::write(&file, "not a registry").unwrap();
     let Err(error) = Embedded::open(folder.path()) else { panic!("opened") };
     assert!(error.to_string().contains(&file.display().to_string()), "{error}");
+}
+
+fn mode(of: &FilePath) -> u32 {
+    metadata(of).unwrap().permissions().mode() & 0o777
+}
+
+#[tokio::test]
+async fn what_is_kept_is_for_the_owner_s_eyes_only() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("new");
+    let file = folder.join("registry.redb");
+    drop(open(&folder));
+    assert_eq!((mode(&folder), mode(&file)), (0o700, 0o600));
+    // A file that others may read is closed to them. A folder may be one that others need.
+    set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+    set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+    drop(open(&folder));
+    assert_eq!((mode(&folder), mode(&file)), (0o755, 0o600));
+    // What an operator has permitted to a group stays.
+    set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+    drop(open(&folder));
+    assert_eq!(mode(&file), 0o640);
 }
 
 #[tokio::test]

@@ -4,6 +4,8 @@
 //! for it is at most one entry a node. A transaction is durable when the receiver that [`Store::write`] gave is told.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -12,6 +14,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use tokio::sync::oneshot;
 
 use super::tree::{Change, Lifetime};
+use crate::private;
 use crate::tree::{Node, Path, Stat, Zxid};
 
 /// The file's name inside the data folder.
@@ -42,7 +45,7 @@ pub enum OpenError {
         /// The folder.
         folder: PathBuf,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The file cannot be read or written, or another process has it open.
     #[error("cannot open the registry's file {file}: {source}")]
@@ -66,7 +69,7 @@ pub enum OpenError {
     },
     /// The thread that writes could not be started.
     #[error("cannot start the thread that writes the registry's file: {0}")]
-    Thread(std::io::Error),
+    Thread(io::Error),
 }
 
 /// The outcome of a write: an error is a text, since several transactions share it.
@@ -103,11 +106,11 @@ struct Pending {
 
 impl Store {
     pub(super) fn open(folder: &FilePath) -> Result<(Self, Stored), OpenError> {
-        std::fs::create_dir_all(folder)
-            .map_err(|source| OpenError::Folder { folder: folder.to_owned(), source })?;
+        private::folder(folder).map_err(|source| OpenError::Folder { folder: folder.to_owned(), source })?;
         let file = folder.join(FILE);
         let failed = |source: redb::Error| OpenError::File { file: file.clone(), source: Box::new(source) };
-        let database = Database::create(&file).map_err(|error| failed(error.into()))?;
+        let opened = open_file(&file).map_err(|error| failed(redb::Error::Io(error)))?;
+        let database = Database::builder().create_file(opened).map_err(|error| failed(error.into()))?;
         let first_zxid = reserve(&database, 0).map_err(failed)?;
         let nodes = read(&database, &file)?;
         let database = Arc::new(database);
@@ -161,6 +164,13 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens the file, or makes it; only its owner may read it.
+fn open_file(path: &FilePath) -> io::Result<File> {
+    let file = private::file().read(true).write(true).create(true).truncate(false).open(path)?;
+    private::close_to_others(path, &file)?;
+    Ok(file)
 }
 
 fn write_until_stopped(shared: &Shared, database: &Database) {

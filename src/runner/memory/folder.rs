@@ -1,14 +1,15 @@
 //! A shelf on a disk: a folder that one process has at a time, with one file for nobody else's eyes.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use futures::future::BoxFuture;
 use tracing::warn;
 
 use super::{MemoryError, Shelf};
+use crate::private;
 
 /// The file's name in its folder.
 pub(super) const FILE: &str = "session.json";
@@ -18,8 +19,6 @@ pub(super) const NEW_FILE: &str = "session.json.new";
 pub(super) const LOCK_FILE: &str = "lock";
 /// The largest file that is read, in bytes: far more than ten thousand attachments take.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Permissions of anybody but the owner and the group.
-const OTHERS: u32 = 0o007;
 
 pub(super) struct Folder {
     path: PathBuf,
@@ -31,8 +30,8 @@ impl Folder {
     /// Makes the folder if it is missing, and takes it.
     pub(super) fn open(folder: &Path) -> Result<Self, MemoryError> {
         let failed = |source| MemoryError::Folder { folder: folder.to_owned(), source };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-        let lock = private().create(true).write(true).open(folder.join(LOCK_FILE)).map_err(failed)?;
+        private::folder(folder).map_err(failed)?;
+        let lock = private::file().create(true).write(true).open(folder.join(LOCK_FILE)).map_err(failed)?;
         lock.try_lock().map_err(|error| match error {
             fs::TryLockError::WouldBlock => MemoryError::Taken(folder.to_owned()),
             fs::TryLockError::Error(source) => failed(source),
@@ -63,13 +62,6 @@ impl Shelf for Folder {
     }
 }
 
-/// Options to write a file for nobody else's eyes.
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.mode(0o600);
-    options
-}
-
 /// Puts the new file in the place of the old one: whoever looks, after a crash as well, sees one of them whole.
 fn replace(folder: &Path, text: &str) -> io::Result<()> {
     let new = folder.join(NEW_FILE);
@@ -79,7 +71,7 @@ fn replace(folder: &Path, text: &str) -> io::Result<()> {
     {
         return Err(error);
     }
-    let mut file = private().create_new(true).write(true).open(&new)?;
+    let mut file = private::file().create_new(true).write(true).open(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&new, folder.join(FILE))?;
@@ -102,8 +94,8 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, String> {
     };
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     let mode = metadata.permissions().mode();
-    if !metadata.is_file() || mode & OTHERS != 0 {
-        return Err(format!("it is no file of ours alone: its mode is {:o}", mode & 0o7777));
+    if !metadata.is_file() || private::lets_others_in(mode) {
+        return Err(format!("it is no file of ours alone: its mode is {}", private::shown(mode)));
     }
     let mut text = String::new();
     file.take(BYTES_MAX).read_to_string(&mut text).map_err(|error| error.to_string())?;
