@@ -1,5 +1,5 @@
 //! The registry's contract (`sidekeeper::registry`), tested on both registries by the same functions, and what only
-//! one of them can do wrong: what a network does to ZooKeeper's, what a restart does to the embedded one.
+//! one of them can do wrong: what a network does to ZooKeeper's, what a restart, a damaged file and a full disk do to the embedded one.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,6 +11,7 @@
 )]
 
 mod conformance;
+mod damage;
 mod faults;
 mod ground;
 mod latch;

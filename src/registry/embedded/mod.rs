@@ -8,6 +8,7 @@
 //! It stands in for ZooKeeper in the simulation, too: [`Embedded::suspend`], [`Embedded::resume`] and
 //! [`Embedded::expire`] do to a session what a network does.
 
+mod guard;
 mod session;
 mod store;
 mod tree;

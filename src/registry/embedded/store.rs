@@ -4,7 +4,6 @@
 //! for it is at most one entry a node. A transaction is durable when the receiver that [`Store::write`] gave is told.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,6 +12,7 @@ use std::thread::JoinHandle;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use tokio::sync::oneshot;
 
+use super::guard::guarded;
 use super::tree::{Change, Lifetime};
 use crate::private;
 use crate::tree::{Node, Path, Stat, Zxid};
@@ -57,13 +57,12 @@ pub enum OpenError {
     },
     /// The file holds something that this program does not write.
     #[error(
-        "the registry's file {file} is damaged at node `{node}`: {reason}; restore it from a copy or remove it"
+        "the registry's file {file} is damaged: {reason}; move it away to start with an empty registry, or restore a \
+         copy of it"
     )]
     Damaged {
         /// The file.
         file: PathBuf,
-        /// The node's path as it is stored.
-        node: String,
         /// What is wrong.
         reason: String,
     },
@@ -108,11 +107,15 @@ impl Store {
     pub(super) fn open(folder: &FilePath) -> Result<(Self, Stored), OpenError> {
         private::folder(folder).map_err(|source| OpenError::Folder { folder: folder.to_owned(), source })?;
         let file = folder.join(FILE);
-        let failed = |source: redb::Error| OpenError::File { file: file.clone(), source: Box::new(source) };
-        let opened = open_file(&file).map_err(|error| failed(redb::Error::Io(error)))?;
-        let database = Database::builder().create_file(opened).map_err(|error| failed(error.into()))?;
-        let first_zxid = reserve(&database, 0).map_err(failed)?;
-        let nodes = read(&database, &file)?;
+        let (database, first_zxid, rows) = guarded(|| {
+            let database = open_database(&file)?;
+            // A file that redb has repaired may have lost its last transaction, and that may have been a reservation.
+            let first_zxid = reserve(&database, 0, ZXID_RANGE)?;
+            let rows = read(&database)?;
+            Ok((database, first_zxid, rows))
+        })
+        .map_err(|error| OpenError::of(&file, error))?;
+        let nodes = rows.into_iter().map(|row| row.read(&file)).collect::<Result<_, _>>()?;
         let database = Arc::new(database);
         let shared = Arc::new(Shared::default());
         let (writer, written) = (Arc::clone(&shared), Arc::clone(&database));
@@ -125,7 +128,7 @@ impl Store {
 
     /// Reserves [`ZXID_RANGE`] transaction ids, all at or above `at_least`; gives the first. Waits for the disk.
     pub(super) fn reserve(&self, at_least: i64) -> Result<i64, String> {
-        reserve(&self.database, at_least).map_err(|error| error.to_string())
+        guarded(|| reserve(&self.database, at_least, 0)).map_err(|error| error.to_string())
     }
 
     /// Hands over what changed. `None`: nothing of it is kept, so there is nothing to wait for.
@@ -166,11 +169,19 @@ impl Shared {
     }
 }
 
-/// Opens the file, or makes it; only its owner may read it.
-fn open_file(path: &FilePath) -> io::Result<File> {
+/// Opens the file, or makes it; only its owner may read it. Fails if what it holds is not what was written.
+fn open_database(path: &FilePath) -> Result<Database, redb::Error> {
     let file = private::file().read(true).write(true).create(true).truncate(false).open(path)?;
     private::close_to_others(path, &file)?;
-    Ok(file)
+    let mut database = Database::builder().create_file(file)?;
+    // redb compares checksums only here. A damaged byte of a node would be believed otherwise.
+    if !database.check_integrity()? {
+        tracing::warn!(
+            file = %path.display(),
+            "the registry's file was damaged and has been repaired; what was written last may be missing"
+        );
+    }
+    Ok(database)
 }
 
 fn write_until_stopped(shared: &Shared, database: &Database) {
@@ -183,7 +194,7 @@ fn write_until_stopped(shared: &Shared, database: &Database) {
         let waiting = std::mem::take(&mut pending.waiting);
         let stop = pending.stop;
         drop(pending);
-        let written = if nodes.is_empty() { Ok(()) } else { write_nodes(database, &nodes) };
+        let written = if nodes.is_empty() { Ok(()) } else { guarded(|| write_nodes(database, &nodes)) };
         let written = written.map_err(|error| {
             tracing::warn!(%error, nodes = nodes.len(), "cannot write the registry's file; kept for the next write");
             let mut pending = shared.lock();
@@ -226,13 +237,14 @@ fn write_nodes(
     Ok(())
 }
 
-fn reserve(database: &Database, at_least: i64) -> Result<i64, redb::Error> {
+/// Reserves [`ZXID_RANGE`] transaction ids, `skipped` above those that the file has reserved; gives the first.
+fn reserve(database: &Database, at_least: i64, skipped: i64) -> Result<i64, redb::Error> {
     let transaction = database.begin_write()?;
     let first = {
         // Opened here, too, so that a new file has both tables.
         transaction.open_table(NODES)?;
         let mut counters = transaction.open_table(COUNTERS)?;
-        let stored = counters.get(RESERVED)?.map_or(1, |value| value.value());
+        let stored = counters.get(RESERVED)?.map_or(1, |value| value.value().saturating_add(skipped));
         let first = stored.max(at_least);
         counters.insert(RESERVED, first.saturating_add(ZXID_RANGE))?;
         first
@@ -241,18 +253,27 @@ fn reserve(database: &Database, at_least: i64) -> Result<i64, redb::Error> {
     Ok(first)
 }
 
-fn read(database: &Database, file: &FilePath) -> Result<Vec<(Node, Lifetime)>, OpenError> {
-    let failed = |source: redb::Error| OpenError::File { file: file.to_owned(), source: Box::new(source) };
-    let transaction = database.begin_read().map_err(|error| failed(error.into()))?;
-    let table = transaction.open_table(NODES).map_err(|error| failed(error.into()))?;
+/// What the file has of a node.
+struct StoredNode {
+    path: String,
+    data: Arc<[u8]>,
+    stat: Stat,
+    lifetime: Lifetime,
+}
+
+impl StoredNode {
+    fn read(self, file: &FilePath) -> Result<(Node, Lifetime), OpenError> {
+        let Self { path, data, stat, lifetime } = self;
+        let path = Path::parse(&path).map_err(|error| OpenError::damaged(file, error.to_string()))?;
+        Ok((Node { path, data, stat }, lifetime))
+    }
+}
+
+fn read(database: &Database) -> Result<Vec<StoredNode>, redb::Error> {
+    let table = database.begin_read()?.open_table(NODES)?;
     let mut nodes = Vec::new();
-    for entry in table.iter().map_err(|error| failed(error.into()))? {
-        let (path, value) = entry.map_err(|error| failed(error.into()))?;
-        let path = Path::parse(path.value()).map_err(|error| OpenError::Damaged {
-            file: file.to_owned(),
-            node: path.value().to_owned(),
-            reason: error.to_string(),
-        })?;
+    for entry in table.iter()? {
+        let (path, value) = entry?;
         let (created, modified, version, modified_ms, is_container, data) = value.value();
         let stat = Stat {
             created: Zxid(created),
@@ -262,18 +283,32 @@ fn read(database: &Database, file: &FilePath) -> Result<Vec<(Node, Lifetime)>, O
             modified_ms,
         };
         let lifetime = if is_container { Lifetime::Container } else { Lifetime::Persistent };
-        nodes.push((Node { path, data: data.into(), stat }, lifetime));
+        nodes.push(StoredNode { path: path.value().to_owned(), data: data.into(), stat, lifetime });
     }
     Ok(nodes)
 }
 
 impl OpenError {
+    /// What redb says of a file, as somebody can mend it.
+    fn of(file: &FilePath, error: redb::Error) -> Self {
+        // The disk, another process or another version may be the reason; what else it finds wrong is in the file.
+        let is_elsewhere = if let redb::Error::Io(error) = &error {
+            !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+        } else {
+            matches!(error, redb::Error::DatabaseAlreadyOpen | redb::Error::UpgradeRequired(_))
+        };
+        if is_elsewhere {
+            return Self::File { file: file.to_owned(), source: Box::new(error) };
+        }
+        Self::damaged(file, error.to_string())
+    }
+
+    fn damaged(file: &FilePath, reason: String) -> Self {
+        Self::Damaged { file: file.to_owned(), reason }
+    }
+
     /// A stored node whose parent is not stored.
     pub(super) fn orphan(folder: &FilePath, node: &Path) -> Self {
-        Self::Damaged {
-            file: folder.join(FILE),
-            node: node.to_string(),
-            reason: "its parent is missing".to_owned(),
-        }
+        Self::damaged(&folder.join(FILE), format!("the parent of node `{node}` is missing"))
     }
 }
