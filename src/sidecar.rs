@@ -149,7 +149,7 @@ impl Sidecar {
             server_tasks.push(spawn(dump::serve(listener, shared, stopped.clone())));
             address
         });
-        let (router, health) = server::router(services, config.token.as_ref())?;
+        let (router, health) = server::router(services, config.token.as_ref(), &clock)?;
         server_tasks.push(spawn(keep_health(health, current, drained, stopped.clone())));
         for (endpoint, listener) in listeners {
             info!(endpoint, registry = describe, "listening");

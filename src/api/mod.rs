@@ -4,6 +4,7 @@ pub mod assignment;
 pub mod convert;
 pub mod event;
 pub mod job;
+mod limited_log;
 mod open_executions;
 pub mod participant;
 pub mod refusals;

@@ -1,30 +1,112 @@
 //! Logs the calls that were refused, with method, code and message: what an operator looks for when an application
-//! says that it cannot attach. A tower layer around all services; decides nothing.
+//! says that it cannot attach. A tower layer around all services; decides nothing. Callers cannot fill the log: what is
+//! repeated is counted (`limited_log`), and what they have written is shortened.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
+use prost::Message as _;
+use prost_types::FileDescriptorSet;
 use tonic::codegen::http::{Request, Response};
 use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::{debug, warn};
 
-/// The layer.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct LogRefusals;
+use super::limited_log::LimitedLog;
+use crate::excerpt::Excerpt;
+use crate::proto;
+use crate::runner::clock::Clock;
+use crate::telemetry::limiter::PAUSE;
+
+/// Characters of a refusal's message that a line shows: enough for a handful of wrong fields, each with what is allowed.
+const MESSAGE_CHARS_MAX: usize = 1_000;
+
+/// Which refusals are alike: those of one method and code. `None`: a method that no service has.
+type Kind = (Option<String>, i32);
+
+/// The layer. Clones share the count of what was left out.
+#[derive(Clone)]
+pub struct LogRefusals {
+    methods: Arc<BTreeSet<String>>,
+    log: LimitedLog<Kind>,
+}
+
+impl LogRefusals {
+    /// A layer for all services of the sidecar.
+    pub fn new(clock: &Clock) -> Self {
+        Self { methods: Arc::new(methods()), log: LimitedLog::new(clock, tell_left_out) }
+    }
+
+    fn log(&self, method: &str, status: &Status) {
+        let (code, message) = (status.code(), || Excerpt::of_length(status.message(), MESSAGE_CHARS_MAX));
+        match code {
+            // Callers try these again; they are no news.
+            Code::Ok | Code::Cancelled | Code::Unavailable => {
+                debug!(method = %Excerpt::of(method), ?code, message = %message(), "call ended");
+            }
+            Code::Unknown
+            | Code::InvalidArgument
+            | Code::DeadlineExceeded
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::ResourceExhausted
+            | Code::FailedPrecondition
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::DataLoss
+            | Code::Unauthenticated => {
+                let kind = (self.methods.get(method).cloned(), i32::from(code));
+                if self.log.admits(&kind) {
+                    warn!(method = %Excerpt::of(method), ?code, message = %message(), "call refused");
+                }
+            }
+        }
+    }
+}
+
+fn tell_left_out(kind: Option<&Kind>, left_out: u64) {
+    let method = kind.and_then(|(method, _)| method.as_deref()).unwrap_or("other");
+    let code = kind.map(|(_, code)| Code::from_i32(*code));
+    warn!(method, ?code, left_out, "calls refused: and {left_out} more like it in the last {PAUSE:?}");
+}
+
+/// The methods of our services and of the two that come with them, as in the path of a call. Reflection is not among
+/// them: it refuses nothing but names that are not there.
+fn methods() -> BTreeSet<String> {
+    let sets = [proto::DESCRIPTOR_SET, tonic_health::pb::FILE_DESCRIPTOR_SET];
+    // Without a descriptor all methods would be counted together, which is no reason not to serve.
+    let files =
+        sets.into_iter().filter_map(|set| FileDescriptorSet::decode(set).ok()).flat_map(|set| set.file);
+    let mut methods = BTreeSet::new();
+    for file in files {
+        for service in &file.service {
+            let paths = service.method.iter();
+            methods.extend(
+                paths.map(|method| format!("/{}.{}/{}", file.package(), service.name(), method.name())),
+            );
+        }
+    }
+    methods
+}
 
 impl<S> Layer<S> for LogRefusals {
     type Service = Logged<S>;
 
     fn layer(&self, inner: S) -> Logged<S> {
-        Logged { inner }
+        Logged { inner, refusals: self.clone() }
     }
 }
 
 /// A service whose refusals are logged.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Logged<S> {
     inner: S,
+    refusals: LogRefusals,
 }
 
 impl<S, B, R> Service<Request<B>> for Logged<S>
@@ -44,36 +126,133 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let method = request.uri().path().to_owned();
+        let refusals = self.refusals.clone();
         let response = self.inner.call(request);
         Box::pin(async move {
             let response = response.await?;
             // A call that ends at once carries its status in the headers; a stream's end is logged by its participant.
             if let Some(status) = Status::from_header_map(response.headers()) {
-                log(&method, &status);
+                refusals.log(&method, &status);
             }
             Ok(response)
         })
     }
 }
 
-fn log(method: &str, status: &Status) {
-    let (code, message) = (status.code(), status.message());
-    match code {
-        // Callers try these again; they are no news.
-        Code::Ok | Code::Cancelled | Code::Unavailable => debug!(method, ?code, message, "call ended"),
-        Code::Unknown
-        | Code::InvalidArgument
-        | Code::DeadlineExceeded
-        | Code::NotFound
-        | Code::AlreadyExists
-        | Code::PermissionDenied
-        | Code::ResourceExhausted
-        | Code::FailedPrecondition
-        | Code::Aborted
-        | Code::OutOfRange
-        | Code::Unimplemented
-        | Code::Internal
-        | Code::DataLoss
-        | Code::Unauthenticated => warn!(method, ?code, message, "call refused"),
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::io;
+    use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+    use tokio::sync::watch;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::coordination::input::Now;
+    use crate::coordination::participant::Wakeup;
+    use crate::runner::clock::{Boottime, Machine};
+
+    /// A machine on which time goes by when somebody says so.
+    struct Still(watch::Sender<Duration>);
+
+    impl Machine for Still {
+        fn now(&self) -> Now {
+            Now { wall: Timestamp::UNIX_EPOCH, mono: *self.0.borrow() }
+        }
+
+        fn sleep_until(&self, wakeup: Wakeup) -> BoxFuture<'static, ()> {
+            let mut now = self.0.subscribe();
+            Box::pin(async move {
+                let _ = now.wait_for(|now| wakeup.mono.is_some_and(|until| *now >= until)).await;
+            })
+        }
+
+        fn unguessable(&self) -> Uuid {
+            Uuid::nil()
+        }
+
+        fn spawn(&self, task: BoxFuture<'static, ()>) {
+            #[expect(clippy::disallowed_methods, reason = "the machine of a test")]
+            tokio::spawn(task);
+        }
+
+        fn boottime(&self) -> Option<&Boottime> {
+            None
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Lines {
+        fn all(&self) -> Vec<String> {
+            let bytes = self.0.lock().unwrap();
+            String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
+        }
+    }
+
+    async fn refuse(service: &mut Logged<impl Refusing>, path: &str) {
+        let request = Request::builder().uri(path).body(()).unwrap();
+        service.call(request).await.unwrap();
+    }
+
+    trait Refusing:
+        Service<Request<()>, Response = Response<()>, Error = Infallible, Future: Send + 'static>
+    {
+    }
+    impl<S> Refusing for S where
+        S: Service<Request<()>, Response = Response<()>, Error = Infallible, Future: Send + 'static>
+    {
+    }
+
+    #[tokio::test]
+    async fn twenty_thousand_refusals_are_a_handful_of_lines_with_their_number() {
+        let (time, _) = watch::channel(Duration::ZERO);
+        let clock = Clock::of(Arc::new(Still(time.clone())));
+        let lines = Lines::default();
+        let written = lines.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || written.clone()).finish();
+        let _collected = tracing::subscriber::set_default(subscriber);
+        let mut service = LogRefusals::new(&clock).layer(tower::util::service_fn(|_: Request<()>| async {
+            let message = "no token ".repeat(150);
+            Ok::<_, Infallible>(Status::unauthenticated(message).into_http::<()>())
+        }));
+        let attach = "/sidekeeper.v1.ParticipantService/Attach";
+        let invented = format!("/{}", "x".repeat(500));
+        for n in 0..10_000 {
+            refuse(&mut service, attach).await;
+            refuse(&mut service, &format!("{invented}{n}")).await;
+        }
+        let told = lines.all();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains(attach) && told[0].contains("no token"), "{told:?}");
+        assert!(told.iter().all(|line| line.len() < 1_250), "{told:?}");
+        // Nothing more comes, and what was left out is told all the same.
+        time.send_replace(PAUSE);
+        let left_out = async {
+            while lines.all().len() < 4 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), left_out).await.expect("they are told");
+        let told = lines.all().split_off(2);
+        assert!(told.iter().all(|line| line.contains("and 9999 more like it in the last 10s")), "{told:?}");
+        assert!(told.iter().any(|line| line.contains(attach)), "{told:?}");
+        assert!(told.iter().any(|line| line.contains("method=\"other\"")), "{told:?}");
     }
 }

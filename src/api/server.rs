@@ -18,6 +18,7 @@ use crate::proto::assignment_service_server::AssignmentServiceServer;
 use crate::proto::job_service_server::JobServiceServer;
 use crate::proto::participant_service_server::ParticipantServiceServer;
 use crate::proto::sidecar_service_server::SidecarServiceServer;
+use crate::runner::clock::Clock;
 
 use super::assignment::Assignments;
 use super::job::Jobs;
@@ -138,6 +139,7 @@ pub type Served = Router<Stack<RequireToken, Stack<LogRefusals, Identity>>>;
 pub fn router(
     services: Services,
     token: Option<&Secret>,
+    clock: &Clock,
 ) -> Result<(Served, Health), tonic_reflection::server::Error> {
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let descriptors = || {
@@ -146,7 +148,7 @@ pub fn router(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let router = Server::builder()
-        .layer(LogRefusals)
+        .layer(LogRefusals::new(clock))
         .layer(RequireToken::new(token))
         .max_concurrent_streams(Some(STREAMS_MAX))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))

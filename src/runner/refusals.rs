@@ -8,33 +8,32 @@ use tracing::warn;
 
 use crate::coordination::effect::Purpose;
 use crate::registry::Error;
+use crate::telemetry::limiter::{Limiter, Verdict};
 use crate::tree::CommitError;
 
-/// The pause between two warnings of one participant. Short enough for somebody who looks at the end of a log.
-const PAUSE: Duration = Duration::from_secs(10);
-
-/// The refusals of one participant's transactions.
+/// The refusals of one participant's transactions. They are of one kind: what is refused, all of them are about.
 #[derive(Default)]
 pub(super) struct Refusals {
-    /// When the last warning was given, monotonic.
-    told: Mutex<Option<Duration>>,
+    limiter: Mutex<Limiter<()>>,
 }
 
 impl Refusals {
-    /// Warns of a transaction that the registry has refused, unless a warning was given just before.
+    /// Warns of a transaction that the registry has refused, unless a warning was given just before. What is left out then
+    /// is told with the next one, because a participant goes on trying.
     pub(super) fn tell(&self, now: Duration, purpose: Purpose, error: &CommitError) {
-        if lasts(&error.error) && self.is_due(now) {
-            warn!(%purpose, %error, "the registry refuses to record this; it is tried again");
+        if lasts(&error.error)
+            && let Some(left_out) = self.admit(now)
+        {
+            warn!(%purpose, %error, left_out, "the registry refuses to record this; it is tried again");
         }
     }
 
-    fn is_due(&self, now: Duration) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = told.is_none_or(|told| now >= told.saturating_add(PAUSE));
-        if is_due {
-            *told = Some(now);
+    /// How many warnings were left out before this one, if it is to be given.
+    fn admit(&self, now: Duration) -> Option<u64> {
+        match self.limiter.lock().unwrap_or_else(PoisonError::into_inner).admit((), now) {
+            Verdict::Tell(left_out) => Some(left_out),
+            Verdict::First(_) | Verdict::Count => None,
         }
-        is_due
     }
 }
 
@@ -62,8 +61,8 @@ mod tests {
     #[test]
     fn a_refusal_that_is_repeated_is_told_now_and_then() {
         let refusals = Refusals::default();
-        let due: Vec<_> = (0..25).filter(|second| refusals.is_due(Duration::from_secs(*second))).collect();
-        assert_eq!(due, [0, 10, 20]);
+        let told = |second| Some((second, refusals.admit(Duration::from_secs(second))?));
+        assert_eq!((0..25).filter_map(told).collect::<Vec<_>>(), [(0, 0), (10, 9), (20, 9)]);
     }
 
     #[test]

@@ -2,6 +2,9 @@
 //!
 //! Logs go to standard error. Traces go to an OpenTelemetry collector if the configuration names one; only the
 //! spans of this crate do, because some of the libraries' live as long as a session and would never be exported.
+//! [`limiter`] decides which of many like events get a line.
+
+pub mod limiter;
 
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, Ordering};
