@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{Instrument, error, info, warn};
 
+use crate::api::accept::Connections;
 use crate::api::assignment::Assignments;
 use crate::api::job::Jobs;
 use crate::api::participant::Participants;
@@ -151,10 +152,11 @@ impl Sidecar {
         });
         let (router, health) = server::router(services, config.token.as_ref(), &clock)?;
         server_tasks.push(spawn(keep_health(health, current, drained, stopped.clone())));
+        let connections = Connections::new(&clock);
         for (endpoint, listener) in listeners {
             info!(endpoint, registry = describe, "listening");
             endpoints.push(endpoint);
-            let serving = server::serve(router.clone(), listener, stopped.clone());
+            let serving = server::serve(router.clone(), listener, connections.clone(), stopped.clone());
             let over = last_words(stopped.clone(), clock.clone());
             server_tasks.push(spawn(async move {
                 tokio::select! {

@@ -1,5 +1,6 @@
 //! The gRPC services: they translate messages to inputs and effects to messages, and decide nothing. Shell.
 
+pub mod accept;
 pub mod assignment;
 pub mod convert;
 pub mod event;

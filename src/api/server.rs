@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::server::{Router, TcpIncoming};
+use tonic::transport::server::Router;
 use tonic::transport::{Error, Server};
 use tonic_health::server::HealthReporter;
 use tower::layer::util::{Identity, Stack};
@@ -20,6 +19,7 @@ use crate::proto::participant_service_server::ParticipantServiceServer;
 use crate::proto::sidecar_service_server::SidecarServiceServer;
 use crate::runner::clock::Clock;
 
+use super::accept::{Connections, Door, Receive};
 use super::assignment::Assignments;
 use super::job::Jobs;
 use super::participant::Participants;
@@ -133,7 +133,7 @@ impl Health {
 }
 
 /// All services behind one door.
-pub type Served = Router<Stack<RequireToken, Stack<LogRefusals, Identity>>>;
+pub type Served = Router<Stack<RequireToken, Stack<Receive, Stack<LogRefusals, Identity>>>>;
 
 /// The router with all services, and the health to be kept. Without the token, if there is one, callers get no further.
 pub fn router(
@@ -149,6 +149,7 @@ pub fn router(
     };
     let router = Server::builder()
         .layer(LogRefusals::new(clock))
+        .layer(Receive)
         .layer(RequireToken::new(token))
         .max_concurrent_streams(Some(STREAMS_MAX))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
@@ -168,21 +169,21 @@ pub fn router(
 }
 
 /// Serves on one listener until `stop` is true and the calls in progress have ended.
-pub async fn serve(router: Served, listener: Listener, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
+pub async fn serve(
+    router: Served,
+    listener: Listener,
+    connections: Connections,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), Error> {
     let stopped = async move {
         // An error means that nobody can say stop any more, which is a stop.
         let _ = stop.wait_for(|stop| *stop).await;
     };
-    match listener {
-        Listener::Tcp(listener) => {
-            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-            router.serve_with_incoming_shutdown(incoming, stopped).await
-        }
-        Listener::Unix(listener, file) => {
-            let served =
-                router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), stopped).await;
-            drop(file);
-            served
-        }
-    }
+    let (door, file) = match listener {
+        Listener::Tcp(listener) => (Door::Tcp(listener), None),
+        Listener::Unix(listener, file) => (Door::Unix(listener), Some(file)),
+    };
+    let served = router.serve_with_incoming_shutdown(connections.of(door), stopped).await;
+    drop(file);
+    served
 }

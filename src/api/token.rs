@@ -67,9 +67,14 @@ where
     }
 }
 
+/// Whether this is the path of a call that everybody may make at any time.
+pub(super) fn is_open(path: &str) -> bool {
+    path.starts_with(OPEN)
+}
+
 /// Why a call gets no further. `None`: it does.
 fn refusal<B>(request: &Request<B>, token: &Secret) -> Option<Status> {
-    if request.uri().path().starts_with(OPEN) {
+    if is_open(request.uri().path()) {
         return None;
     }
     let Some(given) = request.headers().get(AUTHORIZATION) else {
