@@ -28,6 +28,7 @@ use tower::{Layer, Service};
 use tracing::{debug, warn};
 
 use super::limited_log::LimitedLog;
+use super::server::SocketFile;
 use super::token::is_open;
 use crate::runner::clock::Clock;
 use crate::telemetry::limiter::PAUSE;
@@ -143,7 +144,11 @@ impl Connections {
 /// Where connections come from.
 pub(super) enum Door {
     Tcp(TcpListener),
-    Unix(UnixListener),
+    /// With its file, which goes first.
+    Unix {
+        _file: SocketFile,
+        listener: UnixListener,
+    },
 }
 
 impl Door {
@@ -156,7 +161,7 @@ impl Door {
                 }
                 Box::new(stream)
             }
-            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+            Self::Unix { listener, .. } => Box::new(listener.accept().await?.0),
         })
     }
 }

@@ -1,15 +1,19 @@
 //! The listeners and the services on them: TCP on the loopback interface and Unix sockets, health, reflection.
 
+use std::fs::Metadata;
+use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tonic::transport::server::Router;
 use tonic::transport::{Error, Server};
 use tonic_health::server::HealthReporter;
 use tower::layer::util::{Identity, Stack};
+use tracing::warn;
 
 use crate::config::Secret;
 use crate::proto;
@@ -50,47 +54,92 @@ const SERVICES: [&str; 5] = [
 pub enum Listener {
     /// A loopback address.
     Tcp(TcpListener),
-    /// A socket in the file system, removed when it is dropped.
-    Unix(UnixListener, SocketFile),
+    /// A socket in the file system, whose file is removed when this is dropped.
+    Unix(SocketFile, UnixListener),
 }
 
-/// Removes the socket's file when it is dropped.
+/// The file of a socket that this process serves. Removes it when it is dropped, unless it is another's by then. Drop it
+/// before the listener: the file's number is nobody else's for as long as the socket is open.
 #[derive(Debug)]
-pub struct SocketFile(PathBuf);
+pub struct SocketFile {
+    path: PathBuf,
+    id: FileId,
+}
+
+/// Device and number of a file, which tell it from any other that exists.
+type FileId = (u64, u64);
+
+impl SocketFile {
+    /// The file that a socket was bound to just now.
+    fn of(path: &FilePath) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), id: id(&std::fs::symlink_metadata(path)?) })
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody else may have removed it already.
-        let _ = std::fs::remove_file(&self.0);
+        if let Err(error) = remove_if(&self.path, self.id) {
+            warn!(path = %self.path.display(), %error, "cannot remove the file of the socket");
+        }
+    }
+}
+
+fn id(file: &Metadata) -> FileId {
+    (file.dev(), file.ino())
+}
+
+/// Removes this file, unless somebody has put another one in its place.
+fn remove_if(path: &FilePath, is: FileId) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if id(&found) == is => std::fs::remove_file(path),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
 impl Listener {
     /// Listens on a TCP address.
-    pub async fn tcp(address: SocketAddr) -> std::io::Result<Self> {
+    pub async fn tcp(address: SocketAddr) -> io::Result<Self> {
         Ok(Self::Tcp(TcpListener::bind(address).await?))
     }
 
-    /// Listens on a Unix socket. A file that a killed sidecar left is replaced; one that somebody serves is not.
-    pub async fn unix(path: &FilePath) -> std::io::Result<Self> {
-        if path.exists() && tokio::net::UnixStream::connect(path).await.is_err() {
-            let is_socket =
-                std::os::unix::fs::FileTypeExt::is_socket(&std::fs::symlink_metadata(path)?.file_type());
-            if is_socket {
-                std::fs::remove_file(path)?;
-            }
-        }
+    /// Listens on a Unix socket. A file that a killed sidecar left is replaced; one that somebody serves is not, also if
+    /// that process is stopped or too busy to answer.
+    pub async fn unix(path: &FilePath) -> io::Result<Self> {
+        remove_stale(path).await?;
         let listener = UnixListener::bind(path)?;
-        Ok(Self::Unix(listener, SocketFile(path.to_owned())))
+        Ok(Self::Unix(SocketFile::of(path)?, listener))
     }
 
     /// Where it listens, in the form of `SIDEKEEPER_ENDPOINT`.
-    pub fn endpoint(&self) -> std::io::Result<String> {
+    pub fn endpoint(&self) -> io::Result<String> {
         Ok(match self {
             Self::Tcp(listener) => format!("http://{}", listener.local_addr()?),
-            Self::Unix(_, file) => format!("unix://{}", file.0.display()),
+            Self::Unix(file, _) => format!("unix://{}", file.path.display()),
         })
     }
+}
+
+/// Removes the file of a socket that nobody serves. Fails if somebody does.
+async fn remove_stale(path: &FilePath) -> io::Result<()> {
+    let before = match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => id(&found),
+        // There is nothing, or what is no socket: to bind tells.
+        Ok(_) | Err(_) => return Ok(()),
+    };
+    match UnixStream::connect(path).await {
+        // The only answer that means that no process has it. A full queue (EAGAIN) is that of one that is stopped.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => remove_if(path, before),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(_) => Err(taken("a process serves this socket")),
+        Err(error) => Err(taken(&format!("a process may serve this socket ({error})"))),
+    }
+}
+
+fn taken(why: &str) -> io::Error {
+    let what = format!("{why}; stop that process, remove the file if there is none, or take another path");
+    io::Error::new(io::ErrorKind::AddrInUse, what)
 }
 
 /// The services, shared by all listeners.
@@ -179,11 +228,60 @@ pub async fn serve(
         // An error means that nobody can say stop any more, which is a stop.
         let _ = stop.wait_for(|stop| *stop).await;
     };
-    let (door, file) = match listener {
-        Listener::Tcp(listener) => (Door::Tcp(listener), None),
-        Listener::Unix(listener, file) => (Door::Unix(listener), Some(file)),
+    let door = match listener {
+        Listener::Tcp(listener) => Door::Tcp(listener),
+        Listener::Unix(file, listener) => Door::Unix { _file: file, listener },
     };
-    let served = router.serve_with_incoming_shutdown(connections.of(door), stopped).await;
-    drop(file);
-    served
+    router.serve_with_incoming_shutdown(connections.of(door), stopped).await
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixSocket;
+
+    use super::*;
+
+    async fn taken(path: &FilePath) -> String {
+        let before = id(&std::fs::symlink_metadata(path).unwrap());
+        let error = Listener::unix(path).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{error}");
+        assert_eq!(id(&std::fs::symlink_metadata(path).unwrap()), before);
+        error.to_string()
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_replaced_only_if_nobody_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.sock");
+        let socket = UnixSocket::new_stream().unwrap();
+        socket.bind(&path).unwrap();
+        let owner = socket.listen(1).unwrap();
+        assert!(taken(&path).await.contains("a process serves this socket"));
+        // The owner is stopped: its queue is full.
+        let mut waiting = Vec::new();
+        while let Ok(stream) = UnixStream::connect(&path).await {
+            waiting.push(stream);
+        }
+        assert!(taken(&path).await.contains("a process may serve this socket"));
+        drop(owner);
+        let replaced = Listener::unix(&path).await.unwrap();
+        assert!(UnixStream::connect(&path).await.is_ok());
+        drop(replaced);
+        assert!(!path.exists());
+        std::fs::write(&path, "no socket").unwrap();
+        taken(&path).await;
+    }
+
+    #[tokio::test]
+    async fn a_successors_socket_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.sock");
+        let old = Listener::unix(&path).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let new = Listener::unix(&path).await.unwrap();
+        drop(old);
+        assert!(UnixStream::connect(&path).await.is_ok());
+        drop(new);
+        assert!(!path.exists());
+    }
 }
