@@ -1,5 +1,6 @@
 //! `serve`: a sidecar for as long as nobody tells it to stop.
 
+use std::future::pending;
 use std::pin::pin;
 use std::process::ExitCode;
 
@@ -11,25 +12,45 @@ use super::Failure;
 use crate::config::Config;
 use crate::sidecar::Sidecar;
 
-/// SIGTERM and SIGINT, the requests to stop.
+/// SIGTERM, SIGINT and SIGHUP, the requests to stop. Without a handler SIGHUP, which comes when a terminal is closed, would
+/// end the process without a drain.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
+    /// `None`: whoever started us has it ignored, as `nohup` does.
+    hangup: Option<Signal>,
 }
 
 impl StopSignals {
     fn listen() -> anyhow::Result<Self> {
         let on = |kind| signal(kind).context("cannot listen to signals");
-        Ok(Self { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())? })
+        let (terminate, interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
+        let hangup = if is_hangup_ignored() { None } else { Some(on(SignalKind::hangup())?) };
+        Ok(Self { terminate, interrupt, hangup })
     }
 
     async fn next(&mut self) -> &'static str {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
-            biased; // Either will do; the order only has to be fixed.
+            biased; // Any will do; the order only has to be fixed.
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
+            _ = hangup => "SIGHUP",
         }
     }
+}
+
+/// Whether SIGHUP is ignored. Where the system does not tell in this way, it is not.
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // One bit for each signal; SIGHUP is the first.
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
 }
 
 pub(super) async fn serve(config: Config) -> Result<ExitCode, Failure> {

@@ -1,5 +1,7 @@
 //! Arguments, configuration, `serve` and `completions`.
 
+use std::process::Stdio;
+
 use nix::sys::signal::Signal;
 use tokio::net::TcpStream;
 
@@ -51,7 +53,7 @@ async fn the_effective_configuration_is_printed() {
 
 #[tokio::test]
 async fn serve_serves_until_it_is_told_to_stop() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let mut serve =
             Running::start(sidekeeper(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json"]));
         let endpoint = loop {
@@ -64,6 +66,21 @@ async fn serve_serves_until_it_is_told_to_stop() {
         serve.signal(signal);
         assert_eq!(serve.end().await.code(), Some(0));
     }
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn who_has_a_hangup_ignored_wants_it_ignored() {
+    let script = "trap '' HUP; exec \"$0\" serve --listen 127.0.0.1:0 --log-format json";
+    let mut command = tokio::process::Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_sidekeeper")]).process_group(0).kill_on_drop(true);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut serve = Running::start(command);
+    while !serve.log_line().await.contains("\"serving\"") {}
+    serve.signal(Signal::SIGHUP);
+    serve.signal(Signal::SIGTERM);
+    while !serve.log_line().await.contains("\"signal\":\"SIGTERM\"") {}
+    assert_eq!(serve.end().await.code(), Some(0));
 }
 
 #[tokio::test]
