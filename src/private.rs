@@ -35,8 +35,15 @@ pub fn folder(folder: &Path) -> io::Result<()> {
 
 /// Options to make a file that only its owner may read.
 pub fn file() -> OpenOptions {
-    let mut options = OpenOptions::new();
+    let mut options = at_once();
     options.mode(FILE_MODE);
+    options
+}
+
+/// Options to open a file, without waiting for the other end if it is a pipe in its place.
+pub fn at_once() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.custom_flags(nix::libc::O_NONBLOCK);
     options
 }
 

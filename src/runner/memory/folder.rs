@@ -31,7 +31,9 @@ impl Folder {
     pub(super) fn open(folder: &Path) -> Result<Self, MemoryError> {
         let failed = |source| MemoryError::Folder { folder: folder.to_owned(), source };
         private::folder(folder).map_err(failed)?;
-        let lock = private::file().create(true).write(true).open(folder.join(LOCK_FILE)).map_err(failed)?;
+        let file = folder.join(LOCK_FILE);
+        let opened = private::file().create(true).write(true).open(&file);
+        let lock = opened.map_err(|source| MemoryError::Folder { folder: file, source })?;
         lock.try_lock().map_err(|error| match error {
             fs::TryLockError::WouldBlock => MemoryError::Taken(folder.to_owned()),
             fs::TryLockError::Error(source) => failed(source),
@@ -87,14 +89,17 @@ fn remove(folder: &Path) -> io::Result<()> {
 
 /// What a file has; `None`: there is none. The error says why it is not believed.
 pub(super) fn read(path: &Path) -> Result<Option<String>, String> {
-    let file = match File::open(path) {
+    let file = match private::at_once().read(true).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     let mode = metadata.permissions().mode();
-    if !metadata.is_file() || private::lets_others_in(mode) {
+    if !metadata.is_file() {
+        return Err("it is no regular file; remove it".to_owned());
+    }
+    if private::lets_others_in(mode) {
         return Err(format!("it is no file of ours alone: its mode is {}", private::shown(mode)));
     }
     let mut text = String::new();

@@ -148,6 +148,26 @@ async fn a_file_that_is_not_ours_is_ignored_with_the_reason() {
     assert!(found(folder.path()).is_some());
 }
 
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = |name: &str| {
+        let made = std::process::Command::new("mkfifo").arg(folder.path().join(name)).status().unwrap();
+        assert!(made.success());
+    };
+    pipe(FILE);
+    let path = folder.path().to_owned();
+    let (sender, opened) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(open(&path).unwrap().1));
+    let found = opened.recv_timeout(Duration::from_secs(30)).expect("it does not wait");
+    assert_eq!(found, None);
+    assert!(read(&folder.path().join(FILE), &place()).unwrap_err().contains("no regular file"));
+    fs::remove_file(folder.path().join(LOCK_FILE)).unwrap();
+    pipe(LOCK_FILE);
+    let refused = open(folder.path()).map(|_| ()).unwrap_err();
+    assert!(refused.to_string().contains(LOCK_FILE), "{refused}");
+}
+
 #[tokio::test]
 async fn a_file_that_cannot_be_written_is_removed() {
     let folder = left_behind().await;
