@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -13,7 +14,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -22,11 +23,17 @@ use crate::elasticjob::path::JobPaths;
 use crate::job::JobName;
 use crate::runner::hub::Shared;
 use crate::runner::{session, snapshot};
+use crate::telemetry::limiter::{Limiter, Verdict};
 
-/// Connections at once; more wait in the system's queue. It is a tool for people.
-const CONNECTIONS_MAX: usize = 4;
-/// How long a client may take to ask.
-const REQUEST_TIME: Duration = Duration::from_secs(5);
+/// Connections at once; more wait in the system's queue. Far more than ask, because those who say nothing count, too; they
+/// cost a descriptor each.
+const CONNECTIONS_MAX: usize = 64;
+/// Of these are answered at once. It is a tool for people, and an answer is a whole job in memory.
+const ANSWERS_MAX: usize = 4;
+/// How long a client may take to ask; it has one word to say.
+const REQUEST_TIME: Duration = Duration::from_secs(2);
+/// How long a client may wait for the answers of others.
+const TURN_TIME: Duration = Duration::from_secs(20);
 /// How long the registry may take.
 const SNAPSHOT_TIME: Duration = Duration::from_secs(10);
 /// How long a client may take to read the answer.
@@ -49,15 +56,19 @@ pub async fn bind(address: SocketAddr) -> io::Result<(SocketAddr, TcpListener)> 
 /// Answers until `stop` is true; what is being answered then is cut off.
 pub async fn serve(listener: TcpListener, shared: Shared, mut stop: watch::Receiver<bool>) {
     let mut connections: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+    let turns = Arc::new(Semaphore::new(ANSWERS_MAX));
+    let mut failures = Limiter::default();
     loop {
         tokio::select! {
             biased; // Who is connected is answered before others are let in.
             () = session::becomes(&mut stop, true) => return,
             Some(()) = connections.next() => {}
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
-                Ok((stream, peer)) => connections.push(converse(stream, peer, shared.clone()).boxed()),
+                Ok((stream, peer)) => connections.push(converse(stream, peer, shared.clone(), Arc::clone(&turns)).boxed()),
                 Err(error) => {
-                    warn!(%error, "cannot accept a connection for the dump command");
+                    if let Verdict::Tell(left_out) = failures.admit((), shared.clock.now().mono) {
+                        warn!(%error, left_out, "cannot accept a connection for the dump command");
+                    }
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -66,13 +77,17 @@ pub async fn serve(listener: TcpListener, shared: Shared, mut stop: watch::Recei
 }
 
 /// One request, one answer. Whatever goes wrong closes the connection, as in ElasticJob.
-async fn converse(mut stream: TcpStream, peer: SocketAddr, shared: Shared) {
+async fn converse(mut stream: TcpStream, peer: SocketAddr, shared: Shared, turns: Arc<Semaphore>) {
     let job = match timeout(REQUEST_TIME, read_line(&mut stream)).await {
         Ok(Ok(line)) => requested_job(&line),
         Ok(Err(error)) => return debug!(%peer, %error, "no dump: the connection broke"),
         Err(_) => return debug!(%peer, "no dump: no request came in time"),
     };
     let Some(job) = job else { return debug!(%peer, "no dump: not a request") };
+    // The semaphore is never closed.
+    let Ok(Ok(_turn)) = timeout(TURN_TIME, turns.acquire()).await else {
+        return warn!(%peer, job.name = %job, "no dump: others are answered; ask again later");
+    };
     let text = match timeout(SNAPSHOT_TIME, answer(&job, &shared)).await {
         Ok(Ok(text)) => text,
         Ok(Err(reason)) => return warn!(%peer, job.name = %job, reason, "no dump"),
