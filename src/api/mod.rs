@@ -3,6 +3,7 @@
 pub mod accept;
 pub mod assignment;
 pub mod convert;
+pub mod date;
 pub mod event;
 pub mod job;
 mod limited_log;
@@ -13,5 +14,7 @@ pub mod server;
 pub mod sidecar;
 mod size;
 pub mod status;
+#[cfg(test)]
+mod still;
 pub mod token;
 mod version;

@@ -148,41 +148,9 @@ mod tests {
 
     use jiff::Timestamp;
     use tokio::sync::watch;
-    use uuid::Uuid;
 
     use super::*;
-    use crate::coordination::input::Now;
-    use crate::coordination::participant::Wakeup;
-    use crate::runner::clock::{Boottime, Machine};
-
-    /// A machine on which time goes by when somebody says so.
-    struct Still(watch::Sender<Duration>);
-
-    impl Machine for Still {
-        fn now(&self) -> Now {
-            Now { wall: Timestamp::UNIX_EPOCH, mono: *self.0.borrow() }
-        }
-
-        fn sleep_until(&self, wakeup: Wakeup) -> BoxFuture<'static, ()> {
-            let mut now = self.0.subscribe();
-            Box::pin(async move {
-                let _ = now.wait_for(|now| wakeup.mono.is_some_and(|until| *now >= until)).await;
-            })
-        }
-
-        fn unguessable(&self) -> Uuid {
-            Uuid::nil()
-        }
-
-        fn spawn(&self, task: BoxFuture<'static, ()>) {
-            #[expect(clippy::disallowed_methods, reason = "the machine of a test")]
-            tokio::spawn(task);
-        }
-
-        fn boottime(&self) -> Option<&Boottime> {
-            None
-        }
-    }
+    use crate::api::still::Still;
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -222,7 +190,7 @@ mod tests {
     #[tokio::test]
     async fn twenty_thousand_refusals_are_a_handful_of_lines_with_their_number() {
         let (time, _) = watch::channel(Duration::ZERO);
-        let clock = Clock::of(Arc::new(Still(time.clone())));
+        let clock = Clock::of(Arc::new(Still { wall: Timestamp::UNIX_EPOCH, mono: time.clone() }));
         let lines = Lines::default();
         let written = lines.clone();
         let subscriber =

@@ -25,6 +25,7 @@ use crate::runner::clock::Clock;
 
 use super::accept::{Connections, Door, Receive};
 use super::assignment::Assignments;
+use super::date::DateBefore1970;
 use super::job::Jobs;
 use super::participant::Participants;
 use super::refusals::LogRefusals;
@@ -182,7 +183,8 @@ impl Health {
 }
 
 /// All services behind one door.
-pub type Served = Router<Stack<RequireToken, Stack<Receive, Stack<LogRefusals, Identity>>>>;
+pub type Served =
+    Router<Stack<RequireToken, Stack<Receive, Stack<LogRefusals, Stack<DateBefore1970, Identity>>>>>;
 
 /// The router with all services, and the health to be kept. Without the token, if there is one, callers get no further.
 pub fn router(
@@ -197,6 +199,7 @@ pub fn router(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let router = Server::builder()
+        .layer(DateBefore1970::new(clock))
         .layer(LogRefusals::new(clock))
         .layer(Receive)
         .layer(RequireToken::new(token))
