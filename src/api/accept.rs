@@ -436,16 +436,16 @@ mod tests {
 
     #[tokio::test]
     async fn who_asks_for_nothing_is_sent_away_and_who_has_asked_stays() {
-        let limits = Limits { first_request: Duration::from_millis(500), ..Limits::OURS };
+        let limits = Limits { first_request: Duration::from_secs(2), ..Limits::OURS };
         let address = server(limits).await;
         let request = HealthCheckRequest::default();
         let mut watch = HealthClient::new(connect(&address).await).watch(request).await.unwrap().into_inner();
         timeout(LIMIT, watch.message()).await.unwrap().unwrap().expect("the state of health");
-        closed(TcpStream::connect(&address).await.unwrap()).await;
+        let silent = TcpStream::connect(&address).await.unwrap();
         // Bytes are no request.
         let mut babbling = TcpStream::connect(&address).await.unwrap();
         babbling.write_all(b"PRI * HTTP/2.0\r\n").await.unwrap();
-        closed(babbling).await;
+        futures::future::join(closed(silent), closed(babbling)).await;
         // It is older than both of them.
         assert!(watch.message().now_or_never().is_none(), "who had asked was sent away");
     }

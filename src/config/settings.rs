@@ -80,7 +80,7 @@ settings! {
     DIGEST = "digest", "digest", "SIDEKEEPER_DIGEST", "USER:PASSWORD", Default::Absent("no authentication"), secret =>
         "With which user and password to authenticate to ZooKeeper. Prefer the file or the variable: others can read flags.";
     DATA_DIR = "data_dir", "data-dir", "SIDEKEEPER_DATA_DIR", "DIRECTORY", Default::Absent("nothing outlives the process"), =>
-        "Where the embedded registry keeps its nodes. Not together with `zookeeper`.";
+        "Where the embedded registry keeps its nodes; made for the sidecar's user alone. Not together with `zookeeper`.";
     STATE_DIR = "state_dir", "state-dir", "SIDEKEEPER_STATE_DIR", "DIRECTORY", Default::Absent("a restart begins anew"), =>
         "Where to keep the ZooKeeper session, so that a sidecar that is killed and back within it goes on where it was, for jobs with `sidekeeper.grace`. One sidecar's alone.";
     JOBS_DIR = "jobs_dir", "jobs-dir", "SIDEKEEPER_JOBS_DIR", "DIRECTORY", Default::Absent("no job files"), =>

@@ -134,7 +134,8 @@ impl World {
             Answer::Refused(
                 Refusal::UnknownExecution { .. }
                 | Refusal::UnknownProgress { .. }
-                | Refusal::UnknownGeneration { .. },
+                | Refusal::UnknownGeneration { .. }
+                | Refusal::UnknownItem { .. },
             ) => self.machines[m].application.may_be_unknown,
         };
         if !expected && is_read {
