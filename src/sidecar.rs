@@ -27,9 +27,9 @@ use crate::coordination::settings::schedule_check;
 use crate::dump;
 use crate::job::{JobConfiguration, JobName};
 use crate::job_files;
-use crate::registry::Registry;
 use crate::registry::embedded::{self, Embedded};
 use crate::registry::zookeeper::{Settings, SettingsError, ZooKeeper};
+use crate::registry::{Registry, SessionState};
 use crate::runner::clock::Clock;
 use crate::runner::heirs::Former;
 use crate::runner::hub::{Hub, Shared};
@@ -278,8 +278,8 @@ async fn listen_for_dump(config: &Config) -> Result<Option<(SocketAddr, TcpListe
     dump::bind(address).await.map(Some).map_err(failed)
 }
 
-/// Ready while there is a session and the sidecar is not stopping. Liveness never depends on the registry: the process
-/// answers, whatever it says.
+/// Ready while there is a session, its registry can write, and the sidecar is not stopping. Liveness never depends on the
+/// registry: the process answers, whatever it says.
 async fn keep_health(
     health: Health,
     mut current: Current,
@@ -287,15 +287,31 @@ async fn keep_health(
     mut stop: watch::Receiver<bool>,
 ) {
     loop {
-        let ready = current.borrow_and_update().is_some() && !*draining.borrow_and_update();
-        health.set_ready(ready).await;
+        let session = current.borrow_and_update().clone();
+        let mut state = session.as_ref().map(|session| session.state());
+        // Marked before it is looked at, so that no change is missed.
+        state.iter_mut().for_each(watch::Receiver::mark_unchanged);
+        // A session that is only suspended may be back in a moment, and is lost if it is not; what a person has to mend lasts.
+        let can_write = session.is_some_and(|session| session.obstacle().is_none());
+        health.set_ready(can_write && !*draining.borrow_and_update()).await;
         tokio::select! {
             biased;
             () = session::becomes(&mut stop, true) => return health.end().await,
             changed = draining.changed() => if changed.is_err() { return },
             changed = current.changed() => if changed.is_err() { return },
+            () = state_changes(state) => {}
         }
     }
+}
+
+/// Ends when a session's state changes. One that is over will not.
+async fn state_changes(state: Option<watch::Receiver<SessionState>>) {
+    if let Some(mut state) = state
+        && state.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Comes back when connections have had their time to end after the stop. A client that does not read or never spoke

@@ -15,7 +15,7 @@ use crate::tree::Error;
 pub fn of_attach(error: &AttachError) -> Status {
     let code = match error {
         AttachError::Draining | AttachError::PredecessorStays(_) => Code::Unavailable,
-        AttachError::TooMany => Code::ResourceExhausted,
+        AttachError::TooMany | AttachError::Unwritable { .. } => Code::ResourceExhausted,
         AttachError::Conflict { .. } => Code::FailedPrecondition,
         AttachError::NameTaken { .. } => Code::AlreadyExists,
     };
@@ -36,6 +36,7 @@ pub fn of_call(error: &CallError) -> Status {
         CallError::Foreign { .. } => Code::PermissionDenied,
         CallError::Ended => Code::Aborted,
         CallError::NotYet => Code::Unavailable,
+        CallError::Unwritable(_) => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())
 }
@@ -44,6 +45,7 @@ pub fn of_call(error: &CallError) -> Status {
 pub fn of_trigger(error: &TriggerError) -> Status {
     let code = match error {
         TriggerError::NoSession | TriggerError::Unread { .. } => Code::Unavailable,
+        TriggerError::Unwritable { .. } => Code::ResourceExhausted,
         TriggerError::NotConfigured(_) => Code::NotFound,
         TriggerError::NobodyOnline(_) | TriggerError::ServersDisabled(_) | TriggerError::ItemsDisabled(_) => {
             Code::FailedPrecondition
@@ -98,6 +100,9 @@ pub fn of_end(job: &JobName, end: Option<&StreamEnd>) -> Option<Status> {
         StreamEnd::SlowApplication(limit) => Status::resource_exhausted(format!(
             "the application has not read its stream for {limit:?}; it is detached from job `{job}`"
         )),
+        StreamEnd::Unwritable(obstacle) => {
+            Status::resource_exhausted(format!("job `{job}` cannot be attached to now: {obstacle}"))
+        }
         StreamEnd::Replaced => Status::aborted(format!(
             "another stream with the same application_id has attached to job `{job}` in this one's place"
         )),

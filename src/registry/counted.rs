@@ -131,6 +131,10 @@ impl Session for CountedSession {
         self.session.state()
     }
 
+    fn obstacle(&self) -> Option<String> {
+        self.session.obstacle()
+    }
+
     fn commit(
         &self,
         transaction: Transaction,

@@ -112,6 +112,12 @@ pub trait Session: Send + Sync + 'static {
     /// The session's state, now and later.
     fn state(&self) -> watch::Receiver<SessionState>;
 
+    /// Why the session is suspended, and what to do, if that is known and for a person to mend: the registry's disk is full.
+    /// `None`: it is not suspended, or waiting is all that helps.
+    fn obstacle(&self) -> Option<String> {
+        None
+    }
+
     /// Carries out a transaction: all or nothing. The results are in the order of the steps.
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult>;
 

@@ -99,6 +99,14 @@ pub enum AttachError {
         /// The name.
         name: InstanceName,
     },
+    /// The registry cannot write down who attaches.
+    #[error("job `{job}` cannot be attached to now: {obstacle}")]
+    Unwritable {
+        /// The job.
+        job: JobName,
+        /// Why, and what to do.
+        obstacle: String,
+    },
     /// An earlier stream of the same application does not leave.
     #[error("the application's earlier stream for job `{0}` has not ended yet; attach again")]
     PredecessorStays(JobName),
@@ -116,6 +124,9 @@ pub enum CallError {
     /// The registry is away.
     #[error("the registry is away, and the result is not recorded yet; report it again")]
     NotYet,
+    /// The registry cannot write.
+    #[error("the result is not recorded yet; report it again: {0}")]
+    Unwritable(String),
     /// An execution belongs to another stream.
     #[error("results[{index}].execution_id `{execution_id}` belongs to another attachment")]
     Foreign {
@@ -222,9 +233,20 @@ impl Hub {
     pub async fn attach(&self, attach: Attach) -> Result<(String, Outlet), AttachError> {
         // Looked up before the predecessor goes: its successor is the same instance.
         let predecessor = self.lock().uniques.get(&attach.application_id).cloned();
-        if let Some(resumed) = self.replace_predecessor(&attach).await? {
-            return Ok(resumed);
+        // One that is here already may go on with another stream, which nobody has to write down.
+        if !self.has_predecessor(&attach) {
+            self.check_writable(&attach)?;
         }
+        match self.replace_predecessor(&attach).await {
+            Ok(Some(resumed)) => return Ok(resumed),
+            Ok(None) => {}
+            Err(error) => {
+                // It cannot leave either.
+                self.check_writable(&attach)?;
+                return Err(error);
+            }
+        }
+        self.check_writable(&attach)?;
         let mut inner = self.lock();
         inner.admit(&attach)?;
         let instance = match &attach.name {
@@ -236,6 +258,34 @@ impl Hub {
         };
         let core = |identity| Participant::new(identity, attach.request());
         Ok(self.begin(&mut inner, instance, &attach, false, core))
+    }
+
+    /// Refuses an application that nobody could write down now.
+    fn check_writable(&self, attach: &Attach) -> Result<(), AttachError> {
+        let session = self.shared.current.borrow().clone();
+        match session.and_then(|session| session.obstacle()) {
+            Some(obstacle) => Err(AttachError::Unwritable { job: attach.job.clone(), obstacle }),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends when the registry cannot write, with the reason. It may never end.
+    async fn unwritable(&self) -> String {
+        let session = self.shared.current.borrow().clone();
+        if let Some(session) = session {
+            let mut state = session.state();
+            loop {
+                // Marked before it is looked at, so that no change is missed.
+                state.mark_unchanged();
+                if let Some(obstacle) = session.obstacle() {
+                    return obstacle;
+                }
+                if state.changed().await.is_err() {
+                    break;
+                }
+            }
+        }
+        std::future::pending().await
     }
 
     /// Starts a participant. Gives the attachment's id and what its application is to read.
@@ -334,7 +384,11 @@ impl Hub {
         attachment_id: &str,
         results: Vec<ExecutionResult>,
     ) -> Result<Answer, CallError> {
-        let answer = self.call(attachment_id, |reply| Command::Report(results, reply)).await;
+        let answer = tokio::select! {
+            biased; // The participant has the result, and records it when it can; only nobody waits for that.
+            answer = self.call(attachment_id, |reply| Command::Report(results, reply)) => answer,
+            obstacle = self.unwritable() => Err(CallError::Unwritable(obstacle)),
+        };
         match answer {
             Err(CallError::Refused(Refusal::UnknownExecution { index, execution_id }))
                 if self.belongs_to_another(attachment_id, &execution_id.to_string()) =>

@@ -35,6 +35,14 @@ pub enum TriggerError {
     /// There is no session.
     #[error("the sidecar has no session with the registry; try again")]
     NoSession,
+    /// The registry cannot write.
+    #[error("job `{job}` was not triggered: {obstacle}")]
+    Unwritable {
+        /// The job.
+        job: JobName,
+        /// Why, and what to do.
+        obstacle: String,
+    },
     /// Nobody has configured the job.
     #[error(
         "job `{0}` has no configuration in the registry: check the name, or attach an application with one"
@@ -82,6 +90,9 @@ pub enum TriggerError {
 /// Triggers all instances of a job that are online.
 pub async fn trigger(shared: &Shared, job: &JobName) -> Result<Triggered, TriggerError> {
     let session = shared.current.borrow().clone().ok_or(TriggerError::NoSession)?;
+    if let Some(obstacle) = session.obstacle() {
+        return Err(TriggerError::Unwritable { job: job.clone(), obstacle });
+    }
     let paths = JobPaths::new(&shared.namespace, job);
     let mut told = Triggered::default();
     let mut clear = true;

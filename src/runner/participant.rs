@@ -62,6 +62,8 @@ pub enum StreamEnd {
     SlowApplication(Duration),
     /// Another stream of the same application took its place.
     Replaced,
+    /// The registry cannot write down that the application is attached; with the reason, and what to do.
+    Unwritable(String),
 }
 
 /// What the application reads.
@@ -94,6 +96,8 @@ pub struct Runner {
     outbox: Option<mpsc::Sender<Told>>,
     backlog: VecDeque<Told>,
     blocked_since: Option<Duration>,
+    /// Whether the application was told that it is attached.
+    is_attached: bool,
     end: Arc<OnceLock<StreamEnd>>,
     over: watch::Sender<bool>,
     spans: BTreeMap<String, Span>,
@@ -148,6 +152,7 @@ impl Runner {
             outbox: Some(outbox),
             backlog: VecDeque::new(),
             blocked_since: None,
+            is_attached: false,
             end: Arc::clone(&end),
             over,
             spans: BTreeMap::new(),
@@ -286,12 +291,21 @@ impl Runner {
             (Some(_), None) | (None, Some(_)) => false,
         };
         if same {
-            if let Some((_, state)) = &mut self.session {
-                inputs.push(match *state.borrow_and_update() {
+            if let Some((session, state)) = &mut self.session {
+                let now = *state.borrow_and_update();
+                inputs.push(match now {
                     SessionState::Connected => Input::SessionResumed,
                     SessionState::Suspended => Input::SessionSuspended,
                     SessionState::Lost => Input::SessionLost,
                 });
+                // Who is not attached yet would wait for a person, and not know it.
+                if let Some(obstacle) = session.obstacle()
+                    && !self.is_attached
+                    && self.outbox.is_some()
+                {
+                    self.hang_up(StreamEnd::Unwritable(obstacle));
+                    inputs.push(Input::Detached);
+                }
             }
             return;
         }
@@ -504,6 +518,7 @@ impl Runner {
         if self.outbox.is_none() {
             return;
         }
+        self.is_attached |= matches!(event, Event::Attached { .. });
         self.backlog.push_back(Told { event, trace });
         self.flush();
         if !self.backlog.is_empty() && self.blocked_since.is_none() {

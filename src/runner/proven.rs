@@ -209,6 +209,10 @@ impl Session for ProvenSession {
         self.session.state()
     }
 
+    fn obstacle(&self) -> Option<String> {
+        self.session.obstacle()
+    }
+
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
         if transaction.is_empty() {
             return self.session.commit(transaction);

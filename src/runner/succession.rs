@@ -9,7 +9,7 @@ use crate::coordination::heritage::Return;
 use crate::coordination::participant::Wakeup;
 
 use super::command::Command;
-use super::hub::{Attach, AttachError, Hub};
+use super::hub::{Attach, AttachError, Attachment, Hub};
 use super::participant::Outlet;
 
 /// How long a stream waits for its predecessor to leave the registry.
@@ -65,6 +65,13 @@ impl Hub {
                 Err(AttachError::PredecessorStays(attach.job.clone()))
             }
         }
+    }
+
+    /// Whether the application is attached to the job already, or was until a moment ago.
+    pub(super) fn has_predecessor(&self, attach: &Attach) -> bool {
+        let is_same =
+            |other: &Attachment| other.job == attach.job && other.application_id == attach.application_id;
+        !attach.application_id.is_empty() && self.lock().attachments.values().any(is_same)
     }
 
     /// Waits until an application of the same name has left that is gone already: its stream has broken, and the job has a

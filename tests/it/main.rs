@@ -16,10 +16,13 @@ mod attach;
 mod balance;
 mod configuration;
 mod deadlines;
+#[path = "../support/disk.rs"]
+mod disk;
 mod drain;
 mod dump;
 mod execute;
 mod failover;
+mod full_disk;
 mod garbage;
 mod grace;
 mod ground;

@@ -12,7 +12,10 @@
 
 mod conformance;
 mod damage;
+#[path = "../support/disk.rs"]
+mod disk;
 mod faults;
+mod full_disk;
 mod ground;
 mod latch;
 mod persistence;

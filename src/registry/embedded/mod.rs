@@ -3,7 +3,11 @@
 //! One lock holds everything: a transaction is applied, and its changes are put into the watches, before anybody
 //! else sees the tree. So all guarantees about order hold without further care. With a data folder, persistent
 //! nodes and the transaction counter survive a restart; ephemeral nodes never do, and cost no write. A change is
-//! visible at once and acknowledged when it is durable.
+//! visible at once and acknowledged when it is durable, with all that came before it.
+//!
+//! While the folder cannot be written, all sessions are suspended, as those with a ZooKeeper that is away: nobody sees or
+//! changes a tree that the disk does not have. What failed stays, its outcome unknown, and is written first when there is
+//! room; then the sessions go on with a snapshot.
 //!
 //! It stands in for ZooKeeper in the simulation, too: [`Embedded::suspend`], [`Embedded::resume`] and
 //! [`Embedded::expire`] do to a session what a network does.
@@ -21,10 +25,10 @@ use std::time::Duration;
 use futures::future::{BoxFuture, ready};
 use tokio::sync::watch;
 
-pub use self::store::OpenError;
+pub use self::store::{OpenDatabase, OpenError};
 
 use self::session::EmbeddedSession;
-use self::store::{Durable, Store, ZXID_RANGE};
+use self::store::{Durable, Opened, Outage, Store, ZXID_RANGE};
 use self::tree::{Change, Stamp, Tree};
 use super::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, WatchSender};
 use crate::tree::{NodeChange, Operation, OperationResult, Path, SessionId, Zxid};
@@ -43,7 +47,8 @@ pub struct Embedded {
 }
 
 struct Inner {
-    state: Mutex<State>,
+    /// The store's thread has it, too.
+    state: Arc<Mutex<State>>,
     clock: Clock,
     store: Option<Store>,
 }
@@ -54,11 +59,15 @@ struct State {
     next_zxid: i64,
     /// The first transaction id that is not reserved in the store.
     reserved: i64,
+    /// Why nothing can be written now, and what to do; everybody is suspended then.
+    obstacle: Option<Arc<str>>,
 }
 
 /// A session, seen from the tree.
 struct Member {
     state: watch::Sender<SessionState>,
+    /// Whether [`Embedded::suspend`] has cut it off.
+    is_cut_off: bool,
     watches: Vec<Watcher>,
 }
 
@@ -76,8 +85,14 @@ impl Embedded {
 
     /// As [`Self::in_memory`], with a clock of the caller's.
     pub fn in_memory_with_clock(clock: Clock) -> Self {
-        let state = State { tree: Tree::new(), members: BTreeMap::new(), next_zxid: 1, reserved: i64::MAX };
-        Self::with(state, clock, None)
+        let state = State {
+            tree: Tree::new(),
+            members: BTreeMap::new(),
+            next_zxid: 1,
+            reserved: i64::MAX,
+            obstacle: None,
+        };
+        Self::with(Arc::new(Mutex::new(state)), clock, None)
     }
 
     /// A registry that keeps its persistent nodes and its transaction counter in a file in this folder, which is
@@ -88,7 +103,12 @@ impl Embedded {
 
     /// As [`Self::open`], with a clock of the caller's.
     pub fn open_with_clock(folder: &FilePath, clock: Clock) -> Result<Self, OpenError> {
-        let (store, stored) = Store::open(folder)?;
+        Self::open_by(folder, clock, Arc::new(store::open_file))
+    }
+
+    /// As [`Self::open_with_clock`], with a way of the caller's to open the file.
+    pub fn open_by(folder: &FilePath, clock: Clock, open: OpenDatabase) -> Result<Self, OpenError> {
+        let (opened, stored) = Opened::read(folder, open)?;
         let mut tree = Tree::new();
         for (node, lifetime) in stored.nodes {
             let path = node.path.clone();
@@ -99,18 +119,21 @@ impl Embedded {
         // Those whose last children were ephemeral.
         let mut changes = tree.remove_empty_containers();
         tree.remove_orphaned_containers(&mut changes);
-        store.write(&changes);
         let state = State {
             tree,
             members: BTreeMap::new(),
             next_zxid: stored.first_zxid,
             reserved: stored.first_zxid.saturating_add(ZXID_RANGE),
+            obstacle: None,
         };
+        let state = Arc::new(Mutex::new(state));
+        let store = opened.start(Suspension(Arc::clone(&state)))?;
+        store.write(&changes);
         Ok(Self::with(state, clock, Some(store)))
     }
 
-    fn with(state: State, clock: Clock, store: Option<Store>) -> Self {
-        let inner = Arc::new(Inner { state: Mutex::new(state), clock, store });
+    fn with(state: Arc<Mutex<State>>, clock: Clock, store: Option<Store>) -> Self {
+        let inner = Arc::new(Inner { state, clock, store });
         Self { inner, session_timeout: SESSION_TIMEOUT }
     }
 
@@ -128,7 +151,8 @@ impl Embedded {
 
     /// Cuts a session off: its requests fail with [`Error::Suspended`], its watches stay silent.
     pub fn suspend(&self, session: SessionId) {
-        if let Some(member) = self.inner.lock().members.get(&session) {
+        if let Some(member) = self.inner.lock().members.get_mut(&session) {
+            member.is_cut_off = true;
             member.state.send_replace(SessionState::Suspended);
         }
     }
@@ -136,15 +160,38 @@ impl Embedded {
     /// Reconnects a session that was cut off: its watches tell everything anew.
     pub fn resume(&self, session: SessionId) {
         let state = &mut *self.inner.lock();
-        if let Some(member) = state.members.get(&session)
-            && *member.state.borrow() == SessionState::Suspended
-        {
-            for watcher in &member.watches {
-                watcher.sender.snapshot(state.tree.subtree(&watcher.root));
+        if let Some(member) = state.members.get_mut(&session) {
+            member.is_cut_off = false;
+            if state.obstacle.is_none() {
+                member.connect(&state.tree);
             }
-            member.state.send_replace(SessionState::Connected);
         }
     }
+}
+
+/// Suspends all sessions while nothing can be written.
+struct Suspension(Arc<Mutex<State>>);
+
+impl Outage for Suspension {
+    fn begins(&self, reason: &Arc<str>) {
+        lock(&self.0).suspend_all(reason);
+    }
+
+    fn ends(&self, is_idle: &dyn Fn() -> bool) -> bool {
+        let state = &mut *lock(&self.0);
+        let is_over = is_idle();
+        if is_over {
+            state.obstacle = None;
+            for member in state.members.values_mut().filter(|member| !member.is_cut_off) {
+                member.connect(&state.tree);
+            }
+        }
+        is_over
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Registry for Embedded {
@@ -172,16 +219,19 @@ impl Registry for Embedded {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn join(&self) -> Result<(SessionId, watch::Receiver<SessionState>), Error> {
         let state = &mut *self.lock();
-        let zxid = self.next_zxid(state).map_err(Error::Unreachable)?;
+        if let Some(obstacle) = &state.obstacle {
+            return Err(Error::Unreachable(obstacle.to_string()));
+        }
+        let zxid = self.next_zxid(state).map_err(|reason| Error::Unreachable(reason.to_string()))?;
         // Transaction ids are never given twice, not even after a restart; so neither are session ids.
         let id = SessionId(zxid.0);
         let (sender, receiver) = watch::channel(SessionState::Connected);
-        state.members.insert(id, Member { state: sender, watches: Vec::new() });
+        state.members.insert(id, Member { state: sender, is_cut_off: false, watches: Vec::new() });
         Ok((id, receiver))
     }
 
@@ -213,7 +263,7 @@ impl Inner {
         session: SessionId,
         operations: &[Operation],
     ) -> Result<(Vec<OperationResult>, Durable), CommitError> {
-        let zxid = self.next_zxid(state).map_err(Error::Refused)?;
+        let zxid = self.next_zxid(state).map_err(|_| Error::Suspended)?;
         let stamp = Stamp { zxid, session, now_ms: (self.clock)() };
         let mut changes = Vec::with_capacity(operations.len());
         let results = state.tree.apply(operations, stamp, &mut changes)?;
@@ -255,11 +305,12 @@ impl Inner {
         self.store.as_ref()?.write(&changes)
     }
 
-    fn next_zxid(&self, state: &mut State) -> Result<Zxid, String> {
+    fn next_zxid(&self, state: &mut State) -> Result<Zxid, Arc<str>> {
         if state.next_zxid >= state.reserved
             && let Some(store) = &self.store
         {
-            state.next_zxid = store.reserve(state.next_zxid)?;
+            let reserved = store.reserve(state.next_zxid);
+            state.next_zxid = reserved.inspect_err(|reason| state.suspend_all(reason))?;
             state.reserved = state.next_zxid.saturating_add(ZXID_RANGE);
         }
         let zxid = Zxid(state.next_zxid);
@@ -275,6 +326,27 @@ impl State {
             Some(SessionState::Connected) => Ok(()),
             Some(SessionState::Suspended) => Err(Error::Suspended),
             Some(SessionState::Lost) | None => Err(Error::SessionLost),
+        }
+    }
+
+    fn suspend_all(&mut self, reason: &Arc<str>) {
+        self.obstacle = Some(Arc::clone(reason));
+        for member in self.members.values() {
+            if *member.state.borrow() == SessionState::Connected {
+                member.state.send_replace(SessionState::Suspended);
+            }
+        }
+    }
+}
+
+impl Member {
+    /// Has a suspended session go on: its watches tell everything anew.
+    fn connect(&self, tree: &Tree) {
+        if *self.state.borrow() == SessionState::Suspended {
+            for watcher in &self.watches {
+                watcher.sender.snapshot(tree.subtree(&watcher.root));
+            }
+            self.state.send_replace(SessionState::Connected);
         }
     }
 }

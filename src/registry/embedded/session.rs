@@ -65,6 +65,10 @@ impl Session for EmbeddedSession {
         self.state.clone()
     }
 
+    fn obstacle(&self) -> Option<String> {
+        self.inner.lock().obstacle.as_ref().map(ToString::to_string)
+    }
+
     fn commit(
         &self,
         transaction: Transaction,
@@ -131,7 +135,7 @@ async fn durable(written: Durable) -> Result<(), Error> {
     match written.await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(reason)) => Err(Error::OutcomeUnknown(format!(
-            "it is not on the disk yet and may be undone by a restart: {reason}"
+            "it is not on the disk yet, and is lost if the sidecar ends before it is: {reason}"
         ))),
         Err(_) => Err(Error::OutcomeUnknown("the registry's writer stopped".to_owned())),
     }

@@ -2,12 +2,16 @@
 //!
 //! A thread of its own writes. Transactions that meet while it is busy travel to the disk together, and what waits
 //! for it is at most one entry a node. A transaction is durable when the receiver that [`Store::write`] gave is told.
+//!
+//! redb refuses all after a write that failed, so the file is closed then, and opened again until what waits is in it.
+//! Whoever asked for the store is told of both ([`Outage`]), and lets nobody act meanwhile.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use tokio::sync::oneshot;
@@ -26,11 +30,21 @@ type Row<'a> = (i64, i64, i32, i64, bool, &'a [u8]);
 /// The nodes by their paths.
 const NODES: TableDefinition<'_, &str, Row<'_>> = TableDefinition::new("nodes");
 
-/// Counters by name.
+/// Counters by name: [`RESERVED`], [`WRITES`].
 const COUNTERS: TableDefinition<'_, &str, i64> = TableDefinition::new("counters");
 
 /// All transaction ids below this one may have been given away.
 const RESERVED: &str = "reserved_zxids";
+
+/// How many writes are in the file. A file that is opened again must have all that succeeded: it may be another one now.
+const WRITES: &str = "writes";
+
+/// How long to wait before a file that could not be written is opened again. A disk that is full is not made emptier by
+/// trying; a person who has made room does not notice a second.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// After so many tries it is said again that nothing can be written: about each minute.
+const SAID_AGAIN: u32 = 60;
 
 /// So many transaction ids are reserved by one write. A restart skips what is left of them, so it must not waste
 /// the 63 bits; and using them up must be rare, since the next reservation makes a transaction wait for the disk.
@@ -77,67 +91,122 @@ pub(super) type Written = Result<(), Arc<str>>;
 /// Told when a transaction is on the disk; `None` when it has nothing to write.
 pub(super) type Durable = Option<oneshot::Receiver<Written>>;
 
+/// Opens a database in a file, which it makes if it is missing.
+pub type OpenDatabase = Arc<dyn Fn(&FilePath) -> Result<Database, redb::Error> + Send + Sync>;
+
+/// Who is told when nothing can be written, and when that is over.
+pub(super) trait Outage: Send + Sync + 'static {
+    /// Nothing can be written, for this reason; after this nobody hands over what has to be waited for.
+    fn begins(&self, reason: &Arc<str>);
+
+    /// All is written that was handed over before, if `is_idle` says so; otherwise it goes on, and this gives false.
+    fn ends(&self, is_idle: &dyn Fn() -> bool) -> bool;
+}
+
 pub(super) struct Store {
-    database: Arc<Database>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What [`Store::open`] found.
+/// What [`Opened::read`] found.
 pub(super) struct Stored {
     pub(super) nodes: Vec<(Node, Lifetime)>,
     /// The first transaction id that surely was not given away yet; [`ZXID_RANGE`] of them are reserved.
     pub(super) first_zxid: i64,
 }
 
-#[derive(Default)]
+/// A file that is open, and that nobody writes yet.
+pub(super) struct Opened {
+    shared: Shared,
+}
+
 struct Shared {
+    file: PathBuf,
+    open: OpenDatabase,
+    disk: Mutex<Disk>,
     pending: Mutex<Pending>,
     wake: Condvar,
+}
+
+/// Held while the file is written or read.
+struct Disk {
+    /// `None`: it was closed, because a write failed.
+    database: Option<Database>,
+    /// How many writes it has surely.
+    writes: i64,
 }
 
 #[derive(Default)]
 struct Pending {
     nodes: BTreeMap<Path, Option<(Node, Lifetime)>>,
     waiting: Vec<oneshot::Sender<Written>>,
+    /// Whether something is on its way to the disk.
+    is_busy: bool,
+    /// Whether a reservation has failed, so that the file is to be opened again though nothing waits.
+    is_broken: bool,
     stop: bool,
 }
 
-impl Store {
-    pub(super) fn open(folder: &FilePath) -> Result<(Self, Stored), OpenError> {
+impl Opened {
+    /// Opens the file in a folder, and reads all that is in it.
+    pub(super) fn read(folder: &FilePath, open: OpenDatabase) -> Result<(Self, Stored), OpenError> {
         private::folder(folder).map_err(|source| OpenError::Folder { folder: folder.to_owned(), source })?;
         let file = folder.join(FILE);
-        let (database, first_zxid, rows) = guarded(|| {
-            let database = open_database(&file)?;
+        let (database, first_zxid, writes, rows) = guarded(|| {
+            let database = open_whole(&file, &open)?;
             // A file that redb has repaired may have lost its last transaction, and that may have been a reservation.
             let first_zxid = reserve(&database, 0, ZXID_RANGE)?;
-            let rows = read(&database)?;
-            Ok((database, first_zxid, rows))
+            let (writes, rows) = (writes(&database)?, read(&database)?);
+            Ok((database, first_zxid, writes, rows))
         })
         .map_err(|error| OpenError::of(&file, error))?;
         let nodes = rows.into_iter().map(|row| row.read(&file)).collect::<Result<_, _>>()?;
-        let database = Arc::new(database);
-        let shared = Arc::new(Shared::default());
-        let (writer, written) = (Arc::clone(&shared), Arc::clone(&database));
+        let shared = Shared {
+            file,
+            open,
+            disk: Mutex::new(Disk { database: Some(database), writes }),
+            pending: Mutex::default(),
+            wake: Condvar::new(),
+        };
+        Ok((Self { shared }, Stored { nodes, first_zxid }))
+    }
+
+    /// Starts to write.
+    pub(super) fn start(self, outage: impl Outage) -> Result<Store, OpenError> {
+        let shared = Arc::new(self.shared);
+        let writer = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("registry-store".to_owned())
-            .spawn(move || write_until_stopped(&writer, &written))
+            .spawn(move || write_until_stopped(&writer, &outage))
             .map_err(OpenError::Thread)?;
-        Ok((Self { database, shared, thread: Some(thread) }, Stored { nodes, first_zxid }))
+        Ok(Store { shared, thread: Some(thread) })
+    }
+}
+
+impl Store {
+    /// Reserves [`ZXID_RANGE`] transaction ids, all at or above `at_least`; gives the first. Waits for the disk. If that
+    /// fails, the outage has begun: the caller sees to it.
+    pub(super) fn reserve(&self, at_least: i64) -> Result<i64, Arc<str>> {
+        let mut disk = self.shared.disk();
+        let reserved = disk.try_with(&self.shared, |database, _| reserve(database, at_least, 0));
+        drop(disk);
+        reserved.map_err(|error| {
+            self.shared.pending().is_broken = true;
+            self.shared.wake.notify_one();
+            self.shared.trouble(&error)
+        })
     }
 
-    /// Reserves [`ZXID_RANGE`] transaction ids, all at or above `at_least`; gives the first. Waits for the disk.
-    pub(super) fn reserve(&self, at_least: i64) -> Result<i64, String> {
-        guarded(|| reserve(&self.database, at_least, 0)).map_err(|error| error.to_string())
-    }
-
-    /// Hands over what changed. `None`: nothing of it is kept, so there is nothing to wait for.
+    /// Hands over what changed. `None`: all that came before is on the disk, and nothing of this is kept there, so there
+    /// is nothing to wait for.
     ///
     /// If the disk fails, the changes stay here and go with the next write.
     pub(super) fn write(&self, changes: &[Change]) -> Durable {
         let mut kept = changes.iter().filter(|change| change.lifetime != Lifetime::Ephemeral).peekable();
-        kept.peek()?;
-        let mut pending = self.shared.lock();
+        let mut pending = self.shared.pending();
+        if kept.peek().is_none() && pending.nodes.is_empty() && !pending.is_busy {
+            return None;
+        }
         for Change { path, content, lifetime } in kept {
             let node = content.as_ref().map(|(data, stat)| {
                 (Node { path: path.clone(), data: Arc::clone(data), stat: *stat }, *lifetime)
@@ -154,7 +223,7 @@ impl Store {
 impl Drop for Store {
     /// Writes what waits and closes the file, so that it can be opened again at once.
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
+        self.shared.pending().stop = true;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
             // It does not panic; if it did, there would be nothing left to do here.
@@ -163,17 +232,156 @@ impl Drop for Store {
     }
 }
 
+/// What is to be written at once.
+struct Batch {
+    nodes: BTreeMap<Path, Option<(Node, Lifetime)>>,
+    waiting: Vec<oneshot::Sender<Written>>,
+    /// Whether a reservation has failed: an outage has begun.
+    is_broken: bool,
+    stop: bool,
+}
+
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Pending> {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is something to write, or, in an outage, until it is time for another try.
+    fn next(&self, is_out: bool) -> Batch {
+        let pending = self.pending();
+        let mut pending = if is_out {
+            let waited = self.wake.wait_timeout_while(pending, RETRY_PAUSE, |pending| !pending.stop);
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        } else {
+            let is_idle =
+                |pending: &mut Pending| pending.waiting.is_empty() && !pending.is_broken && !pending.stop;
+            self.wake.wait_while(pending, is_idle).unwrap_or_else(PoisonError::into_inner)
+        };
+        let nodes = std::mem::take(&mut pending.nodes);
+        let waiting = std::mem::take(&mut pending.waiting);
+        pending.is_busy = !nodes.is_empty();
+        let is_broken = std::mem::take(&mut pending.is_broken);
+        Batch { nodes, waiting, is_broken, stop: pending.stop }
+    }
+
+    /// Writes nodes; without any, makes sure that something could be written if a write has failed before.
+    fn write(&self, nodes: &BTreeMap<Path, Option<(Node, Lifetime)>>) -> Result<(), redb::Error> {
+        let mut disk = self.disk();
+        if nodes.is_empty() && disk.database.is_some() {
+            return Ok(());
+        }
+        disk.try_with(self, |database, writes| write_nodes(database, nodes, writes.saturating_add(1)))?;
+        disk.writes = disk.writes.saturating_add(1);
+        Ok(())
+    }
+
+    /// Why nothing can be written, and what to do.
+    fn trouble(&self, error: &redb::Error) -> Arc<str> {
+        let folder = self.file.parent().unwrap_or(&self.file).display();
+        let remedy = if let redb::Error::Io(error) = error {
+            let is_full = matches!(
+                error.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+            );
+            let what = if is_full { "make room in" } else { "look after the disk of" };
+            format!("{what} data_dir {folder}, and the sidecar goes on by itself")
+        } else {
+            "stop the sidecar, and restore a copy of the file or move it away".to_owned()
+        };
+        format!("the registry's file {} cannot be written: {error}; {remedy}", self.file.display()).into()
     }
 }
 
-/// Opens the file, or makes it; only its owner may read it. Fails if what it holds is not what was written.
-fn open_database(path: &FilePath) -> Result<Database, redb::Error> {
+impl Disk {
+    /// Does something with the database, which is opened if it is closed, and closed if that fails: redb refuses all that
+    /// comes after a failure, and after a panic nobody knows what it has in memory.
+    fn try_with<T>(
+        &mut self,
+        shared: &Shared,
+        work: impl FnOnce(&Database, i64) -> Result<T, redb::Error>,
+    ) -> Result<T, redb::Error> {
+        let (database, writes) = (self.database.take(), self.writes);
+        let (database, done) = guarded(|| {
+            let database = match database {
+                Some(database) => database,
+                None => reopen(&shared.file, &shared.open, writes)?,
+            };
+            let done = work(&database, writes)?;
+            Ok((database, done))
+        })?;
+        self.database = Some(database);
+        Ok(done)
+    }
+}
+
+fn write_until_stopped(shared: &Shared, outage: &impl Outage) {
+    let mut is_out = false;
+    // How often it has failed in this outage.
+    let mut failures: u32 = 0;
+    loop {
+        let Batch { nodes, waiting, is_broken, stop } = shared.next(is_out);
+        is_out |= is_broken;
+        match shared.write(&nodes) {
+            Ok(()) => {
+                shared.pending().is_busy = false;
+                tell(waiting, &Ok(()));
+                if is_out && outage.ends(&|| shared.pending().nodes.is_empty()) {
+                    tracing::info!(file = %shared.file.display(), "the registry's file can be written again");
+                    (is_out, failures) = (false, 0);
+                }
+            }
+            Err(error) => {
+                let reason = shared.trouble(&error);
+                if failures.is_multiple_of(SAID_AGAIN) {
+                    tracing::error!(
+                        nodes = nodes.len(),
+                        "{reason}; until then nothing starts, and the sidecar is not ready"
+                    );
+                }
+                (is_out, failures) = (true, failures.saturating_add(1));
+                let mut pending = shared.pending();
+                for (path, node) in nodes {
+                    pending.nodes.entry(path).or_insert(node);
+                }
+                pending.is_busy = false;
+                drop(pending);
+                outage.begins(&reason);
+                tell(waiting, &Err(Arc::clone(&reason)));
+                let late = std::mem::take(&mut shared.pending().waiting);
+                tell(late, &Err(reason));
+                if stop {
+                    let lost = shared.pending().nodes.len();
+                    tracing::error!(nodes = lost, "the process ends before these changes could be written");
+                }
+            }
+        }
+        if stop {
+            return;
+        }
+    }
+}
+
+fn tell(waiting: Vec<oneshot::Sender<Written>>, written: &Written) {
+    for waiter in waiting {
+        // Nobody waits when the caller dropped its future.
+        let _ = waiter.send(written.clone());
+    }
+}
+
+/// Opens a file that only its owner may read.
+pub(super) fn open_file(path: &FilePath) -> Result<Database, redb::Error> {
     let file = private::file().read(true).write(true).create(true).truncate(false).open(path)?;
     private::close_to_others(path, &file)?;
-    let mut database = Database::builder().create_file(file)?;
+    Ok(Database::builder().create_file(file)?)
+}
+
+/// Opens a file. Fails if what it holds is not what was written.
+fn open_whole(path: &FilePath, open: &OpenDatabase) -> Result<Database, redb::Error> {
+    let mut database = open(path)?;
     // redb compares checksums only here. A damaged byte of a node would be believed otherwise.
     if !database.check_integrity()? {
         tracing::warn!(
@@ -184,41 +392,36 @@ fn open_database(path: &FilePath) -> Result<Database, redb::Error> {
     Ok(database)
 }
 
-fn write_until_stopped(shared: &Shared, database: &Database) {
-    loop {
-        let mut pending = shared.lock();
-        while pending.waiting.is_empty() && !pending.stop {
-            pending = shared.wake.wait(pending).unwrap_or_else(PoisonError::into_inner);
-        }
-        let nodes = std::mem::take(&mut pending.nodes);
-        let waiting = std::mem::take(&mut pending.waiting);
-        let stop = pending.stop;
-        drop(pending);
-        let written = if nodes.is_empty() { Ok(()) } else { guarded(|| write_nodes(database, &nodes)) };
-        let written = written.map_err(|error| {
-            tracing::warn!(%error, nodes = nodes.len(), "cannot write the registry's file; kept for the next write");
-            let mut pending = shared.lock();
-            for (path, node) in nodes {
-                pending.nodes.entry(path).or_insert(node);
-            }
-            Arc::from(error.to_string())
-        });
-        for waiter in waiting {
-            // Nobody waits when the caller dropped its future.
-            let _ = waiter.send(written.clone());
-        }
-        if stop {
-            return;
-        }
+/// Opens a file again that this process has written.
+fn reopen(path: &FilePath, open: &OpenDatabase, written: i64) -> Result<Database, redb::Error> {
+    // One that is gone would be made anew, without what the tree is built on.
+    std::fs::metadata(path)?;
+    let database = open_whole(path, open)?;
+    let found = writes(&database)?;
+    if found < written {
+        return Err(redb::Error::Corrupted(format!("it has {found} of the {written} writes that succeeded")));
     }
+    Ok(database)
+}
+
+fn writes(database: &Database) -> Result<i64, redb::Error> {
+    let transaction = database.begin_read()?;
+    let counters = match transaction.open_table(COUNTERS) {
+        // A write failed before there was any.
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(0),
+        counters => counters?,
+    };
+    Ok(counters.get(WRITES)?.map_or(0, |value| value.value()))
 }
 
 fn write_nodes(
     database: &Database,
     nodes: &BTreeMap<Path, Option<(Node, Lifetime)>>,
+    writes: i64,
 ) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
+        transaction.open_table(COUNTERS)?.insert(WRITES, writes)?;
         let mut table = transaction.open_table(NODES)?;
         for (path, node) in nodes {
             let Some((Node { data, stat, .. }, lifetime)) = node else {

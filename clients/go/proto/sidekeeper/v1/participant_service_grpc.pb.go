@@ -64,7 +64,7 @@ type ParticipantServiceClient interface {
 	// configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
 	// sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
 	// CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
-	// ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+	// ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is away the call does not fail: the stream stays silent
 	// until it is back.
 	Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttachResponse], error)
 	// Reports how executions ended. Idempotent by execution id: reporting a result again is answered by
@@ -72,7 +72,7 @@ type ParticipantServiceClient interface {
 	// is back.
 	//
 	// Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-	// execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+	// execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
 	ReportCompletion(ctx context.Context, in *ReportCompletionRequest, opts ...grpc.CallOption) (*ReportCompletionResponse, error)
 	// Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
 	// fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
@@ -217,7 +217,7 @@ type ParticipantServiceServer interface {
 	// configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
 	// sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
 	// CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
-	// ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+	// ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is away the call does not fail: the stream stays silent
 	// until it is back.
 	Attach(*AttachRequest, grpc.ServerStreamingServer[AttachResponse]) error
 	// Reports how executions ended. Idempotent by execution id: reporting a result again is answered by
@@ -225,7 +225,7 @@ type ParticipantServiceServer interface {
 	// is back.
 	//
 	// Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-	// execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+	// execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
 	ReportCompletion(context.Context, *ReportCompletionRequest) (*ReportCompletionResponse, error)
 	// Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
 	// fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the

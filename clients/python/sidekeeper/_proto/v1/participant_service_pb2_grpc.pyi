@@ -66,7 +66,7 @@ class ParticipantServiceStub:
     configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
     sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
     CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
-    ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+    ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is away the call does not fail: the stream stays silent
     until it is back.
     """
     ReportCompletion: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportCompletionRequest, _participant_service_pb2.ReportCompletionResponse]
@@ -75,7 +75,7 @@ class ParticipantServiceStub:
     is back.
 
     Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-    execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+    execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
     """
     ReportProgress: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportProgressRequest, _participant_service_pb2.ReportProgressResponse]
     """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
@@ -147,7 +147,7 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
     configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
     sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
     CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
-    ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+    ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is away the call does not fail: the stream stays silent
     until it is back.
     """
     ReportCompletion: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportCompletionRequest, _participant_service_pb2.ReportCompletionResponse]  # type: ignore[assignment]
@@ -156,7 +156,7 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
     is back.
 
     Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-    execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+    execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
     """
     ReportProgress: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportProgressRequest, _participant_service_pb2.ReportProgressResponse]  # type: ignore[assignment]
     """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
@@ -231,7 +231,7 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
         configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
         sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
         CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
-        ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping). While the registry is away the call does not fail: the stream stays silent
+        ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is away the call does not fail: the stream stays silent
         until it is back.
         """
 
@@ -246,7 +246,7 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
         is back.
 
         Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-        execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment).
+        execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
         """
 
     @_abc_1.abstractmethod
