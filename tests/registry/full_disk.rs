@@ -1,10 +1,13 @@
 //! The disk of the embedded registry is full: nobody acts on what is not written, and all goes on when there is room.
 
 use std::path::Path as FilePath;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::{Error, Registry, Session, SessionState};
 use sidekeeper::tree::{NodeKind, Operation, WatchEvent};
+use tokio::sync::watch;
 
 use crate::disk::Disk;
 use crate::ground::{commit, created, exists, next, next_snapshot, path, reaches};
@@ -32,7 +35,7 @@ async fn a_full_disk_suspends_everybody_until_there_is_room_and_nothing_is_lost(
         let session = registry.open().await.unwrap();
         let other = registry.open().await.unwrap();
         commit(&*session, vec![node("/a")]).await;
-        let mut watch = other.watch(&path("/"), std::sync::Arc::new(|_| true)).await.unwrap();
+        let mut watch = other.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
         assert_eq!(next_snapshot(&mut watch).await, ["/", "/a"]);
         for round in 0..3 {
             let late = format!("/late-{round}");
@@ -64,6 +67,32 @@ async fn a_full_disk_suspends_everybody_until_there_is_room_and_nothing_is_lost(
     for kept in ["/a", "/late-0", "/late-1", "/late-2", "/well-0", "/well-1", "/well-2"] {
         assert!(exists(&*session, kept).await, "{kept}");
     }
+}
+
+/// Notes the session's state whenever the watch has something to tell.
+struct Witness {
+    state: watch::Receiver<SessionState>,
+    seen: Mutex<Vec<SessionState>>,
+}
+
+impl Wake for Witness {
+    fn wake(self: Arc<Self>) {
+        self.seen.lock().unwrap().push(*self.state.borrow());
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_connected_before_its_watches_tell_everything_anew() {
+    let registry = Embedded::in_memory();
+    let session = registry.open().await.unwrap();
+    let mut watch = session.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
+    next(&mut watch).await;
+    registry.suspend(session.id());
+    let witness = Arc::new(Witness { state: session.state(), seen: Mutex::default() });
+    let waker = Waker::from(Arc::clone(&witness));
+    assert!(watch.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+    registry.resume(session.id());
+    assert_eq!(*witness.seen.lock().unwrap(), [SessionState::Connected]);
 }
 
 #[tokio::test]

@@ -343,10 +343,10 @@ impl Member {
     /// Has a suspended session go on: its watches tell everything anew.
     fn connect(&self, tree: &Tree) {
         if *self.state.borrow() == SessionState::Suspended {
+            self.state.send_replace(SessionState::Connected);
             for watcher in &self.watches {
                 watcher.sender.snapshot(tree.subtree(&watcher.root));
             }
-            self.state.send_replace(SessionState::Connected);
         }
     }
 }
