@@ -90,7 +90,9 @@ pub async fn keep(
         match opened {
             Ok(session) => {
                 (pause, said) = (PAUSE_MIN, None);
-                info!(session = %session.id(), timeout = ?session.timeout(), registry = registry.describe(), "session opened");
+                // One of the embedded registry has none.
+                let timeout = Some(session.timeout()).filter(|timeout| *timeout < Duration::MAX);
+                info!(session = %session.id(), timeout = timeout.map(tracing::field::debug), registry = registry.describe(), "session opened");
                 if memory.is_kept() {
                     memory.session(session.key().await).await;
                 }
