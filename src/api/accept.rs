@@ -1,7 +1,7 @@
 //! Who gets a connection, and for how long. All listeners of a sidecar share one bound ([`Connections`]), so nobody can
 //! take all of its descriptors; whoever is sent away is sent away at once, and the log says so, a few times a minute.
 //!
-//! Beyond the bound a few connections more are taken for [`Limits::first_request`] each, and only health is answered on
+//! Beyond the bound a few connections more are taken for ten seconds each, and only health is answered on
 //! them: a probe that gets in sees that the process lives, and an application learns what it was refused for.
 
 use std::fs::File;
