@@ -248,16 +248,10 @@ impl Runner {
         match ready {
             Ready::Inputs(more) => inputs.extend(more),
             Ready::Session => self.take_session(inputs),
-            Ready::Watch(Some(event)) => {
-                self.take_resumption(inputs);
-                inputs.push(Input::Watch(event));
-            }
+            Ready::Watch(Some(event)) => inputs.push(Input::Watch(event)),
             // The registry gave up on the watch, or the session is about to be lost: start over.
             Ready::Watch(None) => self.watch_nodes(),
-            Ready::Fleet(Some(event)) => {
-                self.take_resumption(inputs);
-                inputs.push(Input::Fleet(event));
-            }
+            Ready::Fleet(Some(event)) => inputs.push(Input::Fleet(event)),
             Ready::Fleet(None) => self.watch_fleet(),
             Ready::Room(permit) => {
                 self.blocked_since = None;
@@ -286,18 +280,6 @@ impl Runner {
             self.leased = Some(proof.until);
             let place = opened.map_or(0, |opened| opened + 1);
             inputs.insert(place, Input::Leased { until: proof.until });
-        }
-    }
-
-    /// Puts a session's return before what its watches tell since then. The two come from another thread, perhaps both
-    /// after the session was looked at last. The core forgets at the return what it was told, and nobody tells it again.
-    fn take_resumption(&mut self, inputs: &mut Vec<Input>) {
-        if let Some((_, state)) = &mut self.session
-            && state.has_changed().unwrap_or(false)
-            && *state.borrow() == SessionState::Connected
-        {
-            state.mark_unchanged();
-            inputs.push(Input::SessionResumed);
         }
     }
 
