@@ -1,5 +1,5 @@
 //! A text from outside, short enough for a log, an error or a status, and without characters that command a terminal.
-//! Pure. What others wrote may be megabytes long; errors carry an [`Excerpt`] of it, so that nobody prints the whole.
+//! Pure. Such a text may be megabytes long; errors carry an [`Excerpt`] of it, so that nobody prints the whole.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Folders and files for nobody else's eyes, as `state_dir` and `data_dir` are. Shell.
 //!
-//! Decides their permissions. What is there already may be an operator's choice: a file of ours that lets others in is
+//! Decides their permissions. A file or folder that exists may be an operator's choice: a file of ours that lets others in is
 //! closed to them; a folder is only warned about, because it may be one that others need.
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -10,9 +10,9 @@ use std::path::Path;
 
 use tracing::warn;
 
-/// What a folder of ours permits: all to its owner, nothing to anybody else.
+/// The permissions of a folder of ours: all to its owner, nothing to anybody else.
 const FOLDER_MODE: u32 = 0o700;
-/// What a file of ours permits: reading and writing to its owner, nothing to anybody else.
+/// The permissions of a file of ours: reading and writing to its owner, nothing to anybody else.
 const FILE_MODE: u32 = 0o600;
 /// Permissions of anybody but the owner and the group.
 const OTHERS: u32 = 0o007;

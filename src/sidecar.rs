@@ -291,7 +291,7 @@ async fn keep_health(
         let mut state = session.as_ref().map(|session| session.state());
         // Marked before it is looked at, so that no change is missed.
         state.iter_mut().for_each(watch::Receiver::mark_unchanged);
-        // A session that is only suspended may be back in a moment, and is lost if it is not; what a person has to mend lasts.
+        // A session that is only suspended may be back in a moment, and is lost if it is not; an obstacle for a person lasts.
         let can_write = session.is_some_and(|session| session.obstacle().is_none());
         health.set_ready(can_write && !*draining.borrow_and_update()).await;
         tokio::select! {

@@ -1,5 +1,5 @@
-//! Who gets a connection, and for how long. All listeners of a sidecar share one bound ([`Connections`]), so nobody can
-//! take all of its descriptors; whoever is sent away is sent away at once, and the log says so, a few times a minute.
+//! The bounds of connections: how many there are, and how long a silent one stays. All listeners of a sidecar share one bound ([`Connections`]), so nobody can
+//! take all of its descriptors. A connection that is refused is closed at once, and the log says so a few times a minute.
 //!
 //! Beyond the bound a few connections more are taken for ten seconds each, and only health is answered on
 //! them: a probe that gets in sees that the process lives, and an application learns what it was refused for.
@@ -216,7 +216,7 @@ impl Accept {
         }
     }
 
-    /// Closes the connections that wait, with the descriptor in reserve: who hears nothing would wait for us.
+    /// Closes the connections that wait, with the descriptor in reserve: a client that hears nothing would wait for us.
     fn send_away(&mut self) {
         if self.spare.take().is_none() {
             return;
@@ -252,7 +252,7 @@ pub(super) struct Connection {
     _permit: OwnedSemaphorePermit,
 }
 
-/// What the services know about the connection of a call.
+/// The connection of a call, as the services know it.
 #[derive(Debug, Clone)]
 pub(super) struct Visitor {
     health_only: bool,

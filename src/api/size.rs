@@ -28,7 +28,7 @@ pub(super) fn fit(state: &mut WatchAssignmentsResponse) {
     }
     let (mut items, mut instances) = (0, 0);
     if !is_small(state) {
-        // What is left is small: the rest of a configuration, and bounded problems.
+        // The rest of a configuration and the problems are small.
         items = keep(&mut state.items, SENT_BYTES_MAX / 4);
         instances = keep(&mut state.instances, SENT_BYTES_MAX / 4);
     }

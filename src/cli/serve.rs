@@ -17,7 +17,7 @@ use crate::sidecar::Sidecar;
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None`: whoever started us has it ignored, as `nohup` does.
+    /// `None`: the process that started us has it ignored, as `nohup` does.
     hangup: Option<Signal>,
 }
 

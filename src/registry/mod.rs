@@ -89,7 +89,7 @@ pub trait Registry: Send + Sync + 'static {
 /// - A watch misses nothing: what could have been missed is made good by a new snapshot. When its reader is behind,
 ///   a node's later change takes the place of its earlier one, so a watch never grows past one entry a node, and
 ///   nobody ever waits for its reader.
-/// - A session that goes on after an interruption is connected before its watches tell anything: whoever sees a snapshot
+/// - A session that goes on after an interruption is connected before its watches tell anything: a reader that sees a snapshot
 ///   and looks at the state knows to which of the two times it belongs.
 /// - A snapshot, and changes of which one brings data, lead to a state that the registry had: so the version of one node
 ///   proves that the reader knows the others. Changes without any data are told in their order, and may end in the middle

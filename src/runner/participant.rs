@@ -298,7 +298,7 @@ impl Runner {
                     SessionState::Suspended => Input::SessionSuspended,
                     SessionState::Lost => Input::SessionLost,
                 });
-                // Who is not attached yet would wait for a person, and not know it.
+                // An application that is not attached yet would wait for a person, and not know it.
                 if let Some(obstacle) = session.obstacle()
                     && !self.is_attached
                     && self.outbox.is_some()

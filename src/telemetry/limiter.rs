@@ -12,7 +12,7 @@ pub const PAUSE: Duration = Duration::from_secs(10);
 /// Kinds that are told apart at a time; all others are one kind. Six times as many lines a minute are still readable.
 const KINDS_MAX: usize = 64;
 
-/// What to do about one event.
+/// The decision about one event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It gets its line; so many of its kind did not since the last one.
@@ -23,7 +23,7 @@ pub enum Verdict {
     Count,
 }
 
-/// What was told and what was left out, by kind.
+/// The events that were told and left out, by kind.
 #[derive(Debug)]
 pub struct Limiter<K> {
     /// `None`: the kinds that there is no room for.
@@ -75,7 +75,7 @@ impl<K: Ord + Clone> Limiter<K> {
     }
 
     /// The kinds of which something was left out and whose pause is over, and how many events that were. Each is told by
-    /// whoever asks, so its next pause begins. `None`: kinds that there was no room for.
+    /// the caller, so its next pause begins. `None`: kinds that there was no room for.
     pub fn due(&mut self, now: Duration) -> Vec<(Option<K>, u64)> {
         let due = self.kinds.iter_mut().filter(|(_, kind)| kind.left_out > 0 && kind.is_over(now));
         due.map(|(key, kind)| {

@@ -226,7 +226,7 @@ class Relay:
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server((host, port))
         self.port = self._listener.getsockname()[1]
-        #: What becomes of what a server says.
+        #: Changes the bytes that a server sends.
         self.edit: Callable[[bytes], bytes] = bytes
         threading.Thread(target=self._accept, daemon=True).start()
 

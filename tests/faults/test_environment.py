@@ -2,7 +2,7 @@
 
 Each test inflicts one fault of `docs/reliability.md` that has no place among the random ones, because it takes a
 server, a sidecar or a name of its own. A job fires each second meanwhile. No fire may be lost, none may be executed
-twice, and no sidecar may end. What a person has to mend is in the sidecars' logs.
+twice, and no sidecar may end. The sidecars' logs name each obstacle that a person has to remove.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def test_a_server_comes_back_with_other_data(fleet: FaultFleet, tmp_path: Path, 
         if data == "damaged":
             assert server.popen.wait(PATIENCE) != 0
             executed_again(fleet)
-            # Whoever looks after it removes what is damaged.
+            # An operator removes the damaged files.
             shutil.rmtree(folder / "version-2")
             server.start()
         fleet.ensemble.wait_serving()

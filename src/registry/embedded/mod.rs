@@ -6,7 +6,7 @@
 //! visible at once and acknowledged when it is durable, with all that came before it.
 //!
 //! While the folder cannot be written, all sessions are suspended, as those with a ZooKeeper that is away: nobody sees or
-//! changes a tree that the disk does not have. What failed stays, its outcome unknown, and is written first when there is
+//! changes a tree that the disk does not have. A failed transaction stays, its outcome unknown, and is written first when there is
 //! room; then the sessions go on with a snapshot.
 //!
 //! It stands in for ZooKeeper in the simulation, too: [`Embedded::suspend`], [`Embedded::resume`] and

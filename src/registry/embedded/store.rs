@@ -4,7 +4,7 @@
 //! for it is at most one entry a node. A transaction is durable when the receiver that [`Store::write`] gave is told.
 //!
 //! redb refuses all after a write that failed, so the file is closed then, and opened again until what waits is in it.
-//! Whoever asked for the store is told of both ([`Outage`]), and lets nobody act meanwhile.
+//! The registry is told of both ([`Outage`]), and lets nobody act meanwhile.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -94,7 +94,7 @@ pub(super) type Durable = Option<oneshot::Receiver<Written>>;
 /// Opens a database in a file, which it makes if it is missing.
 pub type OpenDatabase = Arc<dyn Fn(&FilePath) -> Result<Database, redb::Error> + Send + Sync>;
 
-/// Who is told when nothing can be written, and when that is over.
+/// The registry, as the store tells it that nothing can be written, and that this is over.
 pub(super) trait Outage: Send + Sync + 'static {
     /// Nothing can be written, for this reason; after this nobody hands over what has to be waited for.
     fn begins(&self, reason: &Arc<str>);
@@ -232,7 +232,7 @@ impl Drop for Store {
     }
 }
 
-/// What is to be written at once.
+/// Nodes that are written together.
 struct Batch {
     nodes: BTreeMap<Path, Option<(Node, Lifetime)>>,
     waiting: Vec<oneshot::Sender<Written>>,

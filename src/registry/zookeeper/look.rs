@@ -31,7 +31,7 @@ const NEXT_SERVER: Duration = Duration::from_millis(20);
 /// How much of an answer is read, in bytes: what is looked for is at its beginning or within its few lines.
 const ANSWER_MAX: u64 = 4_096;
 
-/// What a server says.
+/// The answer of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Says {
     /// It serves.
