@@ -386,7 +386,7 @@ fn open_whole(path: &FilePath, open: &OpenDatabase) -> Result<Database, redb::Er
     if !database.check_integrity()? {
         tracing::warn!(
             file = %path.display(),
-            "the registry's file was damaged and has been repaired; what was written last may be missing"
+            "the registry's file was damaged and has been repaired; the last writes may be missing"
         );
     }
     Ok(database)
