@@ -230,10 +230,10 @@ impl World {
         self.timeline.log(format!("sidecar {index}: its server, the {role}, is cut off from the others"));
         self.ensemble.set_apart(process, leads);
         self.timeline.after(time, move |world| {
-            let parted = world.places[index].cut_off;
-            if !parted && world.places[index].life.as_ref().is_some_and(|life| life.process == process) {
+            let cut_off = world.places[index].cut_off;
+            if world.places[index].life.as_ref().is_some_and(|life| life.process == process) {
                 world.timeline.log(format!("sidecar {index}: its server is one of the others again"));
-                world.ensemble.set_together(process);
+                world.ensemble.set_together(process, cut_off);
             }
         });
     }

@@ -59,14 +59,17 @@ impl Ensemble {
         }
     }
 
-    /// The server is one of the others again. What was asked of it and needed them is never answered.
-    pub fn set_together(&self, process: Process) {
+    /// The server is one of the others again. What was asked of it and needed them is never answered. `cut_off`: the
+    /// process does not reach it, nor any other.
+    pub fn set_together(&self, process: Process, cut_off: bool) {
         if self.lock().apart.remove(&process).is_some() {
             for id in self.sessions_of(process) {
                 self.break_connection(id, "server follows again");
             }
         }
-        self.set_cut_off(process, false);
+        if !cut_off {
+            self.set_cut_off(process, false);
+        }
     }
 }
 
