@@ -47,7 +47,9 @@ pub fn of_trigger(error: &TriggerError) -> Status {
         TriggerError::NoSession | TriggerError::Unread { .. } => Code::Unavailable,
         TriggerError::Unwritable { .. } => Code::ResourceExhausted,
         TriggerError::NotConfigured(_) => Code::NotFound,
-        TriggerError::NobodyOnline(_) => Code::FailedPrecondition,
+        TriggerError::NobodyOnline(_) | TriggerError::ServersDisabled(_) | TriggerError::ItemsDisabled(_) => {
+            Code::FailedPrecondition
+        }
         TriggerError::Changing { .. } => Code::Aborted,
         TriggerError::Unwritten { error, .. } => match error {
             Error::Suspended | Error::SessionLost | Error::Unreachable(_) => Code::Unavailable,

@@ -18,6 +18,10 @@ pub struct TriggerView {
     pub instances: BTreeSet<InstanceId>,
     /// Who has not taken up a trigger yet; `None`: the node that holds triggers does not exist.
     pub triggers: Option<BTreeSet<InstanceId>>,
+    /// Whether a server of an instance that is online is enabled.
+    pub has_enabled_server: bool,
+    /// Whether an item is enabled.
+    pub has_enabled_item: bool,
 }
 
 /// What triggering takes.
@@ -40,6 +44,10 @@ pub enum TriggerRefusal {
     NotConfigured,
     /// No instance is online.
     NobodyOnline,
+    /// The servers of all instances that are online are disabled.
+    ServersDisabled,
+    /// All items are disabled.
+    ItemsDisabled,
 }
 
 /// Plans to trigger all instances but those `done` already. Java removes the whole `trigger` node first, and with it
@@ -54,8 +62,16 @@ pub fn plan_trigger(
     if !view.configured {
         return Err(TriggerRefusal::NotConfigured);
     }
-    if view.instances.is_empty() && done.is_empty() {
-        return Err(TriggerRefusal::NobodyOnline);
+    if done.is_empty() {
+        if view.instances.is_empty() {
+            return Err(TriggerRefusal::NobodyOnline);
+        }
+        if !view.has_enabled_server {
+            return Err(TriggerRefusal::ServersDisabled);
+        }
+        if !view.has_enabled_item {
+            return Err(TriggerRefusal::ItemsDisabled);
+        }
     }
     let mut plan = TriggerPlan::default();
     let mut bytes = 0;
@@ -110,7 +126,13 @@ mod tests {
     }
 
     fn view(instances: &[&str], triggers: Option<&[&str]>) -> TriggerView {
-        TriggerView { configured: true, instances: ids(instances), triggers: triggers.map(ids) }
+        TriggerView {
+            configured: true,
+            instances: ids(instances),
+            triggers: triggers.map(ids),
+            has_enabled_server: true,
+            has_enabled_item: true,
+        }
     }
 
     fn steps(plan: &TriggerPlan) -> Vec<String> {
@@ -153,6 +175,10 @@ mod tests {
         let refused = |view: &TriggerView| plan_trigger(&paths(), view, &BTreeSet::new(), true).unwrap_err();
         assert_eq!(refused(&TriggerView::default()), TriggerRefusal::NotConfigured);
         assert_eq!(refused(&view(&[], Some(&["a"]))), TriggerRefusal::NobodyOnline);
+        let disabled = TriggerView { has_enabled_server: false, ..view(&["a"], None) };
+        assert_eq!(refused(&disabled), TriggerRefusal::ServersDisabled);
+        let disabled = TriggerView { has_enabled_item: false, ..view(&["a"], None) };
+        assert_eq!(refused(&disabled), TriggerRefusal::ItemsDisabled);
     }
 
     #[test]

@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::coordination::facts::ServerStatus;
 use crate::coordination::operations::{TriggerRefusal, TriggerView, plan_trigger};
+use crate::elasticjob::config_yaml;
 use crate::elasticjob::path::{Folder, JobPaths};
-use crate::job::{InstanceId, JobName};
+use crate::job::{InstanceId, Item, JobName};
 use crate::registry::Session;
 use crate::tree::Error;
 
@@ -49,6 +51,14 @@ pub enum TriggerError {
     /// No instance is online.
     #[error("job `{0}` has no instance online that could fire; start one, then trigger it")]
     NobodyOnline(JobName),
+    /// The servers of all instances are disabled.
+    #[error(
+        "the servers of all instances of job `{0}` are disabled, so nobody would fire; enable one, then trigger it"
+    )]
+    ServersDisabled(JobName),
+    /// All items are disabled.
+    #[error("all items of job `{0}` are disabled, so nothing would be executed; enable one, then trigger it")]
+    ItemsDisabled(JobName),
     /// Instances came and went between reading and writing, again and again.
     #[error(
         "the instances of job `{job}` changed {ATTEMPTS_MAX} times while it was to be triggered, at last: {last}"
@@ -93,6 +103,8 @@ pub async fn trigger(shared: &Shared, job: &JobName) -> Result<Triggered, Trigge
         let plan = plan_trigger(&paths, &view, &told.triggered, clear).map_err(|refusal| match refusal {
             TriggerRefusal::NotConfigured => TriggerError::NotConfigured(job.clone()),
             TriggerRefusal::NobodyOnline => TriggerError::NobodyOnline(job.clone()),
+            TriggerRefusal::ServersDisabled => TriggerError::ServersDisabled(job.clone()),
+            TriggerRefusal::ItemsDisabled => TriggerError::ItemsDisabled(job.clone()),
         })?;
         if !plan.transaction.is_empty() {
             match session.commit(plan.transaction).await.map_err(|failure| failure.error) {
@@ -120,15 +132,52 @@ pub async fn trigger(shared: &Shared, job: &JobName) -> Result<Triggered, Trigge
     }
 }
 
-/// Three requests, however many items the job has. They are not of one moment; the transaction proves what matters.
+/// Five requests, unless servers or items are disabled: one more for each of those until an enabled one is found. They are
+/// not of one moment; the transaction proves what matters.
 async fn read(session: &Arc<dyn Session>, paths: &JobPaths) -> Result<TriggerView, Error> {
     let config = session.get(&paths.config());
     let instances = session.children(&paths.folder(Folder::Instances));
     let triggers = session.children(&paths.folder(Folder::Trigger));
-    let ids = |names: Vec<String>| names.iter().map(|name| InstanceId::from_registry(name)).collect();
+    let ids = |names: Vec<String>| -> BTreeSet<_> {
+        names.iter().map(|name| InstanceId::from_registry(name)).collect()
+    };
+    let config = config.await?;
+    let instances = instances.await?.map(ids).unwrap_or_default();
+    let configuration = config.as_ref().and_then(|node| config_yaml::parse(&node.data).ok());
+    let total = configuration.map(|parsed| parsed.configuration.sharding_total_count);
     Ok(TriggerView {
-        configured: config.await?.is_some(),
-        instances: instances.await?.map(ids).unwrap_or_default(),
+        configured: config.is_some(),
+        has_enabled_server: has_enabled_server(session, paths, &instances).await?,
+        // Who has a configuration in force that we cannot read may fire.
+        has_enabled_item: match total {
+            Some(total) => has_enabled_item(session, paths, total).await?,
+            None => true,
+        },
+        instances,
         triggers: triggers.await?.map(ids),
     })
+}
+
+async fn has_enabled_server(
+    session: &Arc<dyn Session>,
+    paths: &JobPaths,
+    instances: &BTreeSet<InstanceId>,
+) -> Result<bool, Error> {
+    let servers: BTreeSet<_> = instances.iter().filter_map(InstanceId::server_ip).collect();
+    for server in servers {
+        let node = session.get(&paths.server(server)).await?;
+        if node.is_some_and(|node| ServerStatus::read(&node.data) == ServerStatus::Enabled) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+async fn has_enabled_item(session: &Arc<dyn Session>, paths: &JobPaths, total: u32) -> Result<bool, Error> {
+    for item in (0..total).map(Item) {
+        if session.get(&paths.item_child(item, "disabled")).await?.is_none() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

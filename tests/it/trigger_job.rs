@@ -161,3 +161,35 @@ async fn without_a_registry_or_while_it_drains_it_is_unavailable() {
     };
     futures::future::join(drained, application).await;
 }
+
+#[tokio::test]
+async fn a_job_that_nobody_may_execute_is_not_triggered() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    let mut app = host.attach(request(job(2))).await;
+    app.assigned(&[0, 1]).await;
+    ground.outside.quiet().await;
+    let server = format!("servers/{}", app.attached.instance_id.split_once("@-@").unwrap().0);
+
+    ground.outside.put("sharding/0/disabled", "").await;
+    trigger(&host, JOB).await.unwrap();
+    let execute = app.execute().await;
+    assert_eq!(execute.item, 1);
+    app.done(&execute).await;
+    let own = format!("trigger/{}", app.attached.instance_id);
+    ground.outside.until("the trigger to be taken up", |tree| !tree.has(&own)).await;
+    ground.outside.put("sharding/1/disabled", "").await;
+    let refused = trigger(&host, JOB).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+    assert!(refused.message().contains("all items of job `orders` are disabled"), "{refused:?}");
+
+    ground.outside.delete("sharding/1/disabled").await;
+    ground.outside.put(&server, "DISABLED").await;
+    let refused = trigger(&host, JOB).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+    assert!(refused.message().contains("servers of all instances of job `orders`"), "{refused:?}");
+    assert!(!ground.outside.tree().await.has(&own));
+
+    ground.outside.put(&server, "ENABLED").await;
+    trigger(&host, JOB).await.unwrap();
+}

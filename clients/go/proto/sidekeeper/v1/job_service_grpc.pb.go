@@ -38,10 +38,11 @@ type JobServiceClient interface {
 	// An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
 	//
 	// Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-	// job), FAILED_PRECONDITION (no instance is online, or the registry refuses the nodes), PERMISSION_DENIED (the registry
-	// lets somebody else write there), ABORTED (instances came and went all the time; call again), RESOURCE_EXHAUSTED (the
-	// disk of the embedded registry is full) or UNAVAILABLE (no registry, or the sidecar is stopping; call again). Fails
-	// with UNKNOWN if the registry's answer was lost: calling again may trigger twice.
+	// job), FAILED_PRECONDITION (no instance is online, the servers of all that are or all items are disabled, or the
+	// registry refuses the nodes), PERMISSION_DENIED (the registry lets somebody else write there), ABORTED (instances came
+	// and went all the time; call again), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE (no
+	// registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
+	// again may trigger twice.
 	TriggerJob(ctx context.Context, in *TriggerJobRequest, opts ...grpc.CallOption) (*TriggerJobResponse, error)
 	// Tells the executions of a job to stop that run in applications of this sidecar: each gets a `Cancel` with the reason
 	// OPERATOR, and has to be reported within the job's `sidekeeper.cancel-grace` like after any other. They are not
@@ -97,10 +98,11 @@ type JobServiceServer interface {
 	// An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
 	//
 	// Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-	// job), FAILED_PRECONDITION (no instance is online, or the registry refuses the nodes), PERMISSION_DENIED (the registry
-	// lets somebody else write there), ABORTED (instances came and went all the time; call again), RESOURCE_EXHAUSTED (the
-	// disk of the embedded registry is full) or UNAVAILABLE (no registry, or the sidecar is stopping; call again). Fails
-	// with UNKNOWN if the registry's answer was lost: calling again may trigger twice.
+	// job), FAILED_PRECONDITION (no instance is online, the servers of all that are or all items are disabled, or the
+	// registry refuses the nodes), PERMISSION_DENIED (the registry lets somebody else write there), ABORTED (instances came
+	// and went all the time; call again), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE (no
+	// registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
+	// again may trigger twice.
 	TriggerJob(context.Context, *TriggerJobRequest) (*TriggerJobResponse, error)
 	// Tells the executions of a job to stop that run in applications of this sidecar: each gets a `Cancel` with the reason
 	// OPERATOR, and has to be reported within the job's `sidekeeper.cancel-grace` like after any other. They are not

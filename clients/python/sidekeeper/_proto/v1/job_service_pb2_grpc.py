@@ -62,10 +62,11 @@ class JobServiceServicer(object):
         An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
 
         Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-        job), FAILED_PRECONDITION (no instance is online, or the registry refuses the nodes), PERMISSION_DENIED (the registry
-        lets somebody else write there), ABORTED (instances came and went all the time; call again), RESOURCE_EXHAUSTED (the
-        disk of the embedded registry is full) or UNAVAILABLE (no registry, or the sidecar is stopping; call again). Fails
-        with UNKNOWN if the registry's answer was lost: calling again may trigger twice.
+        job), FAILED_PRECONDITION (no instance is online, the servers of all that are or all items are disabled, or the
+        registry refuses the nodes), PERMISSION_DENIED (the registry lets somebody else write there), ABORTED (instances came
+        and went all the time; call again), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE (no
+        registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
+        again may trigger twice.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,10 +44,11 @@ class JobServiceStub:
     An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
 
     Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-    job), FAILED_PRECONDITION (no instance is online, or the registry refuses the nodes), PERMISSION_DENIED (the registry
-    lets somebody else write there), ABORTED (instances came and went all the time; call again), RESOURCE_EXHAUSTED (the
-    disk of the embedded registry is full) or UNAVAILABLE (no registry, or the sidecar is stopping; call again). Fails
-    with UNKNOWN if the registry's answer was lost: calling again may trigger twice.
+    job), FAILED_PRECONDITION (no instance is online, the servers of all that are or all items are disabled, or the
+    registry refuses the nodes), PERMISSION_DENIED (the registry lets somebody else write there), ABORTED (instances came
+    and went all the time; call again), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE (no
+    registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
+    again may trigger twice.
     """
     CancelExecutions: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelExecutionsRequest, _job_service_pb2.CancelExecutionsResponse]
     """Tells the executions of a job to stop that run in applications of this sidecar: each gets a `Cancel` with the reason
@@ -76,10 +77,11 @@ class JobServiceAsyncStub(JobServiceStub):
     An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
 
     Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-    job), FAILED_PRECONDITION (no instance is online, or the registry refuses the nodes), PERMISSION_DENIED (the registry
-    lets somebody else write there), ABORTED (instances came and went all the time; call again), RESOURCE_EXHAUSTED (the
-    disk of the embedded registry is full) or UNAVAILABLE (no registry, or the sidecar is stopping; call again). Fails
-    with UNKNOWN if the registry's answer was lost: calling again may trigger twice.
+    job), FAILED_PRECONDITION (no instance is online, the servers of all that are or all items are disabled, or the
+    registry refuses the nodes), PERMISSION_DENIED (the registry lets somebody else write there), ABORTED (instances came
+    and went all the time; call again), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE (no
+    registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
+    again may trigger twice.
     """
     CancelExecutions: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelExecutionsRequest, _job_service_pb2.CancelExecutionsResponse]  # type: ignore[assignment]
     """Tells the executions of a job to stop that run in applications of this sidecar: each gets a `Cancel` with the reason
@@ -111,10 +113,11 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
 
         Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-        job), FAILED_PRECONDITION (no instance is online, or the registry refuses the nodes), PERMISSION_DENIED (the registry
-        lets somebody else write there), ABORTED (instances came and went all the time; call again), RESOURCE_EXHAUSTED (the
-        disk of the embedded registry is full) or UNAVAILABLE (no registry, or the sidecar is stopping; call again). Fails
-        with UNKNOWN if the registry's answer was lost: calling again may trigger twice.
+        job), FAILED_PRECONDITION (no instance is online, the servers of all that are or all items are disabled, or the
+        registry refuses the nodes), PERMISSION_DENIED (the registry lets somebody else write there), ABORTED (instances came
+        and went all the time; call again), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE (no
+        registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
+        again may trigger twice.
         """
 
     @_abc_1.abstractmethod
