@@ -3,7 +3,8 @@
 //! `jobExtraConfigurations` can hold the passwords of databases in clear text (protocol 1.4 rule 7), and the `props`
 //! of ElasticJob's notifying error handlers hold web hooks and mail passwords.
 
-use super::{config_yaml, extra_configurations};
+use super::config_yaml::{self, ConfigProblem};
+use super::extra_configurations;
 use crate::job::JobConfiguration;
 
 /// What stands in place of a secret.
@@ -36,10 +37,23 @@ pub fn redacted(configuration: &JobConfiguration) -> JobConfiguration {
 }
 
 /// A configuration document as it may be shown: as it is, if nothing in it looks like a secret, comments included;
-/// else written anew from what was read, without the secrets. What cannot be read is not shown at all.
+/// else written anew from what was read, without the secrets. Of one that cannot be read only the place is shown where
+/// it breaks.
 pub fn document(data: &[u8]) -> String {
-    let (Ok(text), Ok(parsed)) = (std::str::from_utf8(data), config_yaml::parse(data)) else {
-        return REDACTED.to_owned();
+    let text = match std::str::from_utf8(data) {
+        Ok(text) => text,
+        Err(error) => return hidden(&format!("byte {} is not UTF-8", error.valid_up_to())),
+    };
+    let parsed = match config_yaml::parse(data) {
+        Ok(parsed) => parsed,
+        // Its words may be those of the document.
+        Err(ConfigProblem::Syntax(error)) => {
+            return hidden(&format!("line {}, column {}", error.line, error.column));
+        }
+        Err(ConfigProblem::Fields(errors)) => {
+            let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+            return hidden(&fields.join(", "));
+        }
     };
     let shown = redacted(&parsed.configuration);
     let speaks_of_secrets = is_secret_key(text) || text.contains(extra_configurations::KEY);
@@ -47,6 +61,11 @@ pub fn document(data: &[u8]) -> String {
         return text.to_owned();
     }
     config_yaml::write(&shown)
+}
+
+/// What stands for a document that cannot be read.
+fn hidden(place: &str) -> String {
+    format!("{REDACTED} not shown, because it cannot be read: {place}")
 }
 
 #[cfg(test)]
@@ -93,8 +112,13 @@ mod tests {
             assert!(shown.contains("demoJob"), "{hiding}\n{shown}");
         }
         for unreadable in ["{\"jobClass\":\"hunter2\"", "jobName: hunter2\n", "- hunter2", "\t", ""] {
-            assert_eq!(document(unreadable.as_bytes()), "***", "{unreadable}");
+            let shown = document(unreadable.as_bytes());
+            let place = shown.strip_prefix("*** not shown, because it cannot be read: ").expect("a place");
+            assert!(!place.is_empty() && !place.contains("hunter2"), "{unreadable}: {shown}");
         }
-        assert_eq!(document(b"jobName: a\nshardingTotalCount: 1\nlabel: hunter2\xff\n"), "***");
+        let broken = document(b"jobName: a\nshardingTotalCount: 1\nprops: [hunter2\nlabel: x\n");
+        assert!(broken.contains("line "), "{broken}");
+        let shown = document(b"jobName: a\nshardingTotalCount: 1\nlabel: hunter2\xff\n");
+        assert_eq!(shown, "*** not shown, because it cannot be read: byte 47 is not UTF-8");
     }
 }
