@@ -12,6 +12,7 @@ pub mod job_files;
 pub mod mutants;
 pub mod private;
 pub mod quartz;
+pub mod reason;
 pub mod registry;
 pub mod runner;
 pub mod sidecar;

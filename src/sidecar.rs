@@ -35,6 +35,7 @@ use crate::runner::heirs::Former;
 use crate::runner::hub::{Hub, Shared};
 use crate::runner::lease::Lease;
 use crate::runner::memory::{FormerLife, Memory, MemoryError, Place};
+use crate::runner::outcomes::Outcomes;
 use crate::runner::session::{self, Current, Farewell};
 use crate::tree::{Path, PathError};
 
@@ -114,6 +115,7 @@ impl Sidecar {
         let listeners = listen(&config).await?;
         let dump = listen_for_dump(&config).await?;
         let (current_sender, current) = watch::channel(None);
+        let (trouble_sender, trouble) = watch::channel(format!("connecting to {}", registry.describe()));
         let (stop, stopped) = watch::channel(false);
         let (part, parting) = watch::channel(None);
         let (draining, drained) = watch::channel(false);
@@ -129,15 +131,18 @@ impl Sidecar {
             current: current.clone(),
             lease,
             slow_application_timeout: config.slow_application_timeout,
+            silent_application_timeout: config.silent_application_timeout,
             memory: memory.clone(),
+            trouble,
+            outcomes: Outcomes::default(),
         };
         let hub = Hub::new(shared.clone());
         if let Some(life) = life {
             hub.inherit(life);
         }
         let left = (memory, former);
-        let session_task =
-            spawn(session::keep(registry, clock.clone(), current_sender, keeper, left, parting));
+        let published = (current_sender, trouble_sender);
+        let session_task = spawn(session::keep(registry, clock.clone(), published, keeper, left, parting));
         let services = Services {
             participants: Participants::new(hub.clone(), files),
             assignments: Assignments::new(shared.clone()),
@@ -150,7 +155,8 @@ impl Sidecar {
             server_tasks.push(spawn(dump::serve(listener, shared, stopped.clone())));
             address
         });
-        let (router, health) = server::router(services, config.token.as_ref(), &clock)?;
+        let (router, health) =
+            server::router(services, config.token.as_ref(), config.silent_application_timeout, &clock)?;
         server_tasks.push(spawn(keep_health(health, current, drained, stopped.clone())));
         let connections = Connections::new(&clock);
         for (endpoint, listener) in listeners {

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,7 +21,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
-use tonic::Status;
 use tonic::codegen::http::{Request, Response};
 use tonic::transport::server::Connected;
 use tower::{Layer, Service};
@@ -29,7 +28,9 @@ use tracing::{debug, warn};
 
 use super::limited_log::LimitedLog;
 use super::server::SocketFile;
+use super::status;
 use super::token::is_open;
+use crate::reason::Reason;
 use crate::runner::clock::Clock;
 use crate::telemetry::limiter::PAUSE;
 
@@ -65,6 +66,7 @@ impl Limits {
 #[derive(Clone)]
 pub struct Connections {
     limits: Limits,
+    clock: Clock,
     free: Arc<Semaphore>,
     free_for_health: Arc<Semaphore>,
     log: LimitedLog<Refusal>,
@@ -96,6 +98,7 @@ impl Connections {
     pub(super) fn within(limits: Limits, clock: &Clock) -> Self {
         Self {
             limits,
+            clock: clock.clone(),
             free: Arc::new(Semaphore::new(limits.connections)),
             free_for_health: Arc::new(Semaphore::new(limits.for_health)),
             log: LimitedLog::new(clock, tell_left_out),
@@ -135,7 +138,9 @@ impl Connections {
                  among its jobs, or find out who leaves them open"
             );
         }
-        let visitor = Visitor { health_only, has_asked: Arc::default() };
+        let heard = Arc::new(Heard { clock: self.clock.clone(), at: AtomicU64::new(0) });
+        heard.note();
+        let visitor = Visitor { health_only, has_asked: Arc::default(), heard };
         let deadline = Some(Box::pin(sleep(first_request)));
         Some(Connection { socket, visitor, deadline, _permit: permit })
     }
@@ -253,10 +258,33 @@ pub(super) struct Connection {
 }
 
 /// The connection of a call, as the services know it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Visitor {
     health_only: bool,
     has_asked: Arc<AtomicBool>,
+    heard: Arc<Heard>,
+}
+
+impl Visitor {
+    /// For how long nothing has come over the connection.
+    pub(super) fn silent_for(&self) -> Duration {
+        let at = Duration::from_millis(self.heard.at.load(Ordering::Relaxed));
+        self.heard.clock.now().mono.saturating_sub(at)
+    }
+}
+
+/// When something came over a connection last.
+struct Heard {
+    clock: Clock,
+    /// Milliseconds of the monotonic clock.
+    at: AtomicU64,
+}
+
+impl Heard {
+    fn note(&self) {
+        let now = u64::try_from(self.clock.now().mono.as_millis()).unwrap_or(u64::MAX);
+        self.at.store(now, Ordering::Relaxed);
+    }
 }
 
 impl Connected for Connection {
@@ -295,7 +323,12 @@ impl AsyncRead for Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check(context)?;
-        Pin::new(&mut self.socket).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.socket).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.visitor.heard.note();
+        }
+        read
     }
 }
 
@@ -370,11 +403,14 @@ where
         if let Some(visitor) = request.extensions().get::<Visitor>() {
             visitor.has_asked.store(true, Ordering::Relaxed);
             if visitor.health_only && !is_open(request.uri().path()) {
-                let refused = Status::resource_exhausted(format!(
-                    "this sidecar has {} connections, and takes no more; close some (one serves all jobs of a process), \
+                let refused = status::refusal(
+                    Reason::TooMany,
+                    format!(
+                        "this sidecar has {} connections, and takes no more; close some (one serves all jobs of a process), \
                      and connect again",
-                    Limits::OURS.connections
-                ));
+                        Limits::OURS.connections
+                    ),
+                );
                 return futures::future::ready(Ok(refused.into_http())).boxed();
             }
         }
@@ -387,8 +423,8 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
     use tokio::time::timeout;
-    use tonic::Code;
     use tonic::transport::{Channel, Endpoint, Server};
+    use tonic::{Code, Status};
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
 

@@ -9,22 +9,24 @@ use crate::job::JobName;
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentService;
 use crate::runner::hub::Shared;
-use crate::runner::observer::observe;
+use crate::runner::observer::Observers;
 
 use super::convert::InvalidRequest;
-use super::event;
+use super::{event, status};
 use crate::elasticjob::validate::FieldError;
+use crate::reason::Reason;
 
 /// The service.
 #[derive(Clone)]
 pub struct Assignments {
     shared: Shared,
+    observers: Observers,
 }
 
 impl Assignments {
     /// The service on the sidecar's session.
     pub fn new(shared: Shared) -> Self {
-        Self { shared }
+        Self { shared, observers: Observers::default() }
     }
 }
 
@@ -37,13 +39,33 @@ impl AssignmentService for Assignments {
         &self,
         request: Request<proto::WatchAssignmentsRequest>,
     ) -> Result<Response<Self::WatchAssignmentsStream>, Status> {
-        let job = JobName::parse(&request.into_inner().job_name)
+        let proto::WatchAssignmentsRequest { job_name, wait_for_job } = request.into_inner();
+        let job = JobName::parse(&job_name)
             .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]).to_status())?;
         if self.shared.current.borrow().is_none() {
-            return Err(Status::unavailable("the sidecar has no session with the registry; try again"));
+            let text = "the sidecar has no session with the registry; try again";
+            return Err(status::refusal(Reason::RegistryAway, text));
         }
-        let states = WatchStream::new(observe(self.shared.clone(), &job));
-        let messages = states.filter_map(move |status| Some(Ok(event::status_to_message(&job, status?))));
+        let observation = self.observers.observe(&self.shared, &job);
+        let observation = observation.map_err(|error| status::refusal(Reason::TooMany, error.to_string()))?;
+        let mut known = wait_for_job;
+        let states = WatchStream::new(observation);
+        let messages = states.filter_map(move |state| {
+            let state = state?;
+            known |= state.exists;
+            Some(match known {
+                true => Ok(event::status_to_message(&job, &state)),
+                false => Err(unknown(&job)),
+            })
+        });
         Ok(Response::new(Box::pin(messages)))
     }
+}
+
+fn unknown(job: &JobName) -> Status {
+    let text = format!(
+        "the registry has no nodes of job `{job}`; check the name and the sidecar's namespace, or wait for the job with \
+         `wait_for_job`"
+    );
+    status::refusal(Reason::JobUnknown, text)
 }

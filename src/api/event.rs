@@ -9,30 +9,42 @@ use crate::coordination::effect::{
 };
 use crate::coordination::handoff::Mode;
 use crate::coordination::input::Now;
-use crate::coordination::status::JobStatus;
+use crate::coordination::status::{Ending, JobStatus, LastExecution};
+use crate::coordination::waiting::WaitsFor;
 use crate::elasticjob::path::Gate;
 use crate::elasticjob::redaction;
+use crate::excerpt::Excerpt;
 use crate::job::{Item, JobConfiguration, JobName, Problem};
 use crate::proto;
 use crate::proto::attach_response::Event as Message;
 use crate::runner::clock::Clock;
+use crate::runner::hub::Shared;
 use crate::runner::participant::Told;
 
 use super::{convert, size, version};
 
-/// An event of a stream as a message. `clock` is for times that the core knows only as remaining, or as monotonic ones.
-pub fn to_message(told: Told, attachment_id: &str, job: &JobName, clock: &Clock) -> proto::AttachResponse {
+/// Characters of the registry's last error that an application is told.
+const TROUBLE_CHARS_MAX: usize = 300;
+
+/// An event of a stream as a message. `shared` has the clock, for times that the core knows only as remaining, or as
+/// monotonic ones, and what is wrong with the registry.
+pub fn to_message(told: Told, attachment_id: &str, job: &JobName, shared: &Shared) -> proto::AttachResponse {
+    let clock = &shared.clock;
     let (trace, now) = (told.trace, clock.now());
     let event = match told.event {
-        Event::Attached { instance, configuration, resumed } => Message::Attached(proto::Attached {
-            attachment_id: attachment_id.to_owned(),
-            instance_id: instance.to_string(),
-            job_name: job.to_string(),
-            configuration: Some(configuration_message(&configuration)),
-            sidecar_version: env!("CARGO_PKG_VERSION").to_owned(),
-            resumed_execution_ids: resumed,
-            api_level: version::API_LEVEL,
-        }),
+        Event::Attached { instance, configuration, resumed, grace, lease_renewal_interval } => {
+            Message::Attached(proto::Attached {
+                attachment_id: attachment_id.to_owned(),
+                instance_id: instance.to_string(),
+                job_name: job.to_string(),
+                configuration: Some(configuration_message(&configuration)),
+                sidecar_version: env!("CARGO_PKG_VERSION").to_owned(),
+                resumed_execution_ids: resumed,
+                api_level: version::API_LEVEL,
+                grace: duration(grace),
+                lease_renewal_interval: lease_renewal_interval.and_then(duration),
+            })
+        }
         Event::AssignmentChanged { assignment, added, revoked, leader, reason } => {
             Message::AssignmentChanged(proto::AssignmentChanged {
                 assignment: Some(self::assignment(assignment)),
@@ -74,10 +86,15 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, clock: &Clock)
         Event::LeaseRenewed { lease_end } => {
             session_changed(SessionStatus::Connected, Some(lease_end), now, clock)
         }
-        Event::JobChanged { configuration, problems } => Message::JobChanged(proto::JobChanged {
+        Event::JobChanged { configuration, problems, grace } => Message::JobChanged(proto::JobChanged {
             configuration: Some(configuration_message(&configuration)),
             problems: problems.iter().map(problem).collect(),
+            grace: duration(grace),
         }),
+        Event::Waiting(what) => {
+            let reason = waits_for(&what, job, &shared.trouble.borrow());
+            Message::Waiting(proto::Waiting { reason })
+        }
         Event::CallListener(call) => listener_call(call, job, now.wall),
         Event::Draining { remaining } => {
             Message::Draining(proto::Draining { deadline: Some(timestamp(after(now.wall, remaining))) })
@@ -100,6 +117,56 @@ fn session_changed(status: SessionStatus, lease_end: Option<Duration>, now: Now,
     })
 }
 
+/// What is waited for, for a person. `trouble`: what was wrong when a session was asked for last.
+fn waits_for(what: &WaitsFor, job: &JobName, trouble: &str) -> String {
+    match what {
+        WaitsFor::Session if trouble.is_empty() => "the sidecar opens a session with the registry".to_owned(),
+        WaitsFor::Session => format!(
+            "the sidecar has no session with the registry, and tries again and again; {}",
+            Excerpt::of_length(trouble, TROUBLE_CHARS_MAX)
+        ),
+        WaitsFor::Registry => "the registry does not answer; the sidecar waits until it does".to_owned(),
+        WaitsFor::Name(name) => format!(
+            "another session has instance_name `{name}` of job `{job}`; if its process was killed, that session ends \
+             when it times out"
+        ),
+        WaitsFor::Nodes => format!("the sidecar reads the nodes of job `{job}`"),
+        WaitsFor::Registration => format!("the sidecar registers the instance of job `{job}`"),
+    }
+}
+
+/// The answer to an application that asks for its lease.
+pub fn lease_answer(
+    status: SessionStatus,
+    lease_end: Option<Duration>,
+    now: Now,
+) -> proto::RenewLeaseResponse {
+    let remaining = lease_end.map(|end| end.saturating_sub(now.mono));
+    proto::RenewLeaseResponse {
+        state: session_state(status).into(),
+        remaining_lease: remaining.and_then(duration),
+    }
+}
+
+fn duration(duration: Duration) -> Option<prost_types::Duration> {
+    duration.try_into().ok()
+}
+
+fn last_execution(last: &LastExecution) -> proto::LastExecution {
+    let outcome = match last.ending {
+        Ending::Success => proto::ExecutionOutcome::Success,
+        Ending::Failure => proto::ExecutionOutcome::Failure,
+        Ending::Rejection => proto::ExecutionOutcome::Rejected,
+    };
+    proto::LastExecution {
+        outcome: outcome.into(),
+        times_in_a_row: last.times,
+        since: Some(timestamp(last.since)),
+        at: Some(timestamp(last.at)),
+        message: last.message.clone(),
+    }
+}
+
 fn listener_call(call: ListenerCall, job: &JobName, now: Timestamp) -> Message {
     let (call_id, job_name) = (call.call_id, job.to_string());
     let scheduled_time = Some(timestamp(call.scheduled));
@@ -115,9 +182,9 @@ fn listener_call(call: ListenerCall, job: &JobName, now: Timestamp) -> Message {
 }
 
 /// The state of a job as a message.
-pub fn status_to_message(job: &JobName, status: JobStatus) -> proto::WatchAssignmentsResponse {
+pub fn status_to_message(job: &JobName, status: &JobStatus) -> proto::WatchAssignmentsResponse {
     let configuration = status.configuration.as_deref();
-    let (mode, reason) = match status.handoff {
+    let (mode, reason) = match &status.handoff {
         None => (proto::HandoffMode::Unspecified, String::new()),
         Some(Mode::Gentle) => (proto::HandoffMode::OneByOne, String::new()),
         Some(Mode::Stock(reason)) => (proto::HandoffMode::AllAtOnce, reason.to_string()),
@@ -131,7 +198,7 @@ pub fn status_to_message(job: &JobName, status: JobStatus) -> proto::WatchAssign
         generation: status.generation.0,
         instances: status
             .instances
-            .into_iter()
+            .iter()
             .map(|instance| proto::InstanceStatus {
                 server_ip: instance.instance.server_ip().map(|ip| ip.to_string()).unwrap_or_default(),
                 instance_id: instance.instance.to_string(),
@@ -141,18 +208,20 @@ pub fn status_to_message(job: &JobName, status: JobStatus) -> proto::WatchAssign
             .collect(),
         items: status
             .items
-            .into_iter()
+            .iter()
             .map(|item| {
-                let (instance, token) = item.owner.map(|(id, token)| (id.to_string(), token.0)).unzip();
+                let owner = item.owner.as_ref();
+                let (instance, token) = owner.map(|(id, token)| (id.to_string(), token.0)).unzip();
                 proto::ItemStatus {
                     item: item.item.0,
-                    item_parameter: item.parameter,
+                    item_parameter: item.parameter.clone(),
                     instance_id: instance.unwrap_or_default(),
                     fencing_token: token.unwrap_or_default(),
                     running: item.running,
                     misfire: item.misfire,
                     disabled: item.disabled,
-                    next_instance_id: item.next.map(|id| id.to_string()).unwrap_or_default(),
+                    next_instance_id: item.next.as_ref().map(ToString::to_string).unwrap_or_default(),
+                    last_execution: item.last.as_ref().map(last_execution),
                 }
             })
             .collect(),

@@ -10,6 +10,7 @@ use crate::elasticjob::validate::FieldError;
 use crate::job::{InstanceId, Item, JobName, SHARDING_TOTAL_COUNT_MAX};
 use crate::proto;
 use crate::proto::job_service_server::JobService;
+use crate::reason::Reason;
 use crate::runner::hub::Hub;
 use crate::runner::operator;
 
@@ -39,7 +40,7 @@ impl JobService for Jobs {
         let job = JobName::parse(&request.into_inner().job_name)
             .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]).to_status())?;
         if *self.draining.borrow() {
-            return Err(Status::unavailable("the sidecar is stopping; ask another one"));
+            return Err(status::refusal(Reason::SidecarStopping, "the sidecar is stopping; ask another one"));
         }
         let told =
             operator::trigger(self.hub.shared(), &job).await.map_err(|error| status::of_trigger(&error))?;
@@ -57,9 +58,12 @@ impl JobService for Jobs {
         let (job, items) = read_cancel(&request).map_err(|invalid| invalid.to_status())?;
         let cancelled = self.hub.cancel(&job, items).await.map_err(|error| status::of_call(&error))?;
         let Some(cancelled) = cancelled else {
-            return Err(Status::not_found(format!(
-                "no application is attached to this sidecar for job `{job}`: check the name, or ask another sidecar"
-            )));
+            return Err(status::refusal(
+                Reason::JobNotAttached,
+                format!(
+                    "no application is attached to this sidecar for job `{job}`: check the name, or ask another sidecar"
+                ),
+            ));
         };
         let execution = |instance: &InstanceId, execution: Cancelled| proto::CancelledExecution {
             instance_id: instance.to_string(),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::coordination::effect::{CancelReason, Source};
 use crate::coordination::heritage::OpenExecution;
 use crate::elasticjob::validate::FieldError;
-use crate::job::{FencingToken, Item};
+use crate::job::FencingToken;
 use crate::proto;
 
 use super::event;
@@ -37,13 +37,17 @@ pub(super) fn read(open: Vec<proto::OpenExecution>, errors: &mut Vec<FieldError>
         if open.fencing_token <= 0 {
             wrong("fencing_token", &open.fencing_token.to_string(), "the token from Execute, above 0");
         }
-        let source = source(open.source());
-        if source.is_none() {
-            wrong("source", &open.source.to_string(), "the source from Execute");
+        let source = proto::ExecutionSource::try_from(open.source).map(source);
+        if source.is_err() {
+            wrong("source", &open.source.to_string(), "the source from Execute, or none");
         }
-        let scheduled = open.scheduled_time.as_ref().and_then(event::instant);
-        if scheduled.is_none() {
-            wrong("scheduled_time", &format!("{:?}", open.scheduled_time), "the instant from Execute");
+        let scheduled = open.scheduled_time.as_ref().map(event::instant);
+        if scheduled == Some(None) {
+            wrong(
+                "scheduled_time",
+                &format!("{:?}", open.scheduled_time),
+                "the instant from Execute, or none",
+            );
         }
         let deadline = open.deadline.as_ref().map(event::instant);
         if deadline == Some(None) {
@@ -53,13 +57,11 @@ pub(super) fn read(open: Vec<proto::OpenExecution>, errors: &mut Vec<FieldError>
         if cancelled.is_err() {
             wrong("cancel_reason", &open.cancel_reason.to_string(), "the reason from Cancel, or none");
         }
-        let (Some(source), Some(scheduled)) = (source, scheduled) else { continue };
         read.push(OpenExecution {
             execution_id: open.execution_id,
-            item: Item(open.item),
             token: FencingToken(open.fencing_token),
-            source,
-            scheduled,
+            source: source.ok().flatten(),
+            scheduled: scheduled.flatten(),
             attempt: open.attempt.max(1),
             deadline: deadline.flatten(),
             cancelled: cancelled.ok().flatten(),

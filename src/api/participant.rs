@@ -4,24 +4,25 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use crate::coordination::effect::Answer;
+use crate::coordination::effect::{Answer, SessionStatus};
 use crate::coordination::fleet::{self, Profile};
 use crate::coordination::input::{ExecutionResult, Outcome, ProgressReport};
 use crate::coordination::progress::CHECKPOINT_BYTES_MAX;
-use crate::coordination::settings::schedule_check;
+use crate::coordination::settings::{Schedule, schedule_check};
 use crate::elasticjob::handoff_policy::is_label;
 use crate::elasticjob::validate::FieldError;
 use crate::job::{Generation, InstanceName, JobConfiguration, JobName};
 use crate::proto;
 use crate::proto::participant_service_server::ParticipantService;
-use crate::runner::clock::Clock;
-use crate::runner::hub::{Attach, Hub};
+use crate::runner::hub::{Attach, Hub, Shared};
 use crate::runner::participant::Outlet;
 
+use super::accept::Visitor;
 use super::convert::{self, InvalidRequest};
 use super::{event, open_executions, status, version};
 
@@ -71,6 +72,9 @@ impl Participants {
             }
         });
         let Some(job) = job.ok().filter(|_| errors.is_empty()) else { return Err(InvalidRequest(errors)) };
+        if let Some(given) = &configuration {
+            self.check_schedule(given).map_err(|error| InvalidRequest(vec![error]))?;
+        }
         let configuration = configuration.or_else(|| self.files.get(&job).cloned());
         Ok(Attach {
             job,
@@ -82,6 +86,18 @@ impl Participants {
             client: request.client,
             open,
         })
+    }
+}
+
+impl Participants {
+    /// Refuses a schedule that never fires again. One in the registry or in a file is a problem.
+    fn check_schedule(&self, given: &JobConfiguration) -> Result<(), FieldError> {
+        let now = self.hub.shared().clock.now().wall;
+        let never = Schedule::of(given)
+            .is_ok_and(|schedule| schedule.is_some_and(|schedule| schedule.next_after(now).is_none()));
+        let cron = given.cron.as_deref().unwrap_or_default();
+        let allowed = "an expression that fires again, or none; this one has no instant after now";
+        if never { Err(FieldError::new("configuration.cron", cron, allowed)) } else { Ok(()) }
     }
 }
 
@@ -128,14 +144,15 @@ impl ParticipantService for Participants {
         &self,
         request: Request<proto::AttachRequest>,
     ) -> Result<Response<Self::AttachStream>, Status> {
+        let visitor = request.extensions().get::<Visitor>().cloned();
         let request = request.into_inner();
         version::check(&request)?; // First: fields of another version may look wrong.
         let attach = self.read_attach(request).map_err(|invalid| invalid.to_status())?;
         let job = attach.job.clone();
         let (attachment_id, outlet) =
             self.hub.attach(attach).await.map_err(|error| status::of_attach(&error))?;
-        let clock = self.hub.shared().clock.clone();
-        Ok(Response::new(Events { attachment_id, job, outlet, clock, ended: false }))
+        let shared = self.hub.shared().clone();
+        Ok(Response::new(Events { attachment_id, job, outlet, shared, visitor, ended: false }))
     }
 
     async fn report_completion(
@@ -148,6 +165,7 @@ impl ParticipantService for Participants {
         let records = match answer.map_err(|error| status::of_call(&error))? {
             Answer::Recorded(records) => records,
             Answer::Acknowledged
+            | Answer::Lease { .. }
             | Answer::Cancelled(_)
             | Answer::Progressed { .. }
             | Answer::ListenerReported { .. }
@@ -198,9 +216,31 @@ impl ParticipantService for Participants {
             }
             Answer::Recorded(_)
             | Answer::Acknowledged
+            | Answer::Lease { .. }
             | Answer::Cancelled(_)
             | Answer::ListenerReported { .. }
             | Answer::Refused(_) => proto::ReportProgressResponse::default(),
+        };
+        Ok(Response::new(response))
+    }
+
+    async fn renew_lease(
+        &self,
+        request: Request<proto::RenewLeaseRequest>,
+    ) -> Result<Response<proto::RenewLeaseResponse>, Status> {
+        let answer = self.hub.ask_lease(&request.get_ref().attachment_id).await;
+        let response = match answer.map_err(|error| status::of_call(&error))? {
+            Answer::Lease { status, lease_end } => {
+                event::lease_answer(status, lease_end, self.hub.shared().clock.now())
+            }
+            Answer::Recorded(_)
+            | Answer::Acknowledged
+            | Answer::Cancelled(_)
+            | Answer::Progressed { .. }
+            | Answer::ListenerReported { .. }
+            | Answer::Refused(_) => {
+                event::lease_answer(SessionStatus::Lost, Some(Duration::ZERO), self.hub.shared().clock.now())
+            }
         };
         Ok(Response::new(response))
     }
@@ -291,8 +331,18 @@ pub struct Events {
     attachment_id: String,
     job: JobName,
     outlet: Outlet,
-    clock: Clock,
+    shared: Shared,
+    visitor: Option<Visitor>,
     ended: bool,
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        // Before the outlet goes, which the participant notices.
+        if let Some(visitor) = &self.visitor {
+            let _ = self.outlet.silent_for.set(visitor.silent_for());
+        }
+    }
 }
 
 impl Stream for Events {
@@ -304,7 +354,7 @@ impl Stream for Events {
         }
         self.outlet.events.poll_recv(context).map(|told| {
             if let Some(told) = told {
-                return Some(Ok(event::to_message(told, &self.attachment_id, &self.job, &self.clock)));
+                return Some(Ok(event::to_message(told, &self.attachment_id, &self.job, &self.shared)));
             }
             self.ended = true;
             status::of_end(&self.job, self.outlet.end.get()).map(Err)

@@ -32,10 +32,6 @@ use super::refusals::LogRefusals;
 use super::sidecar::Sidecars;
 use super::token::RequireToken;
 
-/// How often a silent connection is probed, so that an application that hangs with its host is noticed.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-/// How long a probe may go unanswered.
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Calls on one connection at once: as many streams as may be attached, and a report for each.
 const STREAMS_MAX: u32 = 20_000;
 /// The largest message taken: a report of 10000 results fits, and a configuration document.
@@ -187,9 +183,11 @@ pub type Served =
     Router<Stack<RequireToken, Stack<Receive, Stack<LogRefusals, Stack<DateBefore1970, Identity>>>>>;
 
 /// The router with all services, and the health to be kept. Without the token, if there is one, callers get no further.
+/// A connection that is silent for longer than `silence` is closed.
 pub fn router(
     services: Services,
     token: Option<&Secret>,
+    silence: Duration,
     clock: &Clock,
 ) -> Result<(Served, Health), tonic_reflection::server::Error> {
     let (reporter, health_service) = tonic_health::server::health_reporter();
@@ -204,8 +202,8 @@ pub fn router(
         .layer(Receive)
         .layer(RequireToken::new(token))
         .max_concurrent_streams(Some(STREAMS_MAX))
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_keepalive_interval(Some(silence / 2))
+        .http2_keepalive_timeout(Some(silence / 2))
         .add_service(health_service)
         .add_service(descriptors().build_v1()?)
         .add_service(descriptors().build_v1alpha()?)

@@ -10,9 +10,11 @@ use crate::elasticjob::validate::FieldError;
 use crate::job::{InstanceId, JobName};
 use crate::proto;
 use crate::proto::sidecar_service_server::SidecarService;
+use crate::reason::Reason;
 use crate::runner::hub::Hub;
 
 use super::convert::InvalidRequest;
+use super::status;
 
 /// Instances named in an error, at most. It travels in headers.
 const NAMED_MAX: usize = 5;
@@ -46,11 +48,14 @@ impl SidecarService for Sidecars {
         let deadline = self.hub.shared().clock.now().mono.saturating_add(timeout);
         let drained = self.hub.drain(deadline, request.get_ref().for_good).await;
         if !drained.remaining.is_empty() {
-            return Err(Status::deadline_exceeded(format!(
-                "not left in time, because the registry does not answer: {}; what they have there goes when the \
+            return Err(status::refusal(
+                Reason::DrainIncomplete,
+                format!(
+                    "not left in time, because the registry does not answer: {}; what they have there goes when the \
                  sidecar's session ends",
-                named(&drained.remaining)
-            )));
+                    named(&drained.remaining)
+                ),
+            ));
         }
         let instances = drained.instances.into_iter().map(|(job, instance)| proto::DrainedInstance {
             job_name: job.to_string(),

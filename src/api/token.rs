@@ -10,7 +10,9 @@ use tonic::codegen::http::header::AUTHORIZATION;
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
+use super::status;
 use crate::config::Secret;
+use crate::reason::Reason;
 
 /// The calls that need no token.
 const OPEN: &str = "/grpc.health.v1.Health/";
@@ -78,14 +80,16 @@ fn refusal<B>(request: &Request<B>, token: &Secret) -> Option<Status> {
         return None;
     }
     let Some(given) = request.headers().get(AUTHORIZATION) else {
-        return Some(Status::unauthenticated(
+        return Some(status::refusal(
+            Reason::TokenRefused,
             "this sidecar has a token, and the call has none; give it as `authorization: Bearer TOKEN` (client libraries: \
              in SIDEKEEPER_TOKEN)",
         ));
     };
     match given.as_bytes().strip_prefix(SCHEME) {
         Some(given) if same(given, token.reveal().as_bytes()) => None,
-        Some(_) | None => Some(Status::unauthenticated(
+        Some(_) | None => Some(status::refusal(
+            Reason::TokenRefused,
             "the call's token is not this sidecar's; give that of its setting `token` as `authorization: Bearer TOKEN` \
              (client libraries: in SIDEKEEPER_TOKEN)",
         )),

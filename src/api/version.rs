@@ -3,18 +3,18 @@
 //! The level is not a release's version: it grows when one of the two needs something of the other that older ones do
 //! not have. New optional fields and events do not count, they are ignored by who does not know them.
 
-use tonic::{Code, Status};
-use tonic_types::{ErrorDetails, StatusExt as _};
+use tonic::Status;
 
 use crate::excerpt::Excerpt;
 use crate::proto::AttachRequest;
+use crate::reason::Reason;
+
+use super::status;
 
 /// This sidecar's level.
 pub(super) const API_LEVEL: u32 = 1;
 /// The lowest level of a client library that this sidecar works with. Raise it together with a line in the changelog.
 const CLIENT_API_LEVEL_MIN: u32 = 1;
-/// Whose reasons those of the details are.
-const DOMAIN: &str = "sidekeeper";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Refuses a client library that is too old for this sidecar, and one for which this sidecar is too old. Who says nothing
@@ -30,7 +30,7 @@ pub(super) fn check(request: &AttachRequest) -> Result<(), Status> {
             "{client} is too old for this sidecar: it speaks API level {level}, and sidecar {VERSION} needs at least \
              {CLIENT_API_LEVEL_MIN}; upgrade the client library to that of sidecar {VERSION} or newer"
         );
-        return Err(refusal("CLIENT_TOO_OLD", text, request));
+        return Err(refusal(Reason::ClientTooOld, text, request));
     }
     let needed = request.sidecar_api_level_min;
     if needed > API_LEVEL {
@@ -38,12 +38,12 @@ pub(super) fn check(request: &AttachRequest) -> Result<(), Status> {
             "sidecar {VERSION} is too old for {client}: it speaks API level {API_LEVEL}, and the client needs at least \
              {needed}; upgrade the sidecar to the release of the client or newer"
         );
-        return Err(refusal("SIDECAR_TOO_OLD", text, request));
+        return Err(refusal(Reason::SidecarTooOld, text, request));
     }
     Ok(())
 }
 
-fn refusal(reason: &str, text: String, request: &AttachRequest) -> Status {
+fn refusal(reason: Reason, text: String, request: &AttachRequest) -> Status {
     let level = request.api_level.map(|level| level.to_string()).unwrap_or_default();
     let metadata = [
         ("client", Excerpt::of(&request.client).into_string()),
@@ -53,7 +53,5 @@ fn refusal(reason: &str, text: String, request: &AttachRequest) -> Status {
         ("sidecar_api_level", API_LEVEL.to_string()),
         ("sidecar_api_level_min", request.sidecar_api_level_min.to_string()),
     ];
-    let metadata = metadata.map(|(key, value)| (key.to_owned(), value));
-    let details = ErrorDetails::with_error_info(reason, DOMAIN, metadata);
-    Status::with_error_details(Code::FailedPrecondition, text, details)
+    status::with_metadata(reason, text, metadata.map(|(key, value)| (key.to_owned(), value)))
 }

@@ -58,6 +58,8 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// How long an application may leave its stream unread. Default: 10 s.
     pub slow_application_timeout: Duration,
+    /// How long an application may be silent before its connection is closed.
+    pub silent_application_timeout: Duration,
     /// The log filter, in the syntax of `tracing_subscriber::EnvFilter`. Default: `info`.
     pub log_level: String,
     /// The log format. Default: [`LogFormat::Auto`].
@@ -237,6 +239,8 @@ impl Reader<'_> {
         let request_timeout = self.duration(&settings::REQUEST_TIMEOUT, &value::ANSWER);
         let drain_timeout = self.duration(&settings::DRAIN_TIMEOUT, &value::DRAIN);
         let slow_application_timeout = self.duration(&settings::SLOW_APPLICATION_TIMEOUT, &value::ANSWER);
+        let silent_application_timeout =
+            self.duration(&settings::SILENT_APPLICATION_TIMEOUT, &value::SILENCE);
         let log_level = self.required(&settings::LOG_LEVEL, value::log_level);
         let log_format = self.required(&settings::LOG_FORMAT, value::log_format);
         let otlp_endpoint = self.optional(&settings::OTLP_ENDPOINT, value::otlp_endpoint);
@@ -262,6 +266,7 @@ impl Reader<'_> {
             request_timeout: request_timeout?,
             drain_timeout: drain_timeout?,
             slow_application_timeout: slow_application_timeout?,
+            silent_application_timeout: silent_application_timeout?,
             log_level: log_level?,
             log_format: log_format?,
             otlp_endpoint: otlp_endpoint?,

@@ -99,6 +99,8 @@ settings! {
         "How long executions may go on when the sidecar is told to stop, 0s to 1h. Keep it below the patience of whoever stops it.";
     SLOW_APPLICATION_TIMEOUT = "slow_application_timeout", "slow-application-timeout", "SIDEKEEPER_SLOW_APPLICATION_TIMEOUT", "DURATION", Default::Value("10s"), =>
         "How long an application may leave its stream unread before it is detached, 100ms to 10m.";
+    SILENT_APPLICATION_TIMEOUT = "silent_application_timeout", "silent-application-timeout", "SIDEKEEPER_SILENT_APPLICATION_TIMEOUT", "DURATION", Default::Value("10s"), =>
+        "How long an application may be silent before its connection is closed, 1s to 10m: one that is stopped or cut off does not answer pings, which come each half of this.";
     LOG_LEVEL = "log_level", "log-level", "SIDEKEEPER_LOG_LEVEL", "FILTER", Default::Value("info"), =>
         "What to log: a level (error, warn, info, debug, trace, off), or levels by target, `info,sidekeeper=debug`.";
     LOG_FORMAT = "log_format", "log-format", "SIDEKEEPER_LOG_FORMAT", "FORMAT", Default::Value("auto"), =>

@@ -67,6 +67,7 @@ fn without_any_source_the_defaults_hold() {
             request_timeout: 10s,
             drain_timeout: 25s,
             slow_application_timeout: 10s,
+            silent_application_timeout: 10s,
             log_level: "info",
             log_format: Auto,
             otlp_endpoint: None,
@@ -125,9 +126,9 @@ fn everything_that_is_wrong_is_told_at_once() {
             the configuration has 10 problems:
               drain_timeout in FILE = `25`: allowed: a string, in quotes
               listen in FILE = `[1]`: allowed: a string, or an array of strings
-              namspace in FILE: there is no such setting; allowed: listen, token, zookeeper, namespace, digest, data_dir, state_dir, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
-              --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`
-              --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`
+              namspace in FILE: there is no such setting; allowed: listen, token, zookeeper, namespace, digest, data_dir, state_dir, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
+              --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
+              --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
               --token = `***`: allowed: 1 to 4096 ASCII characters without spaces
               --digest = `***`: allowed: a user, a colon and a password
               SIDEKEEPER_SESSION_TIMEOUT = `900ms`: out of range; allowed: 1s to 10m
@@ -226,6 +227,7 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
         request_timeout = "10s" # default
         drain_timeout = "25s" # default
         slow_application_timeout = "10s" # default
+        silent_application_timeout = "10s" # default
         log_level = "info" # default
         log_format = "auto" # default
         # otlp_endpoint is not set: no traces are exported

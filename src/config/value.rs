@@ -30,6 +30,8 @@ pub(super) const CONNECTION: Range =
     range(Duration::from_millis(100), Duration::from_secs(60), "100ms to 1m");
 /// Requests, and applications: long enough for a slow disk or a garbage collection, and always bounded.
 pub(super) const ANSWER: Range = range(Duration::from_millis(100), Duration::from_secs(600), "100ms to 10m");
+/// An application that is asked more often than twice a second costs more than it tells.
+pub(super) const SILENCE: Range = range(Duration::from_secs(1), Duration::from_secs(600), "1s to 10m");
 /// Zero means that executions are cancelled at once.
 pub(super) const DRAIN: Range = range(Duration::ZERO, DRAIN_TIMEOUT_MAX, "0s to 1h");
 /// The longest time that executions may be given when the sidecar is told to stop.
@@ -85,7 +87,8 @@ fn parse_duration(text: &str) -> Result<Duration, &'static str> {
 
 /// Reads the addresses to serve on. Anything but this machine is refused.
 pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
-    const ALLOWED: &str = "allowed: a loopback IP address and port like `127.0.0.1:7070`, or `unix:/path`";
+    const ALLOWED: &str =
+        "allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`";
     if let Some(path) = text.strip_prefix("unix:") {
         let path = path.strip_prefix("//").unwrap_or(path);
         if !path.starts_with('/') {
@@ -101,7 +104,13 @@ pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
         }
         return Ok(ListenAddress::Unix(PathBuf::from(path)));
     }
-    let address: SocketAddr = text
+    let authority = text.strip_prefix("http://").unwrap_or(text);
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    let numeric = match authority.strip_prefix("localhost:") {
+        Some(port) => format!("{}:{port}", Ipv4Addr::LOCALHOST),
+        None => authority.to_owned(),
+    };
+    let address: SocketAddr = numeric
         .parse()
         .map_err(|_| format!("it is neither an IP address with a port nor a socket; {ALLOWED}"))?;
     if !address.ip().is_loopback() {
@@ -305,6 +314,9 @@ mod tests {
         for good in ["127.0.0.1:7070", "127.8.9.10:0", "[::1]:7070"] {
             assert_eq!(listen(good), Ok(ListenAddress::Tcp(good.parse().unwrap())));
         }
+        for other_form in ["localhost:7070", "http://localhost:7070", "http://127.0.0.1:7070/"] {
+            assert_eq!(listen(other_form), Ok(ListenAddress::Tcp("127.0.0.1:7070".parse().unwrap())));
+        }
         for good in ["unix:/run/sidekeeper.sock", "unix:///run/sidekeeper.sock"] {
             assert_eq!(listen(good), Ok(ListenAddress::Unix("/run/sidekeeper.sock".into())));
         }
@@ -314,9 +326,18 @@ mod tests {
             assert!(error.contains("needs TLS, which this version does not have"), "{error}");
         }
         let long = format!("unix:/{}", "x".repeat(107));
-        for bad in
-            ["", "7070", "localhost:7070", "127.0.0.1", "127.0.0.1:70700", "unix:s", "unix:/run/", &long]
-        {
+        for bad in [
+            "",
+            "7070",
+            "localhost",
+            "example.org:7070",
+            "https://127.0.0.1:7070",
+            "127.0.0.1",
+            "127.0.0.1:70700",
+            "unix:s",
+            "unix:/run/",
+            &long,
+        ] {
             assert!(listen(bad).is_err(), "{bad:?}");
         }
     }

@@ -121,19 +121,27 @@ impl Participant {
         if !self.told.attached {
             self.told.attached = true;
             let instance = self.identity.instance.clone();
-            let (resumed, configuration) = (self.resumable_executions(), Arc::clone(&configuration));
-            self.tell_event(Event::Attached { instance, configuration: Arc::clone(&configuration), resumed });
+            let (resumed, grace) = (self.resumable_executions(), self.grace());
+            let lease_renewal_interval = self.lease.renewal_interval(now.mono);
+            self.tell_event(Event::Attached {
+                instance,
+                configuration: Arc::clone(&configuration),
+                resumed,
+                grace,
+                lease_renewal_interval,
+            });
             self.tell_assignment(now, Some(AssignmentReason::Attached));
             self.tell_open_executions(now);
             let problems = self.told.problems.clone();
             if !problems.is_empty() {
-                self.tell_event(Event::JobChanged { configuration, problems });
+                self.tell_event(Event::JobChanged { configuration, problems, grace });
             }
             return;
         }
         if job_changed {
             let problems = self.told.problems.clone();
-            self.tell_event(Event::JobChanged { configuration, problems });
+            let grace = self.grace();
+            self.tell_event(Event::JobChanged { configuration, problems, grace });
         }
         let leader = self.is_leader();
         if leader != self.told.leader {

@@ -83,6 +83,7 @@ impl Participant {
                         execution.state = State::Reported;
                         execution.ending = Some(Ending::from(&result.outcome));
                         executions.reported.push(item);
+                        self.effects.push(Effect::Reported(item, result.outcome.clone()));
                     }
                     execution.waiting.push((ticket, place));
                     missing += 1;

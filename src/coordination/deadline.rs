@@ -92,7 +92,7 @@ impl Participant {
         executions.deadlines.forget(number, execution.limit);
         execution.limit = Limit { at: None, cancelled: Some(reason) };
         executions.deadlines.told.insert(number);
-        let execution_id = executions.id(number);
+        let execution_id = executions.id(item, number);
         self.tell_event(Event::Cancel { execution_id, item, reason });
     }
 
@@ -124,7 +124,7 @@ impl Participant {
                     }
                 }
             }
-            let execution_id = self.executions.id(number);
+            let execution_id = self.executions.id(item, number);
             cancelled.push(Cancelled { item, execution_id, was_waiting: false });
         }
         let waiting: Vec<_> = self.items_to_retry().filter(wanted).collect();
@@ -151,7 +151,7 @@ impl Participant {
                     self.begin_grace(now);
                 }
                 (State::Running | State::Lost, Some(reason)) => {
-                    self.expel(now, item, self.executions.id(number), reason);
+                    self.expel(now, item, self.executions.id(item, number), reason);
                 }
             }
         }

@@ -98,7 +98,7 @@ impl Participant {
     /// Takes the next step of leaving.
     pub(super) fn depart(&mut self, now: Now) {
         if let Phase::Draining { deadline, reason, cancelled } = self.phase.clone() {
-            let settled = self.removal_settles().is_none_or(|at| now.mono >= at);
+            let settled = self.removal_settles().is_none();
             let idle = settled
                 && (self.executions.is_idle() || mutant!(DrainedWithoutWaiting))
                 && self.is_round_over()

@@ -10,9 +10,11 @@ use jiff::Timestamp;
 use crate::elasticjob::path::Gate;
 use crate::excerpt::Excerpt;
 use crate::job::{FencingToken, Generation, InstanceId, InstanceName, Item, JobConfiguration, Problem};
+use crate::reason::Reason;
 use crate::tree::{Path, Transaction};
 
-use super::input::Ticket;
+use super::input::{Outcome, Ticket};
+use super::waiting::WaitsFor;
 
 /// Names a commit until its result is back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,6 +145,8 @@ pub enum Effect {
     Retry(Item, RetryNews),
     /// A problem was found; say so once.
     Warn(Problem),
+    /// The application has reported how it executed an item.
+    Reported(Item, Outcome),
     /// A fire was not executed and will not be made up for, because the job does not want misfires.
     Skipped {
         /// The item.
@@ -189,6 +193,13 @@ pub enum Answer {
     Recorded(Vec<(String, CompletionStatus)>),
     /// The acknowledgement was taken.
     Acknowledged,
+    /// Until when the session may be acted on.
+    Lease {
+        /// The session.
+        status: SessionStatus,
+        /// When that is over, on the monotonic clock; `None`: no end is to be expected.
+        lease_end: Option<Duration>,
+    },
     /// These executions were told to stop, or are not tried again.
     Cancelled(Vec<Cancelled>),
     /// The progress was taken; a checkpoint is recorded.
@@ -310,6 +321,21 @@ pub enum EndReason {
     },
 }
 
+impl EndReason {
+    /// The word for programs; `None`: it was to end, and nothing is wrong.
+    pub fn word(&self) -> Option<Reason> {
+        match self {
+            Self::Detached | Self::Drained => None,
+            Self::Stopped => Some(Reason::StoppedByOperator),
+            Self::JobRemoved => Some(Reason::JobRemoved),
+            Self::NotConfigured => Some(Reason::JobNotConfigured),
+            Self::Disobedient { .. } => Some(Reason::CancelIgnored),
+            Self::NameTaken { .. } => Some(Reason::InstanceNameTaken),
+            Self::ClassConflict { .. } => Some(Reason::JobClassConflict),
+        }
+    }
+}
+
 /// What the application is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
@@ -321,6 +347,10 @@ pub enum Event {
         configuration: Arc<JobConfiguration>,
         /// The executions of an earlier stream that are still open; they are told again.
         resumed: Vec<String>,
+        /// How long the instance stays without its stream. Zero: it does not.
+        grace: Duration,
+        /// How often to ask for the lease; `None`: there is none.
+        lease_renewal_interval: Option<Duration>,
     },
     /// What it owns.
     AssignmentChanged {
@@ -366,7 +396,11 @@ pub enum Event {
         configuration: Arc<JobConfiguration>,
         /// What is wrong now.
         problems: Vec<Problem>,
+        /// How long the instance stays without its stream. Zero: it does not.
+        grace: Duration,
     },
+    /// The application is not attached yet.
+    Waiting(WaitsFor),
     /// Act once for the whole job, before or after all items are executed, and report.
     CallListener(ListenerCall),
     /// The sidecar is stopping.

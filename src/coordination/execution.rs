@@ -27,6 +27,15 @@ use super::sharding::TRANSACTION_BYTES_MAX;
 /// Lost executions whose late reports are still told apart from recorded ones.
 const LOST_REMEMBERED: usize = 1024;
 
+/// What stands before the item in an execution's id.
+const ITEM_SEPARATOR: char = '.';
+
+/// The item that an execution id of a sidecar names.
+pub(super) fn item_of(execution_id: &str) -> Option<Item> {
+    let (_, item) = execution_id.rsplit_once(ITEM_SEPARATOR)?;
+    item.parse().ok().map(Item)
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The application executes it.
@@ -168,12 +177,13 @@ impl Executions {
         self.open.insert(item, execution);
         self.deadlines.watch(number, limit);
         self.by_number.insert(number, item);
-        self.id(number)
+        self.id(item, number)
     }
 
-    pub(super) fn id(&self, number: u64) -> String {
+    /// The id of an execution. It says which item, for the next process of this sidecar.
+    pub(super) fn id(&self, item: Item, number: u64) -> String {
         let inherited = self.inherited.0.get(&number).cloned();
-        inherited.unwrap_or_else(|| format!("{}-{number}", self.prefix))
+        inherited.unwrap_or_else(|| format!("{}-{number}{ITEM_SEPARATOR}{item}", self.prefix))
     }
 
     /// Gives an execution the id that a former process has told.
@@ -193,7 +203,8 @@ impl Executions {
         if let Some(inherited) = self.inherited.1.get(id) {
             return Some(*inherited);
         }
-        let number = id.strip_prefix(&*self.prefix)?.strip_prefix('-')?.parse().ok()?;
+        let (number, _) = id.strip_prefix(&*self.prefix)?.strip_prefix('-')?.split_once(ITEM_SEPARATOR)?;
+        let number = number.parse().ok()?;
         (1..=self.last_number).contains(&number).then_some(number)
     }
 }

@@ -100,6 +100,11 @@ impl Fires {
         self.next
     }
 
+    /// Whether the schedule has fired for the last time.
+    pub(super) fn is_over(&self) -> bool {
+        self.next.is_none() && !self.reschedule
+    }
+
     /// The schedule of a participant that follows another one, which was there until then or longer.
     pub(super) fn since(since: Timestamp) -> Self {
         Self { last_seen: Some(since), begin: Some(since), reschedule: true, ..Self::default() }

@@ -129,8 +129,8 @@ impl Participant {
 
     /// The ids of the executions that the application has not reported.
     pub(super) fn resumable_executions(&self) -> Vec<String> {
-        let open = self.executions.open.values().filter(|open| open.state == State::Running);
-        open.map(|open| self.executions.id(open.number)).collect()
+        let open = self.executions.open.iter().filter(|(_, open)| open.state == State::Running);
+        open.map(|(item, open)| self.executions.id(*item, open.number)).collect()
     }
 
     /// Tells the executions that are open to an application that is back; to one that is new there are none.

@@ -8,6 +8,7 @@
 //! Decides only what becomes of the heritage. An heir that finds none, because the session is another one, becomes an
 //! ordinary participant, or ends if nobody wants it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +20,10 @@ use crate::tree::SessionId;
 
 use super::deadline::Limit;
 use super::effect::{CancelReason, Effect, EndReason, Execute, Source};
-use super::execution::Executions;
+use super::execution::{Executions, item_of};
 use super::fire::{Fires, Planned};
 use super::input::Now;
+use super::ledger::LedgerNode;
 use super::participant::{Identity, Participant, Phase, Request, Session};
 use super::relay::Turn;
 
@@ -40,19 +42,17 @@ pub struct Former {
 /// An execution that an application says it has open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenExecution {
-    /// Its id.
+    /// Its id, which names its item.
     pub execution_id: String,
-    /// Its item.
-    pub item: Item,
     /// The token that came with it.
     pub token: FencingToken,
-    /// What made it start.
-    pub source: Source,
-    /// For which instant.
-    pub scheduled: Timestamp,
+    /// What made it start; `None`: a failover if the item was taken over, else the schedule.
+    pub source: Option<Source>,
+    /// For which instant; `None`: for the one that the ledger has.
+    pub scheduled: Option<Timestamp>,
     /// Which attempt it is, from 1.
     pub attempt: u32,
-    /// Until when it may go on; `None`: no limit.
+    /// Until when it may go on; `None`: for the job's timeout from now.
     pub deadline: Option<Timestamp>,
     /// Why it was told to stop; `None`: it was not.
     pub cancelled: Option<CancelReason>,
@@ -75,6 +75,19 @@ pub(super) struct Heritage {
     found: bool,
     /// The application is back, and has not been told anything yet.
     back: Option<Return>,
+    /// For which instants the ledger says that items were started, if the application does not say so.
+    instants: Instants,
+}
+
+/// What the ledger says to an heir.
+#[derive(Debug)]
+enum Instants {
+    /// Nobody has asked.
+    Unasked,
+    /// It is being read.
+    Asked,
+    /// It was read; or it cannot be, and the items have none.
+    Read(BTreeMap<Item, Timestamp>),
 }
 
 impl Executions {
@@ -104,7 +117,7 @@ impl Participant {
         let mut heir = Self::new(identity, request);
         heir.phase = Phase::Away { until: None };
         heir.fires = Fires::since(former.since);
-        heir.heritage = Some(Heritage { former, found: false, back: None });
+        heir.heritage = Some(Heritage { former, found: false, back: None, instants: Instants::Unasked });
         heir
     }
 
@@ -172,6 +185,9 @@ impl Participant {
             }
             self.take_up(now, session);
         }
+        if self.awaits_instants() {
+            return;
+        }
         let back = self.heritage.as_mut().and_then(|heritage| heritage.back.take());
         let over = matches!(self.phase, Phase::Away { until: Some(until) } if now.mono >= until);
         if let Some(back) = back {
@@ -180,6 +196,32 @@ impl Participant {
             self.heritage = None;
             let reason = if self.is_registered() { EndReason::Detached } else { EndReason::Stopped };
             self.leave(reason);
+        }
+    }
+
+    /// Has the ledger read if the application does not say for which instants it executes. Tells whether that is awaited.
+    fn awaits_instants(&mut self) -> bool {
+        let keeps = self.keeps_ledger();
+        let Some(heritage) = &mut self.heritage else { return false };
+        let unsaid = |back: &Return| back.open.iter().any(|open| open.scheduled.is_none());
+        if !keeps || !heritage.back.as_ref().is_some_and(unsaid) {
+            return false;
+        }
+        if matches!(heritage.instants, Instants::Unasked) {
+            heritage.instants = Instants::Asked;
+            self.effects.push(Effect::ReadLedger);
+        }
+        matches!(heritage.instants, Instants::Asked)
+    }
+
+    /// The ledger was read, perhaps for an heir.
+    pub(super) fn instants_read(&mut self, read: &Result<BTreeMap<Item, LedgerNode>, String>) {
+        let Some(heritage) = &mut self.heritage else { return };
+        if matches!(heritage.instants, Instants::Asked) {
+            // What cannot be read is not waited for: the application has waited for long.
+            let entries = read.iter().flatten();
+            let started = entries.filter_map(|(item, node)| Some((*item, node.says.started?)));
+            heritage.instants = Instants::Read(started.collect());
         }
     }
 
@@ -245,7 +287,10 @@ impl Participant {
 
     /// The application is back: what it has open is its own again.
     fn go_on(&mut self, now: Now, back: Return) {
-        self.heritage = None;
+        let instants = match self.heritage.take().map(|heritage| heritage.instants) {
+            Some(Instants::Read(instants)) => instants,
+            Some(Instants::Unasked | Instants::Asked) | None => BTreeMap::new(),
+        };
         self.unattended = None;
         self.request = back.request;
         // It may know what cannot be read in the registry.
@@ -258,7 +303,7 @@ impl Participant {
         self.overwritten = true;
         if !self.grace().is_zero() {
             for open in back.open {
-                self.adopt(now, open);
+                self.adopt(now, open, &instants);
             }
         }
         for item in self.executions.held() {
@@ -276,8 +321,8 @@ impl Participant {
     }
 
     /// Goes on with an execution, if it is what the running node says.
-    fn adopt(&mut self, now: Now, claimed: OpenExecution) {
-        let item = claimed.item;
+    fn adopt(&mut self, now: Now, claimed: OpenExecution, instants: &BTreeMap<Item, Timestamp>) {
+        let Some(item) = item_of(&claimed.execution_id) else { return };
         let Some(settings) = self.settings.clone() else { return };
         let held = self.executions.open.get(&item).is_some_and(|open| open.told.is_none());
         let running = self.view.item(item).and_then(|view| view.running.as_ref());
@@ -288,32 +333,37 @@ impl Participant {
         if !held || !same || lost || !self.is_still_ours(item) {
             return;
         }
-        let planned =
-            Planned { source: claimed.source, scheduled: claimed.scheduled, attempt: claimed.attempt };
+        let inferred = if self.has_taken(item) { Source::Failover } else { Source::Schedule };
+        let source = claimed.source.unwrap_or(inferred);
+        let scheduled = claimed.scheduled.or_else(|| instants.get(&item).copied()).unwrap_or(now.wall);
+        let planned = Planned { source, scheduled, attempt: claimed.attempt };
+        let timeout = settings.policy.timeout;
+        let deadline =
+            claimed.deadline.or_else(|| timeout.and_then(|timeout| now.wall.checked_add(timeout).ok()));
         let execute = Execute {
             execution_id: claimed.execution_id.clone(),
             item,
             parameter: settings.parameter(item).map(str::to_owned),
             configuration: Arc::clone(&settings.configuration),
             task_id: task_id::build(&self.identity.job, &[item], &self.identity.instance).into(),
-            source: claimed.source,
+            source,
             attempt: claimed.attempt,
             checkpoint: None,
-            scheduled: claimed.scheduled,
-            fired: claimed.scheduled,
-            deadline: claimed.deadline,
+            scheduled,
+            fired: scheduled,
+            deadline,
             token: claimed.token,
             resumed: true,
         };
-        let remaining = claimed.deadline.map(|deadline| {
+        let remaining = deadline.map(|deadline| {
             // One that has passed is past for us as well; one that is too far off was not ours.
             let left = Duration::try_from(deadline.duration_since(now.wall)).unwrap_or_default();
-            settings.policy.timeout.map_or(left, |timeout| left.min(timeout))
+            timeout.map_or(left, |timeout| left.min(timeout))
         });
         let at = |left: Duration| now.mono.saturating_add(left);
         let limit = match claimed.cancelled {
             Some(reason) => Limit::told_to_stop(at(settings.policy.cancel_grace), reason),
-            None => Limit::until(remaining.or(settings.policy.timeout).map(at)),
+            None => Limit::until(remaining.map(at)),
         };
         let executions = &mut self.executions;
         let Some(open) = executions.open.get_mut(&item) else { return };

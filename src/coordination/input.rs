@@ -123,6 +123,8 @@ pub enum Input {
     Cancel(Ticket, Option<BTreeSet<Item>>),
     /// The application has taken note of an assignment.
     Acknowledge(Ticket, Generation),
+    /// The application asks until when the session may be acted on.
+    AskLease(Ticket),
     /// The application's stream has broken: it is gone, or will be back.
     Detached,
     /// The application has a stream again, before its participant has left.

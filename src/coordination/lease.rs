@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use crate::mutants::mutant;
 
-use super::effect::{Effect, Event};
-use super::input::Now;
+use super::effect::{Answer, Effect, Event, SessionStatus};
+use super::input::{Now, Ticket};
 use super::participant::{Participant, Session};
 
 /// The part of what the application was told after which it is told again, as a divisor: if one word is late, there is
@@ -33,6 +33,8 @@ pub(super) struct Lease {
     told: Option<Duration>,
     /// When to look whether it is to be told a later one. `None`: at once.
     tell_at: Option<Duration>,
+    /// The end that it was given last when it asked.
+    answered: Option<Duration>,
 }
 
 impl Lease {
@@ -51,9 +53,14 @@ impl Lease {
         self.until
     }
 
-    /// The end that the application was told last. `None`: it was told none.
+    /// The latest end that the application was told, or given when it asked. `None`: it was told none.
     pub(super) fn told(&self) -> Option<Duration> {
-        self.told
+        self.told.max(self.answered)
+    }
+
+    /// How often an application asks that counts its lease by the answers.
+    pub(super) fn renewal_interval(&self, now: Duration) -> Option<Duration> {
+        self.remaining(now).map(|left| (left / TELL_PART).max(TELL_INTERVAL_MIN))
     }
 
     /// When to look whether the application is to be told a later end.
@@ -63,14 +70,13 @@ impl Lease {
 
     /// Another stream has been told nothing yet.
     pub(super) fn tell_again(&mut self) {
-        (self.told, self.tell_at) = (None, None);
+        (self.told, self.tell_at, self.answered) = (None, None, None);
     }
 
     /// Takes note that the application is told now when it ends; gives that.
     pub(super) fn tell(&mut self, now: Duration) -> Option<Duration> {
-        let remaining = self.remaining(now);
         self.told = self.until;
-        self.tell_at = remaining.map(|left| now.saturating_add((left / TELL_PART).max(TELL_INTERVAL_MIN)));
+        self.tell_at = self.renewal_interval(now).map(|interval| now.saturating_add(interval));
         self.until
     }
 }
@@ -83,6 +89,17 @@ impl Participant {
             self.effects.push(Effect::GiveUpSession);
             self.lose_session();
         }
+    }
+
+    /// Answers an application that asks until when the session may be acted on.
+    pub(super) fn answer_lease(&mut self, ticket: Ticket) {
+        let (status, lease_end) = match self.session {
+            Session::Connected(_) => (SessionStatus::Connected, self.lease.until),
+            Session::Suspended(_) => (SessionStatus::Suspended, self.lease.until),
+            Session::None => (SessionStatus::Lost, Some(Duration::ZERO)),
+        };
+        self.lease.answered = self.lease.answered.max(lease_end);
+        self.effects.push(Effect::Answer(ticket, Answer::Lease { status, lease_end }));
     }
 
     /// Tells the application until when the session may be acted on, each time a third of what it was told is over.

@@ -5,14 +5,14 @@
 //! in flight is state too, so a second look asks for nothing twice.
 //!
 //! The decisions, in the order in which each step takes them:
-//! `lease` (is our session alive?), [`registration`] (are we an instance?), `names` (who has a name?), [`assignment`]
+//! `lease` (is our session alive?), [`registration`] (are we an instance?), [`waiting`] (what does the application wait for?), `names` (who has a name?), [`assignment`]
 //! (what is the application to know?), [`election`] (who leads?), `crash` (who is gone?), `absence` (who is away for a
 //! while?), [`sharding`] (who owns what?), `java_peers` (how long does a division wait for Java instances?), [`handoff`]
 //! (which items are to change hands, and when?), `nudge` (which instance has a Java leader forgotten?), `failover` (which
 //! executions did crashed instances leave?), [`ledger`] (what has been started?), [`fire`] (what is due?), `misfire`
 //! (what was missed?), `relay` (whose turn is it?), `trigger` (what was asked for?), `retry` (what is tried again?),
 //! `guarantee` (who acts for all?), [`execution`] (what starts?), `clock_check` (is our clock right?), [`progress`] (how
-//! far is it?), [`completion`] (what has ended?), `deadline` (what has run for too long?), `grace` (what if the
+//! far is it?), [`completion`] (what has ended?), `deadline` (until when may it run?), `slow` (what runs for longer than it should?), `grace` (what if the
 //! application's stream breaks?), [`heritage`] (what if the sidecar's process does?), [`departure`] (how do we leave?).
 
 mod absence;
@@ -24,6 +24,7 @@ pub mod completion;
 mod crash;
 mod deadline;
 pub mod departure;
+pub mod difference;
 mod echo;
 pub mod effect;
 pub mod election;
@@ -56,7 +57,9 @@ mod relay;
 mod retry;
 pub mod settings;
 pub mod sharding;
+mod slow;
 pub mod status;
 mod sticky;
 mod trigger;
 pub mod view;
+pub mod waiting;

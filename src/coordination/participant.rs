@@ -18,6 +18,7 @@ use super::absence::Absences;
 use super::assignment::Told;
 use super::clock_check::ClockCheck;
 use super::crash::Crash;
+use super::difference;
 use super::effect::{
     Answer, CancelReason, CommitId, Effect, EndReason, Event, Purpose, Refusal, SessionStatus,
 };
@@ -44,8 +45,10 @@ use super::relay::Relay;
 use super::retry::Retries;
 use super::settings::Settings;
 use super::sharding::Sharding;
+use super::slow::Slow;
 use super::trigger::Trigger;
 use super::view::JobView;
+use super::waiting::Waiting;
 
 /// Who the participant is; fixed for its life.
 #[derive(Debug, Clone)]
@@ -137,7 +140,7 @@ pub struct Participant {
     pub(super) registered: Option<SessionId>,
     /// Whether the view has shown our instance since it was registered in this session.
     pub(super) seen: bool,
-    /// When our node was removed by somebody; monotonic.
+    /// When our node was removed; monotonic. `None`: it was not, or it is settled what that means.
     pub(super) removed_at: Option<Duration>,
     /// Whether the job's nodes are being read again: until then news may be missing.
     reading: bool,
@@ -172,6 +175,12 @@ pub struct Participant {
     pub(super) retries: Retries,
     pub(super) checkpoints: Checkpoints,
     pub(super) clock_check: ClockCheck,
+    pub(super) slow: Slow,
+    pub(super) waiting: Waiting,
+    /// In what the application's configuration differs from the one in force. Empty: in nothing, or it gave none.
+    ignored: String,
+    /// The configurations that were compared.
+    compared: (Option<Arc<JobConfiguration>>, Option<Arc<JobConfiguration>>),
     pub(super) heritage: Option<Heritage>,
     /// What this step has asked for so far.
     pub(super) effects: Vec<Effect>,
@@ -221,6 +230,10 @@ impl Participant {
             retries: Retries::default(),
             checkpoints: Checkpoints::default(),
             clock_check: ClockCheck::default(),
+            slow: Slow::default(),
+            waiting: Waiting::default(),
+            ignored: String::new(),
+            compared: Default::default(),
             heritage: None,
             effects: Vec::new(),
         }
@@ -238,6 +251,7 @@ impl Participant {
         self.mind_lease(now);
         if self.phase != Phase::Ended {
             self.compile_settings(now);
+            self.compare_configurations();
             self.mind_grace(now);
             self.notice_removal(now);
             self.register(now);
@@ -246,6 +260,7 @@ impl Participant {
             self.mind_turn(now);
             self.resolve(now);
             self.forget_given();
+            self.tell_waiting(now);
             self.tell(now);
             self.tell_lease(now);
             self.elect(now);
@@ -272,6 +287,7 @@ impl Participant {
             self.complete(now);
             self.release(now);
             self.enforce_deadlines(now);
+            self.look_for_slow(now);
             self.note_failures(now);
             self.depart(now);
             self.investigate(now);
@@ -308,6 +324,8 @@ impl Participant {
             self.lease.end(),
             self.grace_ends(),
             self.lease.next_word(),
+            self.waiting.next_word(),
+            self.next_look_at_slow(),
             self.told.next_word(),
             drain,
         ];
@@ -375,10 +393,14 @@ impl Participant {
             Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
             Input::Checkpoints(found) => self.checkpoints_found(now, found),
             Input::Progress(ticket, report) => self.progress(now, ticket, report),
-            Input::Ledger(read) => self.ledger_read(now, read),
+            Input::Ledger(read) => {
+                self.instants_read(&read);
+                self.ledger_read(now, read);
+            }
             Input::Report(ticket, results) => self.report(ticket, &results),
             Input::Cancel(ticket, items) => self.cancel_by_operator(ticket, items.as_ref()),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
+            Input::AskLease(ticket) => self.answer_lease(ticket),
             Input::Detached => self.detach(now),
             Input::Reattached(back) => self.reattach(now, *back),
             Input::Left => self.go_away(),
@@ -395,6 +417,7 @@ impl Participant {
         self.lease = Lease::default();
         self.registered = None;
         self.seen = false;
+        self.forget_removal();
         self.view.forget();
         self.fleet.forget();
         self.pending.clear();
@@ -585,6 +608,40 @@ impl Participant {
         self.settings = Some(settings);
     }
 
+    /// Looks whether the application's own configuration is the one in force.
+    fn compare_configurations(&mut self) {
+        let in_force = self.settings.as_ref().map(|settings| Arc::clone(&settings.configuration));
+        let compared = (self.request.configuration.clone(), in_force);
+        let same =
+            |one: &Option<Arc<JobConfiguration>>, other: &Option<Arc<JobConfiguration>>| match (one, other) {
+                (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+                (None, None) => true,
+                (Some(_), None) | (None, Some(_)) => false,
+            };
+        if same(&self.compared.0, &compared.0) && same(&self.compared.1, &compared.1) {
+            return;
+        }
+        self.ignored = match &compared {
+            (Some(given), Some(in_force)) => difference::in_words(in_force, given),
+            (Some(_) | None, _) => String::new(),
+        };
+        self.compared = compared;
+    }
+
+    /// The problem that the application's configuration is not the one in force.
+    fn ignored_problem(&self) -> Option<Problem> {
+        // What is to be written is not ignored.
+        let is_ignored = !self.ignored.is_empty() && self.configuration_to_write().is_none();
+        is_ignored.then(|| Problem {
+            path: self.identity.paths.config(),
+            message: format!(
+                "the application's configuration is ignored, because the registry has another one: {}. Set `overwrite` to \
+                 replace that, or give the same, or none",
+                self.ignored
+            ),
+        })
+    }
+
     /// What is wrong with the job's nodes.
     pub(super) fn problems(&self) -> Vec<Problem> {
         let mut problems: Vec<_> = self.view.problems().collect();
@@ -593,7 +650,12 @@ impl Participant {
             let wrong = settings.problems.iter();
             problems.extend(wrong.map(|m| Problem { path: path.clone(), message: m.clone() }));
             problems.extend(former::problem(&self.view, &self.fleet, settings));
+            problems.extend(self.ignored_problem());
+            if settings.schedule.is_some() && self.fires.is_over() {
+                problems.push(Settings::never_fires(path));
+            }
         }
+        problems.extend(self.slow_problem());
         problems.extend(self.election.problem(&self.identity.paths));
         problems.extend(self.sharding.problem(&self.identity.paths));
         problems.extend(self.failover.problem(&self.identity.paths));

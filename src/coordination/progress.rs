@@ -312,9 +312,9 @@ impl Participant {
     /// The session is lost, and with it everything that was executed.
     pub(super) fn forget_checkpoints(&mut self) {
         let lost = std::mem::take(&mut self.checkpoints);
-        for write in lost.waiting.into_values().chain(lost.writing.into_values()) {
-            let refusal =
-                Refusal::ExecutionOver { execution_id: Excerpt::of(&self.executions.id(write.number)) };
+        for (item, write) in lost.waiting.into_iter().chain(lost.writing) {
+            let execution_id = Excerpt::of(&self.executions.id(item, write.number));
+            let refusal = Refusal::ExecutionOver { execution_id };
             self.effects.push(Effect::Answer(write.ticket, Answer::Refused(refusal)));
         }
     }

@@ -72,6 +72,10 @@ impl Participant {
 
     /// Somebody removed our instance's node: a command to stop (protocol 2.3).
     pub(super) fn notice_removal(&mut self, now: Now) {
+        let settled = self.removal_settles().is_some_and(|at| now.mono >= at);
+        if settled && self.is_connected() {
+            self.removed_at = None;
+        }
         if self.is_registered() {
             self.seen = true;
             return;
@@ -100,9 +104,25 @@ impl Participant {
         }
     }
 
-    /// Until when (monotonic) the end waits, so that the removal of the whole job is known from that of our node.
+    /// Until when (monotonic) the end waits, so that the removal of the whole job is known from that of our node, and so
+    /// is the end of our session: whoever closes it removes our node, too, and then its connection breaks.
     pub(super) fn removal_settles(&self) -> Option<Duration> {
         self.removed_at.map(|at| at.saturating_add(REMOVAL_TAKES))
+    }
+
+    /// The session is lost. If our node went just before, it went with the session, and nobody wants us to stop.
+    pub(super) fn forget_removal(&mut self) {
+        if self.removed_at.take().is_none() {
+            return;
+        }
+        if let Phase::Draining { reason: reason @ EndReason::Stopped, deadline, cancelled } = &mut self.phase
+        {
+            if deadline.is_some() || *cancelled {
+                *reason = EndReason::Drained;
+            } else {
+                self.phase = Phase::Active;
+            }
+        }
     }
 
     /// Why we may not become an instance.

@@ -224,7 +224,7 @@ impl Participant {
     /// An operator wants nothing of this item to be executed now; gives what had waited.
     pub(super) fn cancel_retry(&mut self, item: Item) -> Option<Cancelled> {
         let failed = self.drop_retry(item, "an operator has cancelled it")?;
-        Some(Cancelled { item, execution_id: self.executions.id(failed), was_waiting: true })
+        Some(Cancelled { item, execution_id: self.executions.id(item, failed), was_waiting: true })
     }
 
     /// The items that wait to be tried again.

@@ -12,8 +12,9 @@ use crate::elasticjob::handoff_policy::{self, HandoffPolicy};
 use crate::elasticjob::once_listener::{self, OnceListener};
 use crate::elasticjob::validate::ScheduleCheck;
 use crate::elasticjob::{grace, item_parameters, strategy};
-use crate::job::{Item, JobConfiguration, ShardingStrategy};
+use crate::job::{Item, JobConfiguration, Problem, ShardingStrategy};
 use crate::quartz::{self, Expression};
+use crate::tree::Path;
 
 /// When a job fires.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,6 +118,13 @@ impl Settings {
             grace,
             problems,
         }
+    }
+
+    /// The problem of a job whose schedule has fired for the last time.
+    pub(super) fn never_fires(config_path: Path) -> Problem {
+        let message = "cron: the expression never fires again; the job runs only when it is triggered. Give one that \
+                       does, or an empty one";
+        Problem { path: config_path, message: message.to_owned() }
     }
 
     /// Whether the job asks for a strategy, so that items are divided by that in fleets of sidecars, too.

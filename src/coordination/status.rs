@@ -41,6 +41,34 @@ pub struct ItemStatus {
     pub disabled: bool,
     /// Who is to get it when its owner is done with it.
     pub next: Option<InstanceId>,
+    /// How its owner executed it last, if that is known here.
+    pub last: Option<LastExecution>,
+}
+
+/// How an execution ended, as the application said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The item was executed.
+    Success,
+    /// The item was begun and failed.
+    Failure,
+    /// The item was not begun.
+    Rejection,
+}
+
+/// How an item was executed last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastExecution {
+    /// How it ended.
+    pub ending: Ending,
+    /// How often in a row it has ended so.
+    pub times: u32,
+    /// When the first of them was reported.
+    pub since: Timestamp,
+    /// When the last of them was reported.
+    pub at: Timestamp,
+    /// The first line of what the application said, shortened.
+    pub message: String,
 }
 
 /// The state of a job.
@@ -54,6 +82,8 @@ pub struct JobStatus {
     pub instances: Vec<InstanceStatus>,
     /// Who owns what.
     pub items: Vec<ItemStatus>,
+    /// Whether the registry has nodes of the job.
+    pub exists: bool,
     /// Whether a resharding is due or going on.
     pub resharding: bool,
     /// The next fire.
@@ -99,6 +129,7 @@ impl JobStatus {
                 .target(*item)
                 .filter(|next| known.owner.as_ref().is_some_and(|owner| owner.instance != **next))
                 .cloned(),
+            last: None,
         });
         let mut problems: Vec<_> = view.problems().collect();
         for message in settings.iter().flat_map(|settings| &settings.problems) {
@@ -106,13 +137,18 @@ impl JobStatus {
         }
         problems.extend(settings.and_then(|settings| former::problem(view, fleet, settings)));
         let schedule = settings.and_then(|settings| settings.schedule.as_ref());
+        let next_fire = schedule.and_then(|schedule| schedule.next_after(now));
+        if schedule.is_some() && next_fire.is_none() {
+            problems.push(Settings::never_fires(config_path.clone()));
+        }
         Self {
             configuration: settings.map(|settings| Arc::clone(&settings.configuration)),
             generation: view.generation(),
             instances: instances.collect(),
             items: items.collect(),
+            exists: view.class().is_some(),
             resharding: view.is_resharding(),
-            next_fire: schedule.and_then(|schedule| schedule.next_after(now)),
+            next_fire,
             handoff: settings
                 .filter(|_| !view.instances().is_empty())
                 .map(|settings| Mode::of(view, fleet, settings)),

@@ -19,6 +19,8 @@ pub enum Command {
     Report(Vec<ExecutionResult>, oneshot::Sender<Answer>),
     /// Take note of an acknowledgement.
     Acknowledge(Generation, oneshot::Sender<Answer>),
+    /// Say until when the session may be acted on.
+    AskLease(oneshot::Sender<Answer>),
     /// Take the outcome of a call of the listener; the error is what failed.
     Listener(String, Result<(), String>, oneshot::Sender<Answer>),
     /// Take note of how far an execution is.

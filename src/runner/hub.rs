@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
+use crate::coordination::difference;
 use crate::coordination::effect::{Answer, Cancelled, Refusal};
 use crate::coordination::fleet::Profile;
 use crate::coordination::heritage::OpenExecution;
@@ -25,6 +26,7 @@ use super::clock::Clock;
 use super::command::{Command, Handle};
 use super::lease::Lease;
 use super::memory::{Member, Memory};
+use super::outcomes::Outcomes;
 use super::participant::{Outlet, Runner};
 use super::session::Current;
 
@@ -178,8 +180,14 @@ pub struct Shared {
     pub lease: Lease,
     /// How long an application may leave its stream unread.
     pub slow_application_timeout: Duration,
+    /// How long an application may be silent before its connection is closed.
+    pub silent_application_timeout: Duration,
     /// What the next process is to know.
     pub memory: Memory,
+    /// What was wrong when a session was asked for last; empty: nothing.
+    pub trouble: watch::Receiver<String>,
+    /// How items were executed last.
+    pub outcomes: Outcomes,
 }
 
 pub(super) struct Attachment {
@@ -318,7 +326,8 @@ impl Hub {
             self.shared.namespace.clone(),
             self.shared.clock.clone(),
             (self.shared.current.clone(), self.shared.lease.clone()),
-            self.shared.slow_application_timeout,
+            (self.shared.slow_application_timeout, self.shared.silent_application_timeout),
+            self.shared.outcomes.clone(),
         );
         let attachment = Attachment {
             job: attach.job.clone(),
@@ -426,6 +435,11 @@ impl Hub {
         Ok(matches!(answer, Answer::ListenerReported { in_time: true }))
     }
 
+    /// Says until when the session may be acted on.
+    pub async fn ask_lease(&self, attachment_id: &str) -> Result<Answer, CallError> {
+        self.call(attachment_id, Command::AskLease).await
+    }
+
     /// Takes note of how far an execution is; comes back when its checkpoint is recorded.
     pub async fn progress(&self, attachment_id: &str, report: ProgressReport) -> Result<Answer, CallError> {
         self.call(attachment_id, |reply| Command::Progress(report, reply)).await
@@ -482,6 +496,7 @@ impl Hub {
             Answer::Refused(refusal) => Err(CallError::Refused(refusal)),
             Answer::Recorded(_)
             | Answer::Acknowledged
+            | Answer::Lease { .. }
             | Answer::Cancelled(_)
             | Answer::Progressed { .. }
             | Answer::ListenerReported { .. } => Ok(answer),
@@ -510,7 +525,7 @@ impl Inner {
         let Some(ours) = attach.configuration.as_ref().filter(|ours| !ours.overwrite) else { return Ok(()) };
         let others = self.attachments.values().filter(|other| other.job == attach.job);
         for theirs in others.filter_map(|other| other.configuration.as_ref()) {
-            let fields = differences(theirs, ours);
+            let fields = difference::in_words(theirs, ours);
             if !fields.is_empty() {
                 return Err(AttachError::Conflict { job: attach.job.clone(), fields });
             }
@@ -538,52 +553,4 @@ impl Inner {
         let fresh = || predecessor.unwrap_or_else(|| format!("{}-{}", random(UNIQUE_LENGTH), random(6)));
         self.uniques.entry(application_id.to_owned()).or_insert_with(fresh).clone()
     }
-}
-
-/// The fields in which two configurations differ, with both values, for a person.
-fn differences(theirs: &JobConfiguration, ours: &JobConfiguration) -> String {
-    let rows = [
-        (
-            "sharding_total_count",
-            theirs.sharding_total_count.to_string(),
-            ours.sharding_total_count.to_string(),
-        ),
-        ("cron", text(&theirs.cron), text(&ours.cron)),
-        ("time_zone", text(&theirs.time_zone), text(&ours.time_zone)),
-        (
-            "sharding_item_parameters",
-            theirs.sharding_item_parameters.clone(),
-            ours.sharding_item_parameters.clone(),
-        ),
-        ("job_parameter", theirs.job_parameter.clone(), ours.job_parameter.clone()),
-        ("monitor_execution", theirs.monitor_execution.to_string(), ours.monitor_execution.to_string()),
-        ("failover", theirs.failover.to_string(), ours.failover.to_string()),
-        ("misfire", theirs.misfire.to_string(), ours.misfire.to_string()),
-        (
-            "job_sharding_strategy_type",
-            text(&theirs.job_sharding_strategy_type),
-            text(&ours.job_sharding_strategy_type),
-        ),
-        ("static_sharding", theirs.static_sharding.to_string(), ours.static_sharding.to_string()),
-    ];
-    let different: Vec<_> = rows
-        .into_iter()
-        .filter(|(_, theirs, ours)| theirs != ours)
-        .map(|(field, theirs, ours)| {
-            format!(
-                "configuration.{field} (`{}` there, `{}` given)",
-                Excerpt::of(&theirs),
-                Excerpt::of(&ours)
-            )
-        })
-        .collect();
-    let overwrite = JobConfiguration { overwrite: theirs.overwrite, ..ours.clone() };
-    if different.is_empty() && overwrite != *theirs {
-        return "configuration.props, description or another stored field".to_owned();
-    }
-    different.join(", ")
-}
-
-fn text(value: &Option<String>) -> String {
-    value.clone().unwrap_or_default()
 }

@@ -26,6 +26,7 @@ pub(super) fn told(now: Now, event: &Event) {
         Event::LeaseRenewed { lease_end } => {
             debug!(remaining = ?lease_end.saturating_sub(now.mono), "lease");
         }
+        Event::Waiting(what) => info!(?what, "not attached yet"),
         Event::Execute(_)
         | Event::Attached { .. }
         | Event::Cancel { .. }

@@ -1,7 +1,8 @@
-//! Follows a job for somebody who only looks: a watch, a view, and the state of the job after each change. Takes no
-//! part in anything, and needs nobody to be attached.
+//! Follows jobs for those who only look: a watch, a view, and the state of the job after each change, one for all who look
+//! at the same job. Takes no part in anything, and needs nobody to be attached.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -22,37 +23,80 @@ use super::watching::Watched;
 /// The pause before a watch is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The latest state of the job. `None` until the first one is known. The observation ends when the receiver is dropped.
-pub type Observation = watch::Receiver<Option<JobStatus>>;
+/// Observations that may be open at once, of all jobs together. Each costs little but what its reader leaves unread.
+const OBSERVATIONS_MAX: usize = 1_000;
 
-/// Follows a job.
-pub fn observe(shared: Shared, job: &JobName) -> Observation {
-    let (latest, observation) = watch::channel(None);
-    let paths = JobPaths::new(&shared.namespace, job);
-    let span = tracing::info_span!("observer", job.name = %job);
-    let clock = shared.clock.clone();
-    // It ends when nobody looks any more.
-    clock.spawn(follow(shared, paths, latest).instrument(span));
-    observation
+/// What is known of a job. `None` until the first state is.
+pub type Observed = Option<Arc<JobStatus>>;
+
+/// There are too many observations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{OBSERVATIONS_MAX} observations are open already; end some, or ask another sidecar")]
+pub struct TooMany;
+
+/// The jobs that are observed: one watch of the registry, and one state, for all that look at the same job. Clones share
+/// it.
+#[derive(Clone, Default)]
+pub struct Observers {
+    jobs: Arc<Mutex<BTreeMap<JobName, watch::Sender<Observed>>>>,
 }
 
-async fn follow(mut shared: Shared, paths: JobPaths, latest: watch::Sender<Option<JobStatus>>) {
+impl Observers {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobName, watch::Sender<Observed>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows a job. The first receiver of a job starts a task, and the last one that is dropped ends it.
+    pub fn observe(&self, shared: &Shared, job: &JobName) -> Result<watch::Receiver<Observed>, TooMany> {
+        let mut jobs = self.lock();
+        let open: usize = jobs.values().map(watch::Sender::receiver_count).sum();
+        if open >= OBSERVATIONS_MAX {
+            return Err(TooMany);
+        }
+        if let Some(known) = jobs.get(job) {
+            return Ok(known.subscribe());
+        }
+        let (latest, observation) = watch::channel(None);
+        jobs.insert(job.clone(), latest.clone());
+        let (observers, shared, job) = (self.clone(), shared.clone(), job.clone());
+        let clock = shared.clock.clone();
+        let span = tracing::info_span!("observer", job.name = %job);
+        let task = async move {
+            loop {
+                let goes_on = follow(shared.clone(), &job, &latest).await;
+                let mut jobs = observers.lock();
+                // Somebody may have come meanwhile.
+                if !goes_on || latest.receiver_count() == 0 {
+                    jobs.remove(&job);
+                    return;
+                }
+            }
+        };
+        // It ends when nobody looks any more.
+        clock.spawn(task.instrument(span));
+        Ok(observation)
+    }
+}
+
+/// Follows a job until nobody looks, or the sidecar is stopping. Tells whether somebody may look again.
+async fn follow(mut shared: Shared, job: &JobName, latest: &watch::Sender<Observed>) -> bool {
+    let paths = JobPaths::new(&shared.namespace, job);
     let mut settings = None;
     loop {
         let session = tokio::select! {
             biased;
-            () = latest.closed() => return,
+            () = latest.closed() => return true,
             session = shared.current.wait_for(Option::is_some) => match session {
                 Ok(session) => session.clone(),
                 // The sidecar is stopping.
-                Err(_) => return,
+                Err(_) => return false,
             },
         };
         if let Some(session) = session {
             tokio::select! {
                 biased;
-                () = latest.closed() => return,
-                () = follow_session(&shared, &paths, &session, &mut settings, &latest) => {}
+                () = latest.closed() => return true,
+                () = follow_session(&shared, (job, &paths), &session, &mut settings, latest) => {}
             }
         }
         let message = "not connected to the registry; what is shown may be old".to_owned();
@@ -60,7 +104,7 @@ async fn follow(mut shared: Shared, paths: JobPaths, latest: watch::Sender<Optio
             if let Some(status) = status {
                 let problem = Problem { path: paths.root().clone(), message };
                 if !status.problems.contains(&problem) {
-                    status.problems.push(problem);
+                    Arc::make_mut(status).problems.push(problem);
                 }
             }
         });
@@ -72,10 +116,10 @@ async fn follow(mut shared: Shared, paths: JobPaths, latest: watch::Sender<Optio
 /// Follows the job until the watch ends, which it does when the session is lost.
 async fn follow_session(
     shared: &Shared,
-    paths: &JobPaths,
+    (job, paths): (&JobName, &JobPaths),
     session: &Arc<dyn Session>,
     settings: &mut Option<Settings>,
-    latest: &watch::Sender<Option<JobStatus>>,
+    latest: &watch::Sender<Observed>,
 ) {
     let (mut view, mut fleet) = (JobView::new(paths.root().clone()), FleetView::new(paths.fleet()));
     let mut nodes = Watched::job(paths.root().clone(), shared.clock.clone());
@@ -106,10 +150,13 @@ async fn follow_session(
         if !view.is_loaded() {
             continue;
         }
-        let status = JobStatus::of(&view, &fleet, settings, &paths.config(), now());
+        let mut status = JobStatus::of(&view, &fleet, settings, &paths.config(), now());
+        shared.outcomes.add_to(job, &mut status);
         latest.send_if_modified(|known| {
-            let changed = known.as_ref() != Some(&status);
-            *known = Some(status);
+            let changed = known.as_deref() != Some(&status);
+            if changed {
+                *known = Some(Arc::new(status));
+            }
             changed
         });
     }

@@ -16,9 +16,11 @@ use tokio_stream::StreamExt;
 use tracing::{Span, debug, info, warn};
 
 use crate::coordination::effect::{Answer, Effect, EndReason, Event, Purpose};
-use crate::coordination::input::{Input, Now, Ticket};
+use crate::coordination::input::{Input, Now, Outcome, Ticket};
 use crate::coordination::participant::{Identity, Participant, Wakeup};
 use crate::elasticjob::path::Gate;
+use crate::job::Item;
+use crate::reason::Reason;
 use crate::registry::{Session, SessionState};
 use crate::telemetry;
 use crate::tree::{Path, WatchEvent};
@@ -28,6 +30,7 @@ use super::command::{Command, Handle};
 use super::commits::commit_in;
 use super::held_latch::HeldLatch;
 use super::lease::Lease;
+use super::outcomes::Outcomes;
 use super::refusals::Refusals;
 use super::session::Current;
 use super::waiting::{closed, replaced, room, session_changed};
@@ -66,6 +69,18 @@ pub enum StreamEnd {
     Unwritable(String),
 }
 
+impl StreamEnd {
+    /// The word for programs; `None`: it was to end, and nothing is wrong.
+    pub fn word(&self) -> Option<Reason> {
+        match self {
+            Self::Ended(reason) => reason.word(),
+            Self::SlowApplication(_) => Some(Reason::SlowApplication),
+            Self::Replaced => Some(Reason::StreamReplaced),
+            Self::Unwritable(_) => Some(Reason::RegistryFull),
+        }
+    }
+}
+
 /// What the application reads.
 #[derive(Debug)]
 pub struct Outlet {
@@ -73,6 +88,8 @@ pub struct Outlet {
     pub events: mpsc::Receiver<Told>,
     /// Set when the events have ended.
     pub end: Arc<OnceLock<StreamEnd>>,
+    /// Set before it is dropped: for how long nothing had come from the application.
+    pub silent_for: Arc<OnceLock<Duration>>,
 }
 
 /// Runs one participant.
@@ -82,6 +99,7 @@ pub struct Runner {
     clock: Clock,
     namespace: Path,
     slow_after: Duration,
+    silent_after: Duration,
     current: Current,
     lease: Lease,
     /// The end of the lease as the core knows it.
@@ -99,10 +117,13 @@ pub struct Runner {
     /// Whether the application was told that it is attached.
     is_attached: bool,
     end: Arc<OnceLock<StreamEnd>>,
+    /// For how long nothing had come from the application when its stream broke.
+    silent_for: Arc<OnceLock<Duration>>,
     over: watch::Sender<bool>,
     spans: BTreeMap<String, Span>,
     latches: BTreeMap<Gate, HeldLatch>,
     refusals: Arc<Refusals>,
+    outcomes: Outcomes,
 }
 
 /// What select came back with.
@@ -125,12 +146,13 @@ impl Runner {
         namespace: Path,
         clock: Clock,
         (current, lease): (Current, Lease),
-        slow_after: Duration,
+        (slow_after, silent_after): (Duration, Duration),
+        outcomes: Outcomes,
     ) -> (Self, Handle, Outlet) {
         let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE);
         let (outbox, events) = mpsc::channel(OUTBOX);
         let (over, over_receiver) = watch::channel(false);
-        let end = Arc::new(OnceLock::new());
+        let (end, silent_for) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
         let nodes = Watched::job(identity.paths.root().clone(), clock.clone());
         let fleet = Watched::fleet(identity.paths.fleet().root().clone(), clock.clone());
         let runner = Self {
@@ -139,6 +161,7 @@ impl Runner {
             clock,
             namespace,
             slow_after,
+            silent_after,
             current,
             lease,
             leased: None,
@@ -154,12 +177,14 @@ impl Runner {
             blocked_since: None,
             is_attached: false,
             end: Arc::clone(&end),
+            silent_for: Arc::clone(&silent_for),
             over,
             spans: BTreeMap::new(),
             latches: BTreeMap::new(),
             refusals: Arc::default(),
+            outcomes,
         };
-        (runner, Handle { commands: command_sender, over: over_receiver }, Outlet { events, end })
+        (runner, Handle { commands: command_sender, over: over_receiver }, Outlet { events, end, silent_for })
     }
 
     /// Runs until the participant has ended and the application was told all that it was to be told.
@@ -183,6 +208,7 @@ impl Runner {
                 }
             }
         }
+        self.outcomes.forget(&self.identity.job, &self.identity.instance);
         self.over.send_replace(true);
     }
 
@@ -261,6 +287,15 @@ impl Runner {
                 self.flush();
             }
             Ready::Gone => {
+                let silent_for = self.silent_for.get().copied().unwrap_or_default();
+                // A connection that is not silent is heard of at each ping, after half of the time.
+                if silent_for >= self.silent_after / 4 * 3 {
+                    warn!(
+                        ?silent_for,
+                        "the application did not answer, so its connection was closed: it is stopped, or busy for too long, \
+                         or cut off (see silent_application_timeout)"
+                    );
+                }
                 self.outbox = None;
                 self.backlog.clear();
                 inputs.push(Input::Detached);
@@ -359,6 +394,10 @@ impl Runner {
             Command::Acknowledge(generation, answer) => {
                 self.tickets.insert(ticket, answer);
                 inputs.push(Input::Acknowledge(ticket, generation));
+            }
+            Command::AskLease(answer) => {
+                self.tickets.insert(ticket, answer);
+                inputs.push(Input::AskLease(ticket));
             }
             Command::Listener(call, outcome, answer) => {
                 self.tickets.insert(ticket, answer);
@@ -504,11 +543,21 @@ impl Runner {
                 warn!(%item, %scheduled, "fire skipped: the item was busy or the fire too late, and misfire is off");
             }
             Effect::Retry(item, news) => news::retry(item, news),
+            Effect::Reported(item, outcome) => self.note_outcome(now, item, &outcome),
             Effect::CloseStream(reason) => self.hang_up(StreamEnd::Ended(reason)),
             Effect::End(reason) => {
-                info!(?reason, "ended");
+                let word = reason.word().map(tracing::field::display);
+                info!(reason = word, how = ?reason, "ended");
                 let _ = self.end.set(StreamEnd::Ended(reason));
             }
+        }
+    }
+
+    fn note_outcome(&mut self, now: Now, item: Item, outcome: &Outcome) {
+        let Identity { job, instance, .. } = &self.identity;
+        if let Some((message, left_out)) = self.outcomes.note(now, job, instance, item, outcome) {
+            let left_out = (left_out > 0).then_some(left_out);
+            warn!(%item, left_out, "an execution failed: {message}");
         }
     }
 
@@ -561,8 +610,8 @@ impl Runner {
         self.hang_up(StreamEnd::Replaced);
         let (outbox, events) = mpsc::channel(OUTBOX);
         self.outbox = Some(outbox);
-        self.end = Arc::default();
-        Outlet { events, end: Arc::clone(&self.end) }
+        (self.end, self.silent_for) = Default::default();
+        Outlet { events, end: Arc::clone(&self.end), silent_for: Arc::clone(&self.silent_for) }
     }
 
     /// Ends the application's stream.

@@ -72,7 +72,7 @@ async fn part(session: &dyn Session, farewell: Farewell) {
 pub async fn keep(
     registry: Arc<dyn Registry>,
     clock: Clock,
-    current: watch::Sender<Option<Arc<dyn Session>>>,
+    (current, trouble): (watch::Sender<Option<Arc<dyn Session>>>, watch::Sender<String>),
     (mut keeper, margin): (Keeper, Option<Duration>),
     (memory, mut former): (Memory, Option<Former>),
     mut stop: watch::Receiver<Option<Farewell>>,
@@ -90,6 +90,7 @@ pub async fn keep(
         match opened {
             Ok(session) => {
                 (pause, said) = (PAUSE_MIN, None);
+                trouble.send_replace(String::new());
                 // One of the embedded registry has none.
                 let timeout = Some(session.timeout()).filter(|timeout| *timeout < Duration::MAX);
                 info!(session = %session.id(), timeout = timeout.map(tracing::field::debug), registry = registry.describe(), "session opened");
@@ -124,6 +125,7 @@ pub async fn keep(
             }
             Err(error) => {
                 let now = clock.now().mono;
+                trouble.send_replace(format!("{}: {error}", registry.describe()));
                 if said.is_none_or(|said| now >= said.saturating_add(SAID_AGAIN)) {
                     warn!(%error, "no session; trying again and again");
                     said = Some(now);

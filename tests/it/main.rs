@@ -36,3 +36,4 @@ mod session;
 mod slow;
 mod trigger;
 mod trigger_job;
+mod words;

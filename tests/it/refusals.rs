@@ -14,6 +14,12 @@ fn check(status: &Status, code: Code, contained: &[&str]) {
     for text in contained {
         assert!(status.message().contains(text), "`{text}` is missing: {status:?}");
     }
+    // The one that tonic makes itself has none.
+    if code == Code::OutOfRange {
+        return;
+    }
+    let info = status.get_details_error_info().unwrap_or_else(|| panic!("no reason: {status:?}"));
+    assert!(!info.reason.is_empty() && info.domain == "sidekeeper", "{status:?}");
 }
 
 /// As [`check`], for `INVALID_ARGUMENT`; the field is named in the message and in the details.
@@ -173,9 +179,7 @@ async fn what_an_application_claims_to_have_open_is_refused_by_its_field() {
         (proto::OpenExecution { execution_id: "x".repeat(129), ..good() }, "execution_id", "1 to 128 bytes"),
         (proto::OpenExecution { fencing_token: 0, ..good() }, "fencing_token", "above 0"),
         (proto::OpenExecution { fencing_token: i64::MIN, ..good() }, "fencing_token", "above 0"),
-        (proto::OpenExecution { source: 0, ..good() }, "source", "the source from Execute"),
         (proto::OpenExecution { source: 99, ..good() }, "source", "the source from Execute"),
-        (proto::OpenExecution { scheduled_time: None, ..good() }, "scheduled_time", "from Execute"),
         (proto::OpenExecution { scheduled_time: never, ..good() }, "scheduled_time", "from Execute"),
         (proto::OpenExecution { deadline: never, ..good() }, "deadline", "an instant"),
         (proto::OpenExecution { cancel_reason: -1, ..good() }, "cancel_reason", "from Cancel"),

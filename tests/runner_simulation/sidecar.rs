@@ -16,6 +16,7 @@ use sidekeeper::runner::clock::Clock;
 use sidekeeper::runner::heirs::Former;
 use sidekeeper::runner::hub::{Hub, Shared};
 use sidekeeper::runner::lease::Lease;
+use sidekeeper::runner::outcomes::Outcomes;
 use sidekeeper::runner::session::{self, Farewell};
 use sidekeeper::tree::Path;
 use tokio::sync::watch;
@@ -85,6 +86,7 @@ impl World {
         let (memory, former) = Notes::open(place.notes.as_ref(), &clock, place.ip);
         let heirs = former.as_ref().map(|life| Former::new(life, namespace.clone()));
         let (current_sender, current) = watch::channel(None);
+        let (trouble_sender, trouble) = watch::channel(String::new());
         let (stop, stopped) = watch::channel(None);
         let (drained, draining) = watch::channel(false);
         let (lease, keeper) = Lease::new();
@@ -95,15 +97,19 @@ impl World {
             current,
             lease,
             slow_application_timeout: SLOW,
+            silent_application_timeout: Duration::MAX,
             memory: memory.clone(),
+            trouble,
+            outcomes: Outcomes::default(),
         };
         let hub = Hub::new(shared);
         if let Some(life) = former {
             hub.inherit(life);
         }
         let left = (memory, heirs);
+        let published = (current_sender, trouble_sender);
         let keeping =
-            session::keep(Arc::new(registry), clock.clone(), current_sender, (keeper, None), left, stopped);
+            session::keep(Arc::new(registry), clock.clone(), published, (keeper, None), left, stopped);
         let timeline = self.timeline.clone();
         clock.spawn(async move {
             keeping.await;

@@ -269,11 +269,12 @@ fn p3_what_the_application_does_not_execute_counts_as_interrupted() {
 
 #[test]
 fn p3_what_the_running_nodes_do_not_bear_out_is_not_gone_on_with() {
-    let lies: [fn(&mut OpenExecution); 4] = [
+    let lies: [fn(&mut OpenExecution); 5] = [
         |open| open.token.0 += 1,
         |open| open.token.0 -= 1,
         // Another instance's, or nobody's.
-        |open| open.item.0 += 3,
+        |open| open.execution_id = format!("{}7", open.execution_id),
+        |open| open.execution_id = "without-an-item".to_owned(),
         |open| open.cancelled = Some(CancelReason::LeaseLost),
     ];
     for lie in lies {
@@ -297,8 +298,9 @@ fn what_was_told_to_stop_and_what_has_a_deadline_stays_so() {
     world.start_sidecar(0);
     let deadline = world.now + jiff::SignedDuration::from_secs(2);
     world.come_back_saying(0, |open| {
-        open.deadline = (Some(open.item) != last).then_some(deadline);
-        open.cancelled = (Some(open.item) == last).then_some(CancelReason::Operator);
+        let is_last = last.is_some_and(|last| open.execution_id.ends_with(&format!(".{last}")));
+        open.deadline = (!is_last).then_some(deadline);
+        open.cancelled = is_last.then_some(CancelReason::Operator);
     });
     world.run_for(500);
     let told: Vec<_> = world.cancels.iter().map(|(item, reason, _)| (Some(*item), *reason)).collect();

@@ -36,4 +36,5 @@ mod streams;
 #[allow(dead_code, reason = "the runs of many seeds, in simulate.rs, use the rest")]
 mod swarm;
 mod windows;
+mod words;
 mod world;

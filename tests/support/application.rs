@@ -32,6 +32,7 @@ pub(crate) fn config(socket: &Path) -> Config {
         request_timeout: Duration::from_secs(10),
         drain_timeout: Duration::from_secs(25),
         slow_application_timeout: Duration::from_secs(10),
+        silent_application_timeout: Duration::from_secs(10),
         log_level: "info".to_owned(),
         log_format: LogFormat::Auto,
         otlp_endpoint: None,
@@ -92,7 +93,8 @@ impl Job {
                 | Event::JobChanged(_)
                 | Event::BeforeFirst(_)
                 | Event::AfterLast(_)
-                | Event::Draining(_) => {}
+                | Event::Draining(_)
+                | Event::Waiting(_) => {}
             }
         }
     }

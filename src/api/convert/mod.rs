@@ -13,6 +13,9 @@ pub use crate::elasticjob::validate::FieldError;
 use crate::elasticjob::validate::{ScheduleCheck, validate, validate_job_class};
 use crate::job::{JobConfiguration, JobName, ShardingStrategy};
 use crate::proto;
+use crate::reason::Reason;
+
+use super::status;
 
 /// Bytes of error texts in a status. They travel in headers, for which gRPC libraries allow 8 KiB in all: once as the
 /// message, percent-encoded to up to three times this, and twice in the details, as base64.
@@ -59,7 +62,7 @@ impl InvalidRequest {
         if hidden > 0 {
             message.push_str(&format!("; and {hidden} more"));
         }
-        let mut details = ErrorDetails::new();
+        let mut details = ErrorDetails::with_error_info(Reason::InvalidRequest.as_str(), status::DOMAIN, []);
         for error in shown {
             let description = format!("given `{}`; allowed: {}", error.given, error.allowed);
             details.add_bad_request_violation(error.field.clone(), description);

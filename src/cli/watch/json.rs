@@ -4,7 +4,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::proto::{InstanceStatus, ItemStatus, JobConfiguration, Problem, WatchAssignmentsResponse};
+use crate::proto::{
+    InstanceStatus, ItemStatus, JobConfiguration, LastExecution, Problem, WatchAssignmentsResponse,
+};
 
 /// One object that holds the whole state.
 pub(super) fn json(state: &WatchAssignmentsResponse) -> Value {
@@ -49,6 +51,7 @@ fn item(status: &ItemStatus) -> Value {
         misfire,
         disabled,
         next_instance_id,
+        last_execution,
     } = status;
     json!({
         "item": item,
@@ -59,6 +62,18 @@ fn item(status: &ItemStatus) -> Value {
         "misfire": misfire,
         "disabled": disabled,
         "next_instance_id": next_instance_id,
+        "last_execution": last_execution.as_ref().map(self::last_execution),
+    })
+}
+
+fn last_execution(last: &LastExecution) -> Value {
+    let LastExecution { outcome: _, times_in_a_row, since, at, message } = last;
+    json!({
+        "outcome": last.outcome().as_str_name(),
+        "times_in_a_row": times_in_a_row,
+        "since": since.as_ref().and_then(instant),
+        "at": at.as_ref().and_then(instant),
+        "message": message,
     })
 }
 
@@ -121,7 +136,11 @@ mod tests {
             }),
             generation: 7,
             instances: vec![InstanceStatus::default()],
-            items: vec![ItemStatus { fencing_token: i64::MAX, ..Default::default() }],
+            items: vec![ItemStatus {
+                fencing_token: i64::MAX,
+                last_execution: Some(LastExecution::default()),
+                ..Default::default()
+            }],
             next_fire_time: Some(prost_types::Timestamp { seconds: 1_767_225_605, nanos: 5_000_000 }),
             problems: vec![Problem::default()],
             ..Default::default()
@@ -143,6 +162,7 @@ mod tests {
         assert_eq!(keys(&value["configuration"]), fields("JobConfiguration"));
         assert_eq!(keys(&value["instances"][0]), fields("InstanceStatus"));
         assert_eq!(keys(&value["items"][0]), fields("ItemStatus"));
+        assert_eq!(keys(&value["items"][0]["last_execution"]), fields("LastExecution"));
         assert_eq!(keys(&value["problems"][0]), fields("Problem"));
     }
 

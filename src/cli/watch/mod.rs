@@ -127,7 +127,7 @@ async fn follow_once(
         .await
         .map_err(|error| Broken::Retry(format!("cannot connect: {:#}", anyhow!(error))))?;
     let mut client = AssignmentServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
-    let request = authorized(WatchAssignmentsRequest { job_name: job.to_owned() });
+    let request = authorized(WatchAssignmentsRequest { job_name: job.to_owned(), wait_for_job: true });
     let request = request.map_err(|error| Broken::End(End::Failed(error)))?;
     let mut states = client.watch_assignments(request).await.map_err(broken)?.into_inner();
     loop {

@@ -6,10 +6,14 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 
 use crate::excerpt;
-use crate::proto::{HandoffMode, InstanceStatus, ItemStatus, WatchAssignmentsResponse};
+use crate::proto::{
+    ExecutionOutcome, HandoffMode, InstanceStatus, ItemStatus, LastExecution, WatchAssignmentsResponse,
+};
 
 /// The fewest characters of an instance id that are shown.
 const SHORT_ID: usize = 6;
+/// Items that failed, of which there is a line each.
+const FAILURES_SHOWN: usize = 10;
 /// The most characters of a parameter that are shown.
 const PARAMETER_LIMIT: usize = 24;
 
@@ -25,6 +29,7 @@ pub(super) fn table(state: &WatchAssignmentsResponse) -> String {
         text.push('\n');
         text.push_str(LEGEND);
     }
+    text.push_str(&failures(&state.items));
     for problem in &state.problems {
         let path = if problem.path.is_empty() { "job" } else { &problem.path };
         line(&mut text, &format!("problem: {}: {}", printable(path), printable(&problem.message)));
@@ -89,6 +94,33 @@ fn matrix(state: &WatchAssignmentsResponse) -> String {
         line(&mut text, &format!("{name:<width$}  {}{disabled}", printable(&instance.instance_id)));
     }
     text
+}
+
+/// The items that were not executed well last, a line each.
+fn failures(items: &[ItemStatus]) -> String {
+    let mut text = String::new();
+    let last = |item: &ItemStatus| item.last_execution.clone().map(|last| (item.item, last));
+    let is_bad = |(_, last): &(u32, LastExecution)| last.outcome() != ExecutionOutcome::Success;
+    let failing: Vec<_> = items.iter().filter_map(last).filter(is_bad).collect();
+    for (item, last) in failing.iter().take(FAILURES_SHOWN) {
+        let how = match last.outcome() {
+            ExecutionOutcome::Rejected => "rejected",
+            ExecutionOutcome::Unspecified | ExecutionOutcome::Success | ExecutionOutcome::Failure => "failed",
+        };
+        let since = last.since.as_ref().and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
+        let since = since.map(|at| format!(" since {at:.0}")).unwrap_or_default();
+        let message = printable(&last.message);
+        line(&mut text, &format!("item {item}: {how} {}{since}: {message}", times(last.times_in_a_row)));
+    }
+    if failing.len() > FAILURES_SHOWN {
+        let hidden = failing.len().saturating_sub(FAILURES_SHOWN);
+        line(&mut text, &format!("and {hidden} more items that failed"));
+    }
+    text
+}
+
+fn times(number: u32) -> String {
+    if number == 1 { "once".to_owned() } else { format!("{number} times in a row") }
 }
 
 fn row(item: &ItemStatus, instances: &[InstanceStatus]) -> Vec<String> {
@@ -209,7 +241,18 @@ mod tests {
             generation: 7,
             instances: vec![instance(A, true, true), instance(B, false, false)],
             items: vec![
-                ItemStatus { running: true, misfire: true, ..item(0, "Beijing", A) },
+                ItemStatus {
+                    running: true,
+                    misfire: true,
+                    last_execution: Some(LastExecution {
+                        outcome: ExecutionOutcome::Failure.into(),
+                        times_in_a_row: 3,
+                        since: Some(ProtoTimestamp { seconds: 1_767_225_590, nanos: 0 }),
+                        at: Some(ProtoTimestamp { seconds: 1_767_225_600, nanos: 0 }),
+                        message: "ValueError: no such city".to_owned(),
+                    }),
+                    ..item(0, "Beijing", A)
+                },
                 item(1, "Shanghai", B),
                 ItemStatus { disabled: true, ..item(2, "", A) },
                 ItemStatus { running: true, ..item(10, "a parameter that is too long", "10.0.0.3@-@9") },
@@ -241,6 +284,7 @@ mod tests {
                 12      10.0.0.2@-@12  (server disabled)
 
                 o owned, R running, M misfired, D disabled, . another's; * leads
+                item 0: failed 3 times in a row since 2025-12-31T23:59:50Z: ValueError: no such city
                 problem: /orderSync/config: not YAML\u{1b}[2J
             "#]],
         );

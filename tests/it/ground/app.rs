@@ -46,8 +46,12 @@ impl App {
     ) -> Result<Self, Status> {
         let attach = async {
             let mut stream = client.attach(request).await?.into_inner();
-            let first = stream.message().await?.and_then(|message| message.event);
-            Ok::<_, Status>((first, stream))
+            loop {
+                let first = stream.message().await?.and_then(|message| message.event);
+                if !matches!(first, Some(Event::Waiting(_))) {
+                    return Ok::<_, Status>((first, stream));
+                }
+            }
         };
         let (first, mut stream) = bounded("Attached", attach).await?;
         let Some(Event::Attached(attached)) = first else { panic!("first came {first:?}") };
@@ -60,6 +64,11 @@ impl App {
         assert_eq!(told.added_items, items_of(&told));
         let history = vec![Event::AssignmentChanged(told.clone())];
         Ok(Self { client, attached, stream, told, open: BTreeMap::new(), history })
+    }
+
+    /// A client on its connection.
+    pub fn participants(&self) -> ParticipantServiceClient<Channel> {
+        self.client.clone()
     }
 
     /// The assignment that was told last.
@@ -96,7 +105,7 @@ impl App {
 
     fn hold_against_the_contract(&mut self, event: &Event) {
         match event {
-            Event::Attached(_) => panic!("attached twice: {:#?}", self.history),
+            Event::Attached(_) | Event::Waiting(_) => panic!("attached twice: {:#?}", self.history),
             Event::AssignmentChanged(changed) => {
                 let (before, after) = (self.items(), items_of(changed));
                 let without = |all: &[u32], these: &[u32]| -> Vec<u32> {

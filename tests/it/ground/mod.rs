@@ -122,6 +122,7 @@ pub fn config(namespace: &str, number: u8) -> Config {
         request_timeout: Duration::from_secs(10),
         drain_timeout: LIMIT,
         slow_application_timeout: LIMIT,
+        silent_application_timeout: Duration::from_secs(10),
         log_level: "info".to_owned(),
         log_format: LogFormat::Auto,
         otlp_endpoint: None,
@@ -178,7 +179,7 @@ impl Host {
 
     pub async fn try_watch(&self, job: &str) -> Result<Watcher, Status> {
         let mut client = AssignmentServiceClient::new(self.connect().await);
-        let request = proto::WatchAssignmentsRequest { job_name: job.to_owned() };
+        let request = proto::WatchAssignmentsRequest { job_name: job.to_owned(), wait_for_job: true };
         Ok(Watcher { stream: client.watch_assignments(request).await?.into_inner() })
     }
 

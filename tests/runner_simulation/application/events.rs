@@ -23,7 +23,6 @@ impl Seat {
         let ended = self.results.values().map(|(execute, _)| (execute, proto::CancelReason::Unspecified));
         let message = |(execute, cancelled): (&proto::Execute, proto::CancelReason)| proto::OpenExecution {
             execution_id: execute.execution_id.clone(),
-            item: execute.item,
             fencing_token: execute.fencing_token,
             scheduled_time: execute.scheduled_time,
             source: execute.source,
@@ -41,7 +40,7 @@ impl World {
         let Some(event) = message.event else { return };
         let seat = &mut self.apps[index].seats[job];
         let first = seat.attachment.is_none();
-        if first != matches!(event, Event::Attached(_)) {
+        if first != matches!(event, Event::Attached(_) | Event::Waiting(_)) {
             self.violation(
                 "the stream's contract",
                 &format!("application {index}: Attached is not first: {event:?}"),
@@ -62,7 +61,8 @@ impl World {
             Event::LeadershipChanged(_)
             | Event::JobChanged(_)
             | Event::BeforeFirst(_)
-            | Event::AfterLast(_) => {}
+            | Event::AfterLast(_)
+            | Event::Waiting(_) => {}
         }
     }
 

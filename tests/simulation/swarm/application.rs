@@ -213,6 +213,7 @@ impl World {
                 }
             }
             Told::JobChanged { .. }
+            | Told::Waiting(_)
             | Told::LeadershipChanged(_)
             | Told::Draining { .. }
             | Told::Execute(_)

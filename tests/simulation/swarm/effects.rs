@@ -47,6 +47,7 @@ impl World {
             Effect::Tell(event) => self.tell_application(m, event),
             Effect::Answer(ticket, answer) => self.answered(m, ticket, &answer),
             Effect::Warn(problem) => self.note(m, || format!("warns: {} {}", problem.path, problem.message)),
+            Effect::Reported(..) => {}
             Effect::Retry(item, news) => self.note(m, || format!("item {item}: {news:?}")),
             Effect::Skipped { item, scheduled } => {
                 self.note(m, || format!("skips item {item} for {scheduled}"));
@@ -126,6 +127,7 @@ impl World {
                 true
             }
             Answer::Acknowledged
+            | Answer::Lease { .. }
             | Answer::Cancelled(_)
             | Answer::ListenerReported { .. }
             // A call of a listener is forgotten with the session.

@@ -76,6 +76,7 @@ impl World {
             Event::LeaseRenewed { lease_end } => self.lease_told(index, Some(lease_end)),
             Event::Attached { resumed, .. } => self.attached(index, &resumed),
             Event::LeadershipChanged(_) | Event::Draining { .. } => {}
+            Event::Waiting(what) => self.waited.push(what),
         }
     }
 

@@ -139,10 +139,9 @@ fn request(configuration: Option<Arc<sidekeeper::job::JobConfiguration>>) -> Req
 fn claim(execute: &Execute) -> OpenExecution {
     OpenExecution {
         execution_id: execute.execution_id.clone(),
-        item: execute.item,
         token: execute.token,
-        source: execute.source,
-        scheduled: execute.scheduled,
+        source: Some(execute.source),
+        scheduled: Some(execute.scheduled),
         attempt: execute.attempt,
         deadline: execute.deadline,
         cancelled: None,

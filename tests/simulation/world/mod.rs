@@ -26,6 +26,7 @@ use sidekeeper::coordination::effect::{
 use sidekeeper::coordination::fleet::Profile;
 use sidekeeper::coordination::input::{Input, Now, Outcome, ProgressReport, Ticket};
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
+use sidekeeper::coordination::waiting::WaitsFor;
 use sidekeeper::elasticjob::path::{Gate, JobPaths};
 use sidekeeper::job::{InstanceId, InstanceName, Item, JobConfiguration, JobName, Problem};
 use sidekeeper::registry::embedded::Embedded;
@@ -158,7 +159,7 @@ pub struct World {
     /// Executions that did not come to their end: the item, and when it was interrupted.
     pub interrupted: Vec<(Item, Timestamp)>,
     tokens: BTreeMap<Item, i64>,
-    configuration: JobConfiguration,
+    pub configuration: JobConfiguration,
     pub seed: u64,
     /// What happened, for looking at a failure.
     pub log: Vec<String>,
@@ -177,6 +178,10 @@ pub struct World {
     pub happened: Vec<Happened>,
     /// What was reported as a problem.
     pub problems: Vec<String>,
+    /// What applications were told that they wait for.
+    pub waited: Vec<WaitsFor>,
+    /// What an application was answered that asked for its lease.
+    leased: Option<Answer>,
     /// How long an application takes, at most, in milliseconds.
     pub duration_max_ms: u64,
     /// For which reasons applications do not stop when they are told to.
@@ -237,6 +242,8 @@ impl World {
             listener: Listener::Succeeds,
             happened: Vec::new(),
             problems: Vec::new(),
+            waited: Vec::new(),
+            leased: None,
             disobeyed: Vec::new(),
             cancels: Vec::new(),
             outcomes: BTreeMap::new(),
@@ -253,7 +260,7 @@ impl World {
         }
     }
 
-    fn time(&self) -> Now {
+    pub fn time(&self) -> Now {
         let mono = Duration::try_from(self.now.duration_since(self.start)).unwrap();
         Now { wall: self.now, mono }
     }
@@ -400,6 +407,15 @@ impl World {
         self.nodes[node].results.push_back(Input::Progress(ticket, report));
     }
 
+    /// An application asks for its lease; gives the answer.
+    pub fn ask_lease(&mut self, node: usize) -> Answer {
+        self.nodes[node].tickets += 1;
+        let ticket = Ticket(self.nodes[node].tickets);
+        self.nodes[node].results.push_back(Input::AskLease(ticket));
+        self.look(node);
+        self.leased.take().expect("an answer")
+    }
+
     /// The sidecar is told to stop.
     pub fn drain(&mut self, node: usize) {
         self.drain_within(node, Duration::from_secs(25));
@@ -487,6 +503,7 @@ impl World {
                 node.line.push_back(Ask::Watch);
             }
             Effect::Tell(event) => self.told(index, event),
+            Effect::Answer(_, answer @ Answer::Lease { .. }) => self.leased = Some(answer),
             Effect::Answer(_, answer) => {
                 let expected = matches!(
                     answer,
@@ -506,7 +523,7 @@ impl World {
             }
             Effect::Warn(problem) => self.problems.push(problem.message),
             Effect::Retry(item, news) => self.retries.push((item, news)),
-            Effect::Skipped { .. } => {}
+            Effect::Reported(..) | Effect::Skipped { .. } => {}
             // Its stream has broken: it does not read the end, and goes on for its grace.
             Effect::CloseStream(_) if node.away_until.is_some() => {}
             Effect::CloseStream(_) => {

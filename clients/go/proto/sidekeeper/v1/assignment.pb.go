@@ -27,7 +27,8 @@ type AssignmentReason int32
 const (
 	// Not set.
 	AssignmentReason_ASSIGNMENT_REASON_UNSPECIFIED AssignmentReason = 0
-	// The first assignment that this stream tells.
+	// The first assignment that this stream tells. It is empty for an instance that has just joined: its first items come
+	// with RESHARDED, or with HANDED_OFF if all instances are sidecars.
 	AssignmentReason_ASSIGNMENT_REASON_ATTACHED AssignmentReason = 1
 	// The leader has divided the items anew: an instance joined or left, or the total count changed.
 	AssignmentReason_ASSIGNMENT_REASON_RESHARDED AssignmentReason = 2
@@ -42,7 +43,7 @@ const (
 	// The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it.
 	AssignmentReason_ASSIGNMENT_REASON_RELAYED AssignmentReason = 7
 	// All instances are sidecars, and items change hands one by one: what is revoked is to be somebody else's as soon as
-	// this instance is done with it, what is added has been let go of by its owner.
+	// this instance is done with it, what is added has been let go of by its owner, or had none.
 	AssignmentReason_ASSIGNMENT_REASON_HANDED_OFF AssignmentReason = 8
 )
 
@@ -176,7 +177,8 @@ func (x *AssignedItem) GetDisabled() bool {
 // The items that an instance owns in one sharding of its job. Always the whole of it, never a difference.
 type Assignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Counts shardings of the job: it grows with each one that concerns this instance. Zero: never sharded.
+	// Which sharding of the job this is: a version of the registry's. It grows with each sharding that concerns this
+	// instance, not always by one. Zero: never sharded.
 	Generation int64 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Into how many items the job is split.
 	ShardingTotalCount uint32 `protobuf:"varint,2,opt,name=sharding_total_count,json=shardingTotalCount,proto3" json:"sharding_total_count,omitempty"`

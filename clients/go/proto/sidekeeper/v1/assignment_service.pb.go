@@ -79,7 +79,9 @@ func (HandoffMode) EnumDescriptor() ([]byte, []int) {
 type WatchAssignmentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The job's name. Required.
-	JobName       string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// Whether a job without nodes in the registry is told as one without instances, until it comes.
+	WaitForJob    bool `protobuf:"varint,2,opt,name=wait_for_job,json=waitForJob,proto3" json:"wait_for_job,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -121,6 +123,13 @@ func (x *WatchAssignmentsRequest) GetJobName() string {
 	return ""
 }
 
+func (x *WatchAssignmentsRequest) GetWaitForJob() bool {
+	if x != nil {
+		return x.WaitForJob
+	}
+	return false
+}
+
 // The state of a job. At most 2 MiB: of a larger one the items' parameters are left out, then the long texts of the
 // configuration, then what is beyond 512 KiB of items and of instances; a problem says so.
 type WatchAssignmentsResponse struct {
@@ -129,7 +138,8 @@ type WatchAssignmentsResponse struct {
 	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
 	// The configuration in force. Absent: the job has none, or an unreadable one.
 	Configuration *JobConfiguration `protobuf:"bytes,2,opt,name=configuration,proto3" json:"configuration,omitempty"`
-	// Counts shardings of the job. Zero: never sharded.
+	// Which sharding of the job this is: a version of the registry's, which grows with each sharding, and with other things
+	// between. Zero: never sharded.
 	Generation int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	// The instances that are online, ascending by id.
 	Instances []*InstanceStatus `protobuf:"bytes,4,rep,name=instances,proto3" json:"instances,omitempty"`
@@ -341,8 +351,11 @@ type ItemStatus struct {
 	Disabled bool `protobuf:"varint,7,opt,name=disabled,proto3" json:"disabled,omitempty"`
 	// The instance that is to get it when its owner is done with it. Empty: it stays.
 	NextInstanceId string `protobuf:"bytes,8,opt,name=next_instance_id,json=nextInstanceId,proto3" json:"next_instance_id,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How the item was executed last. Absent: its owner is attached to another sidecar or is Java's, or has not executed it
+	// since it has it.
+	LastExecution *LastExecution `protobuf:"bytes,9,opt,name=last_execution,json=lastExecution,proto3" json:"last_execution,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ItemStatus) Reset() {
@@ -431,13 +444,104 @@ func (x *ItemStatus) GetNextInstanceId() string {
 	return ""
 }
 
+func (x *ItemStatus) GetLastExecution() *LastExecution {
+	if x != nil {
+		return x.LastExecution
+	}
+	return nil
+}
+
+// How an item was executed last by its owner, as the owner's application reported it to this sidecar.
+type LastExecution struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How it ended.
+	Outcome ExecutionOutcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=sidekeeper.v1.ExecutionOutcome" json:"outcome,omitempty"`
+	// How often in a row it has ended so.
+	TimesInARow uint32 `protobuf:"varint,2,opt,name=times_in_a_row,json=timesInARow,proto3" json:"times_in_a_row,omitempty"`
+	// When the first of them was reported.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// When the last of them was reported.
+	At *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
+	// The first line of the last failure's message, shortened. Empty: it was a success, or nothing was said.
+	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LastExecution) Reset() {
+	*x = LastExecution{}
+	mi := &file_sidekeeper_v1_assignment_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LastExecution) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LastExecution) ProtoMessage() {}
+
+func (x *LastExecution) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_assignment_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LastExecution.ProtoReflect.Descriptor instead.
+func (*LastExecution) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_assignment_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *LastExecution) GetOutcome() ExecutionOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return ExecutionOutcome_EXECUTION_OUTCOME_UNSPECIFIED
+}
+
+func (x *LastExecution) GetTimesInARow() uint32 {
+	if x != nil {
+		return x.TimesInARow
+	}
+	return 0
+}
+
+func (x *LastExecution) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *LastExecution) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *LastExecution) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 var File_sidekeeper_v1_assignment_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_assignment_service_proto_rawDesc = "" +
 	"\n" +
-	"&sidekeeper/v1/assignment_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17sidekeeper/v1/job.proto\"4\n" +
+	"&sidekeeper/v1/assignment_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dsidekeeper/v1/execution.proto\x1a\x17sidekeeper/v1/job.proto\"V\n" +
 	"\x17WatchAssignmentsRequest\x12\x19\n" +
-	"\bjob_name\x18\x01 \x01(\tR\ajobName\"\x8f\x04\n" +
+	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12 \n" +
+	"\fwait_for_job\x18\x02 \x01(\bR\n" +
+	"waitForJob\"\x8f\x04\n" +
 	"\x18WatchAssignmentsResponse\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12E\n" +
 	"\rconfiguration\x18\x02 \x01(\v2\x1f.sidekeeper.v1.JobConfigurationR\rconfiguration\x12\x1e\n" +
@@ -459,7 +563,7 @@ const file_sidekeeper_v1_assignment_service_proto_rawDesc = "" +
 	"instanceId\x12\x1b\n" +
 	"\tserver_ip\x18\x02 \x01(\tR\bserverIp\x12\x18\n" +
 	"\aenabled\x18\x03 \x01(\bR\aenabled\x12\x16\n" +
-	"\x06leader\x18\x04 \x01(\bR\x06leader\"\x9f\x02\n" +
+	"\x06leader\x18\x04 \x01(\bR\x06leader\"\xe4\x02\n" +
 	"\n" +
 	"ItemStatus\x12\x12\n" +
 	"\x04item\x18\x01 \x01(\rR\x04item\x12*\n" +
@@ -470,8 +574,15 @@ const file_sidekeeper_v1_assignment_service_proto_rawDesc = "" +
 	"\arunning\x18\x05 \x01(\bR\arunning\x12\x18\n" +
 	"\amisfire\x18\x06 \x01(\bR\amisfire\x12\x1a\n" +
 	"\bdisabled\x18\a \x01(\bR\bdisabled\x12(\n" +
-	"\x10next_instance_id\x18\b \x01(\tR\x0enextInstanceIdB\x11\n" +
-	"\x0f_item_parameter*f\n" +
+	"\x10next_instance_id\x18\b \x01(\tR\x0enextInstanceId\x12C\n" +
+	"\x0elast_execution\x18\t \x01(\v2\x1c.sidekeeper.v1.LastExecutionR\rlastExecutionB\x11\n" +
+	"\x0f_item_parameter\"\xe7\x01\n" +
+	"\rLastExecution\x129\n" +
+	"\aoutcome\x18\x01 \x01(\x0e2\x1f.sidekeeper.v1.ExecutionOutcomeR\aoutcome\x12#\n" +
+	"\x0etimes_in_a_row\x18\x02 \x01(\rR\vtimesInARow\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage*f\n" +
 	"\vHandoffMode\x12\x1c\n" +
 	"\x18HANDOFF_MODE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17HANDOFF_MODE_ONE_BY_ONE\x10\x01\x12\x1c\n" +
@@ -493,31 +604,37 @@ func file_sidekeeper_v1_assignment_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_assignment_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sidekeeper_v1_assignment_service_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_sidekeeper_v1_assignment_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_sidekeeper_v1_assignment_service_proto_goTypes = []any{
 	(HandoffMode)(0),                 // 0: sidekeeper.v1.HandoffMode
 	(*WatchAssignmentsRequest)(nil),  // 1: sidekeeper.v1.WatchAssignmentsRequest
 	(*WatchAssignmentsResponse)(nil), // 2: sidekeeper.v1.WatchAssignmentsResponse
 	(*InstanceStatus)(nil),           // 3: sidekeeper.v1.InstanceStatus
 	(*ItemStatus)(nil),               // 4: sidekeeper.v1.ItemStatus
-	(*JobConfiguration)(nil),         // 5: sidekeeper.v1.JobConfiguration
-	(*timestamppb.Timestamp)(nil),    // 6: google.protobuf.Timestamp
-	(*Problem)(nil),                  // 7: sidekeeper.v1.Problem
+	(*LastExecution)(nil),            // 5: sidekeeper.v1.LastExecution
+	(*JobConfiguration)(nil),         // 6: sidekeeper.v1.JobConfiguration
+	(*timestamppb.Timestamp)(nil),    // 7: google.protobuf.Timestamp
+	(*Problem)(nil),                  // 8: sidekeeper.v1.Problem
+	(ExecutionOutcome)(0),            // 9: sidekeeper.v1.ExecutionOutcome
 }
 var file_sidekeeper_v1_assignment_service_proto_depIdxs = []int32{
-	5, // 0: sidekeeper.v1.WatchAssignmentsResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	3, // 1: sidekeeper.v1.WatchAssignmentsResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
-	4, // 2: sidekeeper.v1.WatchAssignmentsResponse.items:type_name -> sidekeeper.v1.ItemStatus
-	6, // 3: sidekeeper.v1.WatchAssignmentsResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	7, // 4: sidekeeper.v1.WatchAssignmentsResponse.problems:type_name -> sidekeeper.v1.Problem
-	0, // 5: sidekeeper.v1.WatchAssignmentsResponse.handoff_mode:type_name -> sidekeeper.v1.HandoffMode
-	1, // 6: sidekeeper.v1.AssignmentService.WatchAssignments:input_type -> sidekeeper.v1.WatchAssignmentsRequest
-	2, // 7: sidekeeper.v1.AssignmentService.WatchAssignments:output_type -> sidekeeper.v1.WatchAssignmentsResponse
-	7, // [7:8] is the sub-list for method output_type
-	6, // [6:7] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	6,  // 0: sidekeeper.v1.WatchAssignmentsResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	3,  // 1: sidekeeper.v1.WatchAssignmentsResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
+	4,  // 2: sidekeeper.v1.WatchAssignmentsResponse.items:type_name -> sidekeeper.v1.ItemStatus
+	7,  // 3: sidekeeper.v1.WatchAssignmentsResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	8,  // 4: sidekeeper.v1.WatchAssignmentsResponse.problems:type_name -> sidekeeper.v1.Problem
+	0,  // 5: sidekeeper.v1.WatchAssignmentsResponse.handoff_mode:type_name -> sidekeeper.v1.HandoffMode
+	5,  // 6: sidekeeper.v1.ItemStatus.last_execution:type_name -> sidekeeper.v1.LastExecution
+	9,  // 7: sidekeeper.v1.LastExecution.outcome:type_name -> sidekeeper.v1.ExecutionOutcome
+	7,  // 8: sidekeeper.v1.LastExecution.since:type_name -> google.protobuf.Timestamp
+	7,  // 9: sidekeeper.v1.LastExecution.at:type_name -> google.protobuf.Timestamp
+	1,  // 10: sidekeeper.v1.AssignmentService.WatchAssignments:input_type -> sidekeeper.v1.WatchAssignmentsRequest
+	2,  // 11: sidekeeper.v1.AssignmentService.WatchAssignments:output_type -> sidekeeper.v1.WatchAssignmentsResponse
+	11, // [11:12] is the sub-list for method output_type
+	10, // [10:11] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_assignment_service_proto_init() }
@@ -525,6 +642,7 @@ func file_sidekeeper_v1_assignment_service_proto_init() {
 	if File_sidekeeper_v1_assignment_service_proto != nil {
 		return
 	}
+	file_sidekeeper_v1_execution_proto_init()
 	file_sidekeeper_v1_job_proto_init()
 	file_sidekeeper_v1_assignment_service_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
@@ -533,7 +651,7 @@ func file_sidekeeper_v1_assignment_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_assignment_service_proto_rawDesc), len(file_sidekeeper_v1_assignment_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -277,22 +277,22 @@ func (x *AttachRequest) GetSidecarApiLevelMin() uint32 {
 	return 0
 }
 
-// An execution that an application has open, as its `Execute` told it.
+// An execution that an application has open, as its `Execute` told it. Its id and its token are enough; what is left out
+// is taken from the registry.
 type OpenExecution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names the execution: 1 to 128 bytes. Required.
 	ExecutionId string `protobuf:"bytes,1,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
-	// The item.
-	Item uint32 `protobuf:"varint,2,opt,name=item,proto3" json:"item,omitempty"`
-	// The token. Required: it says whether the running node is this execution's.
+	// The token. Required: it says which running node is this execution's.
 	FencingToken int64 `protobuf:"varint,3,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
-	// For which instant it was. Required.
+	// For which instant it was. Absent: for the one that the item was started for last, as far as the registry knows.
 	ScheduledTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=scheduled_time,json=scheduledTime,proto3" json:"scheduled_time,omitempty"`
-	// What made it start. Required.
+	// What made it start. UNSPECIFIED: FAILOVER if the item was taken over, else SCHEDULE.
 	Source ExecutionSource `protobuf:"varint,5,opt,name=source,proto3,enum=sidekeeper.v1.ExecutionSource" json:"source,omitempty"`
 	// Which attempt it is. Zero: 1.
 	Attempt uint32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// When it has to be over, as `Execute` or `ReportProgressResponse` said last. Absent: no limit.
+	// When it has to be over, as `Execute` or `ReportProgressResponse` said last. Absent: when the job's
+	// `sidekeeper.execution-timeout` is over once more.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	// Why it was told to stop. UNSPECIFIED: it was not. One whose lease was lost is not taken up again.
 	CancelReason  CancelReason `protobuf:"varint,8,opt,name=cancel_reason,json=cancelReason,proto3,enum=sidekeeper.v1.CancelReason" json:"cancel_reason,omitempty"`
@@ -335,13 +335,6 @@ func (x *OpenExecution) GetExecutionId() string {
 		return x.ExecutionId
 	}
 	return ""
-}
-
-func (x *OpenExecution) GetItem() uint32 {
-	if x != nil {
-		return x.Item
-	}
-	return 0
 }
 
 func (x *OpenExecution) GetFencingToken() int64 {
@@ -403,6 +396,7 @@ type AttachResponse struct {
 	//	*AttachResponse_Draining
 	//	*AttachResponse_BeforeFirst
 	//	*AttachResponse_AfterLast
+	//	*AttachResponse_Waiting
 	Event         isAttachResponse_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -535,6 +529,15 @@ func (x *AttachResponse) GetAfterLast() *AfterLast {
 	return nil
 }
 
+func (x *AttachResponse) GetWaiting() *Waiting {
+	if x != nil {
+		if x, ok := x.Event.(*AttachResponse_Waiting); ok {
+			return x.Waiting
+		}
+	}
+	return nil
+}
+
 type isAttachResponse_Event interface {
 	isAttachResponse_Event()
 }
@@ -589,6 +592,11 @@ type AttachResponse_AfterLast struct {
 	AfterLast *AfterLast `protobuf:"bytes,10,opt,name=after_last,json=afterLast,proto3,oneof"`
 }
 
+type AttachResponse_Waiting struct {
+	// The instance is not registered yet. Only before `Attached`.
+	Waiting *Waiting `protobuf:"bytes,11,opt,name=waiting,proto3,oneof"`
+}
+
 func (*AttachResponse_Attached) isAttachResponse_Event() {}
 
 func (*AttachResponse_AssignmentChanged) isAttachResponse_Event() {}
@@ -608,6 +616,56 @@ func (*AttachResponse_Draining) isAttachResponse_Event() {}
 func (*AttachResponse_BeforeFirst) isAttachResponse_Event() {}
 
 func (*AttachResponse_AfterLast) isAttachResponse_Event() {}
+
+func (*AttachResponse_Waiting) isAttachResponse_Event() {}
+
+// The instance is not registered yet, and why. Told after three seconds, and again when the reason changes. The
+// application has nothing to do.
+type Waiting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is waited for, in one sentence for a person: the registry that does not answer, with the last error, or another
+	// session that has the `instance_name`.
+	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Waiting) Reset() {
+	*x = Waiting{}
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Waiting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Waiting) ProtoMessage() {}
+
+func (x *Waiting) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
+func (*Waiting) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Waiting) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
 
 // The instance is registered.
 type Attached struct {
@@ -629,14 +687,21 @@ type Attached struct {
 	ResumedExecutionIds []string `protobuf:"bytes,6,rep,name=resumed_execution_ids,json=resumedExecutionIds,proto3" json:"resumed_execution_ids,omitempty"`
 	// The sidecar's API level (see `AttachRequest.api_level`). Zero: a sidecar that is older than levels. A client library
 	// that needs a higher one detaches, and tells its user which of the two to upgrade.
-	ApiLevel      uint32 `protobuf:"varint,7,opt,name=api_level,json=apiLevel,proto3" json:"api_level,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ApiLevel uint32 `protobuf:"varint,7,opt,name=api_level,json=apiLevel,proto3" json:"api_level,omitempty"`
+	// How long the instance stays after its stream has broken (see the stream's contract, 5): the job's property
+	// `sidekeeper.grace` as it is in force now. Absent or zero: it does not stay, because the job has none, or has a
+	// once-listener, or the request had no `application_id`.
+	Grace *durationpb.Duration `protobuf:"bytes,8,opt,name=grace,proto3" json:"grace,omitempty"`
+	// How often to ask `RenewLease`, for an application that counts the lease so. Absent: the registry's sessions do not end
+	// by themselves, and there is no lease.
+	LeaseRenewalInterval *durationpb.Duration `protobuf:"bytes,9,opt,name=lease_renewal_interval,json=leaseRenewalInterval,proto3" json:"lease_renewal_interval,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -648,7 +713,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[3]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -661,7 +726,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{3}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Attached) GetAttachmentId() string {
@@ -713,6 +778,20 @@ func (x *Attached) GetApiLevel() uint32 {
 	return 0
 }
 
+func (x *Attached) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
+	}
+	return nil
+}
+
+func (x *Attached) GetLeaseRenewalInterval() *durationpb.Duration {
+	if x != nil {
+		return x.LeaseRenewalInterval
+	}
+	return nil
+}
+
 // What the instance owns has changed.
 type AssignmentChanged struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -732,7 +811,7 @@ type AssignmentChanged struct {
 
 func (x *AssignmentChanged) Reset() {
 	*x = AssignmentChanged{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +823,7 @@ func (x *AssignmentChanged) String() string {
 func (*AssignmentChanged) ProtoMessage() {}
 
 func (x *AssignmentChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +836,7 @@ func (x *AssignmentChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignmentChanged.ProtoReflect.Descriptor instead.
 func (*AssignmentChanged) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{4}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *AssignmentChanged) GetAssignment() *Assignment {
@@ -852,7 +931,7 @@ type Execute struct {
 
 func (x *Execute) Reset() {
 	*x = Execute{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +943,7 @@ func (x *Execute) String() string {
 func (*Execute) ProtoMessage() {}
 
 func (x *Execute) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[5]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +956,7 @@ func (x *Execute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Execute.ProtoReflect.Descriptor instead.
 func (*Execute) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{5}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Execute) GetExecutionId() string {
@@ -1014,7 +1093,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1105,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[6]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1118,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{6}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Cancel) GetExecutionId() string {
@@ -1075,7 +1154,7 @@ type LeadershipChanged struct {
 
 func (x *LeadershipChanged) Reset() {
 	*x = LeadershipChanged{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[7]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1166,7 @@ func (x *LeadershipChanged) String() string {
 func (*LeadershipChanged) ProtoMessage() {}
 
 func (x *LeadershipChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[7]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1179,7 @@ func (x *LeadershipChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeadershipChanged.ProtoReflect.Descriptor instead.
 func (*LeadershipChanged) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{7}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LeadershipChanged) GetLeader() bool {
@@ -1135,7 +1214,7 @@ type SessionChanged struct {
 
 func (x *SessionChanged) Reset() {
 	*x = SessionChanged{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1226,7 @@ func (x *SessionChanged) String() string {
 func (*SessionChanged) ProtoMessage() {}
 
 func (x *SessionChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1239,7 @@ func (x *SessionChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionChanged.ProtoReflect.Descriptor instead.
 func (*SessionChanged) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{8}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SessionChanged) GetState() SessionState {
@@ -1197,14 +1276,16 @@ type JobChanged struct {
 	// The configuration in force.
 	Configuration *JobConfiguration `protobuf:"bytes,1,opt,name=configuration,proto3" json:"configuration,omitempty"`
 	// What is wrong with the job's nodes in the registry now. Empty: nothing.
-	Problems      []*Problem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []*Problem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	// How long the instance stays after its stream has broken, from now on (see `Attached.grace`).
+	Grace         *durationpb.Duration `protobuf:"bytes,3,opt,name=grace,proto3" json:"grace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobChanged) Reset() {
 	*x = JobChanged{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1297,7 @@ func (x *JobChanged) String() string {
 func (*JobChanged) ProtoMessage() {}
 
 func (x *JobChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1310,7 @@ func (x *JobChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobChanged.ProtoReflect.Descriptor instead.
 func (*JobChanged) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{9}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *JobChanged) GetConfiguration() *JobConfiguration {
@@ -1246,6 +1327,13 @@ func (x *JobChanged) GetProblems() []*Problem {
 	return nil
 }
 
+func (x *JobChanged) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
+	}
+	return nil
+}
+
 // The sidecar is stopping.
 type Draining struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1257,7 +1345,7 @@ type Draining struct {
 
 func (x *Draining) Reset() {
 	*x = Draining{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[10]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1357,7 @@ func (x *Draining) String() string {
 func (*Draining) ProtoMessage() {}
 
 func (x *Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[10]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1370,7 @@ func (x *Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Draining.ProtoReflect.Descriptor instead.
 func (*Draining) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{10}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Draining) GetDeadline() *timestamppb.Timestamp {
@@ -1305,7 +1393,7 @@ type ReportCompletionRequest struct {
 
 func (x *ReportCompletionRequest) Reset() {
 	*x = ReportCompletionRequest{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[11]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1405,7 @@ func (x *ReportCompletionRequest) String() string {
 func (*ReportCompletionRequest) ProtoMessage() {}
 
 func (x *ReportCompletionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[11]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1418,7 @@ func (x *ReportCompletionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportCompletionRequest.ProtoReflect.Descriptor instead.
 func (*ReportCompletionRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{11}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReportCompletionRequest) GetAttachmentId() string {
@@ -1358,7 +1446,7 @@ type ReportCompletionResponse struct {
 
 func (x *ReportCompletionResponse) Reset() {
 	*x = ReportCompletionResponse{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1370,7 +1458,7 @@ func (x *ReportCompletionResponse) String() string {
 func (*ReportCompletionResponse) ProtoMessage() {}
 
 func (x *ReportCompletionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[12]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1383,7 +1471,7 @@ func (x *ReportCompletionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportCompletionResponse.ProtoReflect.Descriptor instead.
 func (*ReportCompletionResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{12}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReportCompletionResponse) GetRecords() []*CompletionRecord {
@@ -1406,7 +1494,7 @@ type CompletionRecord struct {
 
 func (x *CompletionRecord) Reset() {
 	*x = CompletionRecord{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[13]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1506,7 @@ func (x *CompletionRecord) String() string {
 func (*CompletionRecord) ProtoMessage() {}
 
 func (x *CompletionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[13]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1519,7 @@ func (x *CompletionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompletionRecord.ProtoReflect.Descriptor instead.
 func (*CompletionRecord) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{13}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CompletionRecord) GetExecutionId() string {
@@ -1461,7 +1549,7 @@ type AcknowledgeAssignmentRequest struct {
 
 func (x *AcknowledgeAssignmentRequest) Reset() {
 	*x = AcknowledgeAssignmentRequest{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[14]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1561,7 @@ func (x *AcknowledgeAssignmentRequest) String() string {
 func (*AcknowledgeAssignmentRequest) ProtoMessage() {}
 
 func (x *AcknowledgeAssignmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[14]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1574,7 @@ func (x *AcknowledgeAssignmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeAssignmentRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeAssignmentRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{14}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AcknowledgeAssignmentRequest) GetAttachmentId() string {
@@ -1512,7 +1600,7 @@ type AcknowledgeAssignmentResponse struct {
 
 func (x *AcknowledgeAssignmentResponse) Reset() {
 	*x = AcknowledgeAssignmentResponse{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[15]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1612,7 @@ func (x *AcknowledgeAssignmentResponse) String() string {
 func (*AcknowledgeAssignmentResponse) ProtoMessage() {}
 
 func (x *AcknowledgeAssignmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[15]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1625,7 @@ func (x *AcknowledgeAssignmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeAssignmentResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeAssignmentResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{15}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{16}
 }
 
 // The application leaves a job.
@@ -1554,7 +1642,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1566,7 +1654,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1579,7 +1667,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{16}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DetachRequest) GetAttachmentId() string {
@@ -1605,7 +1693,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1705,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1718,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{17}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{18}
 }
 
 // Act once for the whole job: all instances are about to execute the items of a fire, and wait for the answer. Sent to
@@ -1652,7 +1740,7 @@ type BeforeFirst struct {
 
 func (x *BeforeFirst) Reset() {
 	*x = BeforeFirst{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1664,7 +1752,7 @@ func (x *BeforeFirst) String() string {
 func (*BeforeFirst) ProtoMessage() {}
 
 func (x *BeforeFirst) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1677,7 +1765,7 @@ func (x *BeforeFirst) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeforeFirst.ProtoReflect.Descriptor instead.
 func (*BeforeFirst) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{18}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BeforeFirst) GetCallId() string {
@@ -1726,7 +1814,7 @@ type AfterLast struct {
 
 func (x *AfterLast) Reset() {
 	*x = AfterLast{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1738,7 +1826,7 @@ func (x *AfterLast) String() string {
 func (*AfterLast) ProtoMessage() {}
 
 func (x *AfterLast) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1751,7 +1839,7 @@ func (x *AfterLast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AfterLast.ProtoReflect.Descriptor instead.
 func (*AfterLast) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{19}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AfterLast) GetCallId() string {
@@ -1799,7 +1887,7 @@ type ReportListenerRequest struct {
 
 func (x *ReportListenerRequest) Reset() {
 	*x = ReportListenerRequest{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +1899,7 @@ func (x *ReportListenerRequest) String() string {
 func (*ReportListenerRequest) ProtoMessage() {}
 
 func (x *ReportListenerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +1912,7 @@ func (x *ReportListenerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportListenerRequest.ProtoReflect.Descriptor instead.
 func (*ReportListenerRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{20}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReportListenerRequest) GetAttachmentId() string {
@@ -1866,7 +1954,7 @@ type ReportListenerResponse struct {
 
 func (x *ReportListenerResponse) Reset() {
 	*x = ReportListenerResponse{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1878,7 +1966,7 @@ func (x *ReportListenerResponse) String() string {
 func (*ReportListenerResponse) ProtoMessage() {}
 
 func (x *ReportListenerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1891,7 +1979,7 @@ func (x *ReportListenerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportListenerResponse.ProtoReflect.Descriptor instead.
 func (*ReportListenerResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{21}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReportListenerResponse) GetInTime() bool {
@@ -1919,7 +2007,7 @@ type ReportProgressRequest struct {
 
 func (x *ReportProgressRequest) Reset() {
 	*x = ReportProgressRequest{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[22]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +2019,7 @@ func (x *ReportProgressRequest) String() string {
 func (*ReportProgressRequest) ProtoMessage() {}
 
 func (x *ReportProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[22]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +2032,7 @@ func (x *ReportProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportProgressRequest.ProtoReflect.Descriptor instead.
 func (*ReportProgressRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{22}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReportProgressRequest) GetAttachmentId() string {
@@ -1990,7 +2078,7 @@ type ReportProgressResponse struct {
 
 func (x *ReportProgressResponse) Reset() {
 	*x = ReportProgressResponse{}
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[23]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2002,7 +2090,7 @@ func (x *ReportProgressResponse) String() string {
 func (*ReportProgressResponse) ProtoMessage() {}
 
 func (x *ReportProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[23]
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2015,7 +2103,7 @@ func (x *ReportProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportProgressResponse.ProtoReflect.Descriptor instead.
 func (*ReportProgressResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{23}
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReportProgressResponse) GetDeadline() *timestamppb.Timestamp {
@@ -2039,6 +2127,108 @@ func (x *ReportProgressResponse) GetSuperseded() bool {
 	return false
 }
 
+// The application wants to know how long the session is surely alive.
+type RenewLeaseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The stream whose executions it is about, from `Attached`. Required.
+	AttachmentId  string `protobuf:"bytes,1,opt,name=attachment_id,json=attachmentId,proto3" json:"attachment_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewLeaseRequest) Reset() {
+	*x = RenewLeaseRequest{}
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewLeaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewLeaseRequest) ProtoMessage() {}
+
+func (x *RenewLeaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewLeaseRequest.ProtoReflect.Descriptor instead.
+func (*RenewLeaseRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RenewLeaseRequest) GetAttachmentId() string {
+	if x != nil {
+		return x.AttachmentId
+	}
+	return ""
+}
+
+// How long the session is surely alive.
+type RenewLeaseResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The state of the session now.
+	State SessionState `protobuf:"varint,1,opt,name=state,proto3,enum=sidekeeper.v1.SessionState" json:"state,omitempty"`
+	// How long, from when the application sent the request. When that is over without another answer, it stops what it
+	// executes, as if it had read a `Cancel` with LEASE_LOST. Zero: the lease is over now. Absent: no end is to be expected.
+	RemainingLease *durationpb.Duration `protobuf:"bytes,2,opt,name=remaining_lease,json=remainingLease,proto3" json:"remaining_lease,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RenewLeaseResponse) Reset() {
+	*x = RenewLeaseResponse{}
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewLeaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewLeaseResponse) ProtoMessage() {}
+
+func (x *RenewLeaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_participant_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewLeaseResponse.ProtoReflect.Descriptor instead.
+func (*RenewLeaseResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_participant_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *RenewLeaseResponse) GetState() SessionState {
+	if x != nil {
+		return x.State
+	}
+	return SessionState_SESSION_STATE_UNSPECIFIED
+}
+
+func (x *RenewLeaseResponse) GetRemainingLease() *durationpb.Duration {
+	if x != nil {
+		return x.RemainingLease
+	}
+	return nil
+}
+
 var File_sidekeeper_v1_participant_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_participant_service_proto_rawDesc = "" +
@@ -2057,16 +2247,15 @@ const file_sidekeeper_v1_participant_service_proto_rawDesc = "" +
 	"\x15sidecar_api_level_min\x18\n" +
 	" \x01(\rR\x12sidecarApiLevelMinB\f\n" +
 	"\n" +
-	"_api_level\"\xfa\x02\n" +
+	"_api_level\"\xf2\x02\n" +
 	"\rOpenExecution\x12!\n" +
-	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12\x12\n" +
-	"\x04item\x18\x02 \x01(\rR\x04item\x12#\n" +
+	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12#\n" +
 	"\rfencing_token\x18\x03 \x01(\x03R\ffencingToken\x12A\n" +
 	"\x0escheduled_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\rscheduledTime\x126\n" +
 	"\x06source\x18\x05 \x01(\x0e2\x1e.sidekeeper.v1.ExecutionSourceR\x06source\x12\x18\n" +
 	"\aattempt\x18\x06 \x01(\rR\aattempt\x126\n" +
 	"\bdeadline\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12@\n" +
-	"\rcancel_reason\x18\b \x01(\x0e2\x1b.sidekeeper.v1.CancelReasonR\fcancelReason\"\x96\x05\n" +
+	"\rcancel_reason\x18\b \x01(\x0e2\x1b.sidekeeper.v1.CancelReasonR\fcancelReasonJ\x04\b\x02\x10\x03R\x04item\"\xca\x05\n" +
 	"\x0eAttachResponse\x125\n" +
 	"\battached\x18\x01 \x01(\v2\x17.sidekeeper.v1.AttachedH\x00R\battached\x12Q\n" +
 	"\x12assignment_changed\x18\x02 \x01(\v2 .sidekeeper.v1.AssignmentChangedH\x00R\x11assignmentChanged\x122\n" +
@@ -2080,8 +2269,11 @@ const file_sidekeeper_v1_participant_service_proto_rawDesc = "" +
 	"\fbefore_first\x18\t \x01(\v2\x1a.sidekeeper.v1.BeforeFirstH\x00R\vbeforeFirst\x129\n" +
 	"\n" +
 	"after_last\x18\n" +
-	" \x01(\v2\x18.sidekeeper.v1.AfterLastH\x00R\tafterLastB\a\n" +
-	"\x05event\"\xac\x02\n" +
+	" \x01(\v2\x18.sidekeeper.v1.AfterLastH\x00R\tafterLast\x122\n" +
+	"\awaiting\x18\v \x01(\v2\x16.sidekeeper.v1.WaitingH\x00R\awaitingB\a\n" +
+	"\x05event\"!\n" +
+	"\aWaiting\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xae\x03\n" +
 	"\bAttached\x12#\n" +
 	"\rattachment_id\x18\x01 \x01(\tR\fattachmentId\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -2090,7 +2282,9 @@ const file_sidekeeper_v1_participant_service_proto_rawDesc = "" +
 	"\rconfiguration\x18\x04 \x01(\v2\x1f.sidekeeper.v1.JobConfigurationR\rconfiguration\x12'\n" +
 	"\x0fsidecar_version\x18\x05 \x01(\tR\x0esidecarVersion\x122\n" +
 	"\x15resumed_execution_ids\x18\x06 \x03(\tR\x13resumedExecutionIds\x12\x1b\n" +
-	"\tapi_level\x18\a \x01(\rR\bapiLevel\"\xe5\x01\n" +
+	"\tapi_level\x18\a \x01(\rR\bapiLevel\x12/\n" +
+	"\x05grace\x18\b \x01(\v2\x19.google.protobuf.DurationR\x05grace\x12O\n" +
+	"\x16lease_renewal_interval\x18\t \x01(\v2\x19.google.protobuf.DurationR\x14leaseRenewalInterval\"\xe5\x01\n" +
 	"\x11AssignmentChanged\x129\n" +
 	"\n" +
 	"assignment\x18\x01 \x01(\v2\x19.sidekeeper.v1.AssignmentR\n" +
@@ -2135,11 +2329,12 @@ const file_sidekeeper_v1_participant_service_proto_rawDesc = "" +
 	"\x05state\x18\x01 \x01(\x0e2\x1b.sidekeeper.v1.SessionStateR\x05state\x12B\n" +
 	"\x0fremaining_lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x0eremainingLease\x121\n" +
 	"\x15lease_end_boottime_ns\x18\x03 \x01(\x04R\x12leaseEndBoottimeNs\x12%\n" +
-	"\x0eboottime_clock\x18\x04 \x01(\tR\rboottimeClock\"\x87\x01\n" +
+	"\x0eboottime_clock\x18\x04 \x01(\tR\rboottimeClock\"\xb8\x01\n" +
 	"\n" +
 	"JobChanged\x12E\n" +
 	"\rconfiguration\x18\x01 \x01(\v2\x1f.sidekeeper.v1.JobConfigurationR\rconfiguration\x122\n" +
-	"\bproblems\x18\x02 \x03(\v2\x16.sidekeeper.v1.ProblemR\bproblems\"B\n" +
+	"\bproblems\x18\x02 \x03(\v2\x16.sidekeeper.v1.ProblemR\bproblems\x12/\n" +
+	"\x05grace\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"B\n" +
 	"\bDraining\x126\n" +
 	"\bdeadline\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\"x\n" +
 	"\x17ReportCompletionRequest\x12#\n" +
@@ -2190,7 +2385,12 @@ const file_sidekeeper_v1_participant_service_proto_rawDesc = "" +
 	"\tcancelled\x18\x02 \x01(\bR\tcancelled\x12\x1e\n" +
 	"\n" +
 	"superseded\x18\x03 \x01(\bR\n" +
-	"superseded*\x7f\n" +
+	"superseded\"8\n" +
+	"\x11RenewLeaseRequest\x12#\n" +
+	"\rattachment_id\x18\x01 \x01(\tR\fattachmentId\"\x8b\x01\n" +
+	"\x12RenewLeaseResponse\x121\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x1b.sidekeeper.v1.SessionStateR\x05state\x12B\n" +
+	"\x0fremaining_lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x0eremainingLease*\x7f\n" +
 	"\fSessionState\x12\x1d\n" +
 	"\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17SESSION_STATE_CONNECTED\x10\x01\x12\x1b\n" +
@@ -2199,13 +2399,15 @@ const file_sidekeeper_v1_participant_service_proto_rawDesc = "" +
 	"\x0fListenerOutcome\x12 \n" +
 	"\x1cLISTENER_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18LISTENER_OUTCOME_SUCCESS\x10\x01\x12\x1c\n" +
-	"\x18LISTENER_OUTCOME_FAILURE\x10\x022\xbb\x04\n" +
+	"\x18LISTENER_OUTCOME_FAILURE\x10\x022\x8e\x05\n" +
 	"\x12ParticipantService\x12G\n" +
 	"\x06Attach\x12\x1c.sidekeeper.v1.AttachRequest\x1a\x1d.sidekeeper.v1.AttachResponse0\x01\x12c\n" +
 	"\x10ReportCompletion\x12&.sidekeeper.v1.ReportCompletionRequest\x1a'.sidekeeper.v1.ReportCompletionResponse\x12]\n" +
 	"\x0eReportProgress\x12$.sidekeeper.v1.ReportProgressRequest\x1a%.sidekeeper.v1.ReportProgressResponse\x12r\n" +
 	"\x15AcknowledgeAssignment\x12+.sidekeeper.v1.AcknowledgeAssignmentRequest\x1a,.sidekeeper.v1.AcknowledgeAssignmentResponse\x12E\n" +
-	"\x06Detach\x12\x1c.sidekeeper.v1.DetachRequest\x1a\x1d.sidekeeper.v1.DetachResponse\x12]\n" +
+	"\x06Detach\x12\x1c.sidekeeper.v1.DetachRequest\x1a\x1d.sidekeeper.v1.DetachResponse\x12Q\n" +
+	"\n" +
+	"RenewLease\x12 .sidekeeper.v1.RenewLeaseRequest\x1a!.sidekeeper.v1.RenewLeaseResponse\x12]\n" +
 	"\x0eReportListener\x12$.sidekeeper.v1.ReportListenerRequest\x1a%.sidekeeper.v1.ReportListenerResponseBb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
@@ -2222,101 +2424,112 @@ func file_sidekeeper_v1_participant_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_participant_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sidekeeper_v1_participant_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_sidekeeper_v1_participant_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_sidekeeper_v1_participant_service_proto_goTypes = []any{
 	(SessionState)(0),                     // 0: sidekeeper.v1.SessionState
 	(ListenerOutcome)(0),                  // 1: sidekeeper.v1.ListenerOutcome
 	(*AttachRequest)(nil),                 // 2: sidekeeper.v1.AttachRequest
 	(*OpenExecution)(nil),                 // 3: sidekeeper.v1.OpenExecution
 	(*AttachResponse)(nil),                // 4: sidekeeper.v1.AttachResponse
-	(*Attached)(nil),                      // 5: sidekeeper.v1.Attached
-	(*AssignmentChanged)(nil),             // 6: sidekeeper.v1.AssignmentChanged
-	(*Execute)(nil),                       // 7: sidekeeper.v1.Execute
-	(*Cancel)(nil),                        // 8: sidekeeper.v1.Cancel
-	(*LeadershipChanged)(nil),             // 9: sidekeeper.v1.LeadershipChanged
-	(*SessionChanged)(nil),                // 10: sidekeeper.v1.SessionChanged
-	(*JobChanged)(nil),                    // 11: sidekeeper.v1.JobChanged
-	(*Draining)(nil),                      // 12: sidekeeper.v1.Draining
-	(*ReportCompletionRequest)(nil),       // 13: sidekeeper.v1.ReportCompletionRequest
-	(*ReportCompletionResponse)(nil),      // 14: sidekeeper.v1.ReportCompletionResponse
-	(*CompletionRecord)(nil),              // 15: sidekeeper.v1.CompletionRecord
-	(*AcknowledgeAssignmentRequest)(nil),  // 16: sidekeeper.v1.AcknowledgeAssignmentRequest
-	(*AcknowledgeAssignmentResponse)(nil), // 17: sidekeeper.v1.AcknowledgeAssignmentResponse
-	(*DetachRequest)(nil),                 // 18: sidekeeper.v1.DetachRequest
-	(*DetachResponse)(nil),                // 19: sidekeeper.v1.DetachResponse
-	(*BeforeFirst)(nil),                   // 20: sidekeeper.v1.BeforeFirst
-	(*AfterLast)(nil),                     // 21: sidekeeper.v1.AfterLast
-	(*ReportListenerRequest)(nil),         // 22: sidekeeper.v1.ReportListenerRequest
-	(*ReportListenerResponse)(nil),        // 23: sidekeeper.v1.ReportListenerResponse
-	(*ReportProgressRequest)(nil),         // 24: sidekeeper.v1.ReportProgressRequest
-	(*ReportProgressResponse)(nil),        // 25: sidekeeper.v1.ReportProgressResponse
-	(*JobConfiguration)(nil),              // 26: sidekeeper.v1.JobConfiguration
-	(*timestamppb.Timestamp)(nil),         // 27: google.protobuf.Timestamp
-	(ExecutionSource)(0),                  // 28: sidekeeper.v1.ExecutionSource
-	(CancelReason)(0),                     // 29: sidekeeper.v1.CancelReason
-	(*Assignment)(nil),                    // 30: sidekeeper.v1.Assignment
-	(AssignmentReason)(0),                 // 31: sidekeeper.v1.AssignmentReason
-	(*durationpb.Duration)(nil),           // 32: google.protobuf.Duration
-	(*Problem)(nil),                       // 33: sidekeeper.v1.Problem
-	(*ExecutionResult)(nil),               // 34: sidekeeper.v1.ExecutionResult
-	(CompletionStatus)(0),                 // 35: sidekeeper.v1.CompletionStatus
+	(*Waiting)(nil),                       // 5: sidekeeper.v1.Waiting
+	(*Attached)(nil),                      // 6: sidekeeper.v1.Attached
+	(*AssignmentChanged)(nil),             // 7: sidekeeper.v1.AssignmentChanged
+	(*Execute)(nil),                       // 8: sidekeeper.v1.Execute
+	(*Cancel)(nil),                        // 9: sidekeeper.v1.Cancel
+	(*LeadershipChanged)(nil),             // 10: sidekeeper.v1.LeadershipChanged
+	(*SessionChanged)(nil),                // 11: sidekeeper.v1.SessionChanged
+	(*JobChanged)(nil),                    // 12: sidekeeper.v1.JobChanged
+	(*Draining)(nil),                      // 13: sidekeeper.v1.Draining
+	(*ReportCompletionRequest)(nil),       // 14: sidekeeper.v1.ReportCompletionRequest
+	(*ReportCompletionResponse)(nil),      // 15: sidekeeper.v1.ReportCompletionResponse
+	(*CompletionRecord)(nil),              // 16: sidekeeper.v1.CompletionRecord
+	(*AcknowledgeAssignmentRequest)(nil),  // 17: sidekeeper.v1.AcknowledgeAssignmentRequest
+	(*AcknowledgeAssignmentResponse)(nil), // 18: sidekeeper.v1.AcknowledgeAssignmentResponse
+	(*DetachRequest)(nil),                 // 19: sidekeeper.v1.DetachRequest
+	(*DetachResponse)(nil),                // 20: sidekeeper.v1.DetachResponse
+	(*BeforeFirst)(nil),                   // 21: sidekeeper.v1.BeforeFirst
+	(*AfterLast)(nil),                     // 22: sidekeeper.v1.AfterLast
+	(*ReportListenerRequest)(nil),         // 23: sidekeeper.v1.ReportListenerRequest
+	(*ReportListenerResponse)(nil),        // 24: sidekeeper.v1.ReportListenerResponse
+	(*ReportProgressRequest)(nil),         // 25: sidekeeper.v1.ReportProgressRequest
+	(*ReportProgressResponse)(nil),        // 26: sidekeeper.v1.ReportProgressResponse
+	(*RenewLeaseRequest)(nil),             // 27: sidekeeper.v1.RenewLeaseRequest
+	(*RenewLeaseResponse)(nil),            // 28: sidekeeper.v1.RenewLeaseResponse
+	(*JobConfiguration)(nil),              // 29: sidekeeper.v1.JobConfiguration
+	(*timestamppb.Timestamp)(nil),         // 30: google.protobuf.Timestamp
+	(ExecutionSource)(0),                  // 31: sidekeeper.v1.ExecutionSource
+	(CancelReason)(0),                     // 32: sidekeeper.v1.CancelReason
+	(*durationpb.Duration)(nil),           // 33: google.protobuf.Duration
+	(*Assignment)(nil),                    // 34: sidekeeper.v1.Assignment
+	(AssignmentReason)(0),                 // 35: sidekeeper.v1.AssignmentReason
+	(*Problem)(nil),                       // 36: sidekeeper.v1.Problem
+	(*ExecutionResult)(nil),               // 37: sidekeeper.v1.ExecutionResult
+	(CompletionStatus)(0),                 // 38: sidekeeper.v1.CompletionStatus
 }
 var file_sidekeeper_v1_participant_service_proto_depIdxs = []int32{
-	26, // 0: sidekeeper.v1.AttachRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	29, // 0: sidekeeper.v1.AttachRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
 	3,  // 1: sidekeeper.v1.AttachRequest.open_executions:type_name -> sidekeeper.v1.OpenExecution
-	27, // 2: sidekeeper.v1.OpenExecution.scheduled_time:type_name -> google.protobuf.Timestamp
-	28, // 3: sidekeeper.v1.OpenExecution.source:type_name -> sidekeeper.v1.ExecutionSource
-	27, // 4: sidekeeper.v1.OpenExecution.deadline:type_name -> google.protobuf.Timestamp
-	29, // 5: sidekeeper.v1.OpenExecution.cancel_reason:type_name -> sidekeeper.v1.CancelReason
-	5,  // 6: sidekeeper.v1.AttachResponse.attached:type_name -> sidekeeper.v1.Attached
-	6,  // 7: sidekeeper.v1.AttachResponse.assignment_changed:type_name -> sidekeeper.v1.AssignmentChanged
-	7,  // 8: sidekeeper.v1.AttachResponse.execute:type_name -> sidekeeper.v1.Execute
-	8,  // 9: sidekeeper.v1.AttachResponse.cancel:type_name -> sidekeeper.v1.Cancel
-	9,  // 10: sidekeeper.v1.AttachResponse.leadership_changed:type_name -> sidekeeper.v1.LeadershipChanged
-	10, // 11: sidekeeper.v1.AttachResponse.session_changed:type_name -> sidekeeper.v1.SessionChanged
-	11, // 12: sidekeeper.v1.AttachResponse.job_changed:type_name -> sidekeeper.v1.JobChanged
-	12, // 13: sidekeeper.v1.AttachResponse.draining:type_name -> sidekeeper.v1.Draining
-	20, // 14: sidekeeper.v1.AttachResponse.before_first:type_name -> sidekeeper.v1.BeforeFirst
-	21, // 15: sidekeeper.v1.AttachResponse.after_last:type_name -> sidekeeper.v1.AfterLast
-	26, // 16: sidekeeper.v1.Attached.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	30, // 17: sidekeeper.v1.AssignmentChanged.assignment:type_name -> sidekeeper.v1.Assignment
-	31, // 18: sidekeeper.v1.AssignmentChanged.reason:type_name -> sidekeeper.v1.AssignmentReason
-	28, // 19: sidekeeper.v1.Execute.source:type_name -> sidekeeper.v1.ExecutionSource
-	27, // 20: sidekeeper.v1.Execute.scheduled_time:type_name -> google.protobuf.Timestamp
-	27, // 21: sidekeeper.v1.Execute.fire_time:type_name -> google.protobuf.Timestamp
-	27, // 22: sidekeeper.v1.Execute.deadline:type_name -> google.protobuf.Timestamp
-	29, // 23: sidekeeper.v1.Cancel.reason:type_name -> sidekeeper.v1.CancelReason
-	0,  // 24: sidekeeper.v1.SessionChanged.state:type_name -> sidekeeper.v1.SessionState
-	32, // 25: sidekeeper.v1.SessionChanged.remaining_lease:type_name -> google.protobuf.Duration
-	26, // 26: sidekeeper.v1.JobChanged.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	33, // 27: sidekeeper.v1.JobChanged.problems:type_name -> sidekeeper.v1.Problem
-	27, // 28: sidekeeper.v1.Draining.deadline:type_name -> google.protobuf.Timestamp
-	34, // 29: sidekeeper.v1.ReportCompletionRequest.results:type_name -> sidekeeper.v1.ExecutionResult
-	15, // 30: sidekeeper.v1.ReportCompletionResponse.records:type_name -> sidekeeper.v1.CompletionRecord
-	35, // 31: sidekeeper.v1.CompletionRecord.status:type_name -> sidekeeper.v1.CompletionStatus
-	27, // 32: sidekeeper.v1.BeforeFirst.scheduled_time:type_name -> google.protobuf.Timestamp
-	27, // 33: sidekeeper.v1.BeforeFirst.deadline:type_name -> google.protobuf.Timestamp
-	27, // 34: sidekeeper.v1.AfterLast.scheduled_time:type_name -> google.protobuf.Timestamp
-	27, // 35: sidekeeper.v1.AfterLast.deadline:type_name -> google.protobuf.Timestamp
-	1,  // 36: sidekeeper.v1.ReportListenerRequest.outcome:type_name -> sidekeeper.v1.ListenerOutcome
-	27, // 37: sidekeeper.v1.ReportProgressResponse.deadline:type_name -> google.protobuf.Timestamp
-	2,  // 38: sidekeeper.v1.ParticipantService.Attach:input_type -> sidekeeper.v1.AttachRequest
-	13, // 39: sidekeeper.v1.ParticipantService.ReportCompletion:input_type -> sidekeeper.v1.ReportCompletionRequest
-	24, // 40: sidekeeper.v1.ParticipantService.ReportProgress:input_type -> sidekeeper.v1.ReportProgressRequest
-	16, // 41: sidekeeper.v1.ParticipantService.AcknowledgeAssignment:input_type -> sidekeeper.v1.AcknowledgeAssignmentRequest
-	18, // 42: sidekeeper.v1.ParticipantService.Detach:input_type -> sidekeeper.v1.DetachRequest
-	22, // 43: sidekeeper.v1.ParticipantService.ReportListener:input_type -> sidekeeper.v1.ReportListenerRequest
-	4,  // 44: sidekeeper.v1.ParticipantService.Attach:output_type -> sidekeeper.v1.AttachResponse
-	14, // 45: sidekeeper.v1.ParticipantService.ReportCompletion:output_type -> sidekeeper.v1.ReportCompletionResponse
-	25, // 46: sidekeeper.v1.ParticipantService.ReportProgress:output_type -> sidekeeper.v1.ReportProgressResponse
-	17, // 47: sidekeeper.v1.ParticipantService.AcknowledgeAssignment:output_type -> sidekeeper.v1.AcknowledgeAssignmentResponse
-	19, // 48: sidekeeper.v1.ParticipantService.Detach:output_type -> sidekeeper.v1.DetachResponse
-	23, // 49: sidekeeper.v1.ParticipantService.ReportListener:output_type -> sidekeeper.v1.ReportListenerResponse
-	44, // [44:50] is the sub-list for method output_type
-	38, // [38:44] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	30, // 2: sidekeeper.v1.OpenExecution.scheduled_time:type_name -> google.protobuf.Timestamp
+	31, // 3: sidekeeper.v1.OpenExecution.source:type_name -> sidekeeper.v1.ExecutionSource
+	30, // 4: sidekeeper.v1.OpenExecution.deadline:type_name -> google.protobuf.Timestamp
+	32, // 5: sidekeeper.v1.OpenExecution.cancel_reason:type_name -> sidekeeper.v1.CancelReason
+	6,  // 6: sidekeeper.v1.AttachResponse.attached:type_name -> sidekeeper.v1.Attached
+	7,  // 7: sidekeeper.v1.AttachResponse.assignment_changed:type_name -> sidekeeper.v1.AssignmentChanged
+	8,  // 8: sidekeeper.v1.AttachResponse.execute:type_name -> sidekeeper.v1.Execute
+	9,  // 9: sidekeeper.v1.AttachResponse.cancel:type_name -> sidekeeper.v1.Cancel
+	10, // 10: sidekeeper.v1.AttachResponse.leadership_changed:type_name -> sidekeeper.v1.LeadershipChanged
+	11, // 11: sidekeeper.v1.AttachResponse.session_changed:type_name -> sidekeeper.v1.SessionChanged
+	12, // 12: sidekeeper.v1.AttachResponse.job_changed:type_name -> sidekeeper.v1.JobChanged
+	13, // 13: sidekeeper.v1.AttachResponse.draining:type_name -> sidekeeper.v1.Draining
+	21, // 14: sidekeeper.v1.AttachResponse.before_first:type_name -> sidekeeper.v1.BeforeFirst
+	22, // 15: sidekeeper.v1.AttachResponse.after_last:type_name -> sidekeeper.v1.AfterLast
+	5,  // 16: sidekeeper.v1.AttachResponse.waiting:type_name -> sidekeeper.v1.Waiting
+	29, // 17: sidekeeper.v1.Attached.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	33, // 18: sidekeeper.v1.Attached.grace:type_name -> google.protobuf.Duration
+	33, // 19: sidekeeper.v1.Attached.lease_renewal_interval:type_name -> google.protobuf.Duration
+	34, // 20: sidekeeper.v1.AssignmentChanged.assignment:type_name -> sidekeeper.v1.Assignment
+	35, // 21: sidekeeper.v1.AssignmentChanged.reason:type_name -> sidekeeper.v1.AssignmentReason
+	31, // 22: sidekeeper.v1.Execute.source:type_name -> sidekeeper.v1.ExecutionSource
+	30, // 23: sidekeeper.v1.Execute.scheduled_time:type_name -> google.protobuf.Timestamp
+	30, // 24: sidekeeper.v1.Execute.fire_time:type_name -> google.protobuf.Timestamp
+	30, // 25: sidekeeper.v1.Execute.deadline:type_name -> google.protobuf.Timestamp
+	32, // 26: sidekeeper.v1.Cancel.reason:type_name -> sidekeeper.v1.CancelReason
+	0,  // 27: sidekeeper.v1.SessionChanged.state:type_name -> sidekeeper.v1.SessionState
+	33, // 28: sidekeeper.v1.SessionChanged.remaining_lease:type_name -> google.protobuf.Duration
+	29, // 29: sidekeeper.v1.JobChanged.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	36, // 30: sidekeeper.v1.JobChanged.problems:type_name -> sidekeeper.v1.Problem
+	33, // 31: sidekeeper.v1.JobChanged.grace:type_name -> google.protobuf.Duration
+	30, // 32: sidekeeper.v1.Draining.deadline:type_name -> google.protobuf.Timestamp
+	37, // 33: sidekeeper.v1.ReportCompletionRequest.results:type_name -> sidekeeper.v1.ExecutionResult
+	16, // 34: sidekeeper.v1.ReportCompletionResponse.records:type_name -> sidekeeper.v1.CompletionRecord
+	38, // 35: sidekeeper.v1.CompletionRecord.status:type_name -> sidekeeper.v1.CompletionStatus
+	30, // 36: sidekeeper.v1.BeforeFirst.scheduled_time:type_name -> google.protobuf.Timestamp
+	30, // 37: sidekeeper.v1.BeforeFirst.deadline:type_name -> google.protobuf.Timestamp
+	30, // 38: sidekeeper.v1.AfterLast.scheduled_time:type_name -> google.protobuf.Timestamp
+	30, // 39: sidekeeper.v1.AfterLast.deadline:type_name -> google.protobuf.Timestamp
+	1,  // 40: sidekeeper.v1.ReportListenerRequest.outcome:type_name -> sidekeeper.v1.ListenerOutcome
+	30, // 41: sidekeeper.v1.ReportProgressResponse.deadline:type_name -> google.protobuf.Timestamp
+	0,  // 42: sidekeeper.v1.RenewLeaseResponse.state:type_name -> sidekeeper.v1.SessionState
+	33, // 43: sidekeeper.v1.RenewLeaseResponse.remaining_lease:type_name -> google.protobuf.Duration
+	2,  // 44: sidekeeper.v1.ParticipantService.Attach:input_type -> sidekeeper.v1.AttachRequest
+	14, // 45: sidekeeper.v1.ParticipantService.ReportCompletion:input_type -> sidekeeper.v1.ReportCompletionRequest
+	25, // 46: sidekeeper.v1.ParticipantService.ReportProgress:input_type -> sidekeeper.v1.ReportProgressRequest
+	17, // 47: sidekeeper.v1.ParticipantService.AcknowledgeAssignment:input_type -> sidekeeper.v1.AcknowledgeAssignmentRequest
+	19, // 48: sidekeeper.v1.ParticipantService.Detach:input_type -> sidekeeper.v1.DetachRequest
+	27, // 49: sidekeeper.v1.ParticipantService.RenewLease:input_type -> sidekeeper.v1.RenewLeaseRequest
+	23, // 50: sidekeeper.v1.ParticipantService.ReportListener:input_type -> sidekeeper.v1.ReportListenerRequest
+	4,  // 51: sidekeeper.v1.ParticipantService.Attach:output_type -> sidekeeper.v1.AttachResponse
+	15, // 52: sidekeeper.v1.ParticipantService.ReportCompletion:output_type -> sidekeeper.v1.ReportCompletionResponse
+	26, // 53: sidekeeper.v1.ParticipantService.ReportProgress:output_type -> sidekeeper.v1.ReportProgressResponse
+	18, // 54: sidekeeper.v1.ParticipantService.AcknowledgeAssignment:output_type -> sidekeeper.v1.AcknowledgeAssignmentResponse
+	20, // 55: sidekeeper.v1.ParticipantService.Detach:output_type -> sidekeeper.v1.DetachResponse
+	28, // 56: sidekeeper.v1.ParticipantService.RenewLease:output_type -> sidekeeper.v1.RenewLeaseResponse
+	24, // 57: sidekeeper.v1.ParticipantService.ReportListener:output_type -> sidekeeper.v1.ReportListenerResponse
+	51, // [51:58] is the sub-list for method output_type
+	44, // [44:51] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_participant_service_proto_init() }
@@ -2339,16 +2552,17 @@ func file_sidekeeper_v1_participant_service_proto_init() {
 		(*AttachResponse_Draining)(nil),
 		(*AttachResponse_BeforeFirst)(nil),
 		(*AttachResponse_AfterLast)(nil),
+		(*AttachResponse_Waiting)(nil),
 	}
-	file_sidekeeper_v1_participant_service_proto_msgTypes[5].OneofWrappers = []any{}
-	file_sidekeeper_v1_participant_service_proto_msgTypes[22].OneofWrappers = []any{}
+	file_sidekeeper_v1_participant_service_proto_msgTypes[6].OneofWrappers = []any{}
+	file_sidekeeper_v1_participant_service_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_participant_service_proto_rawDesc), len(file_sidekeeper_v1_participant_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   24,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	ParticipantService_ReportProgress_FullMethodName        = "/sidekeeper.v1.ParticipantService/ReportProgress"
 	ParticipantService_AcknowledgeAssignment_FullMethodName = "/sidekeeper.v1.ParticipantService/AcknowledgeAssignment"
 	ParticipantService_Detach_FullMethodName                = "/sidekeeper.v1.ParticipantService/Detach"
+	ParticipantService_RenewLease_FullMethodName            = "/sidekeeper.v1.ParticipantService/RenewLease"
 	ParticipantService_ReportListener_FullMethodName        = "/sidekeeper.v1.ParticipantService/ReportListener"
 )
 
@@ -37,7 +38,8 @@ type ParticipantServiceClient interface {
 	// Makes the caller an instance of a job, for as long as the stream is open.
 	//
 	// The stream's contract:
-	//  1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails.
+	//  1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails. Only `Waiting` may come
+	//     before, any number of times: it says why `Attached` has not come yet.
 	//  2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
 	//  3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
 	//     its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
@@ -52,20 +54,26 @@ type ParticipantServiceClient interface {
 	//     with the same `application_id` takes it over: the application may go on with what it executes until then, but not
 	//     longer.
 	//  6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
-	//  7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
-	//     whole job. The application does not attach again by itself.
+	//  7. A stream that ends with FAILED_PRECONDITION is not to be opened again by the application itself: an operator
+	//     stopped the instance or removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or the
+	//     attachment was refused for good.
 	//  8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
 	//     each time a third of that lease is over; none comes if the registry's sessions do not end by themselves. An
 	//     application that was told a lease, and has read nothing newer about it by its end, stops what it executes as if
 	//     it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading, but
 	//     begins nothing that it reads until it has read of a lease that is not over.
+	//  9. An application that shares no clock with the sidecar asks `RenewLease` as often as
+	//     `Attached.lease_renewal_interval` says, and counts the lease of the answer from when it sent the request. It needs
+	//     no word about the lease on the stream then.
+	//  10. A stream that ends with another status than OK has a `google.rpc.ErrorInfo` of the domain `sidekeeper` in the
+	//     status's details, whose reason is one of `ErrorReason`. With OK it ends after `Detach`, or after `Draining`.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
 	// configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
-	// sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
-	// CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
-	// ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is away the call does not fail: the stream stays silent
-	// until it is back.
+	// sidecar are too far apart, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a
+	// token, and the call not), ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is
+	// stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is
+	// away the call does not fail: the stream says `Waiting`.
 	Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttachResponse], error)
 	// Reports how executions ended. Idempotent by execution id: reporting a result again is answered by
 	// ALREADY_RECORDED. The answer is given when the results are recorded in the registry; if that is away, when it
@@ -95,6 +103,12 @@ type ParticipantServiceClient interface {
 	//
 	// Fails with NOT_FOUND (an attachment that this sidecar does not know).
 	Detach(ctx context.Context, in *DetachRequest, opts ...grpc.CallOption) (*DetachResponse, error)
+	// Says how long the session is surely alive: a lease for applications that share no clock with the sidecar. It counts
+	// from the moment when the application *sent* the request, on a clock of its own that goes on while the machine sleeps.
+	// So the time that request and answer take makes it shorter, never longer.
+	//
+	// Fails with NOT_FOUND (an attachment that this sidecar does not know).
+	RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error)
 	// Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
 	// `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
 	//
@@ -170,6 +184,16 @@ func (c *participantServiceClient) Detach(ctx context.Context, in *DetachRequest
 	return out, nil
 }
 
+func (c *participantServiceClient) RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RenewLeaseResponse)
+	err := c.cc.Invoke(ctx, ParticipantService_RenewLease_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *participantServiceClient) ReportListener(ctx context.Context, in *ReportListenerRequest, opts ...grpc.CallOption) (*ReportListenerResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReportListenerResponse)
@@ -190,7 +214,8 @@ type ParticipantServiceServer interface {
 	// Makes the caller an instance of a job, for as long as the stream is open.
 	//
 	// The stream's contract:
-	//  1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails.
+	//  1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails. Only `Waiting` may come
+	//     before, any number of times: it says why `Attached` has not come yet.
 	//  2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
 	//  3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
 	//     its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
@@ -205,20 +230,26 @@ type ParticipantServiceServer interface {
 	//     with the same `application_id` takes it over: the application may go on with what it executes until then, but not
 	//     longer.
 	//  6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
-	//  7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
-	//     whole job. The application does not attach again by itself.
+	//  7. A stream that ends with FAILED_PRECONDITION is not to be opened again by the application itself: an operator
+	//     stopped the instance or removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or the
+	//     attachment was refused for good.
 	//  8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
 	//     each time a third of that lease is over; none comes if the registry's sessions do not end by themselves. An
 	//     application that was told a lease, and has read nothing newer about it by its end, stops what it executes as if
 	//     it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading, but
 	//     begins nothing that it reads until it has read of a lease that is not over.
+	//  9. An application that shares no clock with the sidecar asks `RenewLease` as often as
+	//     `Attached.lease_renewal_interval` says, and counts the lease of the answer from when it sent the request. It needs
+	//     no word about the lease on the stream then.
+	//  10. A stream that ends with another status than OK has a `google.rpc.ErrorInfo` of the domain `sidekeeper` in the
+	//     status's details, whose reason is one of `ErrorReason`. With OK it ends after `Detach`, or after `Draining`.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
 	// configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
-	// sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
-	// CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
-	// ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is away the call does not fail: the stream stays silent
-	// until it is back.
+	// sidecar are too far apart, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a
+	// token, and the call not), ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is
+	// stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is
+	// away the call does not fail: the stream says `Waiting`.
 	Attach(*AttachRequest, grpc.ServerStreamingServer[AttachResponse]) error
 	// Reports how executions ended. Idempotent by execution id: reporting a result again is answered by
 	// ALREADY_RECORDED. The answer is given when the results are recorded in the registry; if that is away, when it
@@ -248,6 +279,12 @@ type ParticipantServiceServer interface {
 	//
 	// Fails with NOT_FOUND (an attachment that this sidecar does not know).
 	Detach(context.Context, *DetachRequest) (*DetachResponse, error)
+	// Says how long the session is surely alive: a lease for applications that share no clock with the sidecar. It counts
+	// from the moment when the application *sent* the request, on a clock of its own that goes on while the machine sleeps.
+	// So the time that request and answer take makes it shorter, never longer.
+	//
+	// Fails with NOT_FOUND (an attachment that this sidecar does not know).
+	RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error)
 	// Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
 	// `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
 	//
@@ -278,6 +315,9 @@ func (UnimplementedParticipantServiceServer) AcknowledgeAssignment(context.Conte
 }
 func (UnimplementedParticipantServiceServer) Detach(context.Context, *DetachRequest) (*DetachResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Detach not implemented")
+}
+func (UnimplementedParticipantServiceServer) RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RenewLease not implemented")
 }
 func (UnimplementedParticipantServiceServer) ReportListener(context.Context, *ReportListenerRequest) (*ReportListenerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportListener not implemented")
@@ -386,6 +426,24 @@ func _ParticipantService_Detach_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ParticipantService_RenewLease_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewLeaseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParticipantServiceServer).RenewLease(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParticipantService_RenewLease_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParticipantServiceServer).RenewLease(ctx, req.(*RenewLeaseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ParticipantService_ReportListener_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReportListenerRequest)
 	if err := dec(in); err != nil {
@@ -426,6 +484,10 @@ var ParticipantService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Detach",
 			Handler:    _ParticipantService_Detach_Handler,
+		},
+		{
+			MethodName: "RenewLease",
+			Handler:    _ParticipantService_RenewLease_Handler,
 		},
 		{
 			MethodName: "ReportListener",

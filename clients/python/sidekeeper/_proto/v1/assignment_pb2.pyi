@@ -28,7 +28,9 @@ class _AssignmentReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Assi
     ASSIGNMENT_REASON_UNSPECIFIED: _AssignmentReason.ValueType  # 0
     """Not set."""
     ASSIGNMENT_REASON_ATTACHED: _AssignmentReason.ValueType  # 1
-    """The first assignment that this stream tells."""
+    """The first assignment that this stream tells. It is empty for an instance that has just joined: its first items come
+    with RESHARDED, or with HANDED_OFF if all instances are sidecars.
+    """
     ASSIGNMENT_REASON_RESHARDED: _AssignmentReason.ValueType  # 2
     """The leader has divided the items anew: an instance joined or left, or the total count changed."""
     ASSIGNMENT_REASON_SERVER_STATUS: _AssignmentReason.ValueType  # 3
@@ -43,7 +45,7 @@ class _AssignmentReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Assi
     """The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it."""
     ASSIGNMENT_REASON_HANDED_OFF: _AssignmentReason.ValueType  # 8
     """All instances are sidecars, and items change hands one by one: what is revoked is to be somebody else's as soon as
-    this instance is done with it, what is added has been let go of by its owner.
+    this instance is done with it, what is added has been let go of by its owner, or had none.
     """
 
 class AssignmentReason(_AssignmentReason, metaclass=_AssignmentReasonEnumTypeWrapper):
@@ -52,7 +54,9 @@ class AssignmentReason(_AssignmentReason, metaclass=_AssignmentReasonEnumTypeWra
 ASSIGNMENT_REASON_UNSPECIFIED: AssignmentReason.ValueType  # 0
 """Not set."""
 ASSIGNMENT_REASON_ATTACHED: AssignmentReason.ValueType  # 1
-"""The first assignment that this stream tells."""
+"""The first assignment that this stream tells. It is empty for an instance that has just joined: its first items come
+with RESHARDED, or with HANDED_OFF if all instances are sidecars.
+"""
 ASSIGNMENT_REASON_RESHARDED: AssignmentReason.ValueType  # 2
 """The leader has divided the items anew: an instance joined or left, or the total count changed."""
 ASSIGNMENT_REASON_SERVER_STATUS: AssignmentReason.ValueType  # 3
@@ -67,7 +71,7 @@ ASSIGNMENT_REASON_RELAYED: AssignmentReason.ValueType  # 7
 """The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it."""
 ASSIGNMENT_REASON_HANDED_OFF: AssignmentReason.ValueType  # 8
 """All instances are sidecars, and items change hands one by one: what is revoked is to be somebody else's as soon as
-this instance is done with it, what is added has been let go of by its owner.
+this instance is done with it, what is added has been let go of by its owner, or had none.
 """
 Global___AssignmentReason: _TypeAlias = AssignmentReason  # noqa: Y015
 
@@ -119,7 +123,9 @@ class Assignment(_message.Message):
     SHARDING_TOTAL_COUNT_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
-    """Counts shardings of the job: it grows with each one that concerns this instance. Zero: never sharded."""
+    """Which sharding of the job this is: a version of the registry's. It grows with each sharding that concerns this
+    instance, not always by one. Zero: never sharded.
+    """
     sharding_total_count: _builtins.int
     """Into how many items the job is split."""
     @_builtins.property

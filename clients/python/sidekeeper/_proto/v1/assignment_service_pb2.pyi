@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from sidekeeper._proto.v1 import execution_pb2 as _execution_pb2
 from sidekeeper._proto.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
@@ -52,16 +53,20 @@ class WatchAssignmentsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_NAME_FIELD_NUMBER: _builtins.int
+    WAIT_FOR_JOB_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     """The job's name. Required."""
+    wait_for_job: _builtins.bool
+    """Whether a job without nodes in the registry is told as one without instances, until it comes."""
     def __init__(
         self,
         *,
         job_name: _builtins.str = ...,
+        wait_for_job: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_name", b"job_name", "wait_for_job", b"wait_for_job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -88,7 +93,9 @@ class WatchAssignmentsResponse(_message.Message):
     job_name: _builtins.str
     """The job's name."""
     generation: _builtins.int
-    """Counts shardings of the job. Zero: never sharded."""
+    """Which sharding of the job this is: a version of the registry's, which grows with each sharding, and with other things
+    between. Zero: never sharded.
+    """
     resharding: _builtins.bool
     """Whether a resharding is due and has not happened yet."""
     handoff_mode: Global___HandoffMode.ValueType
@@ -185,6 +192,7 @@ class ItemStatus(_message.Message):
     MISFIRE_FIELD_NUMBER: _builtins.int
     DISABLED_FIELD_NUMBER: _builtins.int
     NEXT_INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    LAST_EXECUTION_FIELD_NUMBER: _builtins.int
     item: _builtins.int
     """The item."""
     item_parameter: _builtins.str
@@ -201,6 +209,12 @@ class ItemStatus(_message.Message):
     """Whether an operator has disabled it."""
     next_instance_id: _builtins.str
     """The instance that is to get it when its owner is done with it. Empty: it stays."""
+    @_builtins.property
+    def last_execution(self) -> Global___LastExecution:
+        """How the item was executed last. Absent: its owner is attached to another sidecar or is Java's, or has not executed it
+        since it has it.
+        """
+
     def __init__(
         self,
         *,
@@ -212,13 +226,56 @@ class ItemStatus(_message.Message):
         misfire: _builtins.bool = ...,
         disabled: _builtins.bool = ...,
         next_instance_id: _builtins.str = ...,
+        last_execution: Global___LastExecution | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "item_parameter", b"item_parameter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "item_parameter", b"item_parameter", "last_execution", b"last_execution"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "disabled", b"disabled", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "item", b"item", "item_parameter", b"item_parameter", "misfire", b"misfire", "next_instance_id", b"next_instance_id", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "disabled", b"disabled", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "item", b"item", "item_parameter", b"item_parameter", "last_execution", b"last_execution", "misfire", b"misfire", "next_instance_id", b"next_instance_id", "running", b"running"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__item_parameter: _TypeAlias = _typing.Literal["item_parameter"]  # noqa: Y015
     _WhichOneofArgType__item_parameter: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__item_parameter) -> _WhichOneofReturnType__item_parameter | None: ...
 
 Global___ItemStatus: _TypeAlias = ItemStatus  # noqa: Y015
+
+@_typing.final
+class LastExecution(_message.Message):
+    """How an item was executed last by its owner, as the owner's application reported it to this sidecar."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    TIMES_IN_A_ROW_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    outcome: _execution_pb2.ExecutionOutcome.ValueType
+    """How it ended."""
+    times_in_a_row: _builtins.int
+    """How often in a row it has ended so."""
+    message: _builtins.str
+    """The first line of the last failure's message, shortened. Empty: it was a success, or nothing was said."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """When the first of them was reported."""
+
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When the last of them was reported."""
+
+    def __init__(
+        self,
+        *,
+        outcome: _execution_pb2.ExecutionOutcome.ValueType = ...,
+        times_in_a_row: _builtins.int = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "message", b"message", "outcome", b"outcome", "since", b"since", "times_in_a_row", b"times_in_a_row"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LastExecution: _TypeAlias = LastExecution  # noqa: Y015

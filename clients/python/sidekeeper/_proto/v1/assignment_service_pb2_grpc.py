@@ -50,9 +50,10 @@ class AssignmentServiceServicer(object):
         """Tells the state of a job, and then each change of it.
 
         The stream's contract: each message is the whole state; the first comes at once; states that a slow reader
-        missed are skipped, the last never is. A job without nodes in the registry is told as one without instances.
+        missed are skipped, the last never is. A job that loses its nodes is told as one without instances.
 
-        Fails with INVALID_ARGUMENT (the job's name is wrong) or UNAVAILABLE (no registry).
+        Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no nodes in the registry, and
+        `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watch already) or UNAVAILABLE (no registry).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,9 +37,10 @@ class AssignmentServiceStub:
     """Tells the state of a job, and then each change of it.
 
     The stream's contract: each message is the whole state; the first comes at once; states that a slow reader
-    missed are skipped, the last never is. A job without nodes in the registry is told as one without instances.
+    missed are skipped, the last never is. A job that loses its nodes is told as one without instances.
 
-    Fails with INVALID_ARGUMENT (the job's name is wrong) or UNAVAILABLE (no registry).
+    Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no nodes in the registry, and
+    `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watch already) or UNAVAILABLE (no registry).
     """
 
 @_typing.type_check_only
@@ -51,9 +52,10 @@ class AssignmentServiceAsyncStub(AssignmentServiceStub):
     """Tells the state of a job, and then each change of it.
 
     The stream's contract: each message is the whole state; the first comes at once; states that a slow reader
-    missed are skipped, the last never is. A job without nodes in the registry is told as one without instances.
+    missed are skipped, the last never is. A job that loses its nodes is told as one without instances.
 
-    Fails with INVALID_ARGUMENT (the job's name is wrong) or UNAVAILABLE (no registry).
+    Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no nodes in the registry, and
+    `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watch already) or UNAVAILABLE (no registry).
     """
 
 class AssignmentServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -68,9 +70,10 @@ class AssignmentServiceServicer(metaclass=_abc_1.ABCMeta):
         """Tells the state of a job, and then each change of it.
 
         The stream's contract: each message is the whole state; the first comes at once; states that a slow reader
-        missed are skipped, the last never is. A job without nodes in the registry is told as one without instances.
+        missed are skipped, the last never is. A job that loses its nodes is told as one without instances.
 
-        Fails with INVALID_ARGUMENT (the job's name is wrong) or UNAVAILABLE (no registry).
+        Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no nodes in the registry, and
+        `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watch already) or UNAVAILABLE (no registry).
         """
 
 def add_AssignmentServiceServicer_to_server(servicer: AssignmentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

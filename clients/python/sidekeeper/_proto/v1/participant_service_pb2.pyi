@@ -170,12 +170,13 @@ Global___AttachRequest: _TypeAlias = AttachRequest  # noqa: Y015
 
 @_typing.final
 class OpenExecution(_message.Message):
-    """An execution that an application has open, as its `Execute` told it."""
+    """An execution that an application has open, as its `Execute` told it. Its id and its token are enough; what is left out
+    is taken from the registry.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
-    ITEM_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     SCHEDULED_TIME_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
@@ -184,29 +185,28 @@ class OpenExecution(_message.Message):
     CANCEL_REASON_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """Names the execution: 1 to 128 bytes. Required."""
-    item: _builtins.int
-    """The item."""
     fencing_token: _builtins.int
-    """The token. Required: it says whether the running node is this execution's."""
+    """The token. Required: it says which running node is this execution's."""
     source: _execution_pb2.ExecutionSource.ValueType
-    """What made it start. Required."""
+    """What made it start. UNSPECIFIED: FAILOVER if the item was taken over, else SCHEDULE."""
     attempt: _builtins.int
     """Which attempt it is. Zero: 1."""
     cancel_reason: _execution_pb2.CancelReason.ValueType
     """Why it was told to stop. UNSPECIFIED: it was not. One whose lease was lost is not taken up again."""
     @_builtins.property
     def scheduled_time(self) -> _timestamp_pb2.Timestamp:
-        """For which instant it was. Required."""
+        """For which instant it was. Absent: for the one that the item was started for last, as far as the registry knows."""
 
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
-        """When it has to be over, as `Execute` or `ReportProgressResponse` said last. Absent: no limit."""
+        """When it has to be over, as `Execute` or `ReportProgressResponse` said last. Absent: when the job's
+        `sidekeeper.execution-timeout` is over once more.
+        """
 
     def __init__(
         self,
         *,
         execution_id: _builtins.str = ...,
-        item: _builtins.int = ...,
         fencing_token: _builtins.int = ...,
         scheduled_time: _timestamp_pb2.Timestamp | None = ...,
         source: _execution_pb2.ExecutionSource.ValueType = ...,
@@ -216,7 +216,7 @@ class OpenExecution(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "scheduled_time", b"scheduled_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_reason", b"cancel_reason", "deadline", b"deadline", "execution_id", b"execution_id", "fencing_token", b"fencing_token", "item", b"item", "scheduled_time", b"scheduled_time", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_reason", b"cancel_reason", "deadline", b"deadline", "execution_id", b"execution_id", "fencing_token", b"fencing_token", "scheduled_time", b"scheduled_time", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -238,6 +238,7 @@ class AttachResponse(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     BEFORE_FIRST_FIELD_NUMBER: _builtins.int
     AFTER_LAST_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attached(self) -> Global___Attached:
         """The instance is registered. The first event of each stream."""
@@ -278,6 +279,10 @@ class AttachResponse(_message.Message):
     def after_last(self) -> Global___AfterLast:
         """Act once for the whole job after its items were executed, and report. Only if `sidekeeper.once-listener` is set."""
 
+    @_builtins.property
+    def waiting(self) -> Global___Waiting:
+        """The instance is not registered yet. Only before `Attached`."""
+
     def __init__(
         self,
         *,
@@ -291,16 +296,43 @@ class AttachResponse(_message.Message):
         draining: Global___Draining | None = ...,
         before_first: Global___BeforeFirst | None = ...,
         after_last: Global___AfterLast | None = ...,
+        waiting: Global___Waiting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["after_last", b"after_last", "assignment_changed", b"assignment_changed", "attached", b"attached", "before_first", b"before_first", "cancel", b"cancel", "draining", b"draining", "event", b"event", "execute", b"execute", "job_changed", b"job_changed", "leadership_changed", b"leadership_changed", "session_changed", b"session_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after_last", b"after_last", "assignment_changed", b"assignment_changed", "attached", b"attached", "before_first", b"before_first", "cancel", b"cancel", "draining", b"draining", "event", b"event", "execute", b"execute", "job_changed", b"job_changed", "leadership_changed", b"leadership_changed", "session_changed", b"session_changed", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_last", b"after_last", "assignment_changed", b"assignment_changed", "attached", b"attached", "before_first", b"before_first", "cancel", b"cancel", "draining", b"draining", "event", b"event", "execute", b"execute", "job_changed", b"job_changed", "leadership_changed", b"leadership_changed", "session_changed", b"session_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_last", b"after_last", "assignment_changed", b"assignment_changed", "attached", b"attached", "before_first", b"before_first", "cancel", b"cancel", "draining", b"draining", "event", b"event", "execute", b"execute", "job_changed", b"job_changed", "leadership_changed", b"leadership_changed", "session_changed", b"session_changed", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["attached", "assignment_changed", "execute", "cancel", "leadership_changed", "session_changed", "job_changed", "draining", "before_first", "after_last"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["attached", "assignment_changed", "execute", "cancel", "leadership_changed", "session_changed", "job_changed", "draining", "before_first", "after_last", "waiting"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___AttachResponse: _TypeAlias = AttachResponse  # noqa: Y015
+
+@_typing.final
+class Waiting(_message.Message):
+    """The instance is not registered yet, and why. Told after three seconds, and again when the reason changes. The
+    application has nothing to do.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """What is waited for, in one sentence for a person: the registry that does not answer, with the last error, or another
+    session that has the `instance_name`.
+    """
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Waiting: _TypeAlias = Waiting  # noqa: Y015
 
 @_typing.final
 class Attached(_message.Message):
@@ -315,6 +347,8 @@ class Attached(_message.Message):
     SIDECAR_VERSION_FIELD_NUMBER: _builtins.int
     RESUMED_EXECUTION_IDS_FIELD_NUMBER: _builtins.int
     API_LEVEL_FIELD_NUMBER: _builtins.int
+    GRACE_FIELD_NUMBER: _builtins.int
+    LEASE_RENEWAL_INTERVAL_FIELD_NUMBER: _builtins.int
     attachment_id: _builtins.str
     """Names this stream in `ReportCompletion` and `AcknowledgeAssignment`. Unguessable, and never used again."""
     instance_id: _builtins.str
@@ -339,6 +373,19 @@ class Attached(_message.Message):
         stops it.
         """
 
+    @_builtins.property
+    def grace(self) -> _duration_pb2.Duration:
+        """How long the instance stays after its stream has broken (see the stream's contract, 5): the job's property
+        `sidekeeper.grace` as it is in force now. Absent or zero: it does not stay, because the job has none, or has a
+        once-listener, or the request had no `application_id`.
+        """
+
+    @_builtins.property
+    def lease_renewal_interval(self) -> _duration_pb2.Duration:
+        """How often to ask `RenewLease`, for an application that counts the lease so. Absent: the registry's sessions do not end
+        by themselves, and there is no lease.
+        """
+
     def __init__(
         self,
         *,
@@ -349,10 +396,12 @@ class Attached(_message.Message):
         sidecar_version: _builtins.str = ...,
         resumed_execution_ids: _abc.Iterable[_builtins.str] | None = ...,
         api_level: _builtins.int = ...,
+        grace: _duration_pb2.Duration | None = ...,
+        lease_renewal_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "grace", b"grace", "lease_renewal_interval", b"lease_renewal_interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_level", b"api_level", "attachment_id", b"attachment_id", "configuration", b"configuration", "instance_id", b"instance_id", "job_name", b"job_name", "resumed_execution_ids", b"resumed_execution_ids", "sidecar_version", b"sidecar_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_level", b"api_level", "attachment_id", b"attachment_id", "configuration", b"configuration", "grace", b"grace", "instance_id", b"instance_id", "job_name", b"job_name", "lease_renewal_interval", b"lease_renewal_interval", "resumed_execution_ids", b"resumed_execution_ids", "sidecar_version", b"sidecar_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -631,6 +680,7 @@ class JobChanged(_message.Message):
 
     CONFIGURATION_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    GRACE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def configuration(self) -> _job_pb2.JobConfiguration:
         """The configuration in force."""
@@ -639,15 +689,20 @@ class JobChanged(_message.Message):
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Problem]:
         """What is wrong with the job's nodes in the registry now. Empty: nothing."""
 
+    @_builtins.property
+    def grace(self) -> _duration_pb2.Duration:
+        """How long the instance stays after its stream has broken, from now on (see `Attached.grace`)."""
+
     def __init__(
         self,
         *,
         configuration: _job_pb2.JobConfiguration | None = ...,
         problems: _abc.Iterable[_job_pb2.Problem] | None = ...,
+        grace: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "grace", b"grace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "grace", b"grace", "problems", b"problems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1049,3 +1104,55 @@ class ReportProgressResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportProgressResponse: _TypeAlias = ReportProgressResponse  # noqa: Y015
+
+@_typing.final
+class RenewLeaseRequest(_message.Message):
+    """The application wants to know how long the session is surely alive."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_ID_FIELD_NUMBER: _builtins.int
+    attachment_id: _builtins.str
+    """The stream whose executions it is about, from `Attached`. Required."""
+    def __init__(
+        self,
+        *,
+        attachment_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment_id", b"attachment_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewLeaseRequest: _TypeAlias = RenewLeaseRequest  # noqa: Y015
+
+@_typing.final
+class RenewLeaseResponse(_message.Message):
+    """How long the session is surely alive."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    REMAINING_LEASE_FIELD_NUMBER: _builtins.int
+    state: Global___SessionState.ValueType
+    """The state of the session now."""
+    @_builtins.property
+    def remaining_lease(self) -> _duration_pb2.Duration:
+        """How long, from when the application sent the request. When that is over without another answer, it stops what it
+        executes, as if it had read a `Cancel` with LEASE_LOST. Zero: the lease is over now. Absent: no end is to be expected.
+        """
+
+    def __init__(
+        self,
+        *,
+        state: Global___SessionState.ValueType = ...,
+        remaining_lease: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["remaining_lease", b"remaining_lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["remaining_lease", b"remaining_lease", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewLeaseResponse: _TypeAlias = RenewLeaseResponse  # noqa: Y015

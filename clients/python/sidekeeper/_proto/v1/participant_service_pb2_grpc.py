@@ -61,6 +61,11 @@ class ParticipantServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.DetachRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.DetachResponse.FromString,
                 _registered_method=True)
+        self.RenewLease = channel.unary_unary(
+                '/sidekeeper.v1.ParticipantService/RenewLease',
+                request_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.RenewLeaseRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.RenewLeaseResponse.FromString,
+                _registered_method=True)
         self.ReportListener = channel.unary_unary(
                 '/sidekeeper.v1.ParticipantService/ReportListener',
                 request_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.ReportListenerRequest.SerializeToString,
@@ -77,7 +82,8 @@ class ParticipantServiceServicer(object):
         """Makes the caller an instance of a job, for as long as the stream is open.
 
         The stream's contract:
-        1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails.
+        1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails. Only `Waiting` may come
+        before, any number of times: it says why `Attached` has not come yet.
         2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
         3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
         its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
@@ -92,20 +98,26 @@ class ParticipantServiceServicer(object):
         with the same `application_id` takes it over: the application may go on with what it executes until then, but not
         longer.
         6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
-        7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
-        whole job. The application does not attach again by itself.
+        7. A stream that ends with FAILED_PRECONDITION is not to be opened again by the application itself: an operator
+        stopped the instance or removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or the
+        attachment was refused for good.
         8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
         each time a third of that lease is over; none comes if the registry's sessions do not end by themselves. An
         application that was told a lease, and has read nothing newer about it by its end, stops what it executes as if
         it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading, but
         begins nothing that it reads until it has read of a lease that is not over.
+        9. An application that shares no clock with the sidecar asks `RenewLease` as often as
+        `Attached.lease_renewal_interval` says, and counts the lease of the answer from when it sent the request. It needs
+        no word about the lease on the stream then.
+        10. A stream that ends with another status than OK has a `google.rpc.ErrorInfo` of the domain `sidekeeper` in the
+        status's details, whose reason is one of `ErrorReason`. With OK it ends after `Detach`, or after `Draining`.
 
         Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
         configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
-        sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
-        CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
-        ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is away the call does not fail: the stream stays silent
-        until it is back.
+        sidecar are too far apart, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a
+        token, and the call not), ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is
+        stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is
+        away the call does not fail: the stream says `Waiting`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,6 +171,17 @@ class ParticipantServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RenewLease(self, request, context):
+        """Says how long the session is surely alive: a lease for applications that share no clock with the sidecar. It counts
+        from the moment when the application *sent* the request, on a clock of its own that goes on while the machine sleeps.
+        So the time that request and answer take makes it shorter, never longer.
+
+        Fails with NOT_FOUND (an attachment that this sidecar does not know).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportListener(self, request, context):
         """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
         `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
@@ -197,6 +220,11 @@ def add_ParticipantServiceServicer_to_server(servicer, server):
                     servicer.Detach,
                     request_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.DetachRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.DetachResponse.SerializeToString,
+            ),
+            'RenewLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewLease,
+                    request_deserializer=sidekeeper_dot_v1_dot_participant__service__pb2.RenewLeaseRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_participant__service__pb2.RenewLeaseResponse.SerializeToString,
             ),
             'ReportListener': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportListener,
@@ -341,6 +369,33 @@ class ParticipantService(object):
             '/sidekeeper.v1.ParticipantService/Detach',
             sidekeeper_dot_v1_dot_participant__service__pb2.DetachRequest.SerializeToString,
             sidekeeper_dot_v1_dot_participant__service__pb2.DetachResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.ParticipantService/RenewLease',
+            sidekeeper_dot_v1_dot_participant__service__pb2.RenewLeaseRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_participant__service__pb2.RenewLeaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

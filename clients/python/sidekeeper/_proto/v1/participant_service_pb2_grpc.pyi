@@ -39,7 +39,8 @@ class ParticipantServiceStub:
     """Makes the caller an instance of a job, for as long as the stream is open.
 
     The stream's contract:
-     1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails.
+     1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails. Only `Waiting` may come
+        before, any number of times: it says why `Attached` has not come yet.
      2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
      3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
         its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
@@ -54,20 +55,26 @@ class ParticipantServiceStub:
         with the same `application_id` takes it over: the application may go on with what it executes until then, but not
         longer.
      6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
-     7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
-        whole job. The application does not attach again by itself.
+     7. A stream that ends with FAILED_PRECONDITION is not to be opened again by the application itself: an operator
+        stopped the instance or removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or the
+        attachment was refused for good.
      8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
         each time a third of that lease is over; none comes if the registry's sessions do not end by themselves. An
         application that was told a lease, and has read nothing newer about it by its end, stops what it executes as if
         it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading, but
         begins nothing that it reads until it has read of a lease that is not over.
+     9. An application that shares no clock with the sidecar asks `RenewLease` as often as
+        `Attached.lease_renewal_interval` says, and counts the lease of the answer from when it sent the request. It needs
+        no word about the lease on the stream then.
+    10. A stream that ends with another status than OK has a `google.rpc.ErrorInfo` of the domain `sidekeeper` in the
+        status's details, whose reason is one of `ErrorReason`. With OK it ends after `Detach`, or after `Draining`.
 
     Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
     configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
-    sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
-    CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
-    ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is away the call does not fail: the stream stays silent
-    until it is back.
+    sidecar are too far apart, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a
+    token, and the call not), ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is
+    stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is
+    away the call does not fail: the stream says `Waiting`.
     """
     ReportCompletion: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportCompletionRequest, _participant_service_pb2.ReportCompletionResponse]
     """Reports how executions ended. Idempotent by execution id: reporting a result again is answered by
@@ -101,6 +108,13 @@ class ParticipantServiceStub:
 
     Fails with NOT_FOUND (an attachment that this sidecar does not know).
     """
+    RenewLease: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.RenewLeaseRequest, _participant_service_pb2.RenewLeaseResponse]
+    """Says how long the session is surely alive: a lease for applications that share no clock with the sidecar. It counts
+    from the moment when the application *sent* the request, on a clock of its own that goes on while the machine sleeps.
+    So the time that request and answer take makes it shorter, never longer.
+
+    Fails with NOT_FOUND (an attachment that this sidecar does not know).
+    """
     ReportListener: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportListenerRequest, _participant_service_pb2.ReportListenerResponse]
     """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
     `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
@@ -120,7 +134,8 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
     """Makes the caller an instance of a job, for as long as the stream is open.
 
     The stream's contract:
-     1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails.
+     1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails. Only `Waiting` may come
+        before, any number of times: it says why `Attached` has not come yet.
      2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
      3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
         its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
@@ -135,20 +150,26 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
         with the same `application_id` takes it over: the application may go on with what it executes until then, but not
         longer.
      6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
-     7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
-        whole job. The application does not attach again by itself.
+     7. A stream that ends with FAILED_PRECONDITION is not to be opened again by the application itself: an operator
+        stopped the instance or removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or the
+        attachment was refused for good.
      8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
         each time a third of that lease is over; none comes if the registry's sessions do not end by themselves. An
         application that was told a lease, and has read nothing newer about it by its end, stops what it executes as if
         it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading, but
         begins nothing that it reads until it has read of a lease that is not over.
+     9. An application that shares no clock with the sidecar asks `RenewLease` as often as
+        `Attached.lease_renewal_interval` says, and counts the lease of the answer from when it sent the request. It needs
+        no word about the lease on the stream then.
+    10. A stream that ends with another status than OK has a `google.rpc.ErrorInfo` of the domain `sidekeeper` in the
+        status's details, whose reason is one of `ErrorReason`. With OK it ends after `Detach`, or after `Draining`.
 
     Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
     configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
-    sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
-    CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
-    ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is away the call does not fail: the stream stays silent
-    until it is back.
+    sidecar are too far apart, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a
+    token, and the call not), ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is
+    stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is
+    away the call does not fail: the stream says `Waiting`.
     """
     ReportCompletion: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportCompletionRequest, _participant_service_pb2.ReportCompletionResponse]  # type: ignore[assignment]
     """Reports how executions ended. Idempotent by execution id: reporting a result again is answered by
@@ -182,6 +203,13 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
 
     Fails with NOT_FOUND (an attachment that this sidecar does not know).
     """
+    RenewLease: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.RenewLeaseRequest, _participant_service_pb2.RenewLeaseResponse]  # type: ignore[assignment]
+    """Says how long the session is surely alive: a lease for applications that share no clock with the sidecar. It counts
+    from the moment when the application *sent* the request, on a clock of its own that goes on while the machine sleeps.
+    So the time that request and answer take makes it shorter, never longer.
+
+    Fails with NOT_FOUND (an attachment that this sidecar does not know).
+    """
     ReportListener: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportListenerRequest, _participant_service_pb2.ReportListenerResponse]  # type: ignore[assignment]
     """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
     `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
@@ -204,7 +232,8 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
         """Makes the caller an instance of a job, for as long as the stream is open.
 
         The stream's contract:
-         1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails.
+         1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails. Only `Waiting` may come
+            before, any number of times: it says why `Attached` has not come yet.
          2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
          3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
             its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
@@ -219,20 +248,26 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
             with the same `application_id` takes it over: the application may go on with what it executes until then, but not
             longer.
          6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
-         7. A stream that ends with FAILED_PRECONDITION was stopped by an operator, who removed the instance's node or the
-            whole job. The application does not attach again by itself.
+         7. A stream that ends with FAILED_PRECONDITION is not to be opened again by the application itself: an operator
+            stopped the instance or removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or the
+            attachment was refused for good.
          8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
             each time a third of that lease is over; none comes if the registry's sessions do not end by themselves. An
             application that was told a lease, and has read nothing newer about it by its end, stops what it executes as if
             it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading, but
             begins nothing that it reads until it has read of a lease that is not over.
+         9. An application that shares no clock with the sidecar asks `RenewLease` as often as
+            `Attached.lease_renewal_interval` says, and counts the lease of the answer from when it sent the request. It needs
+            no word about the lease on the stream then.
+        10. A stream that ends with another status than OK has a `google.rpc.ErrorInfo` of the domain `sidekeeper` in the
+            status's details, whose reason is one of `ErrorReason`. With OK it ends after `Detach`, or after `Draining`.
 
         Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
         configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
-        sidecar are too far apart: then the details have a `google.rpc.ErrorInfo` of the domain `sidekeeper` with the reason
-        CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a token, and the call not),
-        ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is away the call does not fail: the stream stays silent
-        until it is back.
+        sidecar are too far apart, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a
+        token, and the call not), ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is
+        stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is
+        away the call does not fail: the stream says `Waiting`.
         """
 
     @_abc_1.abstractmethod
@@ -287,6 +322,19 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
         handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
         only this says that no other stream of the application takes the instance over. If the instance has a name
         (`AttachRequest.instance_name`), its items wait for that time nevertheless, unless it leaves `for_good`.
+
+        Fails with NOT_FOUND (an attachment that this sidecar does not know).
+        """
+
+    @_abc_1.abstractmethod
+    def RenewLease(
+        self,
+        request: _participant_service_pb2.RenewLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_participant_service_pb2.RenewLeaseResponse, _abc.Awaitable[_participant_service_pb2.RenewLeaseResponse]]:
+        """Says how long the session is surely alive: a lease for applications that share no clock with the sidecar. It counts
+        from the moment when the application *sent* the request, on a clock of its own that goes on while the machine sleeps.
+        So the time that request and answer take makes it shorter, never longer.
 
         Fails with NOT_FOUND (an attachment that this sidecar does not know).
         """

@@ -1,0 +1,74 @@
+//! What does an application wait for that is not attached yet? It is told after a while, because to a person who starts
+//! it for the first time silence says nothing.
+//!
+//! Decides only what is told, and when. It must not begin or end anything.
+
+use std::time::Duration;
+
+use crate::job::InstanceName;
+
+use super::effect::{Effect, Event};
+use super::input::Now;
+use super::participant::{Participant, Phase, Session};
+
+/// How long it is not told: a sidecar that has just started needs that long to find its registry.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What is waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// A session with the registry.
+    Session,
+    /// The registry, which does not answer.
+    Registry,
+    /// Another session that has the name.
+    Name(InstanceName),
+    /// The job's nodes, which are being read.
+    Nodes,
+    /// The registration.
+    Registration,
+}
+
+/// What the application was told that waits.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// Since when it has waited; monotonic. `None`: it does not.
+    since: Option<Duration>,
+    told: Option<WaitsFor>,
+}
+
+impl Waiting {
+    /// When it is to be told.
+    pub(super) fn next_word(&self) -> Option<Duration> {
+        self.since.filter(|_| self.told.is_none()).map(|since| since.saturating_add(PATIENCE))
+    }
+}
+
+impl Participant {
+    /// Tells an application that is not attached what it waits for.
+    pub(super) fn tell_waiting(&mut self, now: Now) {
+        if self.phase != Phase::Joining && !self.has_come_back() {
+            self.waiting = Waiting::default();
+            return;
+        }
+        let since = *self.waiting.since.get_or_insert(now.mono);
+        let what = self.waits_for();
+        if now.mono < since.saturating_add(PATIENCE) || self.waiting.told.as_ref() == Some(&what) {
+            return;
+        }
+        self.waiting.told = Some(what.clone());
+        self.effects.push(Effect::Tell(Event::Waiting(what)));
+    }
+
+    fn waits_for(&self) -> WaitsFor {
+        match self.session {
+            Session::None => WaitsFor::Session,
+            Session::Suspended(_) => WaitsFor::Registry,
+            Session::Connected(_) => match self.identity.name.clone().filter(|_| self.is_namesake_there()) {
+                Some(name) => WaitsFor::Name(name),
+                None if !self.view.is_loaded() || !self.fleet.is_loaded() => WaitsFor::Nodes,
+                None => WaitsFor::Registration,
+            },
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Why calls are refused and streams end: the one list of reasons, in the words that programs read. Pure.
+//!
+//! The API sends them as `ErrorReason` of the protos, the command line and the log print them. A reason is never renamed,
+//! and never used for anything else; further ones may come.
+
+use std::fmt;
+
+/// A reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// An operator stopped the instance by removing its node. It comes back when the application is started again.
+    StoppedByOperator,
+    /// The job was removed from the registry.
+    JobRemoved,
+    /// The job has no readable configuration, and none was given.
+    JobNotConfigured,
+    /// The registry has no nodes of the job.
+    JobUnknown,
+    /// The job runs under another Java class or type.
+    JobClassConflict,
+    /// Another application of this sidecar has attached to the job with another configuration.
+    ConfigurationConflict,
+    /// Another application or another session has the `instance_name`.
+    InstanceNameTaken,
+    /// The application's earlier stream has not ended yet.
+    StreamNotReplaced,
+    /// Another stream of the same application has taken this one's place.
+    StreamReplaced,
+    /// The stream ended before the call was answered.
+    StreamEnded,
+    /// An execution that was told to stop was not reported in time.
+    CancelIgnored,
+    /// The application did not read its stream.
+    SlowApplication,
+    /// The sidecar is stopping.
+    SidecarStopping,
+    /// A limit of the sidecar is reached: streams, watchers, connections.
+    TooMany,
+    /// The disk of the embedded registry is full.
+    RegistryFull,
+    /// The registry does not answer, or the sidecar has no session with it.
+    RegistryAway,
+    /// The registry refuses what is to be written there.
+    RegistryRefused,
+    /// The registry lets somebody else write there.
+    RegistryNoPermission,
+    /// Nodes changed all the time; the call may be repeated.
+    RegistryChanging,
+    /// The registry's answer was lost; what was asked for may have been done.
+    OutcomeUnknown,
+    /// No instance of the job is online.
+    NoInstances,
+    /// The servers of all instances that are online are disabled.
+    ServersDisabled,
+    /// All items of the job are disabled.
+    ItemsDisabled,
+    /// No such attachment at this sidecar.
+    AttachmentUnknown,
+    /// No such execution of the attachment.
+    ExecutionUnknown,
+    /// The execution belongs to another attachment.
+    ExecutionOfAnother,
+    /// The execution is over.
+    ExecutionOver,
+    /// No such call of the once-listener.
+    CallUnknown,
+    /// The job has no such item.
+    ItemUnknown,
+    /// The generation was never told.
+    GenerationUnknown,
+    /// A field of the request is wrong; a `google.rpc.BadRequest` names it.
+    InvalidRequest,
+    /// The call has no token, or a wrong one.
+    TokenRefused,
+    /// The client library is too old for this sidecar.
+    ClientTooOld,
+    /// The sidecar is too old for the client library.
+    SidecarTooOld,
+    /// Instances have not left in time, because the registry does not answer.
+    DrainIncomplete,
+    /// No application of this sidecar is attached to the job.
+    JobNotAttached,
+}
+
+impl Reason {
+    /// All of them, in the order of the protos.
+    pub const ALL: &[Self] = &[
+        Self::StoppedByOperator,
+        Self::JobRemoved,
+        Self::JobNotConfigured,
+        Self::JobUnknown,
+        Self::JobClassConflict,
+        Self::ConfigurationConflict,
+        Self::InstanceNameTaken,
+        Self::StreamNotReplaced,
+        Self::StreamReplaced,
+        Self::StreamEnded,
+        Self::CancelIgnored,
+        Self::SlowApplication,
+        Self::SidecarStopping,
+        Self::TooMany,
+        Self::RegistryFull,
+        Self::RegistryAway,
+        Self::RegistryRefused,
+        Self::RegistryNoPermission,
+        Self::RegistryChanging,
+        Self::OutcomeUnknown,
+        Self::NoInstances,
+        Self::ServersDisabled,
+        Self::ItemsDisabled,
+        Self::AttachmentUnknown,
+        Self::ExecutionUnknown,
+        Self::ExecutionOfAnother,
+        Self::ExecutionOver,
+        Self::CallUnknown,
+        Self::ItemUnknown,
+        Self::GenerationUnknown,
+        Self::InvalidRequest,
+        Self::TokenRefused,
+        Self::ClientTooOld,
+        Self::SidecarTooOld,
+        Self::DrainIncomplete,
+        Self::JobNotAttached,
+    ];
+
+    /// The word, in capitals.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::StoppedByOperator => "STOPPED_BY_OPERATOR",
+            Self::JobRemoved => "JOB_REMOVED",
+            Self::JobNotConfigured => "JOB_NOT_CONFIGURED",
+            Self::JobUnknown => "JOB_UNKNOWN",
+            Self::JobClassConflict => "JOB_CLASS_CONFLICT",
+            Self::ConfigurationConflict => "CONFIGURATION_CONFLICT",
+            Self::InstanceNameTaken => "INSTANCE_NAME_TAKEN",
+            Self::StreamNotReplaced => "STREAM_NOT_REPLACED",
+            Self::StreamReplaced => "STREAM_REPLACED",
+            Self::StreamEnded => "STREAM_ENDED",
+            Self::CancelIgnored => "CANCEL_IGNORED",
+            Self::SlowApplication => "SLOW_APPLICATION",
+            Self::SidecarStopping => "SIDECAR_STOPPING",
+            Self::TooMany => "TOO_MANY",
+            Self::RegistryFull => "REGISTRY_FULL",
+            Self::RegistryAway => "REGISTRY_AWAY",
+            Self::RegistryRefused => "REGISTRY_REFUSED",
+            Self::RegistryNoPermission => "REGISTRY_NO_PERMISSION",
+            Self::RegistryChanging => "REGISTRY_CHANGING",
+            Self::OutcomeUnknown => "OUTCOME_UNKNOWN",
+            Self::NoInstances => "NO_INSTANCES",
+            Self::ServersDisabled => "SERVERS_DISABLED",
+            Self::ItemsDisabled => "ITEMS_DISABLED",
+            Self::AttachmentUnknown => "ATTACHMENT_UNKNOWN",
+            Self::ExecutionUnknown => "EXECUTION_UNKNOWN",
+            Self::ExecutionOfAnother => "EXECUTION_OF_ANOTHER",
+            Self::ExecutionOver => "EXECUTION_OVER",
+            Self::CallUnknown => "CALL_UNKNOWN",
+            Self::ItemUnknown => "ITEM_UNKNOWN",
+            Self::GenerationUnknown => "GENERATION_UNKNOWN",
+            Self::InvalidRequest => "INVALID_REQUEST",
+            Self::TokenRefused => "TOKEN_REFUSED",
+            Self::ClientTooOld => "CLIENT_TOO_OLD",
+            Self::SidecarTooOld => "SIDECAR_TOO_OLD",
+            Self::DrainIncomplete => "DRAIN_INCOMPLETE",
+            Self::JobNotAttached => "JOB_NOT_ATTACHED",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
