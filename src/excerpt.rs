@@ -52,8 +52,8 @@ pub fn printable(text: impl IntoIterator<Item = char>) -> String {
     printable
 }
 
-/// Control characters, the separators of lines and paragraphs, and the marks of writing direction (Unicode, UAX 9).
-fn commands(c: char) -> bool {
+/// Whether a character can command a terminal or break a line: control characters, the separators of lines and paragraphs, and the marks of writing direction (Unicode, UAX 9).
+pub fn commands(c: char) -> bool {
     c.is_control()
         || matches!(
             c,

@@ -19,8 +19,21 @@ fn main() -> ExitCode {
     match cli.execute() {
         Ok(code) => code,
         Err(failure) => {
-            let _ = writeln!(io::stderr(), "sidekeeper: {:#}", failure.error);
+            let _ = writeln!(io::stderr(), "sidekeeper: {}", in_words(failure.error.chain()));
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// An error and its causes, each said once: many errors have the text of their cause in their own.
+fn in_words<'a>(chain: impl Iterator<Item = &'a (dyn std::error::Error + 'static)>) -> String {
+    let mut words = String::new();
+    for cause in chain.map(ToString::to_string) {
+        if words.is_empty() {
+            words = cause;
+        } else if !words.contains(&cause) {
+            words = format!("{words}: {cause}");
+        }
+    }
+    words
 }

@@ -3,11 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
 use clap::Args;
 use serde_json::json;
 
-use super::endpoint::{authorized, endpoint};
+use super::endpoint::{SidecarArgs, authorized, refused};
 use super::watch::printable;
 use super::{Failure, print};
 use crate::proto::job_service_client::JobServiceClient;
@@ -25,23 +24,20 @@ pub(super) struct CancelArgs {
     /// Only the execution of this item; may be given several times.
     #[arg(long = "item", value_name = "ITEM")]
     items: Vec<u32>,
-    /// The sidecar's address, `http://127.0.0.1:7070` or `unix:///path`.
-    #[arg(long, env = "SIDEKEEPER_ENDPOINT", default_value = "http://127.0.0.1:7070")]
-    endpoint: String,
+    #[command(flatten)]
+    sidecar: SidecarArgs,
     /// Print one JSON object, with the field names of the proto.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn cancel(args: CancelArgs) -> Result<ExitCode, Failure> {
-    let endpoint = endpoint(&args.endpoint).map_err(Failure::with(super::USAGE))?;
-    let channel = endpoint.connect().await.context("cannot connect to the sidecar")?;
+    let sidecar = args.sidecar.sidecar()?;
+    let channel = sidecar.connect().await?;
     let mut client = JobServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
     let mut request = authorized(CancelExecutionsRequest { job_name: args.job, items: args.items })?;
     request.set_timeout(ANSWER_TIMEOUT);
-    let answer = client.cancel_executions(request).await.map_err(|status| {
-        anyhow!("the sidecar answered {:?}: {}", status.code(), printable(status.message()))
-    })?;
+    let answer = client.cancel_executions(request).await.map_err(|status| refused(&status))?;
     print(if args.json { in_json(answer.get_ref()) } else { in_words(answer.get_ref()) }.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -68,5 +64,5 @@ fn in_json(answer: &CancelExecutionsResponse) -> String {
         })
     };
     let value = json!({ "cancelled": answer.cancelled.iter().map(one).collect::<Vec<_>>() });
-    format!("{value}\n")
+    super::json_line(&value)
 }

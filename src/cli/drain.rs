@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 use serde_json::json;
 
-use super::endpoint::{authorized, endpoint};
+use super::endpoint::{SidecarArgs, authorized, refused};
 use super::watch::printable;
 use super::{Failure, print};
 use crate::config::{self, DRAIN_TIMEOUT_MAX};
@@ -27,28 +27,25 @@ pub(super) struct DrainArgs {
     /// at once.
     #[arg(long)]
     for_good: bool,
-    /// The sidecar's address, `http://127.0.0.1:7070` or `unix:///path`.
-    #[arg(long, env = "SIDEKEEPER_ENDPOINT", default_value = "http://127.0.0.1:7070")]
-    endpoint: String,
+    #[command(flatten)]
+    sidecar: SidecarArgs,
     /// Print one JSON object, with the field names of the proto.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn drain(args: DrainArgs) -> Result<ExitCode, Failure> {
-    let endpoint = endpoint(&args.endpoint).map_err(Failure::with(super::USAGE))?;
+    let sidecar = args.sidecar.sidecar()?;
     let timeout = args.timeout.as_deref().map(config::drain_timeout).transpose().map_err(|reason| {
         let given = args.timeout.as_deref().unwrap_or_default().escape_debug();
         Failure { code: super::USAGE, error: anyhow!("--timeout = `{given}`: {reason}") }
     })?;
-    let channel = endpoint.connect().await.context("cannot connect to the sidecar")?;
+    let channel = sidecar.connect().await?;
     let mut client = SidecarServiceClient::new(channel);
     let given = timeout.map(prost_types::Duration::try_from).transpose().context("--timeout")?;
     let mut request = authorized(DrainRequest { timeout: given, for_good: args.for_good })?;
     request.set_timeout(timeout.unwrap_or(DRAIN_TIMEOUT_MAX).saturating_add(ANSWER_TAKES));
-    let answer = client.drain(request).await.map_err(|status| {
-        anyhow!("the sidecar answered {:?}: {}", status.code(), printable(status.message()))
-    })?;
+    let answer = client.drain(request).await.map_err(|status| refused(&status))?;
     print(if args.json { in_json(answer.get_ref()) } else { in_words(answer.get_ref()) }.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -65,5 +62,5 @@ fn in_words(answer: &DrainResponse) -> String {
 fn in_json(answer: &DrainResponse) -> String {
     let instances = answer.instances.iter();
     let instances = instances.map(|one| json!({ "job_name": one.job_name, "instance_id": one.instance_id }));
-    format!("{}\n", json!({ "instances": instances.collect::<Vec<_>>() }))
+    super::json_line(&json!({ "instances": instances.collect::<Vec<_>>() }))
 }

@@ -1,19 +1,131 @@
-//! The sidecar's address as clients of it are told: what is allowed, and how patient the connection is.
+//! The sidecar that a command talks to: which address it has, in which forms it can be given, and how patient the
+//! connection is. A command that is given no address also finds the sidecar of `sidekeeper run`.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use tonic::Request;
-use tonic::transport::Endpoint;
+use clap::Args;
+use nix::unistd::geteuid;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+use tonic_types::StatusExt as _;
 
+use super::run::{PRIVATE_PREFIX, SOCKET_NAME};
+use super::watch::printable;
+use super::{FAILED, Failure, TRY_AGAIN, USAGE};
 use crate::config::settings;
 
+/// Where a sidecar serves that nobody has configured.
+const DEFAULT: &str = "http://127.0.0.1:7070";
 /// How long to try to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a silent connection is asked whether it is alive, and how long the answer may take: a sidecar that
 /// hangs is to be noticed while somebody looks.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The forms of an address.
+const ALLOWED: &str = "allowed: `HOST:PORT`, `http://HOST:PORT`, `unix:PATH` and `unix:///PATH`";
+
+/// Which sidecar.
+#[derive(Args)]
+pub(super) struct SidecarArgs {
+    /// The sidecar's address: `HOST:PORT`, `http://HOST:PORT` or `unix:PATH`. [default: http://127.0.0.1:7070, or the socket
+    /// of `sidekeeper run` if nobody serves there]
+    #[arg(long, env = "SIDEKEEPER_ENDPOINT")]
+    endpoint: Option<String>,
+}
+
+impl SidecarArgs {
+    /// The address, checked.
+    pub(super) fn sidecar(&self) -> Result<Sidecar, Failure> {
+        let text = self.endpoint.as_deref().filter(|text| !text.is_empty());
+        let address = parse(text.unwrap_or(DEFAULT)).map_err(Failure::with(USAGE))?;
+        Ok(Sidecar { address, is_given: text.is_some() })
+    }
+}
+
+/// A sidecar's address.
+pub(super) struct Sidecar {
+    address: String,
+    is_given: bool,
+}
+
+impl Sidecar {
+    /// Connects to it.
+    pub(super) async fn connect(&self) -> anyhow::Result<Channel> {
+        let refused = match endpoint(&self.address)?.connect().await {
+            Ok(channel) => return Ok(channel),
+            Err(error) => anyhow!(error),
+        };
+        let private = if self.is_given { Vec::new() } else { private_sockets() };
+        let mut found = Vec::new();
+        for socket in private {
+            let address = format!("unix://{}", socket.display());
+            if let Ok(channel) = endpoint(&address)?.connect().await {
+                found.push((address, channel));
+            }
+        }
+        if found.len() > 1 {
+            let addresses: Vec<_> = found.iter().map(|(address, _)| address.as_str()).collect();
+            return Err(anyhow!(
+                "no sidecar answers at {}, and several `sidekeeper run` do: give one as --endpoint: {}",
+                self.address,
+                addresses.join(", ")
+            ));
+        }
+        match found.pop() {
+            Some((_, channel)) => Ok(channel),
+            None => Err(refused.context(format!(
+                "no sidecar answers at {}; is `sidekeeper serve` running there?",
+                self.address
+            ))),
+        }
+    }
+}
+
+/// The sockets of the sidecars that this user's `sidekeeper run` have.
+fn private_sockets() -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return Vec::new() };
+    let entries = entries.filter_map(Result::ok);
+    let named = entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(PRIVATE_PREFIX)));
+    // A folder that somebody else has put there may be a trap.
+    let is_ours = |folder: &PathBuf| {
+        fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw())
+    };
+    let ours = named.map(|entry| entry.path()).filter(is_ours);
+    let mut sockets: Vec<_> =
+        ours.map(|folder| folder.join(SOCKET_NAME)).filter(|path| path.exists()).collect();
+    sockets.sort();
+    sockets
+}
+
+/// Why a command was not carried out, with the exit code that says whether trying again may help.
+pub(super) fn refused(status: &Status) -> Failure {
+    let code = match status.code() {
+        Code::Unavailable | Code::Aborted => TRY_AGAIN,
+        _ => FAILED,
+    };
+    Failure { code, error: anyhow!(in_words(status)) }
+}
+
+/// What the sidecar answered, for a person.
+pub(super) fn in_words(status: &Status) -> String {
+    let text = format!("the sidecar answered {:?}: {}", status.code(), printable(status.message()));
+    match reason(status) {
+        Some(reason) => format!("{text} ({})", printable(&reason)),
+        None => text,
+    }
+}
+
+/// The word for programs, if the sidecar has sent one.
+fn reason(status: &Status) -> Option<String> {
+    let info = status.get_details_error_info()?;
+    (!info.reason.is_empty()).then_some(info.reason)
+}
 
 /// A call with the sidecar's token, if the environment has one. There is no flag for it: others can read flags.
 pub(super) fn authorized<T>(message: T) -> anyhow::Result<Request<T>> {
@@ -29,16 +141,54 @@ pub(super) fn authorized<T>(message: T) -> anyhow::Result<Request<T>> {
     Ok(request)
 }
 
-pub(super) fn endpoint(text: &str) -> anyhow::Result<Endpoint> {
-    let allowed = "allowed: `http://host:port` or `unix:///path`";
-    if !text.starts_with("http://") && !text.starts_with("unix:") {
-        return Err(anyhow!("--endpoint = `{}`: {allowed}", text.escape_debug()));
+/// An address in the one form that connections are made with.
+fn parse(text: &str) -> anyhow::Result<String> {
+    let wrong = || anyhow!("--endpoint = `{}`: {ALLOWED}", text.escape_debug());
+    if let Some(path) = text.strip_prefix("unix:") {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        return if path.starts_with('/') { Ok(format!("unix://{path}")) } else { Err(wrong()) };
     }
-    let endpoint = Endpoint::from_shared(text.to_owned())
-        .with_context(|| format!("--endpoint = `{}`: {allowed}", text.escape_debug()))?;
+    let authority = text.strip_prefix("http://").unwrap_or(text);
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    let (host, port) = authority.rsplit_once(':').ok_or_else(wrong)?;
+    let is_host = !host.is_empty() && !host.contains(['/', '@', '?', '#']);
+    if !is_host || port.parse::<u16>().is_err() {
+        return Err(wrong());
+    }
+    Ok(format!("http://{authority}"))
+}
+
+fn endpoint(address: &str) -> anyhow::Result<Endpoint> {
+    let endpoint = Endpoint::from_shared(address.to_owned())
+        .with_context(|| format!("--endpoint = `{}`: {ALLOWED}", address.escape_debug()))?;
     Ok(endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .keep_alive_while_idle(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_forms_of_an_address_are_one() {
+        for (given, address) in [
+            ("127.0.0.1:7070", "http://127.0.0.1:7070"),
+            ("http://127.0.0.1:7070/", "http://127.0.0.1:7070"),
+            ("localhost:7070", "http://localhost:7070"),
+            ("[::1]:7070", "http://[::1]:7070"),
+            ("unix:/run/s.sock", "unix:///run/s.sock"),
+            ("unix:///run/s.sock", "unix:///run/s.sock"),
+        ] {
+            assert_eq!(parse(given).unwrap(), address);
+            assert!(endpoint(address).is_ok());
+        }
+        for bad in
+            ["", "7070", "https://127.0.0.1:7070", "http://", "http://a:b", "unix:s.sock", "a/b:1", "h:99999"]
+        {
+            assert!(parse(bad).unwrap_err().to_string().contains("allowed: `HOST:PORT`"), "{bad:?}");
+        }
+    }
 }

@@ -51,22 +51,25 @@ enum Command {
     /// executed, 125 if the sidecar could not start, 64 if the configuration is wrong.
     Run(RunArgs),
     /// Shows who owns what in a job, and each change of it, until interrupted.
+    ///
+    /// Exit status: 0 if it was interrupted, or has shown the state with `--once`; 1 if the registry has no such job, or
+    /// the sidecar refused.
     Watch(watch::WatchArgs),
     /// Makes each online instance of a job fire once, now, whatever its schedule.
     ///
     /// Prints who was triggered, and does not wait for the executions. Exit status: 0 if the job was triggered, 1 if
-    /// the sidecar refused or could not be reached.
+    /// the sidecar refused (also because nobody may execute) or could not be reached, 75 if trying again may help.
     Trigger(trigger::TriggerArgs),
     /// Tells the executions of a job to stop that run in applications of one sidecar.
     ///
     /// Prints what was told to stop, and does not wait for it. The next fire executes the items as usual. Exit status: 0
-    /// if the sidecar has answered, 1 if it refused or could not be reached.
+    /// if the sidecar has answered, 1 if it refused or could not be reached, 75 if trying again may help.
     Cancel(cancel::CancelArgs),
     /// Has all instances of one sidecar leave, and returns when they have left; for what runs before a stop.
     ///
     /// Running executions may finish until the timeout, then they are told to stop. The sidecar goes on, and is not ready,
     /// until it is told to stop. Exit status: 0 if everybody has left, 1 if not, or if the sidecar refused or could not be
-    /// reached, 64 if the command line is wrong.
+    /// reached, 75 if trying again may help, 64 if the command line is wrong.
     Drain(drain::DrainArgs),
     /// Prints a completion script for a shell to standard output.
     Completions {
@@ -137,6 +140,8 @@ fn argument(setting: &Setting) -> clap::Arg {
 pub const USAGE: u8 = 64;
 /// The exit code for anything else that went wrong.
 const FAILED: u8 = 1;
+/// The exit code for what was not done, and may be if it is tried again (`EX_TEMPFAIL` of sysexits).
+const TRY_AGAIN: u8 = 75;
 /// The exit code of `run` if the command was not started, and not by its fault; as `env` and `timeout` have it.
 const NOT_STARTED: u8 = 125;
 
@@ -174,10 +179,14 @@ impl Cli {
     pub fn execute(self) -> Result<ExitCode, Failure> {
         match self.command {
             Command::Serve(args) => match configure(args, None)? {
-                Some(loaded) => with_telemetry(&loaded.config.clone(), serve::serve(loaded.config)),
+                Some(loaded) => {
+                    check_entropy()?;
+                    with_telemetry(&loaded.config.clone(), serve::serve(loaded.config))
+                }
                 None => Ok(ExitCode::SUCCESS),
             },
             Command::Run(args) => {
+                check_entropy().map_err(Failure::with(NOT_STARTED))?;
                 let directory = run::PrivateDirectory::choose();
                 let Some(loaded) = configure(args.config, Some(directory.listen_address()))? else {
                     return Ok(ExitCode::SUCCESS);
@@ -225,6 +234,28 @@ fn print(text: &[u8]) -> anyhow::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error).context("cannot write to standard output"),
     }
+}
+
+/// A value as a line of JSON. Characters that command a terminal or break a line are escaped, as JSON allows.
+fn json_line(value: &serde_json::Value) -> String {
+    let mut line = String::new();
+    for c in value.to_string().chars() {
+        if crate::excerpt::commands(c) {
+            let mut units = [0; 2];
+            line.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            line.push(c);
+        }
+    }
+    line.push('\n');
+    line
+}
+
+/// Fails if the system has no entropy, before something needs it that cannot say so: a program that is linked statically
+/// reads `/dev/urandom`, which a container may not have.
+fn check_entropy() -> anyhow::Result<()> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).context("the system gives no random numbers; mount /dev/urandom")
 }
 
 fn with_runtime(body: impl FnOnce(&Runtime) -> Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {

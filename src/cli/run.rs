@@ -28,6 +28,10 @@ use crate::sidecar::Sidecar;
 /// The variable through which the command, and any client, finds the sidecar.
 const ENDPOINT_VARIABLE: &str = "SIDEKEEPER_ENDPOINT";
 
+/// What the name of a private directory begins with, and the name of the socket in it.
+pub(super) const PRIVATE_PREFIX: &str = "sidekeeper-run-";
+pub(super) const SOCKET_NAME: &str = "s.sock";
+
 /// What a shell says for a command that cannot be executed, and for one that does not exist.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -195,13 +199,13 @@ pub(super) struct PrivateDirectory {
 impl PrivateDirectory {
     /// Chooses a place that nobody else has; creates nothing.
     pub(super) fn choose() -> Self {
-        let name = format!("sidekeeper-{}", uuid::Uuid::new_v4().simple());
+        let name = format!("{PRIVATE_PREFIX}{}", uuid::Uuid::new_v4().simple());
         Self { path: std::env::temp_dir().join(name) }
     }
 
     /// The address of a socket in it, as the setting `listen` has it.
     pub(super) fn listen_address(&self) -> String {
-        format!("unix:{}", self.path.join("s.sock").display())
+        format!("unix:{}", self.path.join(SOCKET_NAME).display())
     }
 
     /// Creates it; it must not exist.

@@ -3,11 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
 use clap::Args;
 use serde_json::json;
 
-use super::endpoint::{authorized, endpoint};
+use super::endpoint::{SidecarArgs, authorized, refused};
 use super::watch::printable;
 use super::{Failure, print};
 use crate::proto::job_service_client::JobServiceClient;
@@ -22,23 +21,20 @@ const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
 pub(super) struct TriggerArgs {
     /// The job's name.
     job: String,
-    /// The sidecar's address, `http://127.0.0.1:7070` or `unix:///path`.
-    #[arg(long, env = "SIDEKEEPER_ENDPOINT", default_value = "http://127.0.0.1:7070")]
-    endpoint: String,
+    #[command(flatten)]
+    sidecar: SidecarArgs,
     /// Print one JSON object, with the field names of the proto.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn trigger(args: TriggerArgs) -> Result<ExitCode, Failure> {
-    let endpoint = endpoint(&args.endpoint).map_err(Failure::with(super::USAGE))?;
-    let channel = endpoint.connect().await.context("cannot connect to the sidecar")?;
+    let sidecar = args.sidecar.sidecar()?;
+    let channel = sidecar.connect().await?;
     let mut client = JobServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
     let mut request = authorized(TriggerJobRequest { job_name: args.job })?;
     request.set_timeout(ANSWER_TIMEOUT);
-    let answer = client.trigger_job(request).await.map_err(|status| {
-        anyhow!("the sidecar answered {:?}: {}", status.code(), printable(status.message()))
-    })?;
+    let answer = client.trigger_job(request).await.map_err(|status| refused(&status))?;
     print(if args.json { in_json(answer.get_ref()) } else { in_words(answer.get_ref()) }.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -58,5 +54,5 @@ fn in_json(answer: &TriggerJobResponse) -> String {
         "triggered_instance_ids": triggered_instance_ids,
         "pending_instance_ids": pending_instance_ids,
     });
-    format!("{value}\n")
+    super::json_line(&value)
 }

@@ -97,5 +97,11 @@ async fn mistakes_are_usage_and_a_sidecar_that_is_away_is_a_failure() {
     }
     let away = output(sidekeeper(&["drain", "--endpoint", "unix:///nonexistent/s.sock"])).await;
     assert_eq!(away.code, Some(1));
-    assert!(away.stderr.contains("cannot connect to the sidecar"), "{}", away.stderr);
+    assert!(
+        away.stderr.contains(
+            "no sidecar answers at unix:///nonexistent/s.sock; is `sidekeeper serve` running there?"
+        ),
+        "{}",
+        away.stderr
+    );
 }

@@ -113,3 +113,27 @@ async fn a_command_that_does_not_catch_a_signal_ends_by_it() {
     running.signal(Signal::SIGTERM);
     assert_eq!(running.end().await.code(), Some(143));
 }
+
+#[tokio::test]
+async fn other_commands_find_the_sidecar_of_run_in_the_same_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody serves at the default address of this test.
+    let elsewhere = |arguments: &[&str]| {
+        let mut command = sidekeeper(arguments);
+        command.env("TMPDIR", folder.path());
+        command
+    };
+    let script = "echo ready; read line";
+    let mut command = elsewhere(&["run", "--log-level", "off", "--", "sh", "-c", script]);
+    command.stdin(Stdio::piped());
+    let mut running = Running::start(command);
+    assert_eq!(running.line().await, "ready");
+    let told = output(elsewhere(&["drain", "--json"])).await;
+    assert_eq!((told.code, told.stdout.as_str()), (Some(0), "{\"instances\":[]}\n"), "{}", told.stderr);
+    running.child.stdin.take().unwrap().write_all(b"end\n").await.unwrap();
+    assert_eq!(running.end().await.code(), Some(0));
+    let gone = output(elsewhere(&["trigger", "orders"])).await;
+    assert_eq!(gone.code, Some(1));
+    let said = "no sidecar answers at http://127.0.0.1:7070; is `sidekeeper serve` running there?";
+    assert!(gone.stderr.contains(said), "{}", gone.stderr);
+}

@@ -97,7 +97,13 @@ async fn an_endpoint_that_is_none_is_a_mistake_and_one_that_is_away_a_failure() 
     assert_eq!(mistake.code, Some(64), "{}", mistake.stderr);
     let away = output(sidekeeper(&["trigger", "orders", "--endpoint", "unix:///nonexistent/s.sock"])).await;
     assert_eq!(away.code, Some(1));
-    assert!(away.stderr.contains("cannot connect to the sidecar"), "{}", away.stderr);
+    assert!(
+        away.stderr.contains(
+            "no sidecar answers at unix:///nonexistent/s.sock; is `sidekeeper serve` running there?"
+        ),
+        "{}",
+        away.stderr
+    );
     assert_eq!(output(sidekeeper(&["trigger"])).await.code, Some(64));
 }
 

@@ -111,6 +111,8 @@ async fn in_a_pipe_there_is_a_plain_table_for_each_change() {
     let (_, states) = sidecar.call().await;
     for generation in [1, 2] {
         states.send(state(generation)).await.unwrap();
+        // Who reads it later wants to know when it was so.
+        while !is_time(&watch.line().await) {}
         let head = format!("orders  generation {generation}  1 item  0 instances");
         loop {
             let line = watch.line().await;
@@ -122,6 +124,37 @@ async fn in_a_pipe_there_is_a_plain_table_for_each_change() {
     }
     watch.signal(Signal::SIGTERM);
     assert_eq!(watch.end().await.code(), Some(0));
+}
+
+fn is_time(line: &str) -> bool {
+    line.ends_with('Z') && line.parse::<jiff::Timestamp>().is_ok()
+}
+
+#[tokio::test]
+async fn it_shows_a_state_once_if_that_is_wanted() {
+    let mut sidecar = FakeSidecar::on_tcp().await;
+    let endpoint = sidecar.endpoint.strip_prefix("http://").unwrap().to_owned();
+    let mut watch = Running::start(sidekeeper(&["watch", "orders", "--once", "--endpoint", &endpoint]));
+    let (_, states) = sidecar.call().await;
+    states.send(state(1)).await.unwrap();
+    assert!(is_time(&watch.line().await));
+    assert_eq!(watch.line().await, "orders  generation 1  1 item  0 instances");
+    assert_eq!(watch.end().await.code(), Some(0));
+    // It waits for nobody.
+    let away = output(sidekeeper(&["watch", "orders", "--once", "--endpoint", "127.0.0.1:1"])).await;
+    assert_eq!(away.code, Some(1));
+    assert!(away.stderr.contains("no sidecar answers at http://127.0.0.1:1"), "{}", away.stderr);
+}
+
+#[tokio::test]
+async fn a_job_that_nobody_knows_is_an_error() {
+    let mut sidecar = FakeSidecar::on_tcp().await;
+    let watch = Running::start(sidekeeper(&["watch", "ordres", "--endpoint", &sidecar.endpoint]));
+    let (_, states) = sidecar.call().await;
+    states.send(Err(Status::not_found("the registry has no nodes of job `ordres`"))).await.unwrap();
+    let mut watch = watch;
+    assert!(watch.log_line().await.ends_with("the registry has no nodes of job `ordres`"));
+    assert_eq!(watch.end().await.code(), Some(1));
 }
 
 #[tokio::test]
@@ -160,7 +193,7 @@ async fn it_waits_for_a_sidecar_that_is_not_there_yet() {
     let mut watch = Running::start(sidekeeper(&["watch", "orders", "--json", "--endpoint", &endpoint]));
     let notice = watch.log_line().await;
     assert!(
-        notice.starts_with("sidekeeper: cannot connect: ") && notice.ends_with("; trying again"),
+        notice.starts_with("sidekeeper: no sidecar answers at unix://") && notice.ends_with("; trying again"),
         "{notice}"
     );
     let mut sidecar = FakeSidecar::on_socket(&socket);

@@ -13,15 +13,16 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
+use jiff::Timestamp;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::signal::unix::{SignalKind, signal};
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::endpoint::{authorized, endpoint};
+use super::endpoint::{Sidecar, SidecarArgs, authorized, in_words};
 use super::{Failure, print};
 use crate::proto::assignment_service_client::AssignmentServiceClient;
 use crate::proto::{WatchAssignmentsRequest, WatchAssignmentsResponse};
+use crate::runner::clock::Clock;
 
 /// The pauses between tries, doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -35,9 +36,14 @@ const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
 pub(super) struct WatchArgs {
     /// The job's name.
     job: String,
-    /// The sidecar's address, `http://127.0.0.1:7070` or `unix:///path`.
-    #[arg(long, env = "SIDEKEEPER_ENDPOINT", default_value = "http://127.0.0.1:7070")]
-    endpoint: String,
+    #[command(flatten)]
+    sidecar: SidecarArgs,
+    /// Show the state once, and end.
+    #[arg(long)]
+    once: bool,
+    /// Wait for a job that the registry does not have yet.
+    #[arg(long)]
+    wait: bool,
     /// Print one JSON object a line for each change, with the field names of the proto.
     #[arg(long)]
     json: bool,
@@ -46,16 +52,17 @@ pub(super) struct WatchArgs {
 pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let endpoint = endpoint(&args.endpoint).map_err(Failure::with(super::USAGE))?;
-    let mut screen = Screen::new(args.json);
+    let sidecar = args.sidecar.sidecar()?;
+    let request = WatchAssignmentsRequest { job_name: args.job, wait_for_job: args.wait };
+    let mut screen = Screen::new(args.json, args.once);
     tokio::select! {
         biased; // Who wants to leave may leave, however much there is to tell.
         _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
         _ = terminate.recv() => Ok(ExitCode::SUCCESS),
         () = reader_gone() => Ok(ExitCode::SUCCESS),
-        result = follow(&endpoint, &args.job, &mut screen) => match result {
+        result = follow(&sidecar, &request, &mut screen) => match result {
             Ok(never) => match never {},
-            Err(End::ReaderGone) => Ok(ExitCode::SUCCESS),
+            Err(End::Shown | End::ReaderGone) => Ok(ExitCode::SUCCESS),
             Err(End::Failed(error)) => Err(error.into()),
         },
     }
@@ -79,6 +86,8 @@ async fn reader_gone() {
 
 /// Why watching ends.
 enum End {
+    /// All that was wanted has been shown.
+    Shown,
     /// Nobody reads any more.
     ReaderGone,
     /// Trying again is of no use.
@@ -92,14 +101,19 @@ enum Broken {
     End(End),
 }
 
-async fn follow(endpoint: &Endpoint, job: &str, screen: &mut Screen) -> Result<Infallible, End> {
+async fn follow(
+    sidecar: &Sidecar,
+    request: &WatchAssignmentsRequest,
+    screen: &mut Screen,
+) -> Result<Infallible, End> {
     let mut pause = FIRST_PAUSE;
     let mut told = None;
     loop {
         let mut progress = false;
-        match follow_once(endpoint, job, screen, &mut progress).await {
+        match follow_once(sidecar, request, screen, &mut progress).await {
             Ok(never) => match never {},
             Err(Broken::End(end)) => return Err(end),
+            Err(Broken::Retry(reason)) if screen.once => return Err(End::Failed(anyhow!(reason))),
             Err(Broken::Retry(reason)) => {
                 if progress {
                     (pause, told) = (FIRST_PAUSE, None);
@@ -117,17 +131,14 @@ async fn follow(endpoint: &Endpoint, job: &str, screen: &mut Screen) -> Result<I
 }
 
 async fn follow_once(
-    endpoint: &Endpoint,
-    job: &str,
+    sidecar: &Sidecar,
+    request: &WatchAssignmentsRequest,
     screen: &mut Screen,
     progress: &mut bool,
 ) -> Result<Infallible, Broken> {
-    let channel: Channel = endpoint
-        .connect()
-        .await
-        .map_err(|error| Broken::Retry(format!("cannot connect: {:#}", anyhow!(error))))?;
+    let channel = sidecar.connect().await.map_err(|error| Broken::Retry(format!("{error:#}")))?;
     let mut client = AssignmentServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
-    let request = authorized(WatchAssignmentsRequest { job_name: job.to_owned(), wait_for_job: true });
+    let request = authorized(request.clone());
     let request = request.map_err(|error| Broken::End(End::Failed(error)))?;
     let mut states = client.watch_assignments(request).await.map_err(broken)?.into_inner();
     loop {
@@ -135,21 +146,25 @@ async fn follow_once(
         let state = state.ok_or_else(|| Broken::Retry("the sidecar has ended the stream".to_owned()))?;
         *progress = true;
         screen.show(state).await.map_err(Broken::End)?;
+        if screen.once {
+            return Err(Broken::End(End::Shown));
+        }
     }
 }
 
 /// Whether a call that failed is worth repeating.
 fn broken(status: Status) -> Broken {
-    let reason = format!("the sidecar answered {:?}: {}", status.code(), printable(status.message()));
+    let reason = in_words(&status);
     match status.code() {
-        Code::InvalidArgument | Code::Unimplemented | Code::PermissionDenied | Code::Unauthenticated => {
-            Broken::End(End::Failed(anyhow!(reason)))
-        }
+        Code::NotFound
+        | Code::InvalidArgument
+        | Code::Unimplemented
+        | Code::PermissionDenied
+        | Code::Unauthenticated => Broken::End(End::Failed(anyhow!(reason))),
         Code::Ok
         | Code::Cancelled
         | Code::Unknown
         | Code::DeadlineExceeded
-        | Code::NotFound
         | Code::AlreadyExists
         | Code::ResourceExhausted
         | Code::FailedPrecondition
@@ -164,17 +179,18 @@ fn broken(status: Status) -> Broken {
 /// Where states are shown, and how.
 struct Screen {
     json: bool,
+    once: bool,
     terminal: bool,
     shown: bool,
 }
 
 impl Screen {
-    fn new(json: bool) -> Self {
-        Self { json, terminal: io::stdout().is_terminal(), shown: false }
+    fn new(json: bool, once: bool) -> Self {
+        Self { json, once, terminal: io::stdout().is_terminal() && !once, shown: false }
     }
 
     async fn show(&mut self, state: WatchAssignmentsResponse) -> Result<(), End> {
-        let text = self.text(&state);
+        let text = self.text(&state, Clock::start().now().wall);
         self.shown = true;
         // In a thread of its own, so that a reader that does not read cannot keep us from being interrupted.
         let written = tokio::task::spawn_blocking(move || print(text.as_bytes())).await;
@@ -186,16 +202,17 @@ impl Screen {
         }
     }
 
-    fn text(&self, state: &WatchAssignmentsResponse) -> String {
+    fn text(&self, state: &WatchAssignmentsResponse, now: Timestamp) -> String {
         if self.json {
-            return format!("{}\n", json::json(state));
+            return super::json_line(&json::json(state));
         }
         let table = table::table(state);
         match (self.terminal, self.shown) {
             (true, false) => format!("\x1b[2J{}", in_place(&table)),
             (true, true) => in_place(&table),
-            (false, false) => table,
-            (false, true) => format!("\n{table}"),
+            // Who reads it later wants to know when it was so.
+            (false, false) => format!("{now:.3}\n{table}"),
+            (false, true) => format!("\n{now:.3}\n{table}"),
         }
     }
 }
@@ -213,22 +230,15 @@ mod tests {
     fn a_terminal_is_written_over_and_a_pipe_is_written_on() {
         let state = WatchAssignmentsResponse { job_name: "j".to_owned(), ..Default::default() };
         let table = table::table(&state);
-        let mut screen = Screen { json: false, terminal: true, shown: false };
-        assert!(screen.text(&state).starts_with("\x1b[2J\x1b[Hj"));
+        let now = Timestamp::UNIX_EPOCH;
+        let mut screen = Screen { json: false, once: false, terminal: true, shown: false };
+        assert!(screen.text(&state, now).starts_with("\x1b[2J\x1b[Hj"));
         screen.shown = true;
-        let again = screen.text(&state);
+        let again = screen.text(&state, now);
         assert!(again.starts_with("\x1b[Hj") && again.ends_with("\x1b[K\n\x1b[J"), "{again:?}");
         screen.terminal = false;
-        assert_eq!(screen.text(&state), format!("\n{table}"));
+        assert_eq!(screen.text(&state, now), format!("\n1970-01-01T00:00:00.000Z\n{table}"));
         screen.json = true;
-        assert!(screen.text(&state).starts_with('{') && screen.text(&state).ends_with("}\n"));
-    }
-
-    #[test]
-    fn endpoints_are_checked() {
-        assert!(endpoint("http://127.0.0.1:7070").is_ok() && endpoint("unix:///run/s.sock").is_ok());
-        for bad in ["", "127.0.0.1:7070", "https://127.0.0.1:7070", "http://"] {
-            assert!(endpoint(bad).is_err(), "{bad:?}");
-        }
+        assert!(screen.text(&state, now).starts_with('{') && screen.text(&state, now).ends_with("}\n"));
     }
 }
