@@ -219,6 +219,7 @@ tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check
 .PHONY: clean
 clean: ## remove what was built and installed
 	cargo clean
+	rm -rf examples/minimal/{typescript/{build,node_modules},ruby/{stubs,vendor,.bundle}}
 	rm -rf .tools clients/python/{build,dist} clients/{python,conformance}/.{pytest,mypy,ruff}_cache
 	find clients examples tests -name __pycache__ -prune -exec rm -rf {} +
 

@@ -71,7 +71,7 @@ fn root() -> PathBuf {
 
 fn is_lock(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
-    matches!(name, "Cargo.lock" | "package-lock.json" | "go.sum")
+    matches!(name, "Cargo.lock" | "package-lock.json" | "Gemfile.lock" | "go.sum")
 }
 
 /// All files that are in git or about to be, without those that are not text.
@@ -300,6 +300,7 @@ fn every_language_has_its_lock_file() {
         let lock = match name {
             "Cargo.toml" => "Cargo.lock",
             "package.json" => "package-lock.json",
+            "Gemfile" => "Gemfile.lock",
             "go.mod" => "go.sum",
             "pyproject.toml" => "requirements-dev.txt",
             _ => continue,
