@@ -39,12 +39,14 @@ test: ## run all tests, or some of them: PARTS="rust model client e2e interop fa
 clients: lint-clients ## all that the client libraries have to pass: lints, types, tests, the scenarios
 	.ci/test client
 
-# Which languages `make conformance` runs, and which of its scenarios (an expression of pytest's -k). Empty: all.
+# Which languages `make conformance` runs, and which of its scenarios: an expression of pytest's -k, and the highest level
+# (minimal, robust or complete). Empty: all.
 LANGUAGES ?=
 SCENARIOS ?=
+LEVEL ?=
 .PHONY: conformance
-conformance: conformance-tools ## run the scenarios that every client passes: LANGUAGES="python go" SCENARIOS="cancel or drain"
-	SIDEKEEPER_BINARY=$(abspath $(BINARY)) CONFORMANCE_LANGUAGES="$(LANGUAGES)" \
+conformance: conformance-tools ## run the scenarios that every client passes: LANGUAGES="python go" SCENARIOS="cancel or drain" LEVEL=minimal
+	SIDEKEEPER_BINARY=$(abspath $(BINARY)) CONFORMANCE_LANGUAGES="$(LANGUAGES)" CONFORMANCE_LEVEL="$(LEVEL)" \
 		$(PYTHON) -m pytest clients/conformance -n 3 $(if $(SCENARIOS),-k "$(SCENARIOS)")
 
 .PHONY: conformance-tools

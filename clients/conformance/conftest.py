@@ -13,7 +13,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests" / "e2e"), str(HERE.parent / "python")]
 
-from driver import Subject, World, prepare, subjects  # noqa: E402
+from driver import LEVELS, Subject, World, belongs, prepare, subjects  # noqa: E402
 from harness import ZooKeeperServer, sidekeeper_binary  # noqa: E402
 from relay import Relay  # noqa: E402
 
@@ -22,6 +22,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "subject" in metafunc.fixturenames:
         ids = ["-".join(filter(None, one)) for one in subjects()]
         metafunc.parametrize("subject", subjects(), ids=ids, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the scenarios above the level that is wanted, or above the one that a language's library has."""
+    wanted, left_out = [], []
+    for item in items:
+        levels = [mark.name for mark in item.iter_markers() if mark.name in LEVELS]
+        if len(levels) != 1:
+            raise pytest.UsageError(f"{item.nodeid}: give it one of the levels {', '.join(LEVELS)}; it has {levels}")
+        callspec = getattr(item, "callspec", None)
+        language = callspec.params["subject"][0] if callspec and "subject" in callspec.params else None
+        (wanted if belongs(levels[0], language) else left_out).append(item)
+    items[:] = wanted
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

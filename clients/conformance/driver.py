@@ -28,6 +28,9 @@ HERE = Path(__file__).resolve().parent
 #: The job of most scenarios.
 JOB = "orderSync"
 
+#: The levels of the client contract, each of which includes those before it.
+LEVELS = ("minimal", "robust", "complete")
+
 #: For how long what must not happen is watched for, in seconds.
 QUIET = 0.3
 
@@ -54,6 +57,20 @@ def languages() -> dict[str, Any]:
     if unknown:
         raise ValueError(f"CONFORMANCE_LANGUAGES: {', '.join(sorted(unknown))}; there are {', '.join(told)}")
     return {name: one for name, one in told.items() if not wanted or name in wanted}
+
+
+def highest_level() -> str:
+    """The highest level whose scenarios are run."""
+    wanted = os.environ.get("CONFORMANCE_LEVEL") or LEVELS[-1]
+    if wanted not in LEVELS:
+        raise ValueError(f"CONFORMANCE_LEVEL: {wanted}; there are {', '.join(LEVELS)}")
+    return wanted
+
+
+def belongs(level: str, language: str | None) -> bool:
+    """Whether a scenario of this level is to be run with this language's library, which has a level, too."""
+    highest = [highest_level(), *([languages()[language]["level"]] if language else [])]
+    return all(LEVELS.index(level) <= LEVELS.index(one) for one in highest)
 
 
 def subjects() -> list[tuple[str, str]]:

@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from driver import World, eventually
+from driver import HERE, LEVELS, World, eventually
 from harness import ROOT
 
+pytestmark = pytest.mark.complete
+
 CLIENTS = ROOT / "clients"
+
+#: How a scenario says its level.
+LEVEL = re.compile(r"^pytestmark = pytest\.mark\.(\w+)$", re.MULTILINE)
 
 #: How long installing may take, in seconds: what the libraries need comes from their registries.
 INSTALL_TIMEOUT = 240
@@ -56,6 +61,14 @@ def install_go(folder: Path) -> list[str | Path]:
     run("go", "mod", "tidy", folder=folder)
     run("go", "build", "-o", "example", ".", folder=folder)
     return [folder / "example"]
+
+
+def test_the_table_of_the_scenarios_tells_each_one_with_its_level() -> None:
+    table = re.findall(r"^\| (\d+) \| ([^|]+) \| (\w+) \|", (HERE / "README.md").read_text(), re.MULTILINE)
+    told = {f"test_{int(no):02}_{name.strip().lower().replace(' ', '_')}.py": level for no, name, level in table}
+    levels = {file.name: LEVEL.findall(file.read_text()) for file in HERE.glob("test_*.py")}
+    assert {name: [level] for name, level in told.items()} == levels
+    assert {level for (level,) in levels.values()} == set(LEVELS)
 
 
 @pytest.fixture

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from driver import JOB, World, eventually, items_of, job
+
+pytestmark = pytest.mark.robust
 
 
 def test_it_attaches_and_is_an_instance_of_all_its_jobs(world: World) -> None:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from driver import JOB, World, eventually, items_of, job
+
+pytestmark = pytest.mark.complete
 
 
 def test_assignments_and_callbacks_come_in_order(world: World) -> None:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from driver import JOB, World, eventually, job
+
+pytestmark = pytest.mark.minimal
 
 
 def test_each_item_is_executed_with_all_that_belongs_to_it(world: World) -> None:

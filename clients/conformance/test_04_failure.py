@@ -6,6 +6,8 @@ from sidekeeper._proto.v1 import execution_pb2
 from driver import World, eventually, job
 from relay import Relay
 
+pytestmark = pytest.mark.minimal
+
 TEXT = "no room for pallet №7\nsecond line"
 OUTCOMES = {
     "failure": execution_pb2.EXECUTION_OUTCOME_FAILURE,

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import pytest
 from sidekeeper._proto.v1 import execution_pb2
 
 from driver import World, eventually, job
 from relay import Relay
+
+pytestmark = pytest.mark.robust
 
 
 def test_it_is_a_failure_with_its_place_and_the_application_goes_on(world: World, relay: Relay) -> None:

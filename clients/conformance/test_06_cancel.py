@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from driver import World, eventually, job, quiet
+import pytest
+
+from driver import World, eventually, job
+
+pytestmark = pytest.mark.minimal
 
 
 def test_an_operators_cancel_reaches_the_handler(world: World) -> None:
@@ -18,22 +22,6 @@ def test_an_operators_cancel_reaches_the_handler(world: World) -> None:
     application.told("ended", item=1, outcome="success")
     eventually("nothing runs", lambda: sidecar.running() == [])
     assert len(application.all("cancelled")) == 1
-
-
-def test_one_that_waits_for_its_turn_never_begins(world: World) -> None:
-    sidecar = world.sidecar()
-    application = world.application(sidecar).run(job(concurrency=1))
-    application.attached([0, 1])
-    application.behave("hold")
-    application.trigger()
-    begun = application.told("started")["item"]
-    eventually("both run for the registry", lambda: sidecar.running() == [0, 1])
-    sidecar.cancel(1 - begun)
-    eventually("the waiting one is over", lambda: sidecar.running() == [begun])
-    application.release()
-    application.told("ended", item=begun, outcome="success")
-    eventually("nothing runs", lambda: sidecar.running() == [])
-    quiet("it began", lambda: application.all("started", item=1 - begun))
 
 
 def test_a_handler_that_ends_well_all_the_same_has_succeeded(world: World) -> None:

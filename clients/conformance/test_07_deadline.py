@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from driver import World, eventually, job
+
+pytestmark = pytest.mark.complete
 
 TIMEOUT = 0.8
 

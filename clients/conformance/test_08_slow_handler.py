@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from driver import World, eventually, job, quiet
+
+pytestmark = pytest.mark.robust
 
 #: How long an application has to report what it was told to stop.
 PROPS = {"sidekeeper.cancel-grace": "300ms"}

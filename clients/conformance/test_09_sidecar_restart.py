@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from driver import World, eventually, job, quiet
+
+pytestmark = pytest.mark.robust
 
 
 def test_without_a_grace_it_is_cancelled_and_the_items_are_lost(world: World) -> None:

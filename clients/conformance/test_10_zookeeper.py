@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from driver import World, eventually, job
+
+pytestmark = pytest.mark.robust
 
 
 def test_away_for_less_than_a_session_nothing_is_lost(world: World) -> None:

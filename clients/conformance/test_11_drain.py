@@ -7,6 +7,8 @@ import pytest
 
 from driver import World, eventually, items_of, job, quiet
 
+pytestmark = pytest.mark.robust
+
 
 def held(world: World, **fields: object) -> tuple:
     """An application that executes item 0 of two, one at a time."""

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from driver import World, eventually, items_of, job, quiet
+
+pytestmark = pytest.mark.complete
 
 DRAINED = {"props": {"sidekeeper.handoff": "drained", "sidekeeper.handoff-deadline": "30s"}}
 CONTINUOUS = {"props": {"sidekeeper.ownership": "continuous"}}

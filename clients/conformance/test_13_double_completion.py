@@ -2,8 +2,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from driver import World, eventually, job, quiet
 from relay import REPORT, Relay
+
+pytestmark = pytest.mark.robust
 
 
 def test_a_lost_answer_is_asked_for_again_and_recorded_once(world: World, relay: Relay) -> None:

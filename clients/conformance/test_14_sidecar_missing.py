@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from driver import World, quiet
+
+pytestmark = pytest.mark.robust
 
 
 def test_it_waits_for_one_and_attaches_soon(world: World) -> None:

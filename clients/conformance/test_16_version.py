@@ -8,6 +8,8 @@ from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from driver import JOB, World, eventually
 from relay import ATTACH, Relay
 
+pytestmark = pytest.mark.robust
+
 
 def rewritten(change: Callable[[service_pb2.AttachRequest], None]) -> Callable[[str, bytes], bytes]:
     """What the application says of itself when it attaches, changed."""

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from driver import JOB, QUIET, Application, World, eventually, items_of, job, quiet
+
+pytestmark = pytest.mark.robust
 
 #: ZooKeeper's session, and what is left of it as a lease when word is heard: the margin is 1 s.
 SESSION = 4.0

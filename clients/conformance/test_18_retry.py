@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from driver import World, eventually, job
+
+pytestmark = pytest.mark.complete
 
 PROPS = {"sidekeeper.retry-max-attempts": "3", "sidekeeper.retry-backoff": "50ms"}
 
@@ -48,5 +52,20 @@ def test_progress_of_an_execution_that_is_over_is_an_error(world: World) -> None
     application.told("cancelled")
     application.order("progress", item=0)
     assert application.told("progress", after=1)["cancelled"]
+    application.release()
+    application.told("ended", outcome="success")
+
+
+def test_progress_is_reported_with_the_token(world: World) -> None:
+    secret = world.folder / "sidecar.toml"
+    secret.write_text('token = "open-sesame"\n')
+    sidecar = world.sidecar(options=["--config", str(secret)]).ready()
+    application = world.application(sidecar, SIDEKEEPER_TOKEN="open-sesame").run(job(total=1))
+    application.attached([0])
+    application.behave("hold")
+    application.trigger()
+    application.told("started")
+    application.order("progress", item=0, checkpoint="page 7")
+    assert not application.told("progress")["superseded"]
     application.release()
     application.told("ended", outcome="success")

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from driver import JOB, World, eventually, job
+
+pytestmark = pytest.mark.complete
 
 
 def test_records_say_which_job_item_and_execution_they_are_about(world: World) -> None:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from driver import World, eventually, job, quiet
+
+pytestmark = pytest.mark.robust
 
 
 def test_concurrency_is_kept(world: World) -> None:
@@ -41,3 +45,19 @@ def test_an_item_is_executed_one_at_a_time_and_in_order(world: World) -> None:
         assert kinds[: len(kinds) // 2 * 2] == ["started", "ended"] * (len(kinds) // 2)
         tokens = [one["token"] for one in events if one["event"] == "started"]
         assert tokens == sorted(set(tokens))
+
+
+def test_one_that_is_cancelled_while_it_waits_never_begins(world: World) -> None:
+    sidecar = world.sidecar()
+    application = world.application(sidecar).run(job(concurrency=1))
+    application.attached([0, 1])
+    application.behave("hold")
+    application.trigger()
+    begun = application.told("started")["item"]
+    eventually("both run for the registry", lambda: sidecar.running() == [0, 1])
+    sidecar.cancel(1 - begun)
+    eventually("the waiting one is over", lambda: sidecar.running() == [begun])
+    application.release()
+    application.told("ended", item=begun, outcome="success")
+    eventually("nothing runs", lambda: sidecar.running() == [])
+    quiet("it began", lambda: application.all("started", item=1 - begun))
