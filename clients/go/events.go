@@ -15,7 +15,7 @@ type AssignmentReason int
 const (
 	// AssignmentUnspecified is of a newer sidecar.
 	AssignmentUnspecified AssignmentReason = 0
-	// AssignmentAttached is the first assignment since the application attached.
+	// AssignmentAttached is the first assignment since the application attached; empty if the instance has just joined.
 	AssignmentAttached AssignmentReason = 1
 	// AssignmentResharded says that the leader has divided the items anew.
 	AssignmentResharded AssignmentReason = 2
@@ -29,7 +29,7 @@ const (
 	AssignmentDraining AssignmentReason = 6
 	// AssignmentRelayed says that the job's single item walks from instance to instance, and has moved on.
 	AssignmentRelayed AssignmentReason = 7
-	// AssignmentHandedOff says that items changed hands one by one.
+	// AssignmentHandedOff says that items changed hands one by one, or had no owner: all instances are sidecars'.
 	AssignmentHandedOff AssignmentReason = 8
 	// AssignmentDetached says that the stream to the sidecar has ended, or is about to because the application stops:
 	// this instance owns nothing until it is attached again.
@@ -73,7 +73,8 @@ type Assignment struct {
 	JobName string
 	// InstanceID is the instance in the registry: {ipv4}@-@{unique}.
 	InstanceID string
-	// Generation counts shardings of the job; the same for all its instances.
+	// Generation says which sharding of the job this is. It grows with each one that concerns this instance, not always
+	// by one.
 	Generation int64
 	// ShardingTotalCount is into how many items the job is split.
 	ShardingTotalCount int
@@ -137,7 +138,8 @@ type ItemsChange struct {
 	JobName string
 	// InstanceID is the instance in the registry: {ipv4}@-@{unique}.
 	InstanceID string
-	// Generation counts shardings of the job; the same for all its instances.
+	// Generation says which sharding of the job this is. It grows with each one that concerns this instance, not always
+	// by one.
 	Generation int64
 	// ShardingTotalCount is into how many items the job is split.
 	ShardingTotalCount int

@@ -28,7 +28,7 @@ class AssignmentReason(enum.Enum):
     """Why an assignment is what it is. Positive values are those of the protocol."""
 
     UNSPECIFIED = 0
-    #: The first assignment since the application attached.
+    #: The first assignment since the application attached; empty if the instance has just joined.
     ATTACHED = 1
     #: The leader has divided the items anew.
     RESHARDED = 2
@@ -42,7 +42,7 @@ class AssignmentReason(enum.Enum):
     DRAINING = 6
     #: The job relays one item from instance to instance, and the relay has moved on.
     RELAYED = 7
-    #: Items changed hands one by one.
+    #: Items changed hands one by one, or had no owner: all instances are sidecars'.
     HANDED_OFF = 8
     #: The stream to the sidecar has ended, or is about to because the application stops: this instance owns nothing
     #: until it is attached again.
@@ -77,7 +77,7 @@ class Assignment:
     job_name: str
     #: The instance in the registry: ``{ipv4}@-@{unique}``.
     instance_id: str
-    #: Counts shardings of the job; the same for all its instances.
+    #: Which sharding of the job this is. It grows with each one that concerns this instance, not always by one.
     generation: int
     #: Into how many items the job is split.
     sharding_total_count: int
@@ -136,7 +136,7 @@ class ItemsChange:
     job_name: str
     #: The instance in the registry: ``{ipv4}@-@{unique}``.
     instance_id: str
-    #: Counts shardings of the job; the same for all its instances.
+    #: Which sharding of the job this is. It grows with each one that concerns this instance, not always by one.
     generation: int
     #: Into how many items the job is split.
     sharding_total_count: int
