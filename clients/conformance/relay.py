@@ -18,6 +18,9 @@ __all__ = ["Relay"]
 #: Calls at once; each stream takes one.
 CALLS_MAX = 32
 
+#: How long a call may take of a client that sets no limit, in seconds: longer than any scenario.
+CALL_SECONDS_MAX = 600.0
+
 #: The one method whose answer is a stream.
 ATTACH = "/sidekeeper.v1.ParticipantService/Attach"
 REPORT = "/sidekeeper.v1.ParticipantService/ReportCompletion"
@@ -69,9 +72,8 @@ class Relay:
             self.results += service_pb2.ReportCompletionRequest.FromString(request).results
         changed = self._request(method, request, context)
         try:
-            answer = self._channel.unary_unary(method)(
-                changed, metadata=_metadata(context), timeout=context.time_remaining()
-            )
+            timeout = min(context.time_remaining(), CALL_SECONDS_MAX)
+            answer = self._channel.unary_unary(method)(changed, metadata=_metadata(context), timeout=timeout)
         except grpc.RpcError as error:
             _fail(context, error)
         told = self.to_application(method, answer)
