@@ -1,7 +1,7 @@
 // The minimal worker: it executes the items of one job, and ends its process as soon as another instance may own them.
 import * as grpc from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
-import { uptime } from "node:os"; // a clock that goes on while the machine sleeps, in seconds
+import { uptime } from "node:os"; // a clock that goes on while the machine sleeps; before Node 20 in whole seconds only
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
