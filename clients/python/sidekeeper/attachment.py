@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Callable
 
 import grpc.aio
+from google.protobuf.duration_pb2 import Duration
 
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.acknowledger import Acknowledger
@@ -21,7 +22,7 @@ from sidekeeper.events import Assignment, AssignmentReason, JobChange, Leadershi
 from sidekeeper.execution import CancelReason, Execution
 from sidekeeper.executor import Executor, OpenExecution
 from sidekeeper.job import Job
-from sidekeeper.kept import Kept, grace_of
+from sidekeeper.kept import Kept
 from sidekeeper.lease import Lease
 from sidekeeper.listener import ListenerReporter
 from sidekeeper.log import fields, logger
@@ -203,7 +204,7 @@ class Attachment:
                 f"and the client needs at least {SIDECAR_API_LEVEL_MIN}; upgrade the sidecar to {__version__}"
             )
         self._instance_id = attached.instance_id
-        self._grace = grace_of(attached.configuration.props)
+        self._grace = _seconds(attached.grace)
         self._kept.attached(frozenset(attached.resumed_execution_ids))
         self._reporter = Reporter(
             self._stub, self._job.name, attached.attachment_id, self._not_reported, lambda: bool(self._open)
@@ -248,7 +249,7 @@ class Attachment:
             self._on_session_changed(SessionChange.from_proto(name, event.session_changed))
         elif kind == "job_changed":
             change = JobChange.from_proto(name, event.job_changed)
-            self._grace = grace_of(event.job_changed.configuration.props)
+            self._grace = _seconds(event.job_changed.grace)
             for problem in change.problems:
                 logger.warning("%s: %s", problem.path or "registry", problem.message, extra=fields(name))
             self._dispatcher.call(callbacks.job_changed, change)
@@ -407,3 +408,8 @@ class Attachment:
         if self.attached:  # otherwise a grace may run, of the stream before
             self._kept.lapse()  # what this stream was still to take over
             self._ownership.ended()
+
+
+def _seconds(duration: Duration) -> float:
+    """Returns a duration in seconds; one that is absent or negative is none."""
+    return max(0.0, duration.seconds + duration.nanos / 1e9)

@@ -231,7 +231,6 @@ class Execution:
         """Returns what a sidecar needs to take the execution up that does not know it."""
         message = service_pb2.OpenExecution(
             execution_id=self.execution_id,
-            item=self.item,
             fencing_token=self.fencing_token,
             scheduled_time=_timestamp(self.scheduled_time),
             source=cast("execution_pb2.ExecutionSource.ValueType", self.source.value),

@@ -8,8 +8,7 @@ the grace is over.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Callable
 
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
@@ -18,28 +17,12 @@ from sidekeeper.executor import Executor, OpenExecution
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import Outcome
 
-__all__ = ["Kept", "grace_of"]
-
-_DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|)")
-_SECONDS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-#: The longest grace that the sidecar accepts, in seconds.
-_GRACE_MAX = 3600.0
+__all__ = ["Kept"]
 
 #: What is left of the grace when handlers are told to stop, so that they have stopped when the sidecar gives their
 #: items away: a part of it, and this many seconds at most.
 _MARGIN_PART = 0.2
 _MARGIN_MAX = 2.0
-
-
-def grace_of(props: Mapping[str, str]) -> float:
-    """How long an instance stays without its stream, in seconds, as the sidecar reads it from a job's properties."""
-    match = _DURATION.fullmatch(props.get("sidekeeper.grace", "0"))
-    if match is None or props.get("sidekeeper.once-listener") == "true":
-        return 0.0
-    seconds = int(match[1]) * _SECONDS[match[2]]
-    return seconds if seconds <= _GRACE_MAX else 0.0
-
 
 #: Why executions are stopped that are nobody's any more: another instance may execute their items.
 _GIVEN_UP = frozenset({CancelReason.LEASE_LOST, CancelReason.DETACHED, CancelReason.STOPPED})

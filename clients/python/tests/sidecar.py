@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Callable, Optional, TypeVar
 
 import grpc.aio
+from google.protobuf.duration_pb2 import Duration
 
 import sidekeeper
 from sidekeeper._proto.v1 import assignment_pb2, execution_pb2, job_pb2, job_service_pb2
@@ -29,13 +30,21 @@ async def soon(awaitable: Awaitable[T]) -> T:
     return await asyncio.wait_for(awaitable, PATIENCE)
 
 
+def seconds(number: float) -> Duration:
+    """A duration as the protocol has it."""
+    duration = Duration()
+    duration.FromMilliseconds(int(number * 1000))
+    return duration
+
+
 class Stream:
     """One attachment, from the sidecar's side."""
 
-    def __init__(self, number: int, request: service_pb2.AttachRequest) -> None:
+    def __init__(self, number: int, request: service_pb2.AttachRequest, grace: float) -> None:
         self.request = request
         self.attachment_id = f"attachment-{number}"
         self.instance_id = f"10.0.0.1@-@{number}"
+        self.grace = grace
         self.outgoing: asyncio.Queue[service_pb2.AttachResponse | None] = asyncio.Queue()
         self.status = grpc.StatusCode.OK
         self.details = ""
@@ -53,6 +62,7 @@ class Stream:
                 sidecar_version="0.0.0",
                 api_level=api_level,
                 resumed_execution_ids=resumed,
+                grace=seconds(self.grace) if self.grace else None,
             )
         )
 
@@ -138,6 +148,8 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self._progress: asyncio.Queue[service_pb2.ReportProgressRequest] = asyncio.Queue()
         #: How reports of progress are answered, one after the other; then well.
         self.progress_answers: list[service_pb2.ReportProgressResponse | tuple[grpc.StatusCode, str]] = []
+        #: How long instances stay without their streams, in seconds, as the streams from now on are told.
+        self.grace = 0.0
         self._count = 0
         #: Decides how a report is answered; None from it: as usual.
         self.answer: Answer | None = None
@@ -211,7 +223,7 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     ) -> AsyncIterator[service_pb2.AttachResponse]:
         self._note("Attach", context)
         self._count += 1
-        stream = Stream(self._count, request)
+        stream = Stream(self._count, request, self.grace)
         self._streams.put_nowait(stream)
         try:
             while True:
@@ -255,6 +267,12 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self.detached.append(request)
         return service_pb2.DetachResponse()
 
+    async def RenewLease(  # noqa: N802
+        self, request: service_pb2.RenewLeaseRequest, context: Any
+    ) -> service_pb2.RenewLeaseResponse:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "an older sidecar")
+        raise AssertionError("abort raises")
+
     async def ReportProgress(  # noqa: N802
         self, request: service_pb2.ReportProgressRequest, context: Any
     ) -> service_pb2.ReportProgressResponse:
@@ -293,4 +311,4 @@ async def serving(app: sidekeeper.Application) -> AsyncIterator[asyncio.Task[Non
         assert task.done()
 
 
-__all__ = ["FakeSidecar", "Report", "Stream", "job_pb2", "recorded", "serving", "soon"]
+__all__ = ["FakeSidecar", "Report", "Stream", "job_pb2", "recorded", "seconds", "serving", "soon"]

@@ -11,22 +11,25 @@ import pytest
 import sidekeeper
 from sidekeeper._proto.v1 import execution_pb2
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
-from sidekeeper.kept import grace_of
-from tests.sidecar import FakeSidecar, Stream, serving, soon
+from tests.sidecar import FakeSidecar, Stream, seconds, serving, soon
+
+#: Longer than any test.
+HOUR = 3600.0
 
 
 class Handlers:
     """Handlers that run until they are let go, and what became of them."""
 
-    def __init__(self, app: sidekeeper.Application, grace: str, instance_name: str = "") -> None:
+    def __init__(self, sidecar: FakeSidecar, grace: float, instance_name: str = "") -> None:
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Queue[sidekeeper.Execution] = asyncio.Queue()
         self.cancelled: asyncio.Queue[sidekeeper.Execution] = asyncio.Queue()
         self.assignments: asyncio.Queue[sidekeeper.Assignment] = asyncio.Queue()
         self.release = threading.Event()
-        props = {"sidekeeper.grace": grace}
-        app.job("orderSync", sharding_total_count=6, props=props, instance_name=instance_name)(self.handler)
-        app.on_assignment("orderSync")(self.assigned)
+        sidecar.grace = grace
+        self.app = sidekeeper.Application(sidecar.target)
+        self.app.job("orderSync", sharding_total_count=6, instance_name=instance_name)(self.handler)
+        self.app.on_assignment("orderSync")(self.assigned)
 
     def handler(self, execution: sidekeeper.Execution) -> None:
         self.loop.call_soon_threadsafe(self.started.put_nowait, execution)
@@ -45,9 +48,8 @@ async def broken(stream: Stream) -> None:
 
 
 async def test_a_handler_goes_on_and_its_result_is_reported_to_the_next_stream(sidecar: FakeSidecar) -> None:
-    app = sidekeeper.Application(sidecar.target)
-    handlers = Handlers(app, "1h")
-    async with serving(app):
+    handlers = Handlers(sidecar, HOUR)
+    async with serving(handlers.app):
         first = await sidecar.stream()
         execution_id = first.execute(2)
         execution = await soon(handlers.started.get())
@@ -71,27 +73,25 @@ async def test_a_handler_goes_on_and_its_result_is_reported_to_the_next_stream(s
 
 @pytest.mark.parametrize("for_good", [False, True])
 async def test_who_stops_says_whether_its_name_comes_back(sidecar: FakeSidecar, for_good: bool) -> None:
-    app = sidekeeper.Application(sidecar.target)
-    handlers = Handlers(app, "1h", instance_name="worker-0")
-    async with serving(app) as task:
+    handlers = Handlers(sidecar, HOUR, instance_name="worker-0")
+    async with serving(handlers.app) as task:
         stream = await sidecar.stream()
         await soon(handlers.assignments.get())
-        app.stop(for_good=for_good)
+        handlers.app.stop(for_good=for_good)
         await soon(task)
     assert stream.request.instance_name == "worker-0"
     assert [(one.attachment_id, one.for_good) for one in sidecar.detached] == [(stream.attachment_id, for_good)]
 
 
 async def test_a_result_of_the_meantime_is_reported_to_the_next_stream(sidecar: FakeSidecar) -> None:
-    app = sidekeeper.Application(sidecar.target)
-    handlers = Handlers(app, "1h")
+    handlers = Handlers(sidecar, HOUR)
     answering = asyncio.Event()
 
     async def never(request: object, context: object) -> None:
         answering.set()
         await asyncio.Event().wait()
 
-    async with serving(app):
+    async with serving(handlers.app):
         first = await sidecar.stream()
         reported, running = first.execute(2), first.execute(3)
         for _ in range(2):
@@ -118,15 +118,14 @@ async def test_a_result_of_the_meantime_is_reported_to_the_next_stream(sidecar: 
 
 
 async def test_the_next_stream_is_told_what_is_open(sidecar: FakeSidecar) -> None:
-    app = sidekeeper.Application(sidecar.target)
-    handlers = Handlers(app, "1h")
+    handlers = Handlers(sidecar, HOUR)
     answering = asyncio.Event()
 
     async def never(request: object, context: object) -> None:
         answering.set()
         await asyncio.Event().wait()
 
-    async with serving(app):
+    async with serving(handlers.app):
         first = await sidecar.stream()
         assert not first.request.open_executions
         deadline = service_pb2.Execute().deadline
@@ -150,7 +149,6 @@ async def test_the_next_stream_is_told_what_is_open(sidecar: FakeSidecar) -> Non
         scheduled = told[stopped].scheduled_time
         assert told[running] == service_pb2.OpenExecution(
             execution_id=running,
-            item=2,
             fencing_token=77,
             scheduled_time=scheduled,
             source=source,
@@ -164,9 +162,8 @@ async def test_the_next_stream_is_told_what_is_open(sidecar: FakeSidecar) -> Non
 
 
 async def test_what_was_stopped_because_the_lease_is_over_is_not_claimed(sidecar: FakeSidecar) -> None:
-    app = sidekeeper.Application(sidecar.target)
-    handlers = Handlers(app, "1h")
-    async with serving(app):
+    handlers = Handlers(sidecar, HOUR)
+    async with serving(handlers.app):
         first = await sidecar.stream()
         message = service_pb2.SessionChanged(state=service_pb2.SESSION_STATE_CONNECTED)
         message.remaining_lease.FromMilliseconds(500)
@@ -183,10 +180,9 @@ async def test_what_was_stopped_because_the_lease_is_over_is_not_claimed(sidecar
 
 
 async def test_an_execution_of_another_process_is_executed(sidecar: FakeSidecar) -> None:
-    app = sidekeeper.Application(sidecar.target)
-    handlers = Handlers(app, "1h")
+    handlers = Handlers(sidecar, HOUR)
     handlers.release.set()
-    async with serving(app):
+    async with serving(handlers.app):
         stream = await sidecar.request()
         stream.attach(("of-another-1",))
         stream.assign([4])
@@ -196,9 +192,8 @@ async def test_an_execution_of_another_process_is_executed(sidecar: FakeSidecar)
 
 
 async def test_what_the_next_stream_does_not_have_is_told_to_stop(sidecar: FakeSidecar) -> None:
-    app = sidekeeper.Application(sidecar.target)
-    handlers = Handlers(app, "1h")
-    async with serving(app):
+    handlers = Handlers(sidecar, HOUR)
+    async with serving(handlers.app):
         first = await sidecar.stream()
         execution_id = first.execute(2)
         await soon(handlers.started.get())
@@ -211,9 +206,8 @@ async def test_what_the_next_stream_does_not_have_is_told_to_stop(sidecar: FakeS
 
 
 async def test_when_the_grace_is_over_everything_is_told_to_stop(sidecar: FakeSidecar) -> None:
-    app = sidekeeper.Application(sidecar.target)
-    handlers = Handlers(app, "300ms")
-    async with serving(app):
+    handlers = Handlers(sidecar, 0.3)
+    async with serving(handlers.app):
         first = await sidecar.stream()
         first.execute(2)
         await soon(handlers.started.get())
@@ -228,9 +222,8 @@ async def test_when_the_grace_is_over_everything_is_told_to_stop(sidecar: FakeSi
 async def test_a_stream_that_was_ended_leaves_nothing_to_go_on_with(
     sidecar: FakeSidecar, status: grpc.StatusCode
 ) -> None:
-    app = sidekeeper.Application(sidecar.target)
-    handlers = Handlers(app, "1h")
-    async with serving(app):
+    handlers = Handlers(sidecar, HOUR)
+    async with serving(handlers.app):
         first = await sidecar.stream()
         first.execute(2)
         await soon(handlers.started.get())
@@ -238,23 +231,42 @@ async def test_a_stream_that_was_ended_leaves_nothing_to_go_on_with(
         await soon(handlers.cancelled.get())
 
 
-@pytest.mark.parametrize("grace", ["1h", "0s"])
-async def test_an_application_that_stops_says_so_if_it_would_be_waited_for(sidecar: FakeSidecar, grace: str) -> None:
-    app = sidekeeper.Application(sidecar.target)
-    handlers = Handlers(app, grace)
-    async with serving(app) as task:
+@pytest.mark.parametrize("grace", [HOUR, 0.0])
+async def test_an_application_that_stops_says_so_if_it_would_be_waited_for(sidecar: FakeSidecar, grace: float) -> None:
+    handlers = Handlers(sidecar, grace)
+    async with serving(handlers.app) as task:
         first = await sidecar.stream()
         await soon(handlers.assignments.get())
+        handlers.app.stop()
+        await soon(task)
+    assert [one.attachment_id for one in sidecar.detached] == ([first.attachment_id] if grace else [])
+
+
+async def test_the_grace_is_what_the_sidecar_says_and_not_the_property(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    app.job("orderSync", sharding_total_count=6, props={"sidekeeper.grace": "1h"})(lambda execution: None)
+    async with serving(app) as task:
+        stream = await sidecar.stream()
+        assert stream.request.configuration.props["sidekeeper.grace"] == "1h"
+        await sidecar.acknowledgement()
         app.stop()
         await soon(task)
-    assert [one.attachment_id for one in sidecar.detached] == ([first.attachment_id] if grace == "1h" else [])
+    assert sidecar.detached == []
 
 
-def test_the_grace_is_read_as_the_sidecar_reads_it() -> None:
-    def read(text: str) -> float:
-        return grace_of({"sidekeeper.grace": text})
+@pytest.mark.parametrize(("before", "after"), [(0.0, HOUR), (HOUR, 0.0)])
+async def test_a_grace_that_changes_counts_from_then_on(sidecar: FakeSidecar, before: float, after: float) -> None:
+    handlers = Handlers(sidecar, before)
+    changes: asyncio.Queue[sidekeeper.JobChange] = asyncio.Queue()
 
-    assert [read(text) for text in ("0s", "1500", "250ms", "90s", "5m", "1h")] == [0, 1.5, 0.25, 90, 300, 3600]
-    assert {read(text) for text in ("", "soon", "61m", "-1", "1.5s", "1d")} == {0.0}
-    assert grace_of({}) == 0.0
-    assert grace_of({"sidekeeper.grace": "5s", "sidekeeper.once-listener": "true"}) == 0.0
+    async def changed(change: sidekeeper.JobChange) -> None:
+        changes.put_nowait(change)
+
+    handlers.app.on_job_changed("orderSync")(changed)
+    async with serving(handlers.app) as task:
+        stream = await sidecar.stream()
+        stream.send(job_changed=service_pb2.JobChanged(grace=seconds(after) if after else None))
+        await soon(changes.get())
+        handlers.app.stop()
+        await soon(task)
+    assert [one.attachment_id for one in sidecar.detached] == ([stream.attachment_id] if after else [])

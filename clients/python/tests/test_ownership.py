@@ -107,7 +107,8 @@ async def test_a_broken_stream_loses_and_a_new_one_assigns(sidecar: FakeSidecar)
 
 
 async def test_a_grace_bridges_the_gap_and_what_changed_meanwhile_is_told(sidecar: FakeSidecar) -> None:
-    told = Told(sidecar.target, props={"sidekeeper.grace": "30s"})
+    sidecar.grace = 30.0
+    told = Told(sidecar.target)
     async with serving(told.app):
         stream = await sidecar.request()
         stream.attach()
