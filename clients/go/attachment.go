@@ -195,7 +195,7 @@ func (a *attachment) onAttached(ctx context.Context, attached *sidekeeperv1.Atta
 	w.lock.Lock()
 	defer w.lock.Unlock()
 	a.instanceID = attached.GetInstanceId()
-	a.grace = graceOf(attached.GetConfiguration().GetProps())
+	a.grace = attached.GetGrace().AsDuration()
 	w.kept.attached(attached.GetResumedExecutionIds())
 	a.reporter = newReporter(&w.lock, a.log, w.client, id)
 	a.acknowledger = &acknowledger{
@@ -250,7 +250,7 @@ func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
 		a.onSessionChanged(SessionChange{job.Name, state, remainingLease(event.SessionChanged)})
 	case *sidekeeperv1.AttachResponse_JobChanged:
 		change := jobChangeFromProto(job.Name, event.JobChanged)
-		a.grace = graceOf(event.JobChanged.GetConfiguration().GetProps())
+		a.grace = event.JobChanged.GetGrace().AsDuration()
 		for _, problem := range change.Problems {
 			a.log.Warn(cmp.Or(problem.Path, "registry") + ": " + problem.Message)
 		}

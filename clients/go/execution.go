@@ -274,7 +274,6 @@ func executionFromProto(message *sidekeeperv1.Execute, instance string, log *slo
 func (e *Execution) toProto() *sidekeeperv1.OpenExecution {
 	message := &sidekeeperv1.OpenExecution{
 		ExecutionId:   e.ExecutionID,
-		Item:          uint32(e.Item),
 		FencingToken:  e.FencingToken,
 		ScheduledTime: timestamppb.New(e.ScheduledTime),
 		Source:        sidekeeperv1.ExecutionSource(e.Source),

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	sidekeeper "github.com/sidekeeper/sidekeeper/clients/go"
@@ -23,7 +24,7 @@ type handlers struct {
 	release   chan struct{}
 }
 
-func graceful(t *testing.T, sidecar *script.Sidecar, grace string) (*handlers, *sidekeeper.Application, <-chan error) {
+func graceful(t *testing.T, sidecar *script.Sidecar, grace time.Duration) (*handlers, *sidekeeper.Application, <-chan error) {
 	h := &handlers{make(chan *sidekeeper.Execution, 8), make(chan sidekeeper.CancelReason, 8), make(chan struct{})}
 	job := orderSync(func(ctx context.Context, execution *sidekeeper.Execution) error {
 		h.started <- execution
@@ -35,7 +36,7 @@ func graceful(t *testing.T, sidecar *script.Sidecar, grace string) (*handlers, *
 			return ctx.Err()
 		}
 	})
-	job.Configuration.Props = map[string]string{"sidekeeper.grace": grace}
+	sidecar.TellGrace(grace)
 	job.InstanceName = "worker-0"
 	app, ended := serving(t, sidecar, job)
 	return h, app, ended
@@ -59,7 +60,7 @@ func never(reached chan<- struct{}) func(context.Context, *sidekeeperv1.ReportCo
 
 func TestAHandlerGoesOnAndItsResultIsReportedToTheNextStream(t *testing.T) {
 	sidecar := script.Start(t)
-	h, _, _ := graceful(t, sidecar, "1h")
+	h, _, _ := graceful(t, sidecar, time.Hour)
 	first := sidecar.Stream(t)
 	id := first.Execute(2)
 	execution := script.Receive(t, "the handler begins", h.started)
@@ -94,7 +95,7 @@ func TestAHandlerGoesOnAndItsResultIsReportedToTheNextStream(t *testing.T) {
 
 func TestResultsOfTheMeantimeAreReportedToTheNextStream(t *testing.T) {
 	sidecar := script.Start(t)
-	h, _, _ := graceful(t, sidecar, "1h")
+	h, _, _ := graceful(t, sidecar, time.Hour)
 	reached := make(chan struct{}, 1)
 	first := sidecar.Stream(t)
 	ids := []string{first.Execute(2), first.Execute(3)}
@@ -137,7 +138,7 @@ func TestAHandlerThatEndsBetweenTwoStreamsIsReportedToTheSecond(t *testing.T) {
 		<-release
 		return nil
 	}
-	job.Configuration.Props = map[string]string{"sidekeeper.grace": "1h"}
+	sidecar.TellGrace(time.Hour)
 	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, Jobs: []sidekeeper.Job{job}}
 	kept := logging(t, app)
 	run(t, app)
@@ -164,7 +165,7 @@ func TestAHandlerThatEndsBetweenTwoStreamsIsReportedToTheSecond(t *testing.T) {
 
 func TestTheNextStreamIsToldWhatIsOpen(t *testing.T) {
 	sidecar := script.Start(t)
-	h, _, _ := graceful(t, sidecar, "1h")
+	h, _, _ := graceful(t, sidecar, time.Hour)
 	first := sidecar.Stream(t)
 	equal(t, "open at first", len(first.Request.GetOpenExecutions()), 0)
 	deadline := timestamppb.New(time.Now().Add(time.Hour).Truncate(time.Millisecond))
@@ -195,7 +196,7 @@ func TestTheNextStreamIsToldWhatIsOpen(t *testing.T) {
 		t.Fatalf("open: %v", second.Request.GetOpenExecutions())
 	}
 	want := &sidekeeperv1.OpenExecution{
-		ExecutionId: running, Item: 2, FencingToken: 77, ScheduledTime: timestamppb.New(script.ScheduledTime),
+		ExecutionId: running, FencingToken: 77, ScheduledTime: timestamppb.New(script.ScheduledTime),
 		Source: source, Attempt: 3, Deadline: deadline,
 	}
 	if !proto.Equal(told[running], want) {
@@ -206,7 +207,7 @@ func TestTheNextStreamIsToldWhatIsOpen(t *testing.T) {
 
 func TestWhatWasStoppedBecauseTheLeaseIsOverIsNotClaimed(t *testing.T) {
 	sidecar := script.Start(t)
-	h, _, _ := graceful(t, sidecar, "1h")
+	h, _, _ := graceful(t, sidecar, time.Hour)
 	first := sidecar.Stream(t)
 	first.Send(lease(500*time.Millisecond, sidekeeperv1.SessionState_SESSION_STATE_CONNECTED))
 	first.Execute(2)
@@ -219,7 +220,7 @@ func TestWhatWasStoppedBecauseTheLeaseIsOverIsNotClaimed(t *testing.T) {
 
 func TestAnExecutionOfAnotherProcessIsExecuted(t *testing.T) {
 	sidecar := script.Start(t)
-	h, _, _ := graceful(t, sidecar, "1h")
+	h, _, _ := graceful(t, sidecar, time.Hour)
 	close(h.release)
 	stream := sidecar.Request(t)
 	stream.Attach("of-another-1")
@@ -231,7 +232,7 @@ func TestAnExecutionOfAnotherProcessIsExecuted(t *testing.T) {
 
 func TestWhatTheNextStreamDoesNotHaveIsToldToStop(t *testing.T) {
 	sidecar := script.Start(t)
-	h, _, _ := graceful(t, sidecar, "1h")
+	h, _, _ := graceful(t, sidecar, time.Hour)
 	first := sidecar.Stream(t)
 	first.Execute(2)
 	script.Receive(t, "the handler begins", h.started)
@@ -245,7 +246,7 @@ func TestWhatTheNextStreamDoesNotHaveIsToldToStop(t *testing.T) {
 
 func TestWhenTheGraceIsOverEverythingIsToldToStop(t *testing.T) {
 	sidecar := script.Start(t)
-	h, _, _ := graceful(t, sidecar, "300ms")
+	h, _, _ := graceful(t, sidecar, 300*time.Millisecond)
 	first := sidecar.Stream(t)
 	first.Execute(2)
 	execution := script.Receive(t, "the handler begins", h.started)
@@ -262,7 +263,7 @@ func TestWhenTheGraceIsOverEverythingIsToldToStop(t *testing.T) {
 func TestAStreamThatWasEndedLeavesNothingToGoOnWith(t *testing.T) {
 	for _, code := range []codes.Code{codes.OK, codes.DeadlineExceeded} {
 		sidecar := script.Start(t)
-		h, _, _ := graceful(t, sidecar, "1h")
+		h, _, _ := graceful(t, sidecar, time.Hour)
 		first := sidecar.Stream(t)
 		first.Execute(2)
 		script.Receive(t, "the handler begins", h.started)
@@ -273,14 +274,14 @@ func TestAStreamThatWasEndedLeavesNothingToGoOnWith(t *testing.T) {
 
 func TestWhoStopsSaysSoIfItWouldBeWaitedFor(t *testing.T) {
 	for _, one := range []struct {
-		grace   string
+		grace   time.Duration
 		options []sidekeeper.StopOption
 		told    int
 		forGood bool
 	}{
-		{"1h", nil, 1, false},
-		{"1h", []sidekeeper.StopOption{sidekeeper.ForGood()}, 1, true},
-		{"0s", nil, 0, false},
+		{time.Hour, nil, 1, false},
+		{time.Hour, []sidekeeper.StopOption{sidekeeper.ForGood()}, 1, true},
+		{0, nil, 0, false},
 	} {
 		sidecar := script.Start(t)
 		_, app, ended := graceful(t, sidecar, one.grace)
@@ -293,5 +294,40 @@ func TestWhoStopsSaysSoIfItWouldBeWaitedFor(t *testing.T) {
 		if one.told > 0 {
 			equal(t, "for good", (<-sidecar.Detached).GetForGood(), one.forGood)
 		}
+	}
+}
+
+func TestTheGraceIsWhatTheSidecarSaysAndNotTheProperty(t *testing.T) {
+	sidecar := script.Start(t)
+	job := orderSync(ignore)
+	job.Configuration.Props = map[string]string{"sidekeeper.grace": "1h"}
+	app, ended := serving(t, sidecar, job)
+	equal(t, "property", sidecar.Stream(t).Request.GetConfiguration().GetProps()["sidekeeper.grace"], "1h")
+	sidecar.Acknowledgement(t)
+	app.Stop()
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+	nothing(t, "it has detached", sidecar.Detached)
+}
+
+func TestAGraceThatChangesCountsFromThenOn(t *testing.T) {
+	for _, one := range []struct {
+		before, after time.Duration
+		told          int
+	}{{0, time.Hour, 1}, {time.Hour, 0, 0}} {
+		sidecar := script.Start(t)
+		sidecar.TellGrace(one.before)
+		changed := make(chan sidekeeper.JobChange, 1)
+		job := orderSync(ignore)
+		job.OnJobChanged = func(_ context.Context, change sidekeeper.JobChange) { changed <- change }
+		app, ended := serving(t, sidecar, job)
+		message := &sidekeeperv1.JobChanged{}
+		if one.after > 0 {
+			message.Grace = durationpb.New(one.after)
+		}
+		sidecar.Stream(t).Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_JobChanged{JobChanged: message}})
+		script.Receive(t, "the job has changed", changed)
+		app.Stop()
+		equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+		equal(t, "detached", len(sidecar.Detached), one.told)
 	}
 }

@@ -3,8 +3,6 @@ package sidekeeper
 import (
 	"fmt"
 	"log/slog"
-	"regexp"
-	"strconv"
 	"sync"
 	"time"
 
@@ -12,38 +10,11 @@ import (
 )
 
 const (
-	graceProperty        = "sidekeeper.grace"
-	onceListenerProperty = "sidekeeper.once-listener"
-
-	// graceMax is the longest grace that the sidecar accepts.
-	graceMax = time.Hour
-
 	// What is left of the grace when handlers are told to stop, so that they have stopped when the sidecar gives their
 	// items away: a fifth of it, and this at most.
 	graceMarginPart = 5
 	graceMarginMax  = 2 * time.Second
 )
-
-var (
-	durationForm  = regexp.MustCompile(`^([0-9]{1,12})(ms|s|m|h|)$`)
-	durationUnits = map[string]time.Duration{
-		"": time.Millisecond, "ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour,
-	}
-)
-
-// graceOf returns how long an instance stays without its stream, as the sidecar reads it from a job's properties.
-func graceOf(props map[string]string) time.Duration {
-	match := durationForm.FindStringSubmatch(props[graceProperty])
-	if match == nil || props[onceListenerProperty] == "true" {
-		return 0
-	}
-	count, err := strconv.ParseInt(match[1], 10, 64)
-	unit := durationUnits[match[2]]
-	if err != nil || count > int64(graceMax/unit) {
-		return 0
-	}
-	return time.Duration(count) * unit
-}
 
 // keptResult is a result that could not be reported any more.
 type keptResult struct {

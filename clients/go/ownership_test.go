@@ -17,7 +17,7 @@ import (
 )
 
 // owning is a job that tells what it is told of ownership as text: "assigned [0 1] ATTACHED".
-func owning(grace string) (sidekeeper.Job, chan string) {
+func owning() (sidekeeper.Job, chan string) {
 	told := make(chan string, 64)
 	tell := func(kind string) sidekeeper.ItemsFunc {
 		return func(_ context.Context, change sidekeeper.ItemsChange) error {
@@ -30,7 +30,6 @@ func owning(grace string) (sidekeeper.Job, chan string) {
 		}
 	}
 	job := orderSync(ignore)
-	job.Configuration.Props = map[string]string{"sidekeeper.grace": grace}
 	job.OnAssigned, job.OnRevoked, job.OnLost = tell("assigned"), tell("revoked"), tell("lost")
 	return job, told
 }
@@ -44,7 +43,7 @@ func expect(t *testing.T, told <-chan string, lines ...string) {
 
 func TestEachOfTheThreeIsToldOfItsOwn(t *testing.T) {
 	sidecar := script.Start(t)
-	job, told := owning("0s")
+	job, told := owning()
 	serving(t, sidecar, job)
 	stream := sidecar.Stream(t, 0, 1)
 	expect(t, told, "assigned 0:100,1:101 ATTACHED")
@@ -69,7 +68,7 @@ func TestEachOfTheThreeIsToldOfItsOwn(t *testing.T) {
 
 func TestNoneOfTheThreeStandsInForAnother(t *testing.T) {
 	sidecar := script.Start(t)
-	job, told := owning("0s")
+	job, told := owning()
 	job.OnLost = nil
 	assignments := make(chan sidekeeper.AssignmentEvent)
 	job.Assignments = assignments
@@ -89,7 +88,8 @@ func TestNoneOfTheThreeStandsInForAnother(t *testing.T) {
 
 func TestAGapThatAGraceHasBridged(t *testing.T) {
 	sidecar := script.Start(t)
-	job, told := owning("1h")
+	sidecar.TellGrace(time.Hour)
+	job, told := owning()
 	serving(t, sidecar, job)
 	first := sidecar.Stream(t, 0, 1, 2)
 	expect(t, told, "assigned 0:100,1:101,2:102 ATTACHED")
@@ -105,7 +105,7 @@ func TestAGapThatAGraceHasBridged(t *testing.T) {
 
 func TestSilenceLosesItemsAndWordGivesThemBack(t *testing.T) {
 	sidecar := script.Start(t)
-	job, told := owning("0s")
+	job, told := owning()
 	serving(t, sidecar, job)
 	stream := sidecar.Stream(t, 0)
 	expect(t, told, "assigned 0:100 ATTACHED")
@@ -117,7 +117,8 @@ func TestSilenceLosesItemsAndWordGivesThemBack(t *testing.T) {
 
 func TestStoppingRevokesBeforeItLeaves(t *testing.T) {
 	sidecar := script.Start(t)
-	job, told := owning("1h")
+	sidecar.TellGrace(time.Hour)
+	job, told := owning()
 	gate, entered := make(chan struct{}), make(chan struct{})
 	revoked := job.OnRevoked
 	job.OnRevoked = func(ctx context.Context, change sidekeeper.ItemsChange) error {
@@ -230,7 +231,8 @@ func TestWhoIsStoppedAtOnceWaitsForNobodyAtTheChannel(t *testing.T) {
 func TestAnEndByTheSidecarIsALoss(t *testing.T) {
 	for _, code := range []codes.Code{codes.OK, codes.DeadlineExceeded} {
 		sidecar := script.Start(t)
-		job, told := owning("1h")
+		sidecar.TellGrace(time.Hour)
+		job, told := owning()
 		serving(t, sidecar, job)
 		sidecar.Stream(t, 0).End(code, "")
 		expect(t, told, "assigned 0:100 ATTACHED", "lost 0:100 DETACHED")

@@ -79,20 +79,6 @@ func TestItemParametersThatCannotBeExpressed(t *testing.T) {
 	}
 }
 
-func TestTheGraceIsReadAsTheSidecarReadsIt(t *testing.T) {
-	for text, want := range map[string]time.Duration{
-		"0s": 0, "1500": 1500 * time.Millisecond, "250ms": 250 * time.Millisecond, "90s": 90 * time.Second,
-		"5m": 5 * time.Minute, "1h": time.Hour, "": 0, "soon": 0, "61m": 0, "-1": 0, "1.5s": 0, "1d": 0, "999999999999h": 0,
-	} {
-		if got := graceOf(map[string]string{graceProperty: text}); got != want {
-			t.Errorf("%q: %v", text, got)
-		}
-	}
-	if got := graceOf(map[string]string{graceProperty: "5s", onceListenerProperty: "true"}); got != 0 {
-		t.Errorf("with the once-listener: %v", got)
-	}
-}
-
 func TestWaitsDoubleUpToTheCap(t *testing.T) {
 	waits := newBackoff()
 	for _, limit := range []time.Duration{100, 200, 400, 800, 1600, 3200, 5000, 5000} {

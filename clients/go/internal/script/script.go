@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
@@ -50,6 +51,8 @@ type Stream struct {
 	InstanceID   string
 	// APILevel is what Attach tells.
 	APILevel uint32
+	// Grace is what Attach tells.
+	Grace time.Duration
 	// Closed is closed when the client has gone.
 	Closed chan struct{}
 
@@ -68,6 +71,7 @@ func (s *Stream) Attach(resumed ...string) {
 		SidecarVersion:      "0.0.0",
 		ApiLevel:            s.APILevel,
 		ResumedExecutionIds: resumed,
+		Grace:               durationpb.New(s.Grace),
 	}}})
 }
 
@@ -157,6 +161,7 @@ type Sidecar struct {
 	answer          func(context.Context, *sidekeeperv1.ReportCompletionRequest) error
 	progressAnswers []any
 	triggerAnswer   any
+	grace           time.Duration
 	count           int
 	server          *grpc.Server
 }
@@ -234,6 +239,13 @@ func (s *Sidecar) AnswerProgress(answers ...any) {
 	s.progressAnswers = answers
 }
 
+// TellGrace says how long instances stay without their streams, as the streams from now on are told.
+func (s *Sidecar) TellGrace(grace time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.grace = grace
+}
+
 // AnswerTriggers says how triggers are answered: a response or an error.
 func (s *Sidecar) AnswerTriggers(answer any) {
 	s.mu.Lock()
@@ -285,13 +297,14 @@ func (s *Sidecar) Acknowledgement(t testing.TB) *sidekeeperv1.AcknowledgeAssignm
 func (s *Sidecar) Attach(request *sidekeeperv1.AttachRequest, out grpc.ServerStreamingServer[sidekeeperv1.AttachResponse]) error {
 	s.mu.Lock()
 	s.count++
-	number := strconv.Itoa(s.count)
+	number, grace := strconv.Itoa(s.count), s.grace
 	s.mu.Unlock()
 	stream := &Stream{
 		Request:      request,
 		AttachmentID: "attachment-" + number,
 		InstanceID:   "10.0.0.1@-@" + number,
 		APILevel:     1,
+		Grace:        grace,
 		Closed:       make(chan struct{}),
 		outgoing:     make(chan *sidekeeperv1.AttachResponse, queueMax),
 		ended:        make(chan error, 1),
