@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Callable
 
 import grpc.aio
-from google.protobuf.duration_pb2 import Duration
 
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.acknowledger import Acknowledger
@@ -23,12 +23,13 @@ from sidekeeper.execution import CancelReason, Execution
 from sidekeeper.executor import Executor, OpenExecution
 from sidekeeper.job import Job
 from sidekeeper.kept import Kept
-from sidekeeper.lease import Lease
+from sidekeeper.lease import Lease, seconds, shares_clock
 from sidekeeper.listener import ListenerReporter
 from sidekeeper.log import fields, logger
 from sidekeeper.outcome import Outcome
 from sidekeeper.ownership import Ownership
 from sidekeeper.progress import ProgressReporter
+from sidekeeper.renewer import LeaseRenewer
 from sidekeeper.reporter import Reporter
 from sidekeeper.version import API_LEVEL, CLIENT, SIDECAR_API_LEVEL_MIN, __version__
 
@@ -93,6 +94,7 @@ class Attachment:
         self._acknowledger: Acknowledger | None = None
         self._listener: ListenerReporter | None = None
         self._progress: ProgressReporter | None = None
+        self._renewer: LeaseRenewer | None = None
         self._helpers: list[asyncio.Task[None]] = []
         self._lease = Lease(self._on_silence)
         self._session = SessionState.CONNECTED
@@ -204,7 +206,7 @@ class Attachment:
                 f"and the client needs at least {SIDECAR_API_LEVEL_MIN}; upgrade the sidecar to {__version__}"
             )
         self._instance_id = attached.instance_id
-        self._grace = _seconds(attached.grace)
+        self._grace = seconds(attached.grace)
         self._kept.attached(frozenset(attached.resumed_execution_ids))
         self._reporter = Reporter(
             self._stub, self._job.name, attached.attachment_id, self._not_reported, lambda: bool(self._open)
@@ -215,8 +217,13 @@ class Attachment:
         loop = asyncio.get_running_loop()
         self._listener = ListenerReporter(self._stub, self._job.name, attached.attachment_id)
         self._progress = ProgressReporter(self._stub, attached.attachment_id)
-        helpers = (self._reporter, self._acknowledger, self._listener)
-        self._helpers = [loop.create_task(helper.run()) for helper in helpers]
+        running = [self._reporter.run(), self._acknowledger.run(), self._listener.run()]
+        if interval := seconds(attached.lease_renewal_interval):
+            self._renewer = LeaseRenewer(
+                self._stub, self._job.name, attached.attachment_id, interval, self._on_lease_renewed
+            )
+            running.append(self._renewer.run())
+        self._helpers = [loop.create_task(helper) for helper in running]
         for helper in self._helpers:
             helper.add_done_callback(self._helper_ended)
         logger.info(
@@ -246,10 +253,10 @@ class Attachment:
             logger.info("leader: %s", leadership.leader, extra=fields(name))
             self._dispatcher.call(callbacks.leadership, leadership)
         elif kind == "session_changed":
-            self._on_session_changed(SessionChange.from_proto(name, event.session_changed))
+            self._on_session_changed(event.session_changed)
         elif kind == "job_changed":
             change = JobChange.from_proto(name, event.job_changed)
-            self._grace = _seconds(event.job_changed.grace)
+            self._grace = seconds(event.job_changed.grace)
             for problem in change.problems:
                 logger.warning("%s: %s", problem.path or "registry", problem.message, extra=fields(name))
             self._dispatcher.call(callbacks.job_changed, change)
@@ -261,9 +268,27 @@ class Attachment:
             logger.info("the sidecar is stopping: finishing what runs", extra=fields(name))
         # Anything else is of a newer sidecar, and does not concern this client.
 
-    def _on_session_changed(self, session: SessionChange) -> None:
-        if not self._lease.told(session.remaining_lease):
-            return  # it was read late: its lease is over
+    def _on_session_changed(self, message: service_pb2.SessionChanged) -> None:
+        session = SessionChange.from_proto(self._job.name, message)
+        remaining = session.remaining_lease
+        renewer = None if remaining is None or shares_clock(message) else self._renewer
+        lasts = self._lease.told(remaining, sure=renewer is None)
+        if renewer is not None and not (lasts and self._lease.is_proven):
+            renewer.ask()  # what the stream says counts only until there is an answer
+        if lasts:
+            self._on_word(session)
+
+    def _on_lease_renewed(self, answer: service_pb2.RenewLeaseResponse, sent: float) -> None:
+        remaining = seconds(answer.remaining_lease) if answer.HasField("remaining_lease") else None
+        self._lease.look()
+        was_over = self._lease.over
+        if self._lease.proven(remaining, sent) and was_over:
+            left = self._lease.left()
+            lease = None if left is None else timedelta(seconds=left)
+            self._on_word(SessionChange(self._job.name, SessionState(answer.state), lease))
+
+    def _on_word(self, session: SessionChange) -> None:
+        """The sidecar has said what is now, and its lease, if there is one, is not over."""
         if session.state is SessionState.CONNECTED:
             self._ownership.still_there()
             if self._executor.paused:
@@ -408,8 +433,3 @@ class Attachment:
         if self.attached:  # otherwise a grace may run, of the stream before
             self._kept.lapse()  # what this stream was still to take over
             self._ownership.ended()
-
-
-def _seconds(duration: Duration) -> float:
-    """Returns a duration in seconds; one that is absent or negative is none."""
-    return max(0.0, duration.seconds + duration.nanos / 1e9)

@@ -11,6 +11,7 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 import sidekeeper
+from sidekeeper import SessionState
 from sidekeeper._proto.v1 import assignment_pb2, execution_pb2, job_pb2, job_service_pb2
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper._proto.v1.job_service_pb2_grpc import JobServiceServicer, add_JobServiceServicer_to_server
@@ -40,11 +41,12 @@ def seconds(number: float) -> Duration:
 class Stream:
     """One attachment, from the sidecar's side."""
 
-    def __init__(self, number: int, request: service_pb2.AttachRequest, grace: float) -> None:
+    def __init__(self, number: int, request: service_pb2.AttachRequest, grace: float, renewal: float) -> None:
         self.request = request
         self.attachment_id = f"attachment-{number}"
         self.instance_id = f"10.0.0.1@-@{number}"
         self.grace = grace
+        self.renewal = renewal
         self.outgoing: asyncio.Queue[service_pb2.AttachResponse | None] = asyncio.Queue()
         self.status = grpc.StatusCode.OK
         self.details = ""
@@ -63,6 +65,7 @@ class Stream:
                 api_level=api_level,
                 resumed_execution_ids=resumed,
                 grace=seconds(self.grace) if self.grace else None,
+                lease_renewal_interval=seconds(self.renewal) if self.renewal else None,
             )
         )
 
@@ -150,6 +153,13 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self.progress_answers: list[service_pb2.ReportProgressResponse | tuple[grpc.StatusCode, str]] = []
         #: How long instances stay without their streams, in seconds, as the streams from now on are told.
         self.grace = 0.0
+        #: How often applications without a shared clock ask for the lease, in seconds, as the streams from now on are
+        #: told. Zero: they are told nothing.
+        self.renewal = 0.0
+        #: How that is answered: for so many seconds in this state, or how it fails.
+        self.renewed: tuple[float | None, SessionState] | grpc.StatusCode = grpc.StatusCode.UNIMPLEMENTED
+        #: Who has asked, and how long they were ready to wait, in seconds.
+        self.renewals: asyncio.Queue[tuple[service_pb2.RenewLeaseRequest, float]] = asyncio.Queue()
         self._count = 0
         #: Decides how a report is answered; None from it: as usual.
         self.answer: Answer | None = None
@@ -223,7 +233,7 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     ) -> AsyncIterator[service_pb2.AttachResponse]:
         self._note("Attach", context)
         self._count += 1
-        stream = Stream(self._count, request, self.grace)
+        stream = Stream(self._count, request, self.grace, self.renewal)
         self._streams.put_nowait(stream)
         try:
             while True:
@@ -270,8 +280,20 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     async def RenewLease(  # noqa: N802
         self, request: service_pb2.RenewLeaseRequest, context: Any
     ) -> service_pb2.RenewLeaseResponse:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "an older sidecar")
-        raise AssertionError("abort raises")
+        self.renewals.put_nowait((request, context.time_remaining()))
+        if isinstance(self.renewed, grpc.StatusCode):
+            await context.abort(self.renewed, "as the test says")
+        assert not isinstance(self.renewed, grpc.StatusCode)
+        remaining, state = self.renewed
+        return service_pb2.RenewLeaseResponse(
+            state=service_pb2.SessionState.Value(f"SESSION_STATE_{state.name}"),
+            remaining_lease=None if remaining is None else seconds(remaining),
+        )
+
+    async def asked(self, times: int) -> None:
+        """Waits until the lease has been asked for so many times more."""
+        for _ in range(times):
+            await soon(self.renewals.get())
 
     async def ReportProgress(  # noqa: N802
         self, request: service_pb2.ReportProgressRequest, context: Any

@@ -8,13 +8,14 @@ import threading
 import time
 from datetime import timedelta
 
+import grpc
 import pytest
 
 import sidekeeper
 from sidekeeper import CancelReason, SessionState
 from sidekeeper._proto.v1 import execution_pb2
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
-from sidekeeper.lease import boottime_clock, remaining_lease
+from sidekeeper.lease import Lease, boottime_clock, remaining_lease
 from tests.sidecar import PATIENCE, FakeSidecar, Stream, serving, soon
 
 #: What the clock is that other processes on the machine read, too. None: there is none here.
@@ -255,3 +256,155 @@ def test_without_a_clock_that_is_shared_a_lease_is_counted_from_when_it_is_read(
     assert remaining_lease(message) == timedelta(seconds=30)
     monkeypatch.setattr("sidekeeper.lease._BOOTTIME", None)
     assert remaining_lease(message) == timedelta(seconds=30)
+
+
+class Watched:
+    """An application that tells what it is told of the session, and whose handler goes on until it is let go."""
+
+    def __init__(self, sidecar: FakeSidecar) -> None:
+        self.app = sidekeeper.Application(sidecar.target)
+        self.told: asyncio.Queue[object] = asyncio.Queue()
+        self.begun: asyncio.Queue[int] = asyncio.Queue()
+        self.release = asyncio.Event()
+        self.app.job("orderSync", sharding_total_count=6)(self.handler)
+        self.app.on_session("orderSync")(self.session)
+        self.app.on_leadership("orderSync")(self.leadership)
+
+    async def handler(self, execution: sidekeeper.Execution) -> None:
+        self.begun.put_nowait(execution.item)
+        await self.release.wait()
+
+    async def session(self, change: sidekeeper.SessionChange) -> None:
+        self.told.put_nowait(change.state)
+
+    async def leadership(self, change: sidekeeper.Leadership) -> None:
+        self.told.put_nowait(change.leader)
+
+    async def next(self) -> object:
+        return await soon(self.told.get())
+
+
+async def test_who_shares_no_clock_asks_and_what_is_answered_counts(sidecar: FakeSidecar) -> None:
+    watched = Watched(sidecar)
+    sidecar.renewal, sidecar.renewed = 0.1, (30.0, SessionState.CONNECTED)
+    async with serving(watched.app):
+        stream = await sidecar.stream()
+        tell(stream, 0.3)
+        execution_id = stream.execute(0)
+        request, waits = await soon(sidecar.renewals.get())
+        assert request.attachment_id == stream.attachment_id
+        assert waits <= 0.1
+        await sidecar.asked(4)  # by then what the stream has said would be over
+        # Nor does the stream take back what was answered.
+        tell(stream, 0.001)
+        stream.send(leadership_changed=service_pb2.LeadershipChanged(leader=True))
+        assert await watched.next() is True
+        await sidecar.asked(1)
+        watched.release.set()
+        result = await sidecar.result()
+    assert (result.execution_id, result.failure_message) == (execution_id, "")
+    assert watched.told.empty()
+
+
+@pytest.mark.parametrize("silence", [grpc.StatusCode.UNAVAILABLE, (0.0, SessionState.LOST)])
+async def test_without_answers_the_lease_ends_and_only_an_answer_gives_it_back(
+    sidecar: FakeSidecar, silence: grpc.StatusCode | tuple[float, SessionState]
+) -> None:
+    watched = Watched(sidecar)
+    lost: asyncio.Queue[sidekeeper.ItemsChange] = asyncio.Queue()
+    assigned: asyncio.Queue[sidekeeper.ItemsChange] = asyncio.Queue()
+    watched.app.on_lost("orderSync")(lost.put)
+    watched.app.on_assigned("orderSync")(assigned.put)
+    sidecar.renewal, sidecar.renewed = 0.1, (0.5, SessionState.CONNECTED)
+    async with serving(watched.app):
+        stream = await sidecar.stream([0, 1])
+        await soon(assigned.get())
+        tell(stream, 30)
+        stream.execute(0)
+        assert await soon(watched.begun.get()) == 0
+        await sidecar.asked(2)  # so the first answer was read
+        sidecar.renewed = silence
+        assert "LEASE_LOST" in (await sidecar.result()).failure_message
+        assert await watched.next() is SessionState.SILENT
+        assert [one.item for one in (await soon(lost.get())).items] == [0, 1]
+        # Who knows how long this has waited?
+        tell(stream, 30)
+        execution_id = stream.execute(1)
+        stream.send(leadership_changed=service_pb2.LeadershipChanged(leader=True))
+        assert await watched.next() is True
+        assert watched.begun.empty()
+        assert assigned.empty()
+        sidecar.renewed = (30.0, SessionState.CONNECTED)
+        assert await watched.next() is SessionState.CONNECTED
+        assert [one.item for one in (await soon(assigned.get())).items] == [0, 1]
+        assert await soon(watched.begun.get()) == 1
+        watched.release.set()
+        assert (await sidecar.result()).execution_id == execution_id
+
+
+@pytest.mark.parametrize("answer", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND])
+async def test_a_sidecar_that_cannot_answer_is_asked_once(sidecar: FakeSidecar, answer: grpc.StatusCode) -> None:
+    watched = Watched(sidecar)
+    sidecar.renewal, sidecar.renewed = 0.1, answer
+    async with serving(watched.app):
+        stream = await sidecar.stream()
+        tell(stream, 30)
+        stream.execute(0)
+        assert await soon(watched.begun.get()) == 0
+        await sidecar.asked(1)
+        tell(stream, 0.4)  # what the stream says counts
+        assert "LEASE_LOST" in (await sidecar.result()).failure_message
+        assert await watched.next() is SessionState.SILENT
+        tell(stream, 30)
+        assert await watched.next() is SessionState.CONNECTED
+    assert sidecar.renewals.empty()
+
+
+@shared_clock
+async def test_who_shares_the_clock_does_not_ask(sidecar: FakeSidecar) -> None:
+    watched = Watched(sidecar)
+    sidecar.renewal, sidecar.renewed = 0.1, (30.0, SessionState.CONNECTED)
+    async with serving(watched.app):
+        stream = await sidecar.stream()
+        stream.send(session_changed=lease_of(0.4, left=0.4))
+        stream.execute(0)
+        assert "LEASE_LOST" in (await sidecar.result()).failure_message
+    assert sidecar.renewals.empty()
+
+
+async def test_what_an_answer_proves(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    ends: list[float] = []
+    monkeypatch.setattr("sidekeeper.lease.now", lambda: clock[0])
+    lease = Lease(lambda: ends.append(clock[0]))
+    assert lease.told(timedelta(seconds=60), sure=False)
+    # The first answer counts instead of what the stream has said, from when it was asked for.
+    assert lease.proven(10.0, 995.0)
+    assert lease.left() == 5.0
+    # A shorter answer does not take back what a longer one has proven, nor does the stream.
+    assert lease.proven(2.0, 1000.0)
+    assert lease.told(timedelta(seconds=60), sure=False)
+    assert lease.left() == 5.0
+    assert lease.proven(8.0, 1000.0)
+    assert lease.left() == 8.0
+    # What is read late proves nothing any more.
+    clock[0] = 1009.0
+    assert not lease.proven(8.0, 1000.5)
+    assert ends == [1009.0]
+    assert not lease.told(timedelta(seconds=60), sure=False)
+    assert not lease.proven(0.0, 1009.0)
+    assert ends == [1009.0]
+    assert lease.proven(8.0, 1008.0)
+    assert lease.left() == 7.0
+    # Zero: it is over now, and is not told twice.
+    assert not lease.proven(0.0, 1009.0)
+    assert not lease.proven(0.0, 1009.0)
+    assert ends == [1009.0, 1009.0]
+    # None: there is no end. The same if the stream says so, and then it begins anew.
+    assert lease.proven(None, 1009.0)
+    assert lease.left() is None
+    assert lease.told(None, sure=True)
+    assert not lease.proven(0.0, 1009.0)
+    assert lease.told(timedelta(seconds=60), sure=False)
+    assert lease.left() == 60.0
+    lease.close()
