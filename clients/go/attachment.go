@@ -51,6 +51,7 @@ type attachment struct {
 	acknowledger *acknowledger
 	listener     *listenerReporter
 	progress     *progressReporter
+	renewer      *renewer // nil: there is nothing to ask for
 	lease        *lease
 	session      SessionState
 	ended        bool
@@ -206,7 +207,15 @@ func (a *attachment) onAttached(ctx context.Context, attached *sidekeeperv1.Atta
 	}
 	a.progress = newProgressReporter(w.client, id)
 	w.executor.ended = a.acknowledger.executionEnded
-	for _, run := range []func(context.Context){a.reporter.run, a.acknowledger.run, a.listener.run} {
+	helpers := []func(context.Context){a.reporter.run, a.acknowledger.run, a.listener.run}
+	if interval := attached.GetLeaseRenewalInterval().AsDuration(); interval > 0 {
+		a.renewer = &renewer{
+			log: a.log, client: w.client, attachmentID: id, interval: max(interval, renewalIntervalMin),
+			renewed: a.onLeaseRenewed, due: make(chan struct{}, 1),
+		}
+		helpers = append(helpers, a.renewer.run)
+	}
+	for _, run := range helpers {
 		a.helpers.Add(1)
 		go func() {
 			defer a.helpers.Done()
@@ -246,8 +255,7 @@ func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
 		a.log.Info(fmt.Sprintf("leader: %t", leadership.Leader))
 		call(w.dispatcher, job.OnLeadership, leadership)
 	case *sidekeeperv1.AttachResponse_SessionChanged:
-		state := known(sessionStates, SessionState(event.SessionChanged.GetState()))
-		a.onSessionChanged(SessionChange{job.Name, state, remainingLease(event.SessionChanged)})
+		a.onSessionChanged(event.SessionChanged)
 	case *sidekeeperv1.AttachResponse_JobChanged:
 		change := jobChangeFromProto(job.Name, event.JobChanged)
 		a.grace = event.JobChanged.GetGrace().AsDuration()
@@ -281,10 +289,41 @@ func call[E any](dispatcher *dispatcher, callback func(context.Context, E), even
 	}
 }
 
-func (a *attachment) onSessionChanged(change SessionChange) {
-	if !a.lease.tell(change.RemainingLease) {
-		return // it was read late: its lease is over
+func (a *attachment) onSessionChanged(message *sidekeeperv1.SessionChanged) {
+	remaining := remainingLease(message)
+	asks := a.renewer != nil && remaining != nil && !sharesClock(message)
+	lasts := a.lease.tell(remaining, !asks)
+	if asks && (!lasts || !a.lease.proven) {
+		a.renewer.ask() // what the stream says counts only until there is an answer
 	}
+	if lasts {
+		a.onWord(SessionChange{a.worker.job.Name, known(sessionStates, SessionState(message.GetState())), remaining})
+	}
+}
+
+func (a *attachment) onLeaseRenewed(response *sidekeeperv1.RenewLeaseResponse, sent time.Duration) {
+	a.worker.lock.Lock()
+	defer a.worker.lock.Unlock()
+	if a.ended {
+		return
+	}
+	var remaining *time.Duration
+	if response.GetRemainingLease() != nil {
+		lasts := max(0, response.GetRemainingLease().AsDuration())
+		remaining = &lasts
+	}
+	wasOver := a.lease.look()
+	if a.lease.prove(remaining, sent) && wasOver {
+		change := SessionChange{JobName: a.worker.job.Name, State: known(sessionStates, SessionState(response.GetState()))}
+		if left, hasEnd := a.lease.left(); hasEnd {
+			change.RemainingLease = &left
+		}
+		a.onWord(change)
+	}
+}
+
+// onWord: the sidecar has said what is now, and its lease, if there is one, is not over.
+func (a *attachment) onWord(change SessionChange) {
 	if change.State == SessionConnected {
 		a.worker.ownership.stillThere()
 		if a.worker.executor.paused {

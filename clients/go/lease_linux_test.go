@@ -88,3 +88,16 @@ func TestALeaseIsNeverLongerThanEitherWayToCountIt(t *testing.T) {
 	beyond.GetSessionChanged().LeaseEndBoottimeNs = math.MaxUint64
 	equal(t, "of an end beyond all bounds", remaining(beyond), 5*time.Second)
 }
+
+func TestWhoSharesTheClockDoesNotAsk(t *testing.T) {
+	sidecar := script.Start(t)
+	job, _, _, _ := watched()
+	sidecar.TellRenewal(100 * time.Millisecond)
+	sidecar.AnswerRenewals(renewed(30*time.Second, connected))
+	serving(t, sidecar, job)
+	stream := sidecar.Stream(t)
+	stream.Send(ending(t, 400*time.Millisecond, 400*time.Millisecond))
+	stream.Execute(0)
+	equal(t, "message", sidecar.Result(t).GetFailureMessage(), "cancelled: LEASE_LOST")
+	nothing(t, "it has asked", sidecar.Renewals)
+}

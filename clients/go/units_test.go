@@ -3,6 +3,7 @@ package sidekeeper
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -76,6 +77,50 @@ func TestWhatCannotRunIsRefused(t *testing.T) {
 func TestItemParametersThatCannotBeExpressed(t *testing.T) {
 	if _, err := ItemParameters(map[int]string{3: "a,b"}); err == nil || !strings.Contains(err.Error(), "item parameter 3") {
 		t.Errorf("error: %v", err)
+	}
+}
+
+func TestWhatAnAnswerProvesOfALease(t *testing.T) {
+	var lock sync.Mutex
+	ended := 0
+	l := newLease(&lock, func() { ended++ })
+	lock.Lock()
+	defer lock.Unlock()
+	defer l.close()
+	span := func(length time.Duration) *time.Duration { return &length }
+	now := boottime()
+	lasts := func(what string, got bool, want time.Duration) {
+		t.Helper()
+		if !got || !l.known || l.until != want {
+			t.Errorf("%s: it lasts: %t, %t until %v instead of %v", what, got, l.known, l.until, want)
+		}
+	}
+	over := func(what string, got bool, times int) {
+		t.Helper()
+		if got || ended != times {
+			t.Errorf("%s: it lasts: %t, and has ended %d times instead of %d", what, got, ended, times)
+		}
+	}
+	l.tell(span(time.Hour), false)
+	lasts("the first answer, instead of what the stream has said", l.prove(span(time.Minute), now-time.Second), now+59*time.Second)
+	lasts("a shorter answer", l.prove(span(20*time.Second), now), now+59*time.Second)
+	lasts("what the stream says after an answer", l.tell(span(time.Hour), false), now+59*time.Second)
+	lasts("a longer answer", l.prove(span(2*time.Minute), now), now+2*time.Minute)
+	over("zero", l.prove(span(0), now), 1)
+	over("zero once more", l.prove(span(0), now), 1)
+	over("what the stream says after that", l.tell(span(time.Hour), false), 1)
+	over("an answer that is read late", l.prove(span(time.Second), now-time.Second), 1)
+	lasts("an answer in time", l.prove(span(time.Minute), now), now+time.Minute)
+	l.until = now
+	over("an answer that is read late, first of all", l.prove(span(time.Second), now-time.Second), 2)
+	if !l.prove(nil, now) || l.known || l.over {
+		t.Error("a lease without an end ends")
+	}
+	if !l.tell(nil, true) || l.prove(span(0), now) || ended != 2 {
+		t.Error("what has no lease, because the session was lost, ends")
+	}
+	if !l.tell(span(time.Hour), false) || !l.known {
+		t.Error("the stream is not believed in a new session")
 	}
 }
 

@@ -53,6 +53,8 @@ type Stream struct {
 	APILevel uint32
 	// Grace is what Attach tells.
 	Grace time.Duration
+	// Renewal is the interval that Attach tells. Zero: none.
+	Renewal time.Duration
 	// Closed is closed when the client has gone.
 	Closed chan struct{}
 
@@ -63,7 +65,7 @@ type Stream struct {
 
 // Attach registers the instance.
 func (s *Stream) Attach(resumed ...string) {
-	s.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_Attached{Attached: &sidekeeperv1.Attached{
+	attached := &sidekeeperv1.Attached{
 		AttachmentId:        s.AttachmentID,
 		InstanceId:          s.InstanceID,
 		JobName:             s.Request.GetJobName(),
@@ -72,7 +74,11 @@ func (s *Stream) Attach(resumed ...string) {
 		ApiLevel:            s.APILevel,
 		ResumedExecutionIds: resumed,
 		Grace:               durationpb.New(s.Grace),
-	}}})
+	}
+	if s.Renewal > 0 {
+		attached.LeaseRenewalInterval = durationpb.New(s.Renewal)
+	}
+	s.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_Attached{Attached: attached}})
 }
 
 // Send sends any event.
@@ -154,6 +160,8 @@ type Sidecar struct {
 	Detached         chan *sidekeeperv1.DetachRequest
 	Progress         chan *sidekeeperv1.ReportProgressRequest
 	Triggered        chan string
+	// Renewals has how long applications were ready to wait when they asked for the lease.
+	Renewals chan time.Duration
 	// Headers has what came with the triggers.
 	Headers chan metadata.MD
 
@@ -162,6 +170,8 @@ type Sidecar struct {
 	progressAnswers []any
 	triggerAnswer   any
 	grace           time.Duration
+	renewal         time.Duration
+	renewalAnswer   any
 	count           int
 	server          *grpc.Server
 }
@@ -183,6 +193,7 @@ func StartAt(t testing.TB, address string) *Sidecar {
 		Detached:         make(chan *sidekeeperv1.DetachRequest, queueMax),
 		Progress:         make(chan *sidekeeperv1.ReportProgressRequest, queueMax),
 		Triggered:        make(chan string, queueMax),
+		Renewals:         make(chan time.Duration, queueMax),
 		Headers:          make(chan metadata.MD, queueMax),
 		triggerAnswer:    &sidekeeperv1.TriggerJobResponse{},
 	}
@@ -246,6 +257,28 @@ func (s *Sidecar) TellGrace(grace time.Duration) {
 	s.grace = grace
 }
 
+// TellRenewal says how often applications without a shared clock ask for the lease, as the streams from now on are told.
+func (s *Sidecar) TellRenewal(interval time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.renewal = interval
+}
+
+// AnswerRenewals says how that is answered: a response or an error.
+func (s *Sidecar) AnswerRenewals(answer any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.renewalAnswer = answer
+}
+
+// Asked waits until the lease has been asked for so many times more.
+func (s *Sidecar) Asked(t testing.TB, times int) {
+	t.Helper()
+	for range times {
+		Receive(t, "a request for the lease", s.Renewals)
+	}
+}
+
 // AnswerTriggers says how triggers are answered: a response or an error.
 func (s *Sidecar) AnswerTriggers(answer any) {
 	s.mu.Lock()
@@ -297,7 +330,7 @@ func (s *Sidecar) Acknowledgement(t testing.TB) *sidekeeperv1.AcknowledgeAssignm
 func (s *Sidecar) Attach(request *sidekeeperv1.AttachRequest, out grpc.ServerStreamingServer[sidekeeperv1.AttachResponse]) error {
 	s.mu.Lock()
 	s.count++
-	number, grace := strconv.Itoa(s.count), s.grace
+	number, grace, renewal := strconv.Itoa(s.count), s.grace, s.renewal
 	s.mu.Unlock()
 	stream := &Stream{
 		Request:      request,
@@ -305,6 +338,7 @@ func (s *Sidecar) Attach(request *sidekeeperv1.AttachRequest, out grpc.ServerStr
 		InstanceID:   "10.0.0.1@-@" + number,
 		APILevel:     1,
 		Grace:        grace,
+		Renewal:      renewal,
 		Closed:       make(chan struct{}),
 		outgoing:     make(chan *sidekeeperv1.AttachResponse, queueMax),
 		ended:        make(chan error, 1),
@@ -367,6 +401,18 @@ func (s *Sidecar) ReportProgress(_ context.Context, request *sidekeeperv1.Report
 		return nil, err
 	}
 	return answer.(*sidekeeperv1.ReportProgressResponse), nil
+}
+
+// RenewLease is the participant service's.
+func (s *Sidecar) RenewLease(ctx context.Context, _ *sidekeeperv1.RenewLeaseRequest) (*sidekeeperv1.RenewLeaseResponse, error) {
+	deadline, _ := ctx.Deadline()
+	s.Renewals <- time.Until(deadline)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err, failed := s.renewalAnswer.(error); failed {
+		return nil, err
+	}
+	return s.renewalAnswer.(*sidekeeperv1.RenewLeaseResponse), nil
 }
 
 // ReportListener is the participant service's.
