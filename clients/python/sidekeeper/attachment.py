@@ -26,6 +26,7 @@ from sidekeeper.kept import Kept
 from sidekeeper.lease import Lease, seconds, shares_clock
 from sidekeeper.listener import ListenerReporter
 from sidekeeper.log import fields, logger
+from sidekeeper.notices import Notices
 from sidekeeper.outcome import Outcome
 from sidekeeper.ownership import Ownership
 from sidekeeper.progress import ProgressReporter
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attachment", "ProtocolError", "VersionError"]
 
-#: How long the sidecar may take to register the instance, in seconds; registering waits for the registry.
+#: How long the sidecar may take to register the instance, or to say what it waits for, in seconds.
 FIRST_EVENT_TIMEOUT = 60.0
 
 #: How long the sidecar may take to note that the application leaves, in seconds; it only has to hear it.
@@ -78,6 +79,7 @@ class Attachment:
         dispatcher: Dispatcher,
         kept: Kept,
         ownership: Ownership,
+        notices: Notices,
     ) -> None:
         self._job = job
         self._application_id = application_id
@@ -86,6 +88,7 @@ class Attachment:
         self._dispatcher = dispatcher
         self._kept = kept
         self._ownership = ownership
+        self._notices = notices
         self._grace = 0.0
         self._open: dict[str, OpenExecution] = {}
         self._answered = asyncio.Event()
@@ -172,18 +175,14 @@ class Attachment:
         # Not asyncio.wait_for: before Python 3.12 it can swallow a cancellation.
         timer = asyncio.get_running_loop().call_later(FIRST_EVENT_TIMEOUT, self._give_up, call)
         try:
-            first = await call.read()
+            attached = await self._first(call, timer)
         except asyncio.CancelledError:
             if self._given_up:
                 raise ProtocolError(f"no instance was registered within {FIRST_EVENT_TIMEOUT:.0f} s") from None
             raise
         finally:
             timer.cancel()
-        if not isinstance(first, service_pb2.AttachResponse):
-            raise ProtocolError("the stream ended before its first event")
-        if first.WhichOneof("event") != "attached":
-            raise ProtocolError(f"the first event is {first.WhichOneof('event')!r} instead of 'attached'")
-        self._on_attached(first.attached)
+        self._on_attached(attached)
         while True:
             await self._dispatcher.wait_room()
             event = await call.read()
@@ -193,6 +192,21 @@ class Attachment:
                 self._receive(event)
             except (ValueError, OverflowError) as error:  # a time that Python cannot express, and the like
                 raise ProtocolError(f"event {event.WhichOneof('event')!r}: {error}") from error
+
+    async def _first(self, call: AttachCall, timer: asyncio.TimerHandle) -> service_pb2.Attached:
+        """Reads until the instance is registered."""
+        while True:
+            event = await call.read()
+            if not isinstance(event, service_pb2.AttachResponse):
+                raise ProtocolError("the stream ended before its first event")
+            kind = event.WhichOneof("event")
+            if kind == "attached":
+                return event.attached
+            if kind == "waiting":
+                timer.cancel()  # it lives, and waits for as long as it takes
+                self._notices.waiting(event.waiting.reason)
+            elif kind is not None:  # None: of a newer sidecar
+                raise ProtocolError(f"the first event is {kind!r} instead of 'attached'")
 
     def _give_up(self, call: AttachCall) -> None:
         self._given_up = True
@@ -205,6 +219,7 @@ class Attachment:
                 f"sidecar {attached.sidecar_version} is too old for {CLIENT}: it has API level {attached.api_level}, "
                 f"and the client needs at least {SIDECAR_API_LEVEL_MIN}; upgrade the sidecar to {__version__}"
             )
+        self._notices.attached()
         self._instance_id = attached.instance_id
         self._grace = seconds(attached.grace)
         self._kept.attached(frozenset(attached.resumed_execution_ids))
@@ -257,8 +272,7 @@ class Attachment:
         elif kind == "job_changed":
             change = JobChange.from_proto(name, event.job_changed)
             self._grace = seconds(event.job_changed.grace)
-            for problem in change.problems:
-                logger.warning("%s: %s", problem.path or "registry", problem.message, extra=fields(name))
+            self._notices.problems(change.problems)
             self._dispatcher.call(callbacks.job_changed, change)
         elif kind == "before_first":
             self._on_call(callbacks.before_first, event.before_first)

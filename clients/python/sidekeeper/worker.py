@@ -16,6 +16,7 @@ from sidekeeper.executor import Executor
 from sidekeeper.job import Job
 from sidekeeper.kept import Kept
 from sidekeeper.log import fields, logger
+from sidekeeper.notices import Notices
 from sidekeeper.ownership import Ownership
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Worker:
         self._dispatcher = Dispatcher(job.name)
         self._kept = Kept(job.name, self._executor)
         self._ownership = Ownership(job.callbacks, self._dispatcher)
+        self._notices = Notices(job.name)
         self._stopping = asyncio.Event()
         self._for_good = False
 
@@ -95,6 +97,7 @@ class Worker:
                     self._dispatcher,
                     self._kept,
                     self._ownership,
+                    self._notices,
                 )
                 began = loop.time()
                 reading = loop.create_task(attachment.run())

@@ -14,7 +14,7 @@ import sidekeeper
 from sidekeeper._proto.v1 import execution_pb2, job_pb2
 from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper.attachment import ProtocolError
-from tests.sidecar import FakeSidecar, serving, soon
+from tests.sidecar import FakeSidecar, Stream, serving, soon
 
 
 def ignore(execution: sidekeeper.Execution) -> None: ...
@@ -162,6 +162,95 @@ async def test_a_sidecar_that_starts_late_and_restarts_is_found(tmp_path: Path) 
             stream.execute(0)
             await sidecar.result()
             await sidecar.stop()
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "sidekeeper" and record.levelname == "WARNING"
+    ]
+
+
+async def test_what_is_waited_for_is_said_once(sidecar: FakeSidecar, caplog: pytest.LogCaptureFixture) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    app.job("orderSync", sharding_total_count=6)(ignore)
+
+    def wait(stream: Stream, *reasons: str) -> None:
+        for reason in reasons:
+            stream.send(waiting=service_pb2.Waiting(reason=reason))
+
+    async with serving(app):
+        first = await sidecar.request()
+        wait(first, "the registry does not answer", "somebody has the name", "the registry does not answer")
+        first.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "broken")
+        second = await sidecar.request()
+        wait(second, "the registry does not answer")
+        second.send()  # an event of a newer sidecar
+        second.attach()
+        second.assign([0])
+        assert (await sidecar.acknowledgement()).attachment_id == second.attachment_id
+        expected = [
+            "not attached to job orderSync yet: the registry does not answer",
+            "not attached to job orderSync yet: somebody has the name",
+            "the stream has ended: RESOURCE_EXHAUSTED: broken; attaching again",
+        ]
+        assert warnings(caplog) == expected
+        # Another time it is news again.
+        second.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "broken")
+        third = await sidecar.request()
+        wait(third, "somebody has the name")
+        third.attach()
+        third.assign([0])
+        await sidecar.acknowledgement()
+    assert warnings(caplog) == [*expected, expected[2], expected[1]]
+
+
+async def test_who_waits_is_not_refused_for_being_late(
+    sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sidekeeper.attachment.FIRST_EVENT_TIMEOUT", 0.3)
+    app = sidekeeper.Application(sidecar.target)
+    app.job("orderSync", sharding_total_count=6)(ignore)
+    async with serving(app):
+        silent = await sidecar.request()
+        await soon(silent.closed.wait())  # it has not said anything
+        waiting = await sidecar.request()
+        waiting.send(waiting=service_pb2.Waiting(reason="somebody has the name"))
+        await asyncio.sleep(0.5)  # the time that it would have had
+        waiting.attach()
+        waiting.assign([0])
+        assert (await sidecar.acknowledgement()).attachment_id == waiting.attachment_id
+
+
+async def test_each_problem_is_said_once(sidecar: FakeSidecar, caplog: pytest.LogCaptureFixture) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    changes: asyncio.Queue[sidekeeper.JobChange] = asyncio.Queue()
+
+    async def changed(change: sidekeeper.JobChange) -> None:
+        changes.put_nowait(change)
+
+    app.on_job_changed("orderSync")(changed)
+    app.job("orderSync", sharding_total_count=6)(ignore)
+    odd = job_pb2.Problem(path="/orderSync/config", message="odd")
+    clock = job_pb2.Problem(message="the clocks differ")
+
+    async def tell(stream: Stream, *problems: job_pb2.Problem) -> None:
+        stream.send(job_changed=service_pb2.JobChanged(problems=problems))
+        assert len((await soon(changes.get())).problems) == len(problems)
+
+    async with serving(app):
+        stream = await sidecar.stream()
+        await tell(stream, odd)
+        await tell(stream, odd, clock)
+        assert warnings(caplog) == ["/orderSync/config: odd", "registry: the clocks differ"]
+        stream.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "broken")
+        stream = await sidecar.stream()
+        await tell(stream, odd, clock)
+        assert len(warnings(caplog)) == 3  # and that the stream has ended
+        await tell(stream, clock)
+        await tell(stream, clock, odd)
+        assert warnings(caplog)[3:] == ["/orderSync/config: odd"]
 
 
 @pytest.mark.parametrize("odd", ["no attached", "nothing", "execution twice", "a time out of range"])
