@@ -22,13 +22,16 @@ class AttachError(SidekeeperError):
             ``details`` then says which of the two to upgrade), ``UNAUTHENTICATED`` (the sidecar wants a token, and
             another one) or ``UNIMPLEMENTED`` (what listens at the endpoint is not a sidecar).
         details: The sidecar's own words.
+        reason: Why, for programs: a value of the API's ``ErrorReason`` without its prefix, for example
+            ``CONFIGURATION_CONFLICT``. Empty: the sidecar has given none.
     """
 
-    def __init__(self, job_name: str, code: str, details: str) -> None:
+    def __init__(self, job_name: str, code: str, details: str, reason: str = "") -> None:
         super().__init__(f"job {job_name!r}: the sidecar refuses the attachment: {code}: {details}")
         self.job_name = job_name
         self.code = code
         self.details = details
+        self.reason = reason
 
 
 class TriggerError(SidekeeperError):
@@ -39,14 +42,16 @@ class TriggerError(SidekeeperError):
         code: The gRPC status as text: ``NOT_FOUND`` (nobody has configured the job), ``FAILED_PRECONDITION`` (no
             instance is online), ``ABORTED`` or ``UNAVAILABLE`` (nobody was triggered; try again), ``UNKNOWN`` or
             ``DEADLINE_EXCEEDED`` (it may have been triggered), ``INVALID_ARGUMENT`` (the job's name is wrong).
-        details: The sidecar's own words.
+        details: The sidecar's own words, or that there is none.
+        reason: As in ``AttachError``: ``NO_INSTANCES`` or ``ITEMS_DISABLED``, for example.
     """
 
-    def __init__(self, job_name: str, code: str, details: str) -> None:
+    def __init__(self, job_name: str, code: str, details: str, reason: str = "") -> None:
         super().__init__(f"job {job_name!r} was not triggered: {code}: {details}")
         self.job_name = job_name
         self.code = code
         self.details = details
+        self.reason = reason
 
 
 class ProgressError(SidekeeperError):

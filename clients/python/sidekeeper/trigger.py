@@ -10,6 +10,7 @@ from sidekeeper._proto.v1 import job_service_pb2 as service_pb2
 from sidekeeper._proto.v1.job_service_pb2_grpc import JobServiceStub
 from sidekeeper.channel import authorized, open_blocking_channel, open_channel, resolve_endpoint, resolve_token
 from sidekeeper.errors import TriggerError
+from sidekeeper.reason import reason_of
 
 __all__ = ["TriggerResult", "trigger", "trigger_async"]
 
@@ -72,4 +73,4 @@ def _result(answer: service_pb2.TriggerJobResponse) -> TriggerResult:
 
 
 def _failure(job_name: str, error: grpc.RpcError) -> TriggerError:
-    return TriggerError(job_name, error.code().name, error.details() or "")
+    return TriggerError(job_name, error.code().name, error.details() or "", reason_of(error))

@@ -18,6 +18,7 @@ from sidekeeper.kept import Kept
 from sidekeeper.log import fields, logger
 from sidekeeper.notices import Notices
 from sidekeeper.ownership import Ownership
+from sidekeeper.reason import reason_of
 
 if TYPE_CHECKING:
     from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
@@ -38,6 +39,10 @@ FATAL = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
+
+
+#: Why a stream has ended that an operator has ended. Empty: an older sidecar says it with FAILED_PRECONDITION alone.
+OPERATORS_REASONS = frozenset({"STOPPED_BY_OPERATOR", "JOB_REMOVED", ""})
 
 
 class Worker:
@@ -153,20 +158,21 @@ class Worker:
         extra = fields(self._job.name)
         error = None if reading.cancelled() else reading.exception()
         if isinstance(error, VersionError):
-            raise AttachError(self._job.name, grpc.StatusCode.FAILED_PRECONDITION.name, str(error))
+            code = grpc.StatusCode.FAILED_PRECONDITION
+            raise AttachError(self._job.name, code.name, str(error), "SIDECAR_TOO_OLD")
         if self._stopping.is_set() and (error is None or attachment.attached):
             logger.info("detached", extra=extra)
         elif error is None:
             logger.warning("the stream has ended; attaching again", extra=extra)
         elif isinstance(error, grpc.aio.AioRpcError):
-            code, details = error.code(), error.details() or ""
-            if code in FATAL and not attachment.attached:
-                raise AttachError(self._job.name, code.name, details)
-            if code is grpc.StatusCode.FAILED_PRECONDITION:
+            code, details, reason = error.code(), error.details() or "", reason_of(error)
+            if attachment.attached and code is grpc.StatusCode.FAILED_PRECONDITION and reason in OPERATORS_REASONS:
                 # An operator's decision, which attaching again would undo.
                 logger.error("the job is stopped here: %s", details, extra=extra)
                 self.stop()
                 return
+            if code in FATAL and (not attachment.attached or code is grpc.StatusCode.FAILED_PRECONDITION):
+                raise AttachError(self._job.name, code.name, details, reason)
             logger.warning("the stream has ended: %s: %s; attaching again", code.name, details, extra=extra)
         else:
             logger.error("the stream has ended; attaching again", exc_info=error, extra=extra)

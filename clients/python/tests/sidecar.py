@@ -38,6 +38,22 @@ def seconds(number: float) -> Duration:
     return duration
 
 
+def field(number: int, content: bytes | str) -> bytes:
+    """A field of a message, of fewer than 128 bytes, by the wire format itself."""
+    content = content.encode() if isinstance(content, str) else content
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def error_details(*infos: tuple[str, str]) -> tuple[tuple[str, bytes], ...]:
+    """What a sidecar sends behind a status: a ``google.rpc.Status`` with an ErrorInfo for each domain and reason."""
+    other = field(3, field(1, "type.googleapis.com/google.rpc.BadRequest") + field(2, b"\x0a\x00"))
+    details = [
+        field(3, field(1, "type.googleapis.com/google.rpc.ErrorInfo") + field(2, field(1, reason) + field(2, domain)))
+        for domain, reason in infos
+    ]
+    return (("grpc-status-details-bin", b"\x08\x09" + field(2, "its words") + other + b"".join(details)),)
+
+
 class Stream:
     """One attachment, from the sidecar's side."""
 
@@ -50,6 +66,7 @@ class Stream:
         self.outgoing: asyncio.Queue[service_pb2.AttachResponse | None] = asyncio.Queue()
         self.status = grpc.StatusCode.OK
         self.details = ""
+        self.reason = ""
         #: Set when the client has gone.
         self.closed = asyncio.Event()
         self._executions = 0
@@ -116,9 +133,9 @@ class Stream:
     ) -> None:
         self.send(cancel=service_pb2.Cancel(execution_id=execution_id, reason=reason))
 
-    def end(self, status: grpc.StatusCode = grpc.StatusCode.OK, details: str = "") -> None:
+    def end(self, status: grpc.StatusCode = grpc.StatusCode.OK, details: str = "", reason: str = "") -> None:
         """Ends the stream from the sidecar's side."""
-        self.status, self.details = status, details
+        self.status, self.details, self.reason = status, details, reason
         self.outgoing.put_nowait(None)
 
 
@@ -164,9 +181,7 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         #: Decides how a report is answered; None from it: as usual.
         self.answer: Answer | None = None
         #: How a trigger is answered: the instances, or the status and its text.
-        self.trigger_answer: job_service_pb2.TriggerJobResponse | tuple[grpc.StatusCode, str] = (
-            job_service_pb2.TriggerJobResponse()
-        )
+        self.trigger_answer: job_service_pb2.TriggerJobResponse | tuple[Any, ...] = job_service_pb2.TriggerJobResponse()
         #: The jobs that were triggered.
         self.triggered: list[str] = []
         #: The authorization of the last call of each method.
@@ -242,7 +257,8 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
                     break
                 yield event
             if stream.status is not grpc.StatusCode.OK:
-                await context.abort(stream.status, stream.details)
+                metadata = error_details(("sidekeeper", stream.reason)) if stream.reason else ()
+                await context.abort(stream.status, stream.details, metadata)
         finally:
             stream.closed.set()
 
@@ -333,4 +349,4 @@ async def serving(app: sidekeeper.Application) -> AsyncIterator[asyncio.Task[Non
         assert task.done()
 
 
-__all__ = ["FakeSidecar", "Report", "Stream", "job_pb2", "recorded", "seconds", "serving", "soon"]
+__all__ = ["FakeSidecar", "Report", "Stream", "error_details", "job_pb2", "recorded", "seconds", "serving", "soon"]

@@ -308,7 +308,7 @@ async def test_a_refusal_ends_the_application_when_the_others_have_finished(
         began = good.execute(0)
         waiting = good.execute(1)
         await soon(begun.wait())
-        bad.end(code, "cron: 'x' is not a schedule")
+        bad.end(code, "cron: 'x' is not a schedule", "INVALID_REQUEST")
         result = await sidecar.result()
         assert (result.execution_id, result.outcome) == (waiting, execution_pb2.EXECUTION_OUTCOME_REJECTED)
         gate.set()
@@ -317,6 +317,7 @@ async def test_a_refusal_ends_the_application_when_the_others_have_finished(
         with pytest.raises(sidekeeper.AttachError, match=r"'bad'.*cron: 'x' is not a schedule") as caught:
             await soon(running)
         assert (caught.value.job_name, caught.value.code) == ("bad", code.name)
+        assert caught.value.reason == "INVALID_REQUEST"
         await soon(good.closed.wait())
 
 
@@ -342,3 +343,34 @@ async def test_unix_sockets_are_called_localhost(tmp_path: Path) -> None:
         await soon(found.wait())
     assert b"localhost" in received
     assert b"sidecar.sock" not in received
+
+
+@pytest.mark.parametrize("reason", ["", "STOPPED_BY_OPERATOR", "JOB_REMOVED"])
+async def test_an_operators_stop_is_obeyed(sidecar: FakeSidecar, reason: str) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    app.job("orderSync", sharding_total_count=6)(ignore)
+    async with serving(app) as running:
+        stream = await sidecar.stream()
+        stream.end(grpc.StatusCode.FAILED_PRECONDITION, "an operator has removed the instance", reason)
+        await soon(running)
+
+
+async def test_another_reason_is_a_refusal_also_after_the_stream_was_attached(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    app.job("orderSync", sharding_total_count=6)(ignore)
+    async with serving(app) as running:
+        stream = await sidecar.stream()
+        stream.end(grpc.StatusCode.FAILED_PRECONDITION, "its class is another", "JOB_CLASS_CONFLICT")
+        with pytest.raises(sidekeeper.AttachError, match="its class is another") as caught:
+            await soon(running)
+    assert (caught.value.code, caught.value.reason) == ("FAILED_PRECONDITION", "JOB_CLASS_CONFLICT")
+
+
+async def test_a_sidecar_from_before_levels_is_refused(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target)
+    app.job("orderSync", sharding_total_count=6)(ignore)
+    async with serving(app) as running:
+        (await sidecar.request()).attach(api_level=0)
+        with pytest.raises(sidekeeper.AttachError, match="upgrade the sidecar") as caught:
+            await soon(running)
+    assert (caught.value.code, caught.value.reason) == ("FAILED_PRECONDITION", "SIDECAR_TOO_OLD")

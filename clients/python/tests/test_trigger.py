@@ -11,7 +11,7 @@ import pytest
 
 import sidekeeper
 from sidekeeper._proto.v1.job_service_pb2 import TriggerJobResponse
-from tests.sidecar import FakeSidecar, soon
+from tests.sidecar import FakeSidecar, error_details, soon
 
 Trigger = Callable[..., Awaitable[sidekeeper.TriggerResult]]
 
@@ -35,10 +35,11 @@ async def test_who_fires_is_told(sidecar: FakeSidecar, trigger: Trigger) -> None
 
 @both
 async def test_a_refusal_is_raised_with_the_sidecars_words(sidecar: FakeSidecar, trigger: Trigger) -> None:
-    sidecar.trigger_answer = (grpc.StatusCode.NOT_FOUND, "job `x` has no configuration")
+    details = error_details(("sidekeeper", "JOB_NOT_CONFIGURED"))
+    sidecar.trigger_answer = (grpc.StatusCode.NOT_FOUND, "job `x` has no configuration", details)
     with pytest.raises(sidekeeper.TriggerError, match="job 'x' was not triggered: NOT_FOUND: job `x` has no") as raised:
         await soon(trigger("x", endpoint=sidecar.target))
-    assert (raised.value.job_name, raised.value.code) == ("x", "NOT_FOUND")
+    assert (raised.value.job_name, raised.value.code, raised.value.reason) == ("x", "NOT_FOUND", "JOB_NOT_CONFIGURED")
     assert sidecar.triggered == ["x"]  # and not again
 
 

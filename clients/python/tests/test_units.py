@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc.aio
 import pytest
 
 import sidekeeper
@@ -17,6 +18,8 @@ from sidekeeper.backoff import Backoff
 from sidekeeper.channel import endpoint_target
 from sidekeeper.configuration import JobConfiguration
 from sidekeeper.job import resolve_instance_name
+from sidekeeper.reason import reason_of
+from tests.sidecar import error_details
 
 if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper as EnumTypeWrapper
@@ -163,3 +166,22 @@ def test_a_forked_process_is_somebody_else(monkeypatch: pytest.MonkeyPatch) -> N
     assert app._application_id() == first
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert app._application_id() != first
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        (error_details(("sidekeeper", "NO_INSTANCES")), "NO_INSTANCES"),
+        (error_details(("other.example", "QUOTA"), ("sidekeeper", "TOO_MANY")), "TOO_MANY"),
+        (error_details(("other.example", "QUOTA")), ""),
+        (error_details(), ""),
+        ((("grpc-status-details-bin", b"\xff\xff"),), ""),
+        ((("grpc-status-details-bin", b""),), ""),
+        ((("grpc-status", "9"),), ""),
+        ((), ""),
+    ],
+)
+def test_the_reason_is_read_from_the_details(metadata: tuple[tuple[str, str | bytes], ...], reason: str) -> None:
+    trailing = grpc.aio.Metadata(*metadata)
+    error = grpc.aio.AioRpcError(grpc.StatusCode.ABORTED, grpc.aio.Metadata(), trailing, "its words")
+    assert reason_of(error) == reason
