@@ -19,6 +19,7 @@ from sidekeeper.events import Assignment, ItemsChange, JobChange, Leadership, Ro
 from sidekeeper.execution import Execution
 from sidekeeper.job import Callbacks, Job, resolve_instance_name
 from sidekeeper.log import logger
+from sidekeeper.presence import Presence
 from sidekeeper.worker import LEAVE_GRACE, Worker
 
 if TYPE_CHECKING:
@@ -283,7 +284,10 @@ class Application(CallbackRegistry):
         loop = asyncio.get_running_loop()
         channel = open_channel(self.endpoint)  # connects when it is used
         stub = self._connector() if self._connector else authorized(ParticipantServiceStub(channel), self._token)
-        self._workers = [Worker(job, self._application_id(), stub, self.drain_timeout) for job in self._jobs.values()]
+        presence = Presence(self.endpoint)
+        self._workers = [
+            Worker(job, self._application_id(), stub, self.drain_timeout, presence) for job in self._jobs.values()
+        ]
         self._tasks = [loop.create_task(worker.run()) for worker in self._workers]
         self._loop = loop
         try:

@@ -29,6 +29,7 @@ from sidekeeper.log import fields, logger
 from sidekeeper.notices import Notices
 from sidekeeper.outcome import Outcome
 from sidekeeper.ownership import Ownership
+from sidekeeper.presence import Presence
 from sidekeeper.progress import ProgressReporter
 from sidekeeper.renewer import LeaseRenewer
 from sidekeeper.reporter import Reporter
@@ -80,6 +81,7 @@ class Attachment:
         kept: Kept,
         ownership: Ownership,
         notices: Notices,
+        presence: Presence,
     ) -> None:
         self._job = job
         self._application_id = application_id
@@ -89,6 +91,9 @@ class Attachment:
         self._kept = kept
         self._ownership = ownership
         self._notices = notices
+        self._presence = presence
+        #: Whether the sidecar has sent anything.
+        self.answered = False
         self._grace = 0.0
         self._open: dict[str, OpenExecution] = {}
         self._answered = asyncio.Event()
@@ -199,6 +204,8 @@ class Attachment:
             event = await call.read()
             if not isinstance(event, service_pb2.AttachResponse):
                 raise ProtocolError("the stream ended before its first event")
+            self.answered = True
+            self._presence.answers(self._job.name)
             kind = event.WhichOneof("event")
             if kind == "attached":
                 return event.attached

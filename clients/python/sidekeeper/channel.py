@@ -67,7 +67,7 @@ _OPTIONS: Sequence[tuple[str, str | int]] = (
 
 S = TypeVar("S")
 
-_ALLOWED = "allowed are http://HOST:PORT, HOST:PORT and unix:///PATH"
+_ALLOWED = "allowed are HOST:PORT, http://HOST:PORT, unix:PATH and unix:///PATH"
 
 
 def resolve_endpoint(endpoint: str | None) -> str:
@@ -117,7 +117,8 @@ def endpoint_target(endpoint: str) -> str:
         raise ValueError(f"endpoint {endpoint!r}: {error}; {_ALLOWED}") from None
     if parts.scheme != "http":
         raise ValueError(f"endpoint {endpoint!r}: the scheme {parts.scheme!r} is not supported; {_ALLOWED}")
-    if not parts.hostname or port is None or parts.path not in ("", "/") or parts.query or parts.username is not None:
+    further = parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None
+    if not parts.hostname or not port or further:
         raise ValueError(f"endpoint {endpoint!r}: it must be a host and a port, and nothing else; {_ALLOWED}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"dns:///{host}:{port}"

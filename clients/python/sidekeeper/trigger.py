@@ -10,6 +10,7 @@ from sidekeeper._proto.v1 import job_service_pb2 as service_pb2
 from sidekeeper._proto.v1.job_service_pb2_grpc import JobServiceStub
 from sidekeeper.channel import authorized, open_blocking_channel, open_channel, resolve_endpoint, resolve_token
 from sidekeeper.errors import TriggerError
+from sidekeeper.presence import no_sidecar
 from sidekeeper.reason import reason_of
 
 __all__ = ["TriggerResult", "trigger", "trigger_async"]
@@ -46,31 +47,34 @@ def trigger(
         TriggerError: The job was not triggered, or nobody knows.
         ValueError: The endpoint or the token cannot be read.
     """
-    given = resolve_token(token)
-    with open_blocking_channel(resolve_endpoint(endpoint)) as channel:
+    given, asked = resolve_token(token), resolve_endpoint(endpoint)
+    with open_blocking_channel(asked) as channel:
         request = service_pb2.TriggerJobRequest(job_name=job_name)
         try:
             return _result(authorized(JobServiceStub(channel), given).TriggerJob(request, timeout=timeout))
         except grpc.RpcError as error:
-            raise _failure(job_name, error) from None
+            raise _failure(job_name, error, asked) from None
 
 
 async def trigger_async(
     job_name: str, *, endpoint: str | None = None, token: str | None = None, timeout: float = DEFAULT_TIMEOUT
 ) -> TriggerResult:
     """As ``trigger``, on an event loop."""
-    given = resolve_token(token)
-    async with open_channel(resolve_endpoint(endpoint)) as channel:
+    given, asked = resolve_token(token), resolve_endpoint(endpoint)
+    async with open_channel(asked) as channel:
         request = service_pb2.TriggerJobRequest(job_name=job_name)
         try:
             return _result(await authorized(JobServiceStub(channel), given).TriggerJob(request, timeout=timeout))
         except grpc.RpcError as error:
-            raise _failure(job_name, error) from None
+            raise _failure(job_name, error, asked) from None
 
 
 def _result(answer: service_pb2.TriggerJobResponse) -> TriggerResult:
     return TriggerResult(tuple(answer.triggered_instance_ids), tuple(answer.pending_instance_ids))
 
 
-def _failure(job_name: str, error: grpc.RpcError) -> TriggerError:
-    return TriggerError(job_name, error.code().name, error.details() or "", reason_of(error))
+def _failure(job_name: str, error: grpc.RpcError, endpoint: str) -> TriggerError:
+    code, details, reason = error.code(), error.details() or "", reason_of(error)
+    if code is grpc.StatusCode.UNAVAILABLE and not reason:
+        details = f"{no_sidecar(endpoint)} ({details})"
+    return TriggerError(job_name, code.name, details, reason)

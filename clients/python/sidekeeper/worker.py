@@ -18,6 +18,7 @@ from sidekeeper.kept import Kept
 from sidekeeper.log import fields, logger
 from sidekeeper.notices import Notices
 from sidekeeper.ownership import Ownership
+from sidekeeper.presence import Presence
 from sidekeeper.reason import reason_of
 
 if TYPE_CHECKING:
@@ -48,11 +49,19 @@ OPERATORS_REASONS = frozenset({"STOPPED_BY_OPERATOR", "JOB_REMOVED", ""})
 class Worker:
     """One job of the application; made on the loop on which ``run`` runs."""
 
-    def __init__(self, job: Job, application_id: str, stub: ParticipantServiceAsyncStub, drain_timeout: float) -> None:
+    def __init__(
+        self,
+        job: Job,
+        application_id: str,
+        stub: ParticipantServiceAsyncStub,
+        drain_timeout: float,
+        presence: Presence,
+    ) -> None:
         self._job = job
         self._application_id = application_id
         self._stub = stub
         self._drain_timeout = drain_timeout
+        self._presence = presence
         self._executor = Executor(job.name, job.handler, job.concurrency)
         self._dispatcher = Dispatcher(job.name)
         self._kept = Kept(job.name, self._executor)
@@ -103,6 +112,7 @@ class Worker:
                     self._kept,
                     self._ownership,
                     self._notices,
+                    self._presence,
                 )
                 began = loop.time()
                 reading = loop.create_task(attachment.run())
@@ -166,6 +176,10 @@ class Worker:
             logger.warning("the stream has ended; attaching again", extra=extra)
         elif isinstance(error, grpc.aio.AioRpcError):
             code, details, reason = error.code(), error.details() or "", reason_of(error)
+            if code is grpc.StatusCode.UNAVAILABLE and not reason and not attachment.answered:
+                self._presence.missing(self._job.name, f"{code.name}: {details}")
+                return
+            self._presence.answers(self._job.name)  # a refusal is an answer, too
             if attachment.attached and code is grpc.StatusCode.FAILED_PRECONDITION and reason in OPERATORS_REASONS:
                 # An operator's decision, which attaching again would undo.
                 logger.error("the job is stopped here: %s", details, extra=extra)

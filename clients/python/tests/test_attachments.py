@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 from pathlib import Path
 
@@ -170,6 +171,56 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
         for record in caplog.records
         if record.name == "sidekeeper" and record.levelname == "WARNING"
     ]
+
+
+class Said(logging.Handler):
+    """What the library logs, as it comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.put_nowait((record.levelname, record.getMessage()))
+
+    async def until(self, level: str, start: str) -> list[tuple[str, str]]:
+        """Waits for a record that begins so; returns all until then that say whether there is a sidecar."""
+        records: list[tuple[str, str]] = []
+        while not (records and records[-1][0] == level and records[-1][1].startswith(start)):
+            records.append(await soon(self.records.get()))
+        return [one for one in records if one[1].startswith(("no sidecar", "still no sidecar", "a sidecar"))]
+
+
+async def test_that_no_sidecar_answers_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "sidekeeper")
+    said = Said()
+    logging.getLogger("sidekeeper").addHandler(said)
+    address = f"unix:{tmp_path / 'sidecar.sock'}"
+    app = sidekeeper.Application(address)
+    app.job("orderSync", sharding_total_count=6)(ignore)
+    app.job("billing", sharding_total_count=6)(ignore)
+    try:
+        async with serving(app):
+            for _ in range(2):
+                missing, *others = [one for _ in range(3) for one in await said.until("DEBUG", "still no sidecar")]
+                text = f"no sidecar answers at {address}: is `sidekeeper serve` running there? (UNAVAILABLE: "
+                assert missing[0] == "WARNING"
+                assert missing[1].startswith(text)
+                assert {level for level, _ in others} == {"DEBUG"}
+                assert all(text.startswith(f"still no sidecar at {address}: UNAVAILABLE: ") for _, text in others)
+                sidecar = FakeSidecar()
+                await sidecar.start(address)
+                first = await sidecar.request()
+                first.end(grpc.StatusCode.UNAVAILABLE, "the registry does not answer", "REGISTRY_AWAY")
+                found = await said.until("INFO", "a sidecar")  # a refusal is an answer, too
+                assert found[-1] == ("INFO", f"a sidecar answers at {address}")
+                await sidecar.stream()
+                await sidecar.stream()
+                assert await said.until("INFO", "attached as") == []
+                await said.until("INFO", "attached as")
+                await sidecar.stop()
+    finally:
+        logging.getLogger("sidekeeper").removeHandler(said)
 
 
 async def test_what_is_waited_for_is_said_once(sidecar: FakeSidecar, caplog: pytest.LogCaptureFixture) -> None:

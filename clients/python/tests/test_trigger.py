@@ -49,6 +49,16 @@ async def test_a_sidecar_that_is_away_is_told_at_once(sidecar: FakeSidecar, trig
     with pytest.raises(sidekeeper.TriggerError) as raised:
         await soon(trigger("x", endpoint=sidecar.target))
     assert raised.value.code == "UNAVAILABLE"
+    assert f"no sidecar answers at {sidecar.target}: is `sidekeeper serve` running there?" in str(raised.value)
+
+
+@both
+async def test_a_sidecar_that_says_unavailable_is_there(sidecar: FakeSidecar, trigger: Trigger) -> None:
+    details = error_details(("sidekeeper", "REGISTRY_AWAY"))
+    sidecar.trigger_answer = (grpc.StatusCode.UNAVAILABLE, "the registry does not answer", details)
+    with pytest.raises(sidekeeper.TriggerError, match=r"UNAVAILABLE: the registry does not answer$") as raised:
+        await soon(trigger("x", endpoint=sidecar.target))
+    assert raised.value.reason == "REGISTRY_AWAY"
 
 
 @both

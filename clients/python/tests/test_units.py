@@ -49,6 +49,8 @@ def ignore(execution: sidekeeper.Execution) -> None: ...
         ("http://127.0.0.1:7070", "dns:///127.0.0.1:7070"),
         ("http://localhost:7070/", "dns:///localhost:7070"),
         ("127.0.0.1:7070", "dns:///127.0.0.1:7070"),
+        ("localhost:7070", "dns:///localhost:7070"),
+        ("[::1]:7070", "dns:///[::1]:7070"),
         ("http://[::1]:7070", "dns:///[::1]:7070"),
         ("unix:///run/sidekeeper.sock", "unix:/run/sidekeeper.sock"),
         ("unix:/run/sidekeeper.sock", "unix:/run/sidekeeper.sock"),
@@ -85,10 +87,30 @@ def test_instance_names_that_are_none(monkeypatch: pytest.MonkeyPatch, name: str
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["https://a:1", "http://a", "http://a:b", "http://a:1/x", "unix:x", "unix://x", "http://u@a:1", "a"]
+    "endpoint",
+    [
+        "https://127.0.0.1:7070",
+        "ftp://127.0.0.1:7070",
+        "127.0.0.1",
+        "7070",
+        ":7070",
+        "http://127.0.0.1",
+        "http://127.0.0.1:port",
+        "http://127.0.0.1:0",
+        "http://127.0.0.1:70700",
+        "http://127.0.0.1:7070/path",
+        "http://127.0.0.1:7070?a=b",
+        "http://127.0.0.1:7070#a",
+        "http://user@127.0.0.1:7070",
+        "http://:7070",
+        "::1:7070",
+        "unix:",
+        "unix:s.sock",
+        "unix://s.sock",
+    ],
 )
 def test_endpoints_that_are_none(endpoint: str) -> None:
-    with pytest.raises(ValueError, match=r"allowed are http://HOST:PORT"):
+    with pytest.raises(ValueError, match=r"allowed are HOST:PORT, http://HOST:PORT, unix:PATH and unix:///PATH"):
         sidekeeper.Application(endpoint)
 
 
