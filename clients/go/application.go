@@ -28,8 +28,8 @@ const DefaultDrainTimeout = 25 * time.Second
 type Application struct {
 	// Jobs are what it runs.
 	Jobs []Job
-	// Endpoint is where the sidecar listens: "http://127.0.0.1:7070" or "unix:///run/sidekeeper.sock". Empty: the
-	// environment variable SIDEKEEPER_ENDPOINT, else [DefaultEndpoint].
+	// Endpoint is where the sidecar listens: "http://127.0.0.1:7070" or "unix:///run/sidekeeper.sock"; also without
+	// "http://" or "//". Empty: the environment variable SIDEKEEPER_ENDPOINT, else [DefaultEndpoint].
 	Endpoint string
 	// Token is what the sidecar asks for. Empty: the environment variable SIDEKEEPER_TOKEN, else none.
 	Token string
@@ -95,15 +95,15 @@ func (a *Application) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	connection, err := openChannel(resolve(a.Endpoint, EndpointVariable, DefaultEndpoint),
-		resolve(a.Token, TokenVariable, ""), a.DialOptions)
+	endpoint := resolve(a.Endpoint, EndpointVariable, DefaultEndpoint)
+	connection, err := openChannel(endpoint, resolve(a.Token, TokenVariable, ""), a.DialOptions)
 	if err != nil {
 		return err
 	}
 	defer connection.Close()
 	base, atOnce := context.WithCancel(context.WithoutCancel(ctx))
 	defer atOnce()
-	serving, err := a.begin(ctx, jobs, sidekeeperv1.NewParticipantServiceClient(connection), atOnce)
+	serving, err := a.begin(ctx, jobs, sidekeeperv1.NewParticipantServiceClient(connection), &presence{endpoint: endpoint}, atOnce)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (a *Application) Stop(options ...StopOption) {
 }
 
 func (a *Application) begin(ctx context.Context, jobs []*registered, client sidekeeperv1.ParticipantServiceClient,
-	atOnce context.CancelFunc,
+	presence *presence, atOnce context.CancelFunc,
 ) (*serving, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -202,7 +202,8 @@ func (a *Application) begin(ctx context.Context, jobs []*registered, client side
 	begun := &serving{atOnce: atOnce}
 	for _, job := range jobs {
 		base := context.WithoutCancel(ctx)
-		begun.workers = append(begun.workers, newWorker(base, job, a.id, client, a.logger(), max(drainTimeout, 0)))
+		worker := newWorker(base, job, a.id, client, a.logger(), max(drainTimeout, 0), presence)
+		begun.workers = append(begun.workers, worker)
 	}
 	begun.stop(a.pending)
 	a.running = begun

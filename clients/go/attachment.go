@@ -1,7 +1,6 @@
 package sidekeeper
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -17,12 +18,12 @@ import (
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
-const (
-	// firstEventTimeout is how long the sidecar may take to register the instance; registering waits for the registry.
-	firstEventTimeout = 60 * time.Second
-	// detachTimeout is how long the sidecar may take to note that the application leaves; it only has to hear it.
-	detachTimeout = 2 * time.Second
-)
+// firstEventTimeout is how long the sidecar may take to register the instance, or to say what it waits for. Tests shorten
+// it.
+var firstEventTimeout = 60 * time.Second
+
+// detachTimeout is how long the sidecar may take to note that the application leaves; it only has to hear it.
+const detachTimeout = 2 * time.Second
 
 // hasBroken returns whether a stream that ended so has broken, rather than been ended: the instance may still be there.
 func hasBroken(code codes.Code) bool {
@@ -55,6 +56,7 @@ type attachment struct {
 	lease        *lease
 	session      SessionState
 	ended        bool
+	heard        bool // whether the sidecar has sent anything; read when run has returned
 	helpers      sync.WaitGroup
 }
 
@@ -96,21 +98,15 @@ func (a *attachment) read(ctx context.Context, cancel context.CancelCauseFunc) e
 	if err != nil {
 		return err
 	}
-	first, err := stream.Recv()
-	timer.Stop()
-	if errors.Is(err, io.EOF) {
-		return protocolErrorf("the stream ended before its first event")
-	}
+	attached, err := a.first(stream, timer)
 	if err != nil {
 		return err
 	}
-	if first.GetAttached() == nil {
-		return protocolErrorf("the first event is %T instead of 'attached'", first.GetEvent())
-	}
-	if err := checkVersion(first.GetAttached()); err != nil {
+	timer.Stop()
+	if err := checkVersion(attached); err != nil {
 		return err
 	}
-	a.onAttached(ctx, first.GetAttached())
+	a.onAttached(ctx, attached)
 	for {
 		select {
 		case <-a.worker.dispatcher.room():
@@ -133,13 +129,48 @@ func (a *attachment) read(ctx context.Context, cancel context.CancelCauseFunc) e
 	}
 }
 
+// first reads until the instance is registered.
+func (a *attachment) first(
+	stream grpc.ServerStreamingClient[sidekeeperv1.AttachResponse], timer *time.Timer,
+) (*sidekeeperv1.Attached, error) {
+	w := a.worker
+	for {
+		response, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil, protocolErrorf("the stream ended before its first event")
+		}
+		if err != nil {
+			return nil, err
+		}
+		a.heard = true
+		w.presence.answers(w.log)
+		switch event := response.GetEvent().(type) {
+		case *sidekeeperv1.AttachResponse_Attached:
+			return event.Attached, nil
+		case *sidekeeperv1.AttachResponse_Waiting:
+			timer.Stop() // it lives, and waits for as long as it takes
+			w.lock.Lock()
+			w.notices.waiting(w.job.Name, event.Waiting.GetReason())
+			w.lock.Unlock()
+		case nil: // of a newer sidecar
+		default:
+			return nil, protocolErrorf("the first event is %T instead of 'attached'", event)
+		}
+	}
+}
+
 // checkVersion refuses a sidecar that is too old. One that knows levels has refused the attachment itself; this is for
 // those before.
 func checkVersion(attached *sidekeeperv1.Attached) error {
 	if level := attached.GetApiLevel(); level < sidecarAPILevelMin {
-		return status.Errorf(codes.FailedPrecondition, "sidecar %s is too old for %s: it speaks API level %d, and the "+
+		told := status.Newf(codes.FailedPrecondition, "sidecar %s is too old for %s: it speaks API level %d, and the "+
 			"client needs at least %d; upgrade the sidecar to %s or newer",
 			attached.GetSidecarVersion(), clientName, level, sidecarAPILevelMin, Version)
+		told, err := told.WithDetails(&errdetails.ErrorInfo{Domain: reasonDomain, Reason: reasonSidecarTooOld})
+		if err != nil {
+			return err
+		}
+		return told.Err()
 	}
 	return nil
 }
@@ -195,6 +226,7 @@ func (a *attachment) onAttached(ctx context.Context, attached *sidekeeperv1.Atta
 	w, id := a.worker, attached.GetAttachmentId()
 	w.lock.Lock()
 	defer w.lock.Unlock()
+	w.notices.attached()
 	a.instanceID = attached.GetInstanceId()
 	a.grace = attached.GetGrace().AsDuration()
 	w.kept.attached(attached.GetResumedExecutionIds())
@@ -259,9 +291,7 @@ func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
 	case *sidekeeperv1.AttachResponse_JobChanged:
 		change := jobChangeFromProto(job.Name, event.JobChanged)
 		a.grace = event.JobChanged.GetGrace().AsDuration()
-		for _, problem := range change.Problems {
-			a.log.Warn(cmp.Or(problem.Path, "registry") + ": " + problem.Message)
-		}
+		w.notices.problems(change.Problems)
 		call(w.dispatcher, job.OnJobChanged, change)
 	case *sidekeeperv1.AttachResponse_BeforeFirst:
 		m := event.BeforeFirst

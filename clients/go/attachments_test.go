@@ -3,7 +3,11 @@ package sidekeeper_test
 import (
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -110,6 +114,110 @@ func TestASidecarThatStartsLateAndRestartsIsFound(t *testing.T) {
 	}
 }
 
+// warnings are the texts of the warnings that were logged.
+func warnings(kept *records) []string {
+	var texts []string
+	for line := range strings.Lines(kept.String()) {
+		if _, rest, isWarning := strings.Cut(line, "level=WARN msg="); isWarning {
+			text, _, _ := strings.Cut(rest, " job=")
+			if unquoted, err := strconv.Unquote(text); err == nil {
+				text = unquoted
+			}
+			texts = append(texts, text)
+		}
+	}
+	return texts
+}
+
+func same(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Fatalf("%s: got %q, want %q", what, got, want)
+	}
+}
+
+func wait(stream *script.Stream, reasons ...string) {
+	for _, reason := range reasons {
+		stream.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_Waiting{
+			Waiting: &sidekeeperv1.Waiting{Reason: reason},
+		}})
+	}
+}
+
+func TestWhatIsWaitedForIsSaidOnce(t *testing.T) {
+	sidecar := script.Start(t)
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, Jobs: []sidekeeper.Job{orderSync(ignore)}}
+	kept := logging(t, app)
+	run(t, app)
+	first := sidecar.Request(t)
+	wait(first, "the registry does not answer", "somebody has the name", "the registry does not answer")
+	first.End(codes.ResourceExhausted, "broken")
+	second := sidecar.Request(t)
+	wait(second, "the registry does not answer")
+	second.Send(&sidekeeperv1.AttachResponse{}) // an event of a newer sidecar
+	second.Attach()
+	second.Assign(1, attached, 0)
+	equal(t, "attachment", sidecar.Acknowledgement(t).GetAttachmentId(), second.AttachmentID)
+	want := []string{
+		"not attached to job orderSync yet: the registry does not answer",
+		"not attached to job orderSync yet: somebody has the name",
+		"the stream has ended: RESOURCE_EXHAUSTED: broken; attaching again",
+	}
+	same(t, "warnings", warnings(kept), want...)
+	// Another time it is news again.
+	second.End(codes.ResourceExhausted, "broken")
+	third := sidecar.Request(t)
+	wait(third, "somebody has the name")
+	third.Attach()
+	third.Assign(1, attached, 0)
+	sidecar.Acknowledgement(t)
+	same(t, "warnings", warnings(kept), append(want, want[2], want[1])...)
+}
+
+func TestWhoWaitsIsNotRefusedForBeingLate(t *testing.T) {
+	before := sidekeeper.SetFirstEventTimeout(300 * time.Millisecond)
+	t.Cleanup(func() { sidekeeper.SetFirstEventTimeout(before) })
+	sidecar := script.Start(t)
+	serving(t, sidecar, orderSync(ignore))
+	silent := sidecar.Request(t)
+	script.Receive(t, "the stream of a sidecar that says nothing is left", silent.Closed)
+	waiting := sidecar.Request(t)
+	wait(waiting, "somebody has the name")
+	time.Sleep(500 * time.Millisecond) // the time that it would have had
+	waiting.Attach()
+	waiting.Assign(1, attached, 0)
+	equal(t, "attachment", sidecar.Acknowledgement(t).GetAttachmentId(), waiting.AttachmentID)
+}
+
+func TestEachProblemIsSaidOnce(t *testing.T) {
+	sidecar := script.Start(t)
+	changes := make(chan sidekeeper.JobChange, 1)
+	job := orderSync(ignore)
+	job.OnJobChanged = func(_ context.Context, change sidekeeper.JobChange) { changes <- change }
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, Jobs: []sidekeeper.Job{job}}
+	kept := logging(t, app)
+	run(t, app)
+	odd := &sidekeeperv1.Problem{Path: "/orderSync/config", Message: "odd"}
+	clock := &sidekeeperv1.Problem{Message: "the clocks differ"}
+	tell := func(stream *script.Stream, problems ...*sidekeeperv1.Problem) {
+		stream.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_JobChanged{
+			JobChanged: &sidekeeperv1.JobChanged{Problems: problems},
+		}})
+		equal(t, "problems", len(script.Receive(t, "the job has changed", changes).Problems), len(problems))
+	}
+	stream := sidecar.Stream(t)
+	tell(stream, odd)
+	tell(stream, odd, clock)
+	same(t, "warnings", warnings(kept), "/orderSync/config: odd", "registry: the clocks differ")
+	stream.End(codes.ResourceExhausted, "broken")
+	stream = sidecar.Stream(t)
+	tell(stream, odd, clock)
+	equal(t, "warnings, and that the stream has ended", len(warnings(kept)), 3)
+	tell(stream, clock)
+	tell(stream, clock, odd)
+	same(t, "new warnings", warnings(kept)[3:], "/orderSync/config: odd")
+}
+
 func TestAnOddStreamIsLeftAndAttachedAgain(t *testing.T) {
 	for name, odd := range map[string]func(*script.Stream){
 		"nothing":     func(stream *script.Stream) { stream.End(codes.OK, "") },
@@ -172,7 +280,7 @@ func TestARefusalEndsTheApplicationWhenTheOthersHaveFinished(t *testing.T) {
 			good.Assign(1, attached, 0, 1)
 			began, waiting := good.Execute(0), good.Execute(1)
 			script.Receive(t, "the handler begins", begun)
-			streams["bad"].End(code, "cron: 'x' is not a schedule")
+			streams["bad"].Refuse(code, "cron: 'x' is not a schedule", "INVALID_REQUEST")
 			result := sidecar.Result(t)
 			equal(t, "rejected", result.GetExecutionId(), waiting)
 			equal(t, "outcome", result.GetOutcome(), rejects)
@@ -185,7 +293,9 @@ func TestARefusalEndsTheApplicationWhenTheOthersHaveFinished(t *testing.T) {
 			if !errors.As(err, &refused) {
 				t.Fatalf("no AttachError: %v", err)
 			}
-			equal(t, "error", *refused, sidekeeper.AttachError{JobName: "bad", Code: code, Details: "cron: 'x' is not a schedule"})
+			equal(t, "error", *refused, sidekeeper.AttachError{
+				JobName: "bad", Code: code, Details: "cron: 'x' is not a schedule", Reason: "INVALID_REQUEST",
+			})
 			script.Receive(t, "the good one leaves", good.Closed)
 		})
 	}
@@ -202,14 +312,85 @@ func TestASidecarFromBeforeLevelsIsRefused(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Code != codes.FailedPrecondition || !strings.Contains(refused.Details, "upgrade the sidecar") {
 		t.Fatalf("error: %v", err)
 	}
+	equal(t, "reason", refused.Reason, "SIDECAR_TOO_OLD")
 }
 
 func TestAnOperatorsStopIsObeyed(t *testing.T) {
+	for _, end := range []func(*script.Stream){
+		func(stream *script.Stream) { stream.End(codes.FailedPrecondition, "removed") }, // an older sidecar
+		func(stream *script.Stream) { stream.Refuse(codes.FailedPrecondition, "removed", "STOPPED_BY_OPERATOR") },
+		func(stream *script.Stream) { stream.Refuse(codes.FailedPrecondition, "removed", "JOB_REMOVED") },
+	} {
+		sidecar := script.Start(t)
+		_, ended := serving(t, sidecar, orderSync(ignore))
+		end(sidecar.Stream(t))
+		equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+		nothing(t, "it has attached again", sidecar.Streams)
+	}
+}
+
+func TestAnotherReasonIsARefusalAlsoAfterTheStreamWasAttached(t *testing.T) {
 	sidecar := script.Start(t)
 	_, ended := serving(t, sidecar, orderSync(ignore))
-	sidecar.Stream(t).End(codes.FailedPrecondition, "an operator has removed the instance")
-	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
-	nothing(t, "it has attached again", sidecar.Streams)
+	sidecar.Stream(t).Refuse(codes.FailedPrecondition, "its class is another", "JOB_CLASS_CONFLICT")
+	var refused *sidekeeper.AttachError
+	if err := script.Receive(t, "Run returns", ended); !errors.As(err, &refused) {
+		t.Fatalf("no AttachError: %v", err)
+	}
+	equal(t, "error", *refused, sidekeeper.AttachError{
+		JobName: "orderSync", Code: codes.FailedPrecondition, Details: "its class is another", Reason: "JOB_CLASS_CONFLICT",
+	})
+}
+
+// presenceLog tells the records that say whether there is a sidecar, as they come.
+type presenceLog struct {
+	slog.Handler
+	said chan slog.Record
+}
+
+func (r *presenceLog) WithAttrs([]slog.Attr) slog.Handler { return r }
+
+func (r *presenceLog) Handle(_ context.Context, record slog.Record) error {
+	if strings.Contains(record.Message, "sidecar answers at") || strings.Contains(record.Message, "no sidecar at") {
+		r.said <- record
+	}
+	return nil
+}
+
+func TestThatNoSidecarAnswersIsSaidOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	endpoint := "unix://" + path
+	billing := orderSync(ignore)
+	billing.Name = "billing"
+	app := &sidekeeper.Application{Endpoint: endpoint, Jobs: []sidekeeper.Job{orderSync(ignore), billing}}
+	text := slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug})
+	said := make(chan slog.Record, 64)
+	app.Logger = slog.New(&presenceLog{text, said})
+	run(t, app)
+	for range 2 {
+		level, want := slog.LevelWarn, "no sidecar answers at "+endpoint+": is `sidekeeper serve` running there? (UNAVAILABLE: "
+		for range 4 {
+			record := script.Receive(t, "a record", said)
+			equal(t, "level", record.Level, level)
+			if !strings.HasPrefix(record.Message, want) {
+				t.Errorf("got %q, want %q", record.Message, want)
+			}
+			level, want = slog.LevelDebug, "still no sidecar at "+endpoint+": UNAVAILABLE: "
+		}
+		sidecar := script.StartAt(t, path)
+		// A refusal is an answer, too.
+		sidecar.Request(t).Refuse(codes.Unavailable, "the registry does not answer", "REGISTRY_AWAY")
+		record := script.Receive(t, "a record", said)
+		for record.Level == slog.LevelDebug {
+			record = script.Receive(t, "a record", said)
+		}
+		equal(t, "found", record.Level.String()+" "+record.Message, "INFO a sidecar answers at "+endpoint)
+		sidecar.Stream(t)
+		sidecar.Stream(t)
+		sidecar.Acknowledgement(t)
+		nothing(t, "another record", said)
+		sidecar.Stop()
+	}
 }
 
 func TestTriggering(t *testing.T) {
@@ -225,13 +406,27 @@ func TestTriggering(t *testing.T) {
 	equal(t, "pending", strings.Join(result.PendingInstanceIDs, ","), "c")
 	equal(t, "job", script.Receive(t, "a trigger", sidecar.Triggered), "orderSync")
 
-	sidecar.AnswerTriggers(status(codes.NotFound, "nobody has configured it"))
+	sidecar.AnswerTriggers(script.Refused(codes.NotFound, "nobody has configured it", "JOB_NOT_CONFIGURED"))
 	_, err = sidekeeper.Trigger(context.Background(), "orderSync", sidekeeper.WithEndpoint(sidecar.Endpoint))
 	var failed *sidekeeper.TriggerError
 	if !errors.As(err, &failed) {
 		t.Fatalf("no TriggerError: %v", err)
 	}
-	equal(t, "error", *failed, sidekeeper.TriggerError{JobName: "orderSync", Code: codes.NotFound, Details: "nobody has configured it"})
+	equal(t, "error", *failed, sidekeeper.TriggerError{
+		JobName: "orderSync", Code: codes.NotFound, Details: "nobody has configured it", Reason: "JOB_NOT_CONFIGURED",
+	})
+
+	sidecar.AnswerTriggers(script.Refused(codes.Unavailable, "the registry does not answer", "REGISTRY_AWAY"))
+	_, err = sidekeeper.Trigger(context.Background(), "orderSync", sidekeeper.WithEndpoint(sidecar.Endpoint))
+	if !errors.As(err, &failed) || failed.Details != "the registry does not answer" {
+		t.Fatalf("a sidecar that is there: %v", err)
+	}
+	sidecar.Stop()
+	_, err = sidekeeper.Trigger(context.Background(), "orderSync", sidekeeper.WithEndpoint(sidecar.Endpoint))
+	want := "UNAVAILABLE: no sidecar answers at " + sidecar.Endpoint + ": is `sidekeeper serve` running there? ("
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Fatalf("no sidecar: %v", err)
+	}
 }
 
 func TestTheTokenGoesWithEachCallAndUnixSocketsAreCalledLocalhost(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,7 +39,7 @@ const (
 	maxReconnect     = time.Second
 	connectTimeout   = 5 * time.Second
 
-	endpointsAllowed = "allowed are http://HOST:PORT, HOST:PORT and unix:///PATH"
+	endpointsAllowed = "allowed are HOST:PORT, http://HOST:PORT, unix:PATH and unix:///PATH"
 )
 
 // resolve returns the value given, or the environment's, or the default.
@@ -73,10 +74,12 @@ func endpointTarget(endpoint string) (string, error) {
 		return "", fmt.Errorf("endpoint %q: the scheme %q is not supported; %s", endpoint, parts.Scheme, endpointsAllowed)
 	}
 	bare := (parts.Path == "" || parts.Path == "/") && parts.RawQuery == "" && parts.Fragment == "" && parts.User == nil
-	if parts.Hostname() == "" || parts.Port() == "" || !bare {
+	host, port, err := net.SplitHostPort(parts.Host)
+	number, wrong := strconv.ParseUint(port, 10, 16)
+	if err != nil || wrong != nil || host == "" || number == 0 || !bare {
 		return "", fmt.Errorf("endpoint %q: it must be a host and a port, and nothing else; %s", endpoint, endpointsAllowed)
 	}
-	return "dns:///" + net.JoinHostPort(parts.Hostname(), parts.Port()), nil
+	return "dns:///" + net.JoinHostPort(host, port), nil
 }
 
 // openChannel opens a channel; it connects when it is first used, and again whenever the connection breaks.

@@ -20,6 +20,9 @@ type AttachError struct {
 	Code codes.Code
 	// Details are the sidecar's own words.
 	Details string
+	// Reason is why, for programs: a value of the API's ErrorReason without its prefix, CONFIGURATION_CONFLICT for
+	// example. Empty: the sidecar has given none.
+	Reason string
 }
 
 func (e *AttachError) Error() string {
@@ -34,8 +37,10 @@ type TriggerError struct {
 	// Unavailable (nobody was triggered; try again), Unknown, DeadlineExceeded or Canceled (it may have been triggered),
 	// or InvalidArgument (the job's name is wrong).
 	Code codes.Code
-	// Details are the sidecar's own words.
+	// Details are the sidecar's own words, or that there is none.
 	Details string
+	// Reason is as in [AttachError]: NO_INSTANCES or ITEMS_DISABLED, for example.
+	Reason string
 }
 
 func (e *TriggerError) Error() string {

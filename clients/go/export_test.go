@@ -1,8 +1,17 @@
 package sidekeeper
 
+import "time"
+
 // What tests from outside need of the clock that processes share.
 var (
 	Boottime       = boottime
 	BoottimeClock  = boottimeClock
 	RemainingLease = remainingLease
 )
+
+// SetFirstEventTimeout changes how long a sidecar may take to register an instance, and returns how long it was.
+func SetFirstEventTimeout(timeout time.Duration) time.Duration {
+	before := firstEventTimeout
+	firstEventTimeout = timeout
+	return before
+}

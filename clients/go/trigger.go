@@ -2,6 +2,7 @@ package sidekeeper
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
@@ -55,8 +56,8 @@ func Trigger(ctx context.Context, job string, options ...TriggerOption) (Trigger
 	for _, option := range options {
 		option(&settings)
 	}
-	connection, err := openChannel(resolve(settings.endpoint, EndpointVariable, DefaultEndpoint),
-		resolve(settings.token, TokenVariable, ""), settings.dial)
+	endpoint := resolve(settings.endpoint, EndpointVariable, DefaultEndpoint)
+	connection, err := openChannel(endpoint, resolve(settings.token, TokenVariable, ""), settings.dial)
 	if err != nil {
 		return TriggerResult{}, err
 	}
@@ -66,7 +67,11 @@ func Trigger(ctx context.Context, job string, options ...TriggerOption) (Trigger
 	answer, err := sidekeeperv1.NewJobServiceClient(connection).TriggerJob(ctx, &sidekeeperv1.TriggerJobRequest{JobName: job})
 	if err != nil {
 		told := status.Convert(err)
-		return TriggerResult{}, &TriggerError{JobName: job, Code: told.Code(), Details: told.Message()}
+		details := told.Message()
+		if nobodyAnswers(told) {
+			details = fmt.Sprintf("%s (%s)", noSidecar(endpoint), details)
+		}
+		return TriggerResult{}, &TriggerError{JobName: job, Code: told.Code(), Details: details, Reason: reasonOf(told)}
 	}
 	return TriggerResult{
 		TriggeredInstanceIDs: answer.GetTriggeredInstanceIds(),

@@ -41,12 +41,14 @@ type worker struct {
 	client        sidekeeperv1.ParticipantServiceClient
 	log           *slog.Logger
 	drainTimeout  time.Duration
+	presence      *presence
 
 	lock       sync.Mutex
 	executor   *executor
 	kept       *kept
 	dispatcher *dispatcher
 	ownership  *ownership
+	notices    *notices
 	stopping   chan struct{}
 	stopped    bool
 	forGood    bool
@@ -54,16 +56,18 @@ type worker struct {
 
 // newWorker makes a worker whose handlers run in contexts of the given one.
 func newWorker(base context.Context, job *registered, applicationID string, client sidekeeperv1.ParticipantServiceClient,
-	log *slog.Logger, drainTimeout time.Duration,
+	log *slog.Logger, drainTimeout time.Duration, presence *presence,
 ) *worker {
 	w := &worker{
 		job: job, applicationID: applicationID, client: client,
-		log: log.With(jobField, job.Name), drainTimeout: drainTimeout, stopping: make(chan struct{}),
+		log: log.With(jobField, job.Name), drainTimeout: drainTimeout, presence: presence,
+		stopping: make(chan struct{}),
 	}
 	w.executor = newExecutor(&w.lock, w.log, base, job)
 	w.kept = newKept(&w.lock, w.log, w.executor)
 	w.dispatcher = newDispatcher(w.log)
 	w.ownership = &ownership{job: &job.Job, dispatcher: w.dispatcher}
+	w.notices = newNotices(w.log)
 	return w
 }
 
@@ -242,6 +246,10 @@ func isDone(channel <-chan struct{}) bool {
 // judge says why the attachment has ended. Its error is that it was refused for good.
 func (w *worker) judge(attachment *attachment, err error) error {
 	told := status.Convert(err)
+	failed := err != nil && !attachment.heard && !isProtocolError(err) && told.Code() != codes.Canceled
+	if failed && !nobodyAnswers(told) {
+		w.presence.answers(w.log) // a refusal is an answer, too
+	}
 	switch {
 	case w.isStopping() && (err == nil || attachment.attached() || told.Code() == codes.Canceled):
 		w.log.Info("detached")
@@ -249,12 +257,14 @@ func (w *worker) judge(attachment *attachment, err error) error {
 		w.log.Warn("the stream has ended; attaching again")
 	case isProtocolError(err):
 		w.log.Error("the stream has ended: " + err.Error() + "; attaching again")
-	case isFatal(told.Code()) && !attachment.attached():
-		return &AttachError{JobName: w.job.Name, Code: told.Code(), Details: told.Message()}
-	case told.Code() == codes.FailedPrecondition:
+	case attachment.attached() && isOperators(told):
 		// An operator's decision, which attaching again would undo.
 		w.log.Error("the job is stopped here: " + told.Message())
 		w.stop(false)
+	case isFatal(told.Code()) && (!attachment.attached() || told.Code() == codes.FailedPrecondition):
+		return &AttachError{JobName: w.job.Name, Code: told.Code(), Details: told.Message(), Reason: reasonOf(told)}
+	case failed && nobodyAnswers(told):
+		w.presence.isMissing(w.log, codeName(told.Code())+": "+told.Message())
 	case errors.Is(err, context.Canceled):
 		w.log.Info("detached")
 	default:

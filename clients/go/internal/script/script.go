@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
@@ -136,6 +137,25 @@ func (s *Stream) Cancel(executionID string, reason sidekeeperv1.CancelReason) {
 // End ends the stream from the sidecar's side, after what was sent.
 func (s *Stream) End(code codes.Code, details string) {
 	s.ended <- status.Error(code, details)
+	close(s.outgoing)
+}
+
+// Refused is a status as a sidecar gives it: with a reason, among other details.
+func Refused(code codes.Code, details, reason string) error {
+	told, err := status.New(code, details).WithDetails(
+		&errdetails.BadRequest{},
+		&errdetails.ErrorInfo{Domain: "other.example", Reason: "QUOTA"},
+		&errdetails.ErrorInfo{Domain: "sidekeeper", Reason: reason},
+	)
+	if err != nil {
+		panic(err)
+	}
+	return told.Err()
+}
+
+// Refuse ends the stream from the sidecar's side, with a reason.
+func (s *Stream) Refuse(code codes.Code, details, reason string) {
+	s.ended <- Refused(code, details, reason)
 	close(s.outgoing)
 }
 
