@@ -93,7 +93,7 @@ class Attachment:
         self._notices = notices
         self._presence = presence
         #: Whether the sidecar has sent anything.
-        self.answered = False
+        self.heard = False
         self._grace = 0.0
         self._open: dict[str, OpenExecution] = {}
         self._answered = asyncio.Event()
@@ -204,7 +204,7 @@ class Attachment:
             event = await call.read()
             if not isinstance(event, service_pb2.AttachResponse):
                 raise ProtocolError("the stream ended before its first event")
-            self.answered = True
+            self.heard = True
             self._presence.answers(self._job.name)
             kind = event.WhichOneof("event")
             if kind == "attached":

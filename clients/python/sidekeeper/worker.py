@@ -176,10 +176,11 @@ class Worker:
             logger.warning("the stream has ended; attaching again", extra=extra)
         elif isinstance(error, grpc.aio.AioRpcError):
             code, details, reason = error.code(), error.details() or "", reason_of(error)
-            if code is grpc.StatusCode.UNAVAILABLE and not reason and not attachment.answered:
-                self._presence.missing(self._job.name, f"{code.name}: {details}")
-                return
-            self._presence.answers(self._job.name)  # a refusal is an answer, too
+            if not attachment.heard:
+                if code is grpc.StatusCode.UNAVAILABLE and not reason:
+                    self._presence.missing(self._job.name, f"{code.name}: {details}")
+                    return
+                self._presence.answers(self._job.name)  # a refusal is an answer, too
             if attachment.attached and code is grpc.StatusCode.FAILED_PRECONDITION and reason in OPERATORS_REASONS:
                 # An operator's decision, which attaching again would undo.
                 logger.error("the job is stopped here: %s", details, extra=extra)
