@@ -114,7 +114,7 @@ class Sidecar(Process):
     def status(self, job: str = JOB) -> watch_pb2.WatchAssignmentsResponse:
         """The job's state, as the registry has it."""
         with self.channel() as channel:
-            request = watch_pb2.WatchAssignmentsRequest(job_name=job)
+            request = watch_pb2.WatchAssignmentsRequest(job_name=job, wait_for_job=True)
             call = AssignmentServiceStub(channel).WatchAssignments(request, timeout=PATIENCE, wait_for_ready=True)
             state: watch_pb2.WatchAssignmentsResponse = next(iter(call))
             call.cancel()

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from driver import JOB, World, eventually, items_of, job
+from harness import free_port
 
 pytestmark = pytest.mark.robust
 
@@ -57,11 +60,11 @@ def test_a_refusal_for_good_ends_the_run(world: World) -> None:
     sidecar = world.sidecar()
     unknown = world.application(sidecar).run({"name": "nobodyKnowsIt"})
     refused = unknown.told("refused")
-    assert (refused["job"], refused["code"]) == ("nobodyKnowsIt", "NOT_FOUND")
+    assert (refused["job"], refused["code"], refused["reason"]) == ("nobodyKnowsIt", "NOT_FOUND", "JOB_NOT_CONFIGURED")
     assert unknown.exit_status() == 3
     wrong = world.application(sidecar).run(job(cron="every minute"))
     refused = wrong.told("refused")
-    assert refused["code"] == "INVALID_ARGUMENT"
+    assert (refused["code"], refused["reason"]) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
     assert "cron" in refused["message"]
     assert wrong.exit_status() == 3
 
@@ -75,3 +78,27 @@ def test_its_name_stays_its_own(world: World) -> None:
     other = world.application(sidecar).run(job(instance_name="worker-7"))
     assert other.attached([0, 1])["instance"] == "10.0.0.1@-@worker-7"
     assert items_of(other.all("assigned")[-1]) == [0, 1]
+
+
+def test_addresses_have_all_these_forms(world: World) -> None:
+    port = free_port()
+    sidecar = world.sidecar(options=["--listen", f"127.0.0.1:{port}"]).ready()
+    endpoints = [
+        f"127.0.0.1:{port}",
+        f"localhost:{port}",
+        f"http://127.0.0.1:{port}",
+        f"http://localhost:{port}",
+        f"unix:{sidecar.socket}",
+        f"unix://{sidecar.socket}",
+    ]
+    for number, endpoint in enumerate(endpoints):
+        application = world.application(endpoint).run(job(f"job{number}"))
+        application.told("assigned", job=f"job{number}")
+        application.kill()
+
+
+def test_another_form_is_refused_before_anything_is_tried(world: World) -> None:
+    application = world.application("https://127.0.0.1:7070")
+    application.say(json.dumps({"command": "run", "jobs": [job()]}))
+    assert application.exit_status() == 2
+    assert "allowed are HOST:PORT, http://HOST:PORT, unix:PATH and unix:///PATH" in application.log.read_text()

@@ -3,8 +3,10 @@ from __future__ import annotations
 import time
 
 import pytest
+from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 
 from driver import JOB, QUIET, Application, World, eventually, items_of, job, quiet
+from relay import ATTACH, Relay
 
 pytestmark = pytest.mark.robust
 
@@ -52,6 +54,58 @@ def test_a_stopped_application_begins_nothing_that_has_waited_until_the_lease_wa
     quiet("an execution has begun", lambda: application.all("started"))
     sidecar.thaw()
     application.told("assigned", after=1)
+    executed_again(application)
+
+
+RENEW = "/sidekeeper.v1.ParticipantService/RenewLease"
+
+
+class ElsewhereRelay(Relay):
+    """A relay to a sidecar with another clock, which tells a lease on the stream only once."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.sidecar(zookeeper=True, session="4s").ready(), world.folder)
+        world.closing.append(self.close)
+        self.told = False
+        self.asked: list[float] = []
+        self.answers = True
+        self.to_application = self._told
+        self.to_sidecar = self._asked
+
+    def _told(self, method: str, message: bytes) -> bytes | None:
+        event = service_pb2.AttachResponse.FromString(message) if method == ATTACH else None
+        if event is None or not event.HasField("session_changed"):
+            return message
+        event.session_changed.boottime_clock = "of another kernel"
+        told, self.told = self.told, True
+        return None if told else event.SerializeToString()
+
+    def _asked(self, method: str, message: bytes) -> bytes | None:
+        if method == RENEW:
+            self.asked.append(time.time())
+            return message if self.answers else None
+        return message
+
+
+def test_an_application_without_the_sidecars_clock_asks_for_the_lease(world: World) -> None:
+    relay = ElsewhereRelay(world)
+    application = world.application(relay.endpoint).run(job())
+    application.attached([0, 1])
+    application.behave("hold")
+    application.trigger()
+    application.told("started", after=1)
+    quiet("it stops", lambda: application.all("cancelled", "lost"), seconds=SESSION * 1.5)
+    assert len(relay.asked) >= 3
+    relay.answers = False
+    silent = time.time()
+    cancelled = application.told("cancelled", after=1)
+    lost = application.told("lost")
+    assert (cancelled["reason"], lost["reason"], items_of(lost)) == ("LEASE_LOST", "SILENT", [0, 1])
+    assert max(cancelled["time"], lost["time"]) < silent + SESSION
+    application.behave("succeed")
+    relay.answers = True
+    application.told("assigned", after=1)
+    application.told("session", state="CONNECTED")
     executed_again(application)
 
 

@@ -100,7 +100,9 @@ func (d *driven) run(given command) (int, error) {
 		tell("stopped", fields{})
 		return 0, nil
 	case errors.As(err, &refused):
-		tell("refused", fields{"job": refused.JobName, "code": codeName(refused.Code), "message": refused.Details})
+		tell("refused", fields{
+			"job": refused.JobName, "code": codeName(refused.Code), "reason": refused.Reason, "message": refused.Details,
+		})
 		return exitRefused, err
 	default:
 		return exitBadSettings, err
@@ -151,7 +153,7 @@ func trigger(job string) {
 			append(result.TriggeredInstanceIDs, result.PendingInstanceIDs...),
 		))})
 	case errors.As(err, &failure):
-		tell("trigger_failed", fields{"code": codeName(failure.Code)})
+		tell("trigger_failed", fields{"code": codeName(failure.Code), "reason": failure.Reason})
 	default:
 		slog.Error(err.Error())
 	}

@@ -321,7 +321,7 @@ class Driven:
         try:
             result = sidekeeper.trigger(command["job"])
         except sidekeeper.TriggerError as error:
-            tell("trigger_failed", code=error.code)
+            tell("trigger_failed", code=error.code, reason=error.reason)
         else:
             tell("triggered", instances=sorted({*result.triggered_instance_ids, *result.pending_instance_ids}))
 
@@ -343,7 +343,7 @@ class Driven:
         try:
             app.run()
         except sidekeeper.AttachError as error:
-            tell("refused", job=error.job_name, code=error.code, message=error.details)
+            tell("refused", job=error.job_name, code=error.code, reason=error.reason, message=error.details)
             return REFUSED
         tell("stopped")
         return 0
