@@ -71,6 +71,23 @@ def test_the_table_of_the_scenarios_tells_each_one_with_its_level() -> None:
     assert {level for (level,) in levels.values()} == set(LEVELS)
 
 
+def declarations(text: str) -> set[str]:
+    """The lines of Go code without what follows a declaration, and without its layout."""
+    lines = (re.sub(r"\s+", " ", re.sub(r"( \{)?(\s*//.*)?$", "", line)).strip() for line in text.splitlines())
+    return {line for line in lines if line not in ("", "}", ")")}
+
+
+def test_the_signatures_in_the_readme_are_those_of_the_go_library() -> None:
+    library = CLIENTS / "go"
+    sources = [*library.glob("*.go"), *library.glob("sidekeepertest/*.go"), *library.glob("otel/*.go")]
+    code = set[str]().union(*(declarations(path.read_text()) for path in sources))
+    program, *blocks = re.findall(r"^```go\n(.*?)^```", (library / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    signatures = declarations("\n".join(block for block in blocks if "func Test" not in block))
+    assert program
+    assert len(signatures) > 100
+    assert sorted(signatures - code) == []
+
+
 @pytest.fixture
 def anybody(world: World) -> World:
     """The example is run once for each language, whatever its flavours."""

@@ -41,8 +41,8 @@ class Application(CallbackRegistry):
     """An application that is an instance of jobs, through the sidecar beside it.
 
     Args:
-        endpoint: Where the sidecar listens: ``http://127.0.0.1:7070`` or ``unix:///run/sidekeeper.sock``. Default:
-            the environment variable ``SIDEKEEPER_ENDPOINT``, else ``http://127.0.0.1:7070``.
+        endpoint: Where the sidecar listens: ``http://127.0.0.1:7070`` or ``unix:///run/sidekeeper.sock``, also without
+            ``http://`` or ``//``. Default: the environment variable ``SIDEKEEPER_ENDPOINT``, else ``http://127.0.0.1:7070``.
         token: What the sidecar wants to be presented. Default: the environment variable ``SIDEKEEPER_TOKEN``, else
             nothing.
         drain_timeout: How long running handlers may go on after the application was told to stop, in seconds.
