@@ -18,7 +18,6 @@ use super::facts::ServerStatus;
 use super::fleet::FleetView;
 use super::input::Now;
 use super::participant::Participant;
-use super::sharding::TRANSACTION_BYTES_MAX;
 use super::view::JobView;
 
 /// What the names were looked at for: the views' revisions, and the grace.
@@ -124,7 +123,7 @@ impl Participant {
         let mut transaction = Transaction::new();
         let mut size = 0;
         for (name, known) in over {
-            if size >= TRANSACTION_BYTES_MAX {
+            if size >= self.transaction_bytes {
                 break;
             }
             let path = self.identity.paths.fleet().name(name);

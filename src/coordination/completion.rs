@@ -18,7 +18,6 @@ use super::facts::Taker;
 use super::input::{ExecutionResult, Now, Ticket};
 use super::participant::{Participant, Phase};
 use super::retry::{Ended, Ending};
-use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// How often the view is read again because of running nodes in the way, at most.
 const INVESTIGATION_PAUSE: Duration = Duration::from_secs(10);
@@ -120,7 +119,7 @@ impl Participant {
         let mut rest = Vec::new();
         let check = transaction.len();
         for item in std::mem::take(&mut self.executions.reported) {
-            if size >= TRANSACTION_BYTES_MAX {
+            if size >= self.transaction_bytes {
                 rest.push(item);
                 continue;
             }
@@ -136,7 +135,7 @@ impl Participant {
         }
         self.executions.reported = rest;
         for item in leftovers {
-            if size >= TRANSACTION_BYTES_MAX {
+            if size >= self.transaction_bytes {
                 // The view shows the rest when this has been done.
                 break;
             }

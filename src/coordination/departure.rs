@@ -14,7 +14,6 @@ use super::execution::{Execution, State};
 use super::facts::ItemView;
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
-use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// How long cancelled executions may take to report before we leave without them.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
@@ -168,7 +167,7 @@ impl Participant {
             let begin = flags.len();
             self.hand_over(&mut flags, item, self.executions.open.contains_key(&item));
             size += flags.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
-            if size >= TRANSACTION_BYTES_MAX {
+            if size >= self.transaction_bytes {
                 return flags;
             }
         }
@@ -180,7 +179,7 @@ impl Participant {
             let begin = transaction.len();
             self.end_execution(&mut transaction, item);
             size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
-            if size >= TRANSACTION_BYTES_MAX {
+            if size >= self.transaction_bytes {
                 return transaction;
             }
         }

@@ -22,7 +22,6 @@ use super::input::{Now, Ticket};
 use super::ledger::LedgerNode;
 use super::participant::{Participant, Phase};
 use super::retry::{Ended, Ending};
-use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// Lost executions whose late reports are still told apart from recorded ones.
 const LOST_REMEMBERED: usize = 1024;
@@ -265,7 +264,7 @@ impl Participant {
         let undivided = self.undivided().filter(|_| configuration.monitor_execution && assigned_too);
         transaction.extend(undivided.filter(|_| !mutant!(StartedOnOldSharding)));
         let mut waiting = Vec::new();
-        while size < TRANSACTION_BYTES_MAX
+        while size < self.transaction_bytes
             && let Some((item, planned)) = self.next_planned(assigned_too)
         {
             if self.fires.misfires.is_flagging(item) {

@@ -22,7 +22,6 @@ use super::facts::{ItemView, Taker};
 use super::fire::{Planned, latest_before};
 use super::input::{Now, WrittenDown};
 use super::participant::{Participant, Phase};
-use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// How long the leader has to flag what crashed, and each instance to take its share, before everybody may.
 pub(super) const HEAD_START: Duration = Duration::from_secs(1);
@@ -184,7 +183,7 @@ impl Participant {
         transaction.extend(version.map(|version| self.count_failover(Some(version))));
         let mut size = 0;
         for item in crashed {
-            if size >= TRANSACTION_BYTES_MAX {
+            if size >= self.transaction_bytes {
                 break;
             }
             let before = transaction.len();
@@ -269,7 +268,7 @@ impl Participant {
         let mut taking = BTreeSet::new();
         let mut size = 0;
         for item in share {
-            if size >= TRANSACTION_BYTES_MAX {
+            if size >= self.transaction_bytes {
                 break;
             }
             let before = transaction.len();

@@ -13,7 +13,6 @@ use super::effect::Purpose;
 use super::guarantee::{Acting, Round};
 use super::input::Now;
 use super::participant::Participant;
-use super::sharding::TRANSACTION_BYTES_MAX;
 
 impl Participant {
     /// Whether everybody is at a gate.
@@ -41,7 +40,7 @@ impl Participant {
         let mut registering = BTreeSet::new();
         let mut news = false;
         for item in round.items.difference(&round.registered).copied() {
-            if size >= TRANSACTION_BYTES_MAX {
+            if size >= self.transaction_bytes {
                 break;
             }
             if gate == Gate::Completed && !self.has_ended_here(round, item, now) {
@@ -106,7 +105,7 @@ impl Participant {
         there
             .map(|(gate, item)| Operation::delete(self.identity.paths.guarantee_item(gate, item)))
             .take_while(|step| {
-                let fits = size < TRANSACTION_BYTES_MAX / 2;
+                let fits = size < self.transaction_bytes / 2;
                 size += step.wire_size();
                 fits
             })
@@ -130,7 +129,7 @@ impl Participant {
         let mut transactions = vec![Transaction::new()];
         let mut size = 0;
         for step in steps {
-            if size >= TRANSACTION_BYTES_MAX {
+            if size >= self.transaction_bytes {
                 transactions.push(Transaction::new());
                 size = 0;
             }

@@ -26,7 +26,7 @@ use super::former;
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
 use super::settings::Settings;
-use super::sharding::{self, TRANSACTION_BYTES_MAX};
+use super::sharding;
 use super::sticky::{self, Held, Member, Rule};
 use super::view::JobView;
 
@@ -417,7 +417,7 @@ impl Participant {
                 || self.told.acknowledged >= revoked.told
                 || mutant!(AcknowledgementIgnored);
             let done = acknowledged && (!self.executions.is_busy(*item) || mutant!(HandedOverWhileBusy));
-            if (done || now.mono >= due) && size < TRANSACTION_BYTES_MAX {
+            if (done || now.mono >= due) && size < self.transaction_bytes {
                 let path = self.identity.paths.item_instance(*item);
                 let before = transaction.len();
                 match target {

@@ -95,6 +95,8 @@ pub enum Input {
         /// Until when.
         until: Duration,
     },
+    /// The servers break the connection for requests of so many bytes.
+    RequestLimit(usize),
     /// The watch told something.
     Watch(WatchEvent),
     /// The watch of what the sidecars tell each other told something.

@@ -20,7 +20,6 @@ use super::fire::Planned;
 use super::input::Now;
 use super::ledger::LedgerNode;
 use super::participant::{Participant, Phase};
-use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// How old a fire of an item that is to be handed over may be and still be left to its next owner, who executes it if it is
 /// fresh: half of [`super::fire::MISFIRE_THRESHOLD`], so that there is time to hand over.
@@ -188,7 +187,7 @@ impl Participant {
                 continue;
             }
             // What does not fit goes into the next transaction.
-            if size >= TRANSACTION_BYTES_MAX {
+            if size >= self.transaction_bytes {
                 break;
             }
             let flag = Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");

@@ -20,7 +20,6 @@ use super::facts::Ownership;
 use super::fleet::NameView;
 use super::input::Now;
 use super::participant::{Participant, Phase, Session};
-use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// How long a newcomer waits for its name. Above the default session timeout, after which a killed predecessor is gone;
 /// below the minute after which clients give up, so that they learn why.
@@ -191,7 +190,7 @@ impl Participant {
             let is_due = |owner: &&Ownership| self.is_to_be_renewed(owner) && !self.is_given(*item);
             let Some(owner) = view.owner.as_ref().filter(is_due) else { continue };
             // What does not fit goes into the next transaction.
-            if size >= TRANSACTION_BYTES_MAX {
+            if size >= self.transaction_bytes {
                 break;
             }
             let path = self.identity.paths.item_instance(*item);

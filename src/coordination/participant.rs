@@ -44,7 +44,7 @@ use super::registry_clock::RegistryClock;
 use super::relay::Relay;
 use super::retry::Retries;
 use super::settings::Settings;
-use super::sharding::Sharding;
+use super::sharding::{Sharding, TRANSACTION_BYTES_MAX};
 use super::slow::Slow;
 use super::trigger::Trigger;
 use super::view::JobView;
@@ -155,6 +155,8 @@ pub struct Participant {
     pub(super) settings: Option<Settings>,
     settings_revision: u64,
     pub(super) pending: Pending,
+    /// How large a transaction may be that can be split.
+    pub(super) transaction_bytes: usize,
     pub(super) election: Election,
     pub(super) sharding: Sharding,
     pub(super) crash: Crash,
@@ -210,6 +212,7 @@ impl Participant {
             settings: None,
             settings_revision: 0,
             pending: Pending::default(),
+            transaction_bytes: TRANSACTION_BYTES_MAX,
             election: Election::default(),
             sharding: Sharding::default(),
             crash: Crash::default(),
@@ -375,6 +378,10 @@ impl Participant {
                 }
             }
             Input::Leased { until } => self.lease.renew(until),
+            Input::RequestLimit(bytes) => {
+                // Sizes are estimates, and the last step of a transaction may go beyond.
+                self.transaction_bytes = TRANSACTION_BYTES_MAX.min(bytes / 2);
+            }
             Input::SessionLost => self.lose_session(),
             Input::Watch(event) => {
                 if matches!(event, WatchEvent::Snapshot(_)) {
@@ -608,6 +615,18 @@ impl Participant {
         self.settings = Some(settings);
     }
 
+    /// The problem that the servers take small requests only.
+    fn request_limit_problem(&self) -> Option<Problem> {
+        (self.transaction_bytes < TRANSACTION_BYTES_MAX).then(|| Problem {
+            path: self.identity.paths.root().clone(),
+            message: format!(
+                "the servers break the connection for requests of about {} bytes, so what the sidecar writes at once is \
+                 split: raise `jute.maxbuffer` of the servers",
+                self.transaction_bytes.saturating_mul(2)
+            ),
+        })
+    }
+
     /// Looks whether the application's own configuration is the one in force.
     fn compare_configurations(&mut self) {
         let in_force = self.settings.as_ref().map(|settings| Arc::clone(&settings.configuration));
@@ -656,6 +675,7 @@ impl Participant {
             }
         }
         problems.extend(self.slow_problem());
+        problems.extend(self.request_limit_problem());
         problems.extend(self.election.problem(&self.identity.paths));
         problems.extend(self.sharding.problem(&self.identity.paths));
         problems.extend(self.failover.problem(&self.identity.paths));

@@ -27,7 +27,6 @@ use super::execution::State;
 use super::fire::Planned;
 use super::input::{FoundCheckpoints, Now, ProgressReport, Ticket};
 use super::participant::Participant;
-use super::sharding::TRANSACTION_BYTES_MAX;
 
 /// The largest checkpoint, in bytes: a place in a data set, not the data; a transaction holds some of them.
 pub const CHECKPOINT_BYTES_MAX: usize = 64 * 1024;
@@ -239,7 +238,7 @@ impl Participant {
         // A write that comes after our instance has gone must not overtake whoever has the item now.
         let mut transaction = vec![Operation::check(self.identity.paths.instance(&self.identity.instance))];
         let mut size = 0;
-        while size < TRANSACTION_BYTES_MAX
+        while size < self.transaction_bytes
             && let Some((item, write)) = self.checkpoints.waiting.pop_first()
         {
             let begin = transaction.len();

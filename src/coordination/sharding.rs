@@ -320,6 +320,7 @@ impl Participant {
         let absences = self.absences_to_end();
         let monitors = self.settings.as_ref().is_some_and(|s| s.configuration.monitor_execution);
         let (fails_over, keeps_flag) = (self.fails_over(), self.keeps_flag());
+        let bytes_max = self.transaction_bytes;
         let Some(progress) = &mut self.sharding.progress else { return transaction };
         if !self.view.necessary() {
             // The flag goes up with the first change and down with the last, so that whoever sees the changes one by
@@ -348,7 +349,7 @@ impl Participant {
                 None => remove_item(&mut transaction, paths, item, view),
             }
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
-            let full = size > TRANSACTION_BYTES_MAX || mutant!(ShardingTorn);
+            let full = size > bytes_max || mutant!(ShardingTorn);
             if full && progress.done_next > progress.done {
                 transaction.truncate(before);
                 finished = false;

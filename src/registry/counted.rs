@@ -135,6 +135,10 @@ impl Session for CountedSession {
         self.session.obstacle()
     }
 
+    fn request_limit(&self) -> Option<usize> {
+        self.session.request_limit()
+    }
+
     fn commit(
         &self,
         transaction: Transaction,

@@ -120,6 +120,11 @@ pub trait Session: Send + Sync + 'static {
         None
     }
 
+    /// The size of a request, in bytes, for which the servers break the connection. `None`: they have not, again and again.
+    fn request_limit(&self) -> Option<usize> {
+        None
+    }
+
     /// Carries out a transaction: all or nothing. The results are in the order of the steps.
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult>;
 

@@ -122,6 +122,8 @@ pub struct Runner {
     over: watch::Sender<bool>,
     spans: BTreeMap<String, Span>,
     latches: BTreeMap<Gate, HeldLatch>,
+    /// How large requests may be, as the core knows it.
+    request_limit: Option<usize>,
     refusals: Arc<Refusals>,
     outcomes: Outcomes,
 }
@@ -181,6 +183,7 @@ impl Runner {
             over,
             spans: BTreeMap::new(),
             latches: BTreeMap::new(),
+            request_limit: None,
             refusals: Arc::default(),
             outcomes,
         };
@@ -194,6 +197,7 @@ impl Runner {
             let mut inputs = self.select().await;
             // Read before the lease: a proof that comes in between must not be missed.
             let now = self.clock.now();
+            self.take_limit(&mut inputs);
             self.take_lease(&mut inputs);
             for effect in self.core.step(now, inputs) {
                 self.perform(now, effect);
@@ -302,6 +306,15 @@ impl Runner {
             }
             Ready::Command(command) => self.take_command(command, inputs),
             Ready::Alarm => {}
+        }
+    }
+
+    /// Tells the core how large requests may be, if that has become known.
+    fn take_limit(&mut self, inputs: &mut Vec<Input>) {
+        let limit = self.session.as_ref().and_then(|(session, _)| session.request_limit());
+        if limit.is_some() && limit != self.request_limit {
+            self.request_limit = limit;
+            inputs.extend(limit.map(Input::RequestLimit));
         }
     }
 

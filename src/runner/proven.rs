@@ -213,6 +213,10 @@ impl Session for ProvenSession {
         self.session.obstacle()
     }
 
+    fn request_limit(&self) -> Option<usize> {
+        self.session.request_limit()
+    }
+
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
         if transaction.is_empty() {
             return self.session.commit(transaction);

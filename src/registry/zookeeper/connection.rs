@@ -8,6 +8,7 @@
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ use super::settings::Checked;
 /// How long to wait for the watch tasks to let go of a broken connection. They do so at once when they run at all.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
+/// The number of the next connection.
+static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
+
 /// A connection, seen from those who use it.
 pub(super) struct Link {
     pub(super) client: zk::Client,
@@ -30,6 +34,8 @@ pub(super) struct Link {
     pub(super) watching: Arc<RwLock<()>>,
     /// When its handshake was sent, or a moment before that. `None`: there is no clock.
     pub(super) greeted: Option<Duration>,
+    /// Tells connections apart.
+    pub(super) number: u64,
     /// Somebody found it unusable.
     trouble: Notify,
 }
@@ -102,7 +108,8 @@ impl Connection {
         };
         let states = client.state_watcher();
         let watching = Arc::default();
-        let link = Arc::new(Link { client, watching, greeted, trouble: Notify::new() });
+        let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let link = Arc::new(Link { client, watching, greeted, number, trouble: Notify::new() });
         Ok(Self { link, states, reactor })
     }
 
@@ -110,8 +117,9 @@ impl Connection {
     pub(super) fn below(self, chroot: &str) -> Result<Self, zk::Error> {
         let client = self.link.client.clone().chroot(chroot);
         let client = client.map_err(|_| zk::Error::BadArguments(&"the node cannot be a root"))?;
-        let greeted = self.link.greeted;
-        let link = Arc::new(Link { client, watching: Arc::default(), greeted, trouble: Notify::new() });
+        let (greeted, number) = (self.link.greeted, self.link.number);
+        let link =
+            Arc::new(Link { client, watching: Arc::default(), greeted, number, trouble: Notify::new() });
         Ok(Self { link, ..self })
     }
 

@@ -20,6 +20,7 @@
 mod connection;
 mod convert;
 mod key;
+mod limit;
 mod look;
 mod read;
 mod session;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all, ready};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tracing::warn;
 use zookeeper_client as zk;
 
 use super::connection::{Connection, Link};
@@ -96,10 +97,31 @@ impl Shared {
                 "the request has about {bytes} bytes, and a server takes at most {MAX_REQUEST}; split it"
             )));
         }
+        if let Some(limit) = self.checked.limit.get().filter(|limit| bytes >= *limit) {
+            return Err(Error::Refused(format!(
+                "the request has about {bytes} bytes, and the servers break the connection for {limit}: raise their \
+                 `jute.maxbuffer`"
+            )));
+        }
         let units = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX);
         Arc::clone(&self.in_flight).try_acquire_many_owned(units).map_err(|_| {
             Error::Refused(format!("more than {MAX_IN_FLIGHT} KiB of requests wait for their answers"))
         })
+    }
+
+    /// Looks whether a transaction was too large for the servers.
+    fn learn<T>(&self, bytes: usize, connection: u64, answered: &Result<T, zk::MultiWriteError>) {
+        let source = zk::Error::ConnectionLoss;
+        if !matches!(answered, Err(zk::MultiWriteError::RequestFailed { source: failed }) if *failed == source)
+        {
+            self.checked.limit.answered(bytes);
+        } else if let Some(limit) = self.checked.limit.broke(bytes, connection) {
+            warn!(
+                bytes = limit,
+                "the servers break the connection for requests of this size; transactions are split from now on: raise \
+                 `jute.maxbuffer` of the servers"
+            );
+        }
     }
 
     /// Sends a request now, whether or not the future that this gives is polled.
@@ -208,6 +230,10 @@ impl Session for ZooKeeperSession {
         self.shared.state.subscribe()
     }
 
+    fn request_limit(&self) -> Option<usize> {
+        self.shared.checked.limit.get()
+    }
+
     fn commit(
         &self,
         transaction: Transaction,
@@ -221,6 +247,7 @@ impl Session for ZooKeeperSession {
             let mut writer = link.client.new_multi_writer();
             convert::fill(&mut writer, &transaction, shared.checked.acls())?;
             let answered = writer.commit().await;
+            shared.learn(bytes, link.number, &answered);
             let answered = answered.map_err(|error| convert::commit_error(error, &transaction))?;
             let results = convert::results(answered, &transaction)?;
             let changed = transaction.iter().zip(&results).filter_map(|(operation, result)| match result {

@@ -2,8 +2,10 @@
 //! mistakes badly (a `tcp+tls://` address makes it spin for ever).
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::limit::RequestLimit;
 use crate::registry::Monotonic;
 use crate::tree::{Path, PathError};
 
@@ -69,6 +71,8 @@ pub(super) struct Checked {
     pub(super) settings: Settings,
     /// By which it is said when a connection was made.
     pub(super) clock: Option<Monotonic>,
+    /// How large requests may be, as far as sessions have found out.
+    pub(super) limit: Arc<RequestLimit>,
 }
 
 impl Settings {
@@ -105,7 +109,14 @@ impl Settings {
         {
             return Err(SettingsError::Digest);
         }
-        Ok(Checked { addresses: addresses.to_owned(), servers, chroot, settings: self, clock: None })
+        Ok(Checked {
+            addresses: addresses.to_owned(),
+            servers,
+            chroot,
+            settings: self,
+            clock: None,
+            limit: Arc::default(),
+        })
     }
 }
 
