@@ -103,7 +103,7 @@ class Process:
 class ZooKeeperServer(Process):
     """A ZooKeeper server in a JVM of its own."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, java_options: Sequence[str] = ()):
         library = Path(os.environ.get("SIDEKEEPER_ZOOKEEPER_LIB", ROOT / ".tools" / "zookeeper"))
         if not list(library.glob("zookeeper-*.jar")):
             raise RuntimeError(f"no ZooKeeper in {library}: run tests/support/zookeeper/install.sh")
@@ -127,7 +127,7 @@ class ZooKeeperServer(Process):
         configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         java = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.extendedTypesEnabled=true"]
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        self._arguments = ["java", *java, "-cp", f"{library}/*", main, str(configuration)]
+        self._arguments = ["java", *java, *java_options, "-cp", f"{library}/*", main, str(configuration)]
         self._folder = folder
         self._start()
 

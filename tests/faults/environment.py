@@ -263,13 +263,17 @@ class Relay:
         self.reset()
 
 
-def attach_to_session(port: int, file: Path) -> socket.socket:
-    """Makes one more connection for the session in a sidecar's file, as its client would."""
+#: A request to end a session: its length, a number, and the operation.
+CLOSE_SESSION = struct.pack(">iii", 8, 1, -11)
+
+
+def attach_to_session(port: int, file: Path, then: bytes = b"") -> socket.socket:
+    """Makes one more connection for the session in a sidecar's file, as its client would. `then` is sent with it."""
     written = json.loads(file.read_text())
     password = bytes(written["password"])
     body = struct.pack(">iqiqi", 0, 0, written["timeout_ms"], written["session"], len(password)) + password + b"\0"
     connection = socket.create_connection(("127.0.0.1", port), timeout=10)
-    connection.sendall(struct.pack(">i", len(body)) + body)
+    connection.sendall(struct.pack(">i", len(body)) + body + then)
     (length,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
     _, _, accepted = struct.unpack(">iiq", connection.recv(length, socket.MSG_WAITALL)[:16])
     assert accepted == written["session"], f"the server did not accept the session: {accepted:#x}"

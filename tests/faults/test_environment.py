@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from ensemble import Ensemble, now
 from environment import (
+    CLOSE_SESSION,
     FakeClock,
     NamedHost,
     OddEnsemble,
@@ -499,6 +500,23 @@ def test_a_second_connection_takes_the_session_for_a_moment(fleet: FaultFleet, t
             executed_again(fleet)
     assert not fleet.judge().cancels()
     assert len(fleet.sessions()) == 2
+
+
+def test_another_client_closes_the_session(fleet: FaultFleet, tmp_path: Path) -> None:
+    """The session is lost, and nobody has stopped the instance, whichever server the other client is connected with."""
+    state = tmp_path / "state"
+    options = ["--state-dir", str(state)]
+    first = fleet.slot(session=SESSION, cron=EACH_SECOND, duration=0.1, options=options)
+    fleet.slot(session=SESSION, cron=EACH_SECOND, duration=0.1)
+    fleet.divide()
+    for server in fleet.ensemble.servers:
+        known = len(first.sessions())
+        with attach_to_session(server.port, state / "session.json", then=CLOSE_SESSION):
+            fleet.look("another session", lambda: len(first.sessions()) > known)  # noqa: B023
+        fleet.divide(timeout=2 * PATIENCE)
+        executed_again(fleet)
+    assert len(fleet.applications) == 2
+    assert "STOPPED_BY_OPERATOR" not in first.sidecar.log.read_text(errors="replace")
 
 
 def connected_anew(link: Link, before: int) -> None:

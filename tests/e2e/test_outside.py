@@ -1,0 +1,71 @@
+"""What others do to a sidecar: servers with small limits, servers that are not there, applications that stand still."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from pathlib import Path
+
+from harness import NEVER, Application, Fleet, Sidecar, ZooKeeperServer, eventually
+
+#: What the servers of one test take in a request, in bytes.
+SMALL = 100_000
+
+
+def lines(sidecar: Sidecar, text: str) -> list[str]:
+    return [line for line in sidecar.log.read_text(errors="replace").splitlines() if text in line]
+
+
+def test_servers_that_take_small_requests_only_get_small_ones(binary: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="sk-zk-") as folder:
+        server = ZooKeeperServer(Path(folder), [f"-Djute.maxbuffer={SMALL}"])
+        client = server.client()
+        fleet = Fleet(Path(tempfile.mkdtemp(prefix="sk-")), server, client, f"e2e-{uuid.uuid4().hex[:8]}")
+        try:
+            sidecar = fleet.sidecar(1)
+            application = fleet.application(sidecar, sharding_total_count=1000, cron=NEVER)
+            application.wait(
+                "1000 items", lambda events: any(len(event.get("items", [])) == 1000 for event in events)
+            )
+            fleet.tree.fire_once()
+            application.wait(
+                "1000 executions",
+                lambda events: len({event["item"] for event in events if event["event"] == "end"}) == 1000,
+            )
+            assert lines(sidecar, "jute.maxbuffer"), fleet.logs()
+            # It has learned: the connection breaks no more.
+            assert len(lines(sidecar, "Suspended")) <= 4, fleet.logs()
+            # It is a problem that names the limit, for the application too.
+            problem = "raise `jute.maxbuffer` of the servers"
+            eventually("the problem", lambda: problem in application.log.read_text(errors="replace"))
+        finally:
+            fleet.end()
+            panics = fleet.panics()
+            fleet.remove_files()
+            client.stop()
+            client.close()
+            server.kill()
+        assert not panics, panics
+
+
+def test_an_application_that_stands_still_is_cut_off_and_the_log_says_that(fleet: Fleet) -> None:
+    patient = ["--silent-application-timeout", "2s"]
+    first = fleet.application(fleet.sidecar(1, options=patient), cron=NEVER)
+    sidecar = fleet.sidecar(2, options=patient)
+    second = fleet.application(sidecar, cron=NEVER)
+    fleet.settle(first, second)
+    second.freeze()
+    fleet.settle(first)
+    assert lines(sidecar, "the application did not answer"), fleet.logs()
+    second.thaw()
+    second.wait("another attachment", lambda events: [event.get("reason") for event in events].count("ATTACHED") == 2)
+    fleet.settle(first, second)
+
+
+def test_an_application_is_told_that_the_registry_does_not_answer(fleet: Fleet) -> None:
+    sidecar = Sidecar(9, fleet.folder, "127.0.0.1:1", fleet.namespace, "6s", [])
+    fleet.processes.append(sidecar)
+    application: Application = fleet.application(sidecar, cron=NEVER)
+    said = "no session with the registry"
+    eventually("the reason", lambda: said in application.log.read_text(errors="replace"))
+    assert "127.0.0.1:1" in application.log.read_text(errors="replace")
