@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::mutants::mutant;
 
 use super::effect::{Answer, Effect, Event, SessionStatus};
+use super::execution::State;
 use super::input::{Now, Ticket};
 use super::participant::{Participant, Session};
 
@@ -93,7 +94,13 @@ impl Participant {
 
     /// Answers an application that asks until when the session may be acted on.
     pub(super) fn answer_lease(&mut self, ticket: Ticket) {
+        // An application that has not reported what was lost may still execute it, and may not have read that it is lost:
+        // the lease of another session is not for that.
+        let lost = self.executions.open.values().any(|open| open.state == State::Lost);
         let (status, lease_end) = match self.session {
+            Session::Connected(_) | Session::Suspended(_) if lost => {
+                (SessionStatus::Lost, Some(Duration::ZERO))
+            }
             Session::Connected(_) => (SessionStatus::Connected, self.lease.until),
             Session::Suspended(_) => (SessionStatus::Suspended, self.lease.until),
             Session::None => (SessionStatus::Lost, Some(Duration::ZERO)),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sidekeeper::coordination::effect::{Answer, SessionStatus};
+use sidekeeper::coordination::effect::{Answer, CancelReason, SessionStatus};
 use sidekeeper::coordination::heritage::OpenExecution;
 use sidekeeper::coordination::waiting::WaitsFor;
 use sidekeeper::job::InstanceName;
@@ -88,6 +88,21 @@ fn an_application_that_asks_for_its_lease_is_given_what_is_proven() {
     world.toggle_suspended(0);
     assert_eq!(world.ask_lease(0), Answer::Lease { status: SessionStatus::Suspended, lease_end: Some(end) });
     world.now += jiff::SignedDuration::from_millis(3_500);
+    let over = Answer::Lease { status: SessionStatus::Lost, lease_end: Some(Duration::ZERO) };
+    assert_eq!(world.ask_lease(0), over);
+}
+
+#[test]
+fn the_lease_of_another_session_is_not_given_for_what_is_still_executed() {
+    let mut world = one_node(|_| {});
+    world.next_duration_ms = Some(60_000);
+    world.run_for(2_500);
+    world.next_duration_ms = None;
+    // The application is stopped: it has not read that the session is lost.
+    world.disobeyed.push(CancelReason::LeaseLost);
+    world.expire(0);
+    world.run_for(1_000);
+    assert_eq!(world.nodes[0].executions.len(), 6);
     let over = Answer::Lease { status: SessionStatus::Lost, lease_end: Some(Duration::ZERO) };
     assert_eq!(world.ask_lease(0), over);
 }

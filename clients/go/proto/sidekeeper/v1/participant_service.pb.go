@@ -2179,7 +2179,8 @@ type RenewLeaseResponse struct {
 	// The state of the session now.
 	State SessionState `protobuf:"varint,1,opt,name=state,proto3,enum=sidekeeper.v1.SessionState" json:"state,omitempty"`
 	// How long, from when the application sent the request. When that is over without another answer, it stops what it
-	// executes, as if it had read a `Cancel` with LEASE_LOST. Zero: the lease is over now. Absent: no end is to be expected.
+	// executes, as if it had read a `Cancel` with LEASE_LOST. Zero: the lease is over now; it stays so until all executions
+	// that were lost with an earlier session are reported. Absent: no end is to be expected.
 	RemainingLease *durationpb.Duration `protobuf:"bytes,2,opt,name=remaining_lease,json=remainingLease,proto3" json:"remaining_lease,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -1140,7 +1140,8 @@ class RenewLeaseResponse(_message.Message):
     @_builtins.property
     def remaining_lease(self) -> _duration_pb2.Duration:
         """How long, from when the application sent the request. When that is over without another answer, it stops what it
-        executes, as if it had read a `Cancel` with LEASE_LOST. Zero: the lease is over now. Absent: no end is to be expected.
+        executes, as if it had read a `Cancel` with LEASE_LOST. Zero: the lease is over now; it stays so until all executions
+        that were lost with an earlier session are reported. Absent: no end is to be expected.
         """
 
     def __init__(
