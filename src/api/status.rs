@@ -23,12 +23,11 @@ pub(super) fn refusal(reason: Reason, text: impl Into<String>) -> Status {
 }
 
 /// The same with further facts for programs.
-pub(super) fn with_metadata(
+pub(super) fn with_metadata<const N: usize>(
     reason: Reason,
     text: impl Into<String>,
-    metadata: impl IntoIterator<Item = (String, String)>,
+    metadata: [(String, String); N],
 ) -> Status {
-    let metadata: std::collections::HashMap<_, _> = metadata.into_iter().collect();
     let details = ErrorDetails::with_error_info(reason.as_str(), DOMAIN, metadata);
     Status::with_error_details(code(reason), text, details)
 }

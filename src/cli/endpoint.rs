@@ -105,10 +105,8 @@ fn private_sockets() -> Vec<PathBuf> {
 
 /// Why a command was not carried out, with the exit code that says whether trying again may help.
 pub(super) fn refused(status: &Status) -> Failure {
-    let code = match status.code() {
-        Code::Unavailable | Code::Aborted => TRY_AGAIN,
-        _ => FAILED,
-    };
+    let may_help = matches!(status.code(), Code::Unavailable | Code::Aborted);
+    let code = if may_help { TRY_AGAIN } else { FAILED };
     Failure { code, error: anyhow!(in_words(status)) }
 }
 

@@ -12,6 +12,9 @@ const NAMED_MAX: usize = 8;
 /// configurations of Java do not count, because requests cannot carry them, nor does `overwrite`, which is no part of what
 /// is stored.
 pub fn in_words(theirs: &JobConfiguration, ours: &JobConfiguration) -> String {
+    if theirs == ours {
+        return String::new();
+    }
     let mut rows = vec![
         (
             "sharding_total_count".to_owned(),
@@ -75,4 +78,30 @@ pub fn in_words(theirs: &JobConfiguration, ours: &JobConfiguration) -> String {
 
 fn text(value: &Option<String>) -> String {
     value.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::JobName;
+
+    #[test]
+    fn fields_are_named_with_both_values_and_large_ones_shortened() {
+        let theirs = JobConfiguration::new(JobName::parse("orders").unwrap(), 3);
+        let mut ours = JobConfiguration { overwrite: true, ..theirs.clone() };
+        assert_eq!(in_words(&theirs, &ours), "");
+        ours.cron = Some("0 0 3 * * ?".to_owned());
+        ours.props.insert("sidekeeper.grace".to_owned(), "5s".to_owned());
+        assert_eq!(
+            in_words(&theirs, &ours),
+            "configuration.cron (`` there, `0 0 3 * * ?` given), configuration.props[sidekeeper.grace] (`` there, `5s` given)"
+        );
+        for number in 0..100 {
+            ours.props.insert(format!("key-{number}"), "x".repeat(10_000));
+        }
+        let words = in_words(&theirs, &ours);
+        assert!(words.ends_with(", 94 more") && words.len() < 2_000, "{words}");
+        ours = JobConfiguration { label: Some("new".to_owned()), ..theirs.clone() };
+        assert_eq!(in_words(&theirs, &ours), "another field of the configuration");
+    }
 }

@@ -191,7 +191,8 @@ pub struct Participant {
 impl Participant {
     /// A participant that has not joined yet.
     pub fn new(identity: Identity, request: Request) -> Self {
-        let view = JobView::new(identity.paths.root().clone());
+        let mut view = JobView::new(identity.paths.root().clone());
+        view.expect(request.configuration.clone());
         let fleet = FleetView::new(identity.paths.fleet());
         let executions = Executions::new(identity.execution_prefix.clone());
         Self {

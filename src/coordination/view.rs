@@ -11,7 +11,7 @@ use crate::elasticjob::config_yaml;
 use crate::elasticjob::instance_yaml;
 use crate::elasticjob::path::{Folder, Gate, Place};
 use crate::excerpt::Excerpt;
-use crate::job::{Generation, InstanceId, Item, Problem};
+use crate::job::{Generation, InstanceId, Item, JobConfiguration, Problem};
 use crate::mutants::mutant;
 use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent, Zxid};
 
@@ -32,6 +32,8 @@ pub struct JobView {
     loaded: bool,
     class: Option<String>,
     config: ConfigView,
+    /// What the configuration probably is: one that is equal is not kept twice.
+    expected: Option<Arc<JobConfiguration>>,
     folders: BTreeSet<Folder>,
     servers: BTreeMap<Ipv4Addr, (ServerStatus, i32)>,
     instances: BTreeMap<InstanceId, InstanceView>,
@@ -70,6 +72,11 @@ impl JobView {
         Self { root: Some(root), ..Self::default() }
     }
 
+    /// Says what the configuration probably is. Many applications may have it, and it may be large.
+    pub(super) fn expect(&mut self, configuration: Option<Arc<JobConfiguration>>) {
+        self.expected = configuration;
+    }
+
     /// Takes in what the watch told, at this time of day.
     pub fn apply(&mut self, event: WatchEvent, now: Timestamp) {
         self.revision += 1;
@@ -78,10 +85,11 @@ impl JobView {
             WatchEvent::Snapshot(nodes) => {
                 let (revision, membership_revision) = (self.revision, self.membership_revision + 1);
                 let (root, before) = (self.root.take(), std::mem::take(&mut self.items));
+                let expected = self.expected.take();
                 // Somebody may have left unseen.
                 let (now, departures) = (self.now, self.departures + 1);
                 let fresh = Self { departures, loaded: true, ..Self::default() };
-                *self = Self { root, now, revision, membership_revision, ..fresh };
+                *self = Self { root, expected, now, revision, membership_revision, ..fresh };
                 for Node { path, data, stat } in nodes {
                     self.put(&path, Some((data, stat)));
                 }
@@ -108,7 +116,8 @@ impl JobView {
     pub fn forget(&mut self) {
         let (revision, membership_revision) = (self.revision + 1, self.membership_revision + 1);
         let departures = self.departures + 1;
-        *self = Self { root: self.root.take(), revision, membership_revision, departures, ..Self::default() };
+        let (root, expected) = (self.root.take(), self.expected.take());
+        *self = Self { root, expected, revision, membership_revision, departures, ..Self::default() };
     }
 
     fn relative(&self, path: &Path) -> Option<String> {
@@ -236,7 +245,9 @@ impl JobView {
                 if !parsed.problems.is_empty() {
                     self.note_problem(path, parsed.problems.join("; "));
                 }
-                self.config = ConfigView::Valid(Arc::new(parsed.configuration));
+                let read = parsed.configuration;
+                let same = self.expected.as_ref().filter(|expected| ***expected == read);
+                self.config = ConfigView::Valid(same.map(Arc::clone).unwrap_or_else(|| Arc::new(read)));
             }
             Err(problem) => {
                 let text = format!("the configuration cannot be read: {problem}; write a valid one");

@@ -27,6 +27,14 @@ pub fn write(instance: &InstanceId) -> String {
 /// Reads the node of `instance`, whoever wrote it. Never fails: what cannot be read is a problem.
 pub fn read(instance: &InstanceId, data: &[u8]) -> InstanceReading {
     let mut reading = InstanceReading::default();
+    if let Some((server_ip, _)) = instance.as_str().split_once(ID_SEPARATOR)
+        && data == write(instance).as_bytes()
+    {
+        // As ours are; nothing has to be parsed.
+        reading.job_instance_id = Some(instance.as_str().to_owned());
+        reading.server_ip = Some(server_ip.to_owned());
+        return reading;
+    }
     if data.iter().all(u8::is_ascii_whitespace) {
         reading.problems.push("the instance has no data, so Java peers skip it".to_owned());
         return reading;

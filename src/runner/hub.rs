@@ -256,6 +256,7 @@ impl Hub {
         }
         self.check_writable(&attach)?;
         let mut inner = self.lock();
+        let attach = Attach { configuration: inner.shared_configuration(&attach), ..attach };
         inner.admit(&attach)?;
         let instance = match &attach.name {
             Some(name) => InstanceId::new(self.shared.server_ip, name.as_str()),
@@ -524,13 +525,24 @@ impl Inner {
         }
         let Some(ours) = attach.configuration.as_ref().filter(|ours| !ours.overwrite) else { return Ok(()) };
         let others = self.attachments.values().filter(|other| other.job == attach.job);
-        for theirs in others.filter_map(|other| other.configuration.as_ref()) {
+        // Those that are the same are one.
+        let theirs = others.filter_map(|other| other.configuration.as_ref());
+        for theirs in theirs.filter(|theirs| !Arc::ptr_eq(theirs, ours)) {
             let fields = difference::in_words(theirs, ours);
             if !fields.is_empty() {
                 return Err(AttachError::Conflict { job: attach.job.clone(), fields });
             }
         }
         Ok(())
+    }
+
+    /// The configuration that the application gives: the one that others of the job have given, if it is the same, so that it
+    /// is kept once.
+    fn shared_configuration(&self, attach: &Attach) -> Option<Arc<JobConfiguration>> {
+        let ours = attach.configuration.as_ref()?;
+        let others = self.attachments.values().filter(|other| other.job == attach.job);
+        let known = others.filter_map(|other| other.configuration.as_ref()).find(|known| *known == ours);
+        Some(Arc::clone(known.unwrap_or(ours)))
     }
 
     /// Who is attached for the same job under the name that is asked for.
