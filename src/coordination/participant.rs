@@ -299,7 +299,7 @@ impl Participant {
         std::mem::take(&mut self.effects)
     }
 
-    /// When to call [`Self::step`] again if nothing happens before. Asked after each step.
+    /// When to call [`Self::step`] again if nothing happens before. Asked after each step, with the time of that step.
     pub fn next_wakeup(&self, now: Now) -> Wakeup {
         if self.phase == Phase::Ended {
             return Wakeup::default();

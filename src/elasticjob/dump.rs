@@ -182,7 +182,7 @@ mod tests {
             text,
             "/rcJob/sharding-x | \n/rcJob/sharding | \n/rcJob/sharding/2 | \n/rcJob/sharding/2/instance | b\n\
              /rcJob/sharding/10 | \n/rcJob/sharding/10/running | a\n/rcJob/sharding/10/instance | a\n\
-             /rcJob/instances | \n/rcJob/config | ***\n"
+             /rcJob/instances | \n/rcJob/config | *** not shown, because it cannot be read: line 1, column 1\n"
         );
         assert_eq!(dump(&[]), "");
         assert_eq!(dump(&[("", b"com.example.Job")]), "");

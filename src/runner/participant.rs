@@ -98,6 +98,8 @@ pub struct Runner {
     identity: Identity,
     clock: Clock,
     namespace: Path,
+    /// The time of the last step.
+    stepped: Now,
     slow_after: Duration,
     silent_after: Duration,
     current: Current,
@@ -157,11 +159,13 @@ impl Runner {
         let (end, silent_for) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
         let nodes = Watched::job(identity.paths.root().clone(), clock.clone());
         let fleet = Watched::fleet(identity.paths.fleet().root().clone(), clock.clone());
+        let stepped = clock.now();
         let runner = Self {
             core,
             identity,
             clock,
             namespace,
+            stepped,
             slow_after,
             silent_after,
             current,
@@ -197,6 +201,7 @@ impl Runner {
             let mut inputs = self.select().await;
             // Read before the lease: a proof that comes in between must not be missed.
             let now = self.clock.now();
+            self.stepped = now;
             self.take_limit(&mut inputs);
             self.take_lease(&mut inputs);
             for effect in self.core.step(now, inputs) {
@@ -235,7 +240,8 @@ impl Runner {
     }
 
     fn wakeup(&self) -> Wakeup {
-        let mut wakeup = self.core.next_wakeup(self.clock.now());
+        // Not from now on: an alarm that is due since the step would not be heard, and nothing else may ever come.
+        let mut wakeup = self.core.next_wakeup(self.stepped);
         let slow = self.blocked_since.map(|since| since.saturating_add(self.slow_after));
         wakeup.mono = [wakeup.mono, slow].into_iter().flatten().min();
         wakeup
