@@ -80,7 +80,8 @@ def test_a_job_from_attachment_to_report(fleet: Fleet, channel: grpc.Channel) ->
 
 def test_acknowledgements_and_the_watch(fleet: Fleet, channel: grpc.Channel) -> None:
     stub = ParticipantServiceStub(channel)
-    watch = AssignmentServiceStub(channel).WatchAssignments(watch_pb2.WatchAssignmentsRequest(job_name=JOB), timeout=60)
+    request = watch_pb2.WatchAssignmentsRequest(job_name=JOB, wait_for_job=True)
+    watch = AssignmentServiceStub(channel).WatchAssignments(request, timeout=60)
     assert list(next(watch).instances) == []
     call = attach(stub)
     attached = next(call).attached
