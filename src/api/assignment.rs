@@ -64,8 +64,8 @@ impl AssignmentService for Assignments {
 
 fn unknown(job: &JobName) -> Status {
     let text = format!(
-        "the registry has no nodes of job `{job}`; check the name and the sidecar's namespace, or wait for the job with \
-         `wait_for_job`"
+        "the registry has no nodes of job `{job}`; check the name and the sidecar's namespace, or wait for the job \
+         (`wait_for_job`, `sidekeeper watch --wait`)"
     );
     status::refusal(Reason::JobUnknown, text)
 }

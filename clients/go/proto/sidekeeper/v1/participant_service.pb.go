@@ -543,7 +543,7 @@ type isAttachResponse_Event interface {
 }
 
 type AttachResponse_Attached struct {
-	// The instance is registered. The first event of each stream.
+	// The instance is registered. The first event of each stream, but for `Waiting`.
 	Attached *Attached `protobuf:"bytes,1,opt,name=attached,proto3,oneof"`
 }
 

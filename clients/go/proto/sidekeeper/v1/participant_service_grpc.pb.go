@@ -80,7 +80,8 @@ type ParticipantServiceClient interface {
 	// is back.
 	//
 	// Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-	// execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
+	// execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With
+	// RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
 	ReportCompletion(ctx context.Context, in *ReportCompletionRequest, opts ...grpc.CallOption) (*ReportCompletionResponse, error)
 	// Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
 	// fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
@@ -256,7 +257,8 @@ type ParticipantServiceServer interface {
 	// is back.
 	//
 	// Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-	// execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
+	// execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With
+	// RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
 	ReportCompletion(context.Context, *ReportCompletionRequest) (*ReportCompletionResponse, error)
 	// Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
 	// fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the

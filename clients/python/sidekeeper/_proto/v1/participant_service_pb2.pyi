@@ -241,7 +241,7 @@ class AttachResponse(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def attached(self) -> Global___Attached:
-        """The instance is registered. The first event of each stream."""
+        """The instance is registered. The first event of each stream, but for `Waiting`."""
 
     @_builtins.property
     def assignment_changed(self) -> Global___AssignmentChanged:

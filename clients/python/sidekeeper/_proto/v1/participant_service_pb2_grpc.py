@@ -129,7 +129,8 @@ class ParticipantServiceServicer(object):
         is back.
 
         Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-        execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
+        execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With
+        RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -82,7 +82,8 @@ class ParticipantServiceStub:
     is back.
 
     Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-    execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
+    execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With
+    RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
     """
     ReportProgress: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportProgressRequest, _participant_service_pb2.ReportProgressResponse]
     """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
@@ -177,7 +178,8 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
     is back.
 
     Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-    execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
+    execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With
+    RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
     """
     ReportProgress: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportProgressRequest, _participant_service_pb2.ReportProgressResponse]  # type: ignore[assignment]
     """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
@@ -281,7 +283,8 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
         is back.
 
         Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-        execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
+        execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With
+        RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
         """
 
     @_abc_1.abstractmethod
