@@ -1,9 +1,10 @@
 """Many streams, many watchers, large configurations and a registry full of junk: what a sidecar costs then.
 
 The budgets are the processor time and the largest memory of a sidecar's process, as Linux counts them, and the bytes
-that it writes; how long a test takes decides nothing. They are twice what the debug build was measured to need, beside
-other tests: 0.8 to 1.2 s and 66 to 72 MiB for the streams, 32 MiB for the watchers, 50 MiB for the configurations,
-14 kB of log for the junk. With `SIDEKEEPER_LOAD=large` the sizes are those that users may come to. Their figures are
+that it writes; how long a test takes decides nothing. They are twice what the debug build was measured to need beside
+other tests, and eight times for the processor time, because machines differ: 0.8 to 1.2 s and 66 to 72 MiB for the
+streams, 32 MiB for the watchers, 50 MiB for the configurations, 14 kB of log for the junk. With `SIDEKEEPER_LOAD=large`
+the sizes are those that users may come to. Their figures are
 measured apart, with `pytest -s`, which prints them: the budgets that depend on the size are not compared then.
 """
 
@@ -38,7 +39,7 @@ LARGE = os.environ.get("SIDEKEEPER_LOAD") == "large"
 
 #: Instances of one job at one sidecar, an item each; and what they may cost: processor time in seconds, and memory.
 STREAMS = 1000 if LARGE else 200
-STREAMS_SECONDS = 2.5
+STREAMS_SECONDS = 10.0
 STREAMS_MEMORY = 144 * MIB
 
 #: Watchers of one job, the items of that job, and the memory that they may cost.
