@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Callable, TypeVar
@@ -50,10 +52,17 @@ def eventually(what: str, look: Callable[[], T], timeout: float = PATIENCE) -> T
         time.sleep(LOOK_INTERVAL)
 
 
+#: Ports that systems do not give to outgoing connections: one that is free stays free while nobody listens there.
+PORTS = range(10_000, 30_000)
+
+
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    """A port that a server can take, leave, and take again."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as taken, suppress(OSError):
+            taken.bind(("127.0.0.1", port))
+            return port
 
 
 def sidekeeper_binary() -> Path:

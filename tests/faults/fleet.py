@@ -263,6 +263,8 @@ class FaultFleet(Fleet):
         self.network = network
         self.store = Store(folder)
         self.slots: list[Slot] = []
+        #: Items of which an operator has deleted the entry in the ledger: nobody knows what was started.
+        self.unledgered: set[int] = set()
         self.applications: list[Application] = []
         #: Processes that were ended on purpose.
         self.ended: list[Process] = []
@@ -377,7 +379,7 @@ class FaultFleet(Fleet):
     def judge(self) -> Judge:
         """A judge over all that has happened so far."""
         records = [application.record() for application in self.applications]
-        return Judge(records, self.store.log(), self.sessions())
+        return Judge(records, self.store.log(), self.sessions(), self.unledgered)
 
     def ended_by_themselves(self) -> list[str]:
         """Processes that have ended although nobody ended them."""

@@ -51,7 +51,7 @@ FAILOVER, and note that in place of what was interrupted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,7 +201,10 @@ class Judge:
         applications: Iterable[Record],
         writes: Sequence[Write] = (),
         sessions: Sequence[Session] = (),
+        unledgered: Collection[int] = (),
     ):
+        """`unledgered`: items of which somebody has deleted what says for which instants they were started."""
+        self.unledgered = unledgered
         self.applications = list(applications)
         self.writes = writes
         self.sessions = sessions
@@ -357,6 +360,7 @@ class Judge:
 
     def once(self) -> list[Problem]:
         counted = [one for one in self.executions if one.source == "SCHEDULE" and one.outcome == "end"]
+        counted = [one for one in counted if one.item not in self.unledgered]
         counts = Counter((one.item, one.scheduled) for one in counted)
         return [
             Problem(

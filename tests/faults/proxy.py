@@ -13,6 +13,8 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Callable, TypeVar
 
+from harness import free_port
+
 T = TypeVar("T")
 
 #: How many bytes of one direction may wait; beyond it nothing is read.
@@ -220,8 +222,8 @@ class _Door:
 
     async def open(self) -> None:
         if self._server is None:
+            self.port = self.port or free_port()
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-            self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
         if self._server is not None:

@@ -150,6 +150,10 @@ def test_a_fire_that_was_executed_twice(first: Journal, second: Journal) -> None
     first.execute(10.0, 11.0, fire=10.0)
     second.execute(12.0, 13.0, fire=10.0)
     assert kinds(first, second) == ["once"]
+    # Nobody can know it of an item whose entry in the ledger was deleted.
+    records = [first.record, second.record]
+    assert Judge(records, unledgered={0}).always() == []
+    assert [problem.kind for problem in Judge(records, unledgered={1}).always()] == ["once"]
 
 
 @pytest.mark.parametrize(
