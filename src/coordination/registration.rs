@@ -78,6 +78,11 @@ impl Participant {
         }
         if self.is_registered() {
             self.seen = true;
+            // It is there after all: a network had changed what we read. Nobody else can create it in our session.
+            let stops = Phase::Draining { deadline: None, reason: EndReason::Stopped, cancelled: false };
+            if self.removed_at.take().is_some() && self.phase == stops {
+                self.phase = Phase::Active;
+            }
             return;
         }
         // Only who was seen can have been removed: a snapshot may be older than our registration.

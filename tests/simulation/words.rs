@@ -3,10 +3,14 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
+
 use sidekeeper::coordination::effect::{Answer, CancelReason, SessionStatus};
 use sidekeeper::coordination::heritage::OpenExecution;
 use sidekeeper::coordination::waiting::WaitsFor;
+use sidekeeper::elasticjob::instance_yaml;
 use sidekeeper::job::InstanceName;
+use sidekeeper::tree::{NodeKind, Operation, Path};
 
 use crate::cases::one_node;
 use crate::world::{World, six_items};
@@ -173,6 +177,20 @@ fn an_instance_whose_session_another_client_closes_is_not_stopped() {
         assert_eq!(world.interrupted.len(), 6);
         world.assert_all_owned();
     }
+}
+
+#[test]
+fn an_instance_whose_node_is_there_after_all_is_not_stopped() {
+    let mut world = one_node(|_| {});
+    let node = Path::parse(&format!("/ns/job/instances/{}", world.nodes[0].instance)).unwrap();
+    world.remove(&format!("instances/{}", world.nodes[0].instance));
+    world.run_for(100);
+    let yaml = instance_yaml::write(&world.nodes[0].instance);
+    let create = vec![Operation::create(node, NodeKind::Ephemeral, yaml)];
+    world.nodes[0].session.commit(create).now_or_never().unwrap().unwrap();
+    world.run_for(6_000);
+    assert_eq!(world.nodes[0].ended, None);
+    world.assert_all_owned();
 }
 
 #[test]

@@ -98,7 +98,7 @@ pub struct Node {
     joined: Timestamp,
     life: lives::Life,
     core: Participant,
-    session: Arc<dyn Session>,
+    pub session: Arc<dyn Session>,
     watch: Option<Watch>,
     fleet: Option<Watch>,
     line: VecDeque<Ask>,
