@@ -46,7 +46,7 @@ pub enum Reason {
     RegistryNoPermission,
     /// Nodes changed all the time; the call may be repeated.
     RegistryChanging,
-    /// The registry's answer was lost; what was asked for may have been done.
+    /// The registry's answer was lost; the request may have been carried out.
     OutcomeUnknown,
     /// No instance of the job is online.
     NoInstances,

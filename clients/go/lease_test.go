@@ -109,7 +109,7 @@ func TestALeaseIsCountedFromWhenItIsReadIfItsEndIsNotKnown(t *testing.T) {
 	}
 }
 
-// watched is a job that tells what it is told of the session and the leadership, and what begins; its handlers go on until
+// watched is a job that tells each change of session and leadership, and each begin; its handlers go on until
 // they are let go.
 func watched() (job sidekeeper.Job, told chan any, begun chan int, release chan struct{}) {
 	told, begun, release = make(chan any, 16), make(chan int, 16), make(chan struct{})

@@ -69,12 +69,12 @@ func (n *notices) waiting(job, reason string) {
 	n.log.Warn(fmt.Sprintf("not attached to job %s yet: %s", job, reason))
 }
 
-// attached says that the instance is registered; what is waited for the next time is said again.
+// attached notes that the instance is registered. The reasons of a later wait are logged again.
 func (n *notices) attached() {
 	clear(n.reasons)
 }
 
-// problems says what is wrong now and was not before; what is gone and comes again is said again.
+// problems logs the problems that are new. A problem that has gone and comes back is logged again.
 func (n *notices) problems(problems []Problem) {
 	now := make(map[Problem]bool, len(problems))
 	for _, problem := range problems {

@@ -122,7 +122,7 @@ func TestWhatAnAnswerProvesOfALease(t *testing.T) {
 		t.Error("a lease without an end ends")
 	}
 	if !l.tell(nil, true) || l.prove(span(0), now) || ended != 2 {
-		t.Error("what has no lease, because the session was lost, ends")
+		t.Error("a session that was lost has no lease, and ended")
 	}
 	if !l.tell(span(time.Hour), false) || !l.known {
 		t.Error("the stream is not believed in a new session")

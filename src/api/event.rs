@@ -27,7 +27,7 @@ use super::{convert, size, version};
 const TROUBLE_CHARS_MAX: usize = 300;
 
 /// An event of a stream as a message. `shared` has the clock, for times that the core knows only as remaining, or as
-/// monotonic ones, and what is wrong with the registry.
+/// monotonic ones, and the registry's last error.
 pub fn to_message(told: Told, attachment_id: &str, job: &JobName, shared: &Shared) -> proto::AttachResponse {
     let clock = &shared.clock;
     let (trace, now) = (told.trace, clock.now());
@@ -117,7 +117,7 @@ fn session_changed(status: SessionStatus, lease_end: Option<Duration>, now: Now,
     })
 }
 
-/// What is waited for, for a person. `trouble`: what was wrong when a session was asked for last.
+/// The reason of a wait, for a person. `trouble`: the error of the last attempt to open a session.
 fn waits_for(what: &WaitsFor, job: &JobName, trouble: &str) -> String {
     match what {
         WaitsFor::Session if trouble.is_empty() => "the sidecar opens a session with the registry".to_owned(),

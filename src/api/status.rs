@@ -1,5 +1,5 @@
 //! The one table from errors to gRPC status: each error has a reason (`crate::reason`), and each reason a code. Every
-//! message names the field or the job, what was given, and what is allowed. What was given is shortened: a status travels in
+//! message names the field or the job, what was given, and what is allowed. The text that a caller gave is shortened: a status travels in
 //! headers, and a client drops the connection on large ones.
 
 use tonic::{Code, Status};

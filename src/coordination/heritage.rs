@@ -218,7 +218,7 @@ impl Participant {
     pub(super) fn instants_read(&mut self, read: &Result<BTreeMap<Item, LedgerNode>, String>) {
         let Some(heritage) = &mut self.heritage else { return };
         if matches!(heritage.instants, Instants::Asked) {
-            // What cannot be read is not waited for: the application has waited for long.
+            // A ledger that cannot be read is not waited for: the application has waited for long.
             let entries = read.iter().flatten();
             let started = entries.filter_map(|(item, node)| Some((*item, node.says.started?)));
             heritage.instants = Instants::Read(started.collect());

@@ -650,7 +650,7 @@ impl Participant {
 
     /// The problem that the application's configuration is not the one in force.
     fn ignored_problem(&self) -> Option<Problem> {
-        // What is to be written is not ignored.
+        // A configuration that is to be written is not ignored.
         let is_ignored = !self.ignored.is_empty() && self.configuration_to_write().is_none();
         is_ignored.then(|| Problem {
             path: self.identity.paths.config(),

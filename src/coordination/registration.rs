@@ -110,7 +110,7 @@ impl Participant {
     }
 
     /// Until when (monotonic) the end waits, so that the removal of the whole job is known from that of our node, and so
-    /// is the end of our session: whoever closes it removes our node, too, and then its connection breaks.
+    /// is the end of our session: a client that closes it removes our node, too, and then its connection breaks.
     pub(super) fn removal_settles(&self) -> Option<Duration> {
         self.removed_at.map(|at| at.saturating_add(REMOVAL_TAKES))
     }

@@ -32,7 +32,7 @@ pub struct JobView {
     loaded: bool,
     class: Option<String>,
     config: ConfigView,
-    /// What the configuration probably is: one that is equal is not kept twice.
+    /// The configuration that is expected: an equal one is not kept twice.
     expected: Option<Arc<JobConfiguration>>,
     folders: BTreeSet<Folder>,
     servers: BTreeMap<Ipv4Addr, (ServerStatus, i32)>,
@@ -72,7 +72,7 @@ impl JobView {
         Self { root: Some(root), ..Self::default() }
     }
 
-    /// Says what the configuration probably is. Many applications may have it, and it may be large.
+    /// Tells the view which configuration is to be expected. Many applications may have it, and it may be large.
     pub(super) fn expect(&mut self, configuration: Option<Arc<JobConfiguration>>) {
         self.expected = configuration;
     }

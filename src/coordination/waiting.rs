@@ -1,5 +1,5 @@
-//! What does an application wait for that is not attached yet? It is told after a while, because to a person who starts
-//! it for the first time silence says nothing.
+//! An application that is not attached yet is told after a while why it waits: silence says nothing to a person who starts
+//! it for the first time.
 //!
 //! Decides only what is told, and when. It must not begin or end anything.
 
@@ -14,7 +14,7 @@ use super::participant::{Participant, Phase, Session};
 /// How long it is not told: a sidecar that has just started needs that long to find its registry.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What is waited for.
+/// The reason of a wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WaitsFor {
     /// A session with the registry.
@@ -29,7 +29,7 @@ pub enum WaitsFor {
     Registration,
 }
 
-/// What the application was told that waits.
+/// The wait of one application.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// Since when it has waited; monotonic. `None`: it does not.

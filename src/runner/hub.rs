@@ -184,7 +184,7 @@ pub struct Shared {
     pub silent_application_timeout: Duration,
     /// What the next process is to know.
     pub memory: Memory,
-    /// What was wrong when a session was asked for last; empty: nothing.
+    /// The error of the last attempt to open a session. Empty: it succeeded.
     pub trouble: watch::Receiver<String>,
     /// How items were executed last.
     pub outcomes: Outcomes,

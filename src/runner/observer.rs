@@ -23,10 +23,10 @@ use super::watching::Watched;
 /// The pause before a watch is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Observations that may be open at once, of all jobs together. Each costs little but what its reader leaves unread.
+/// Observations that may be open at once, of all jobs together. Each costs little but the states that its reader leaves unread.
 const OBSERVATIONS_MAX: usize = 1_000;
 
-/// What is known of a job. `None` until the first state is.
+/// The state of a job. `None` until the first one is known.
 pub type Observed = Option<Arc<JobStatus>>;
 
 /// There are too many observations.

@@ -111,7 +111,7 @@ async fn in_a_pipe_there_is_a_plain_table_for_each_change() {
     let (_, states) = sidecar.call().await;
     for generation in [1, 2] {
         states.send(state(generation)).await.unwrap();
-        // Who reads it later wants to know when it was so.
+        // A person who reads the file later wants to know when it was so.
         while !is_time(&watch.line().await) {}
         let head = format!("orders  generation {generation}  1 item  0 instances");
         loop {

@@ -1,4 +1,4 @@
-"""Many streams, many watchers, large configurations and a registry full of junk: what a sidecar costs then.
+"""Many streams, many watchers, large configurations and a registry full of junk: their cost for a sidecar.
 
 The budgets are the processor time and the largest memory of a sidecar's process, as Linux counts them, and the bytes
 that it writes; how long a test takes decides nothing. They are twice what the debug build was measured to need beside

@@ -1,4 +1,4 @@
-"""What others do to a sidecar: servers with small limits, servers that are not there, applications that stand still."""
+"""Others disturb a sidecar: servers with small limits, servers that are not there, applications that stand still."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ def attach_to_session(port: int, file: Path, then: bytes = b"") -> socket.socket
             continue
         answer = connection.recv(*struct.unpack(">i", length), socket.MSG_WAITALL)
         _, _, accepted = struct.unpack(">iiq", answer[:16])
-        # What was sent with an attempt that got no answer may have ended the session.
+        # An attempt that got no answer may have ended the session.
         ended = attempt > 0 and then == CLOSE_SESSION
         assert accepted == written["session"] or ended, f"the server did not accept the session: {accepted:#x}"
         return connection

@@ -111,7 +111,7 @@ fn the_lease_of_another_session_is_not_given_for_what_is_still_executed() {
     assert_eq!(world.ask_lease(0), over);
 }
 
-/// A claim that says only what it has to.
+/// A claim that has the id and the token only.
 fn bare(open: &mut OpenExecution) {
     (open.source, open.scheduled, open.deadline, open.attempt) = (None, None, None, 1);
 }

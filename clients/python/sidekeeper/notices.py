@@ -1,4 +1,4 @@
-"""What is said once of a job rather than each time: what is waited for, and what is wrong."""
+"""Lines that a job logs once rather than each time: the reasons of a wait, and problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REASONS_MAX = 64
 
 
 class Notices:
-    """What was said of one job; outlives its attachments."""
+    """The lines that one job has logged. It outlives the job's attachments."""
 
     def __init__(self, job_name: str) -> None:
         self._job_name = job_name
@@ -31,11 +31,11 @@ class Notices:
         logger.warning("not attached to job %s yet: %s", self._job_name, reason, extra=fields(self._job_name))
 
     def attached(self) -> None:
-        """The instance is registered; what is waited for the next time is said again."""
+        """The instance is registered. The reasons of a later wait are logged again."""
         self._reasons.clear()
 
     def problems(self, problems: Iterable[Problem]) -> None:
-        """These are wrong now; what is gone and comes again is said again."""
+        """These are wrong now. A problem that has gone and comes back is logged again."""
         now = dict.fromkeys(problems)
         for problem in now:
             if problem not in self._problems:

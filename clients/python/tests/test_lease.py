@@ -327,7 +327,7 @@ async def test_without_answers_the_lease_ends_and_only_an_answer_gives_it_back(
         assert "LEASE_LOST" in (await sidecar.result()).failure_message
         assert await watched.next() is SessionState.SILENT
         assert [one.item for one in (await soon(lost.get())).items] == [0, 1]
-        # Who knows how long this has waited?
+        # Nobody knows how long this has waited.
         tell(stream, 30)
         execution_id = stream.execute(1)
         stream.send(leadership_changed=service_pb2.LeadershipChanged(leader=True))
@@ -387,7 +387,7 @@ async def test_what_an_answer_proves(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lease.left() == 5.0
     assert lease.proven(8.0, 1000.0)
     assert lease.left() == 8.0
-    # What is read late proves nothing any more.
+    # An answer that is read late proves nothing any more.
     clock[0] = 1009.0
     assert not lease.proven(8.0, 1000.5)
     assert ends == [1009.0]

@@ -18,7 +18,7 @@ const running = new Map<string, AbortController>();
 let attachmentId = "";
 let leaseEnd = Infinity;
 
-// The application's own part. It must not block the process: what blocks it cannot be told to stop.
+// The application's own part. It must not block the process: the worker cannot stop an execution that does.
 async function work(execution: any, signal: AbortSignal): Promise<void> {
   console.log(`item ${execution.item} of ${execution.scheduledTime.seconds} begins, token ${execution.fencingToken}`);
   await sleep(1000, undefined, { signal });

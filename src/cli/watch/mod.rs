@@ -210,7 +210,7 @@ impl Screen {
         match (self.terminal, self.shown) {
             (true, false) => format!("\x1b[2J{}", in_place(&table)),
             (true, true) => in_place(&table),
-            // Who reads it later wants to know when it was so.
+            // A person who reads the file later wants to know when it was so.
             (false, false) => format!("{now:.3}\n{table}"),
             (false, true) => format!("\n{now:.3}\n{table}"),
         }

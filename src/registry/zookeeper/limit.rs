@@ -9,7 +9,7 @@ const BREAKS: u32 = 2;
 /// Servers that take less than this cannot serve the registry at all.
 const FLOOR: usize = 16 * 1024;
 
-/// What is known. Shared by all sessions with an ensemble.
+/// The limit, as far as it is known. All sessions with an ensemble share it.
 #[derive(Debug, Default)]
 pub(super) struct RequestLimit {
     known: Mutex<Known>,

@@ -59,7 +59,7 @@ impl Ensemble {
         }
     }
 
-    /// The server is one of the others again. What was asked of it and needed them is never answered. `cut_off`: the
+    /// The server is one of the others again. A request that needed the others is never answered. `cut_off`: the
     /// process does not reach it, nor any other.
     pub fn set_together(&self, process: Process, cut_off: bool) {
         if self.lock().apart.remove(&process).is_some() {

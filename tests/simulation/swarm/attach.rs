@@ -288,7 +288,7 @@ impl World {
     }
 }
 
-/// What an application says that it has open. Some say only what they have to.
+/// A claim of an application about an open execution. Some claims have the id and the token only.
 pub(super) fn claim(done: &Done) -> OpenExecution {
     let execute = &done.execute;
     let says_all = execute.token.0 % 3 != 0;

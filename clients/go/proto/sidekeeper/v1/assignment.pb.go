@@ -43,7 +43,7 @@ const (
 	// The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it.
 	AssignmentReason_ASSIGNMENT_REASON_RELAYED AssignmentReason = 7
 	// All instances are sidecars, and items change hands one by one: what is revoked is to be somebody else's as soon as
-	// this instance is done with it, what is added has been let go of by its owner, or had none.
+	// this instance is done with it, an item that is added was let go of by its owner, or had none.
 	AssignmentReason_ASSIGNMENT_REASON_HANDED_OFF AssignmentReason = 8
 )
 

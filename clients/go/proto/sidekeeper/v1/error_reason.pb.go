@@ -67,7 +67,7 @@ const (
 	ErrorReason_ERROR_REASON_REGISTRY_NO_PERMISSION ErrorReason = 18
 	// Nodes changed all the time; the call may be repeated.
 	ErrorReason_ERROR_REASON_REGISTRY_CHANGING ErrorReason = 19
-	// The registry's answer was lost; what was asked for may have been done.
+	// The registry's answer was lost; the request may have been carried out.
 	ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN ErrorReason = 20
 	// No instance of the job is online.
 	ErrorReason_ERROR_REASON_NO_INSTANCES ErrorReason = 21

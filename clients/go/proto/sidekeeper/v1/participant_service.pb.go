@@ -277,8 +277,8 @@ func (x *AttachRequest) GetSidecarApiLevelMin() uint32 {
 	return 0
 }
 
-// An execution that an application has open, as its `Execute` told it. Its id and its token are enough; what is left out
-// is taken from the registry.
+// An execution that an application has open, as its `Execute` told it. Its id and its token are enough; the sidecar
+// takes the other fields from the registry.
 type OpenExecution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names the execution: 1 to 128 bytes. Required.
@@ -623,7 +623,7 @@ func (*AttachResponse_Waiting) isAttachResponse_Event() {}
 // application has nothing to do.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is waited for, in one sentence for a person: the registry that does not answer, with the last error, or another
+	// The reason of the wait, in one sentence for a person: the registry that does not answer, with the last error, or another
 	// session that has the `instance_name`.
 	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields

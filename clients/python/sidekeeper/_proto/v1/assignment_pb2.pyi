@@ -45,7 +45,7 @@ class _AssignmentReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Assi
     """The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it."""
     ASSIGNMENT_REASON_HANDED_OFF: _AssignmentReason.ValueType  # 8
     """All instances are sidecars, and items change hands one by one: what is revoked is to be somebody else's as soon as
-    this instance is done with it, what is added has been let go of by its owner, or had none.
+    this instance is done with it, an item that is added was let go of by its owner, or had none.
     """
 
 class AssignmentReason(_AssignmentReason, metaclass=_AssignmentReasonEnumTypeWrapper):
@@ -71,7 +71,7 @@ ASSIGNMENT_REASON_RELAYED: AssignmentReason.ValueType  # 7
 """The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it."""
 ASSIGNMENT_REASON_HANDED_OFF: AssignmentReason.ValueType  # 8
 """All instances are sidecars, and items change hands one by one: what is revoked is to be somebody else's as soon as
-this instance is done with it, what is added has been let go of by its owner, or had none.
+this instance is done with it, an item that is added was let go of by its owner, or had none.
 """
 Global___AssignmentReason: _TypeAlias = AssignmentReason  # noqa: Y015
 

@@ -63,7 +63,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_REGISTRY_CHANGING: _ErrorReason.ValueType  # 19
     """Nodes changed all the time; the call may be repeated."""
     ERROR_REASON_OUTCOME_UNKNOWN: _ErrorReason.ValueType  # 20
-    """The registry's answer was lost; what was asked for may have been done."""
+    """The registry's answer was lost; the request may have been carried out."""
     ERROR_REASON_NO_INSTANCES: _ErrorReason.ValueType  # 21
     """No instance of the job is online."""
     ERROR_REASON_SERVERS_DISABLED: _ErrorReason.ValueType  # 22
@@ -144,7 +144,7 @@ ERROR_REASON_REGISTRY_NO_PERMISSION: ErrorReason.ValueType  # 18
 ERROR_REASON_REGISTRY_CHANGING: ErrorReason.ValueType  # 19
 """Nodes changed all the time; the call may be repeated."""
 ERROR_REASON_OUTCOME_UNKNOWN: ErrorReason.ValueType  # 20
-"""The registry's answer was lost; what was asked for may have been done."""
+"""The registry's answer was lost; the request may have been carried out."""
 ERROR_REASON_NO_INSTANCES: ErrorReason.ValueType  # 21
 """No instance of the job is online."""
 ERROR_REASON_SERVERS_DISABLED: ErrorReason.ValueType  # 22

@@ -170,8 +170,8 @@ Global___AttachRequest: _TypeAlias = AttachRequest  # noqa: Y015
 
 @_typing.final
 class OpenExecution(_message.Message):
-    """An execution that an application has open, as its `Execute` told it. Its id and its token are enough; what is left out
-    is taken from the registry.
+    """An execution that an application has open, as its `Execute` told it. Its id and its token are enough; the sidecar
+    takes the other fields from the registry.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -318,7 +318,7 @@ class Waiting(_message.Message):
 
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """What is waited for, in one sentence for a person: the registry that does not answer, with the last error, or another
+    """The reason of the wait, in one sentence for a person: the registry that does not answer, with the last error, or another
     session that has the `instance_name`.
     """
     def __init__(
