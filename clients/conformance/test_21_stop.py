@@ -8,7 +8,7 @@ from driver import QUIET, Application, World, eventually, job, quiet
 
 pytestmark = pytest.mark.minimal
 
-#: ZooKeeper's session. An execution that begins or goes on after it may be executed by another instance at the same time.
+#: ZooKeeper's session. After it another instance may execute the same item at the same time.
 SESSION = 4.0
 
 
