@@ -31,6 +31,7 @@ use crate::registry::embedded::{self, Embedded};
 use crate::registry::zookeeper::{Settings, SettingsError, ZooKeeper};
 use crate::registry::{Registry, SessionState};
 use crate::runner::clock::Clock;
+use crate::runner::feed::Feeds;
 use crate::runner::heirs::Former;
 use crate::runner::hub::{Hub, Shared};
 use crate::runner::lease::Lease;
@@ -129,6 +130,7 @@ impl Sidecar {
             server_ip: config.instance_ip,
             clock: clock.clone(),
             current: current.clone(),
+            feeds: Feeds::default(),
             lease,
             slow_application_timeout: config.slow_application_timeout,
             silent_application_timeout: config.silent_application_timeout,

@@ -7,10 +7,12 @@
 mod application;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 use jiff::Timestamp;
 use sidekeeper::coordination::facts::ConfigView;
+use sidekeeper::coordination::input::Now;
 use sidekeeper::coordination::view::JobView;
 use sidekeeper::proto::{CompletionStatus, ExecutionSource};
 use sidekeeper::registry::counted::{Counted, Counts};
@@ -126,7 +128,8 @@ fn h23_a_configuration_is_parsed_once_however_many_other_nodes_change() {
     let yaml: Arc<[u8]> = b"jobName: counted\nshardingTotalCount: 50\n".as_slice().into();
     let mut view = JobView::new(root.clone());
     let config = Node { path: root.child("config"), data: yaml, stat: stat(1) };
-    view.apply(WatchEvent::Snapshot(vec![config]), Timestamp::UNIX_EPOCH);
+    let now = Now { wall: Timestamp::UNIX_EPOCH, mono: Duration::ZERO };
+    view.apply(WatchEvent::Snapshot(vec![config]), now);
     let parsed = |view: &JobView| {
         let ConfigView::Valid(configuration) = view.config() else { panic!("{:?}", view.config()) };
         Arc::clone(configuration)
@@ -135,7 +138,7 @@ fn h23_a_configuration_is_parsed_once_however_many_other_nodes_change() {
     for zxid in 2..1_000 {
         let path = root.child(&format!("sharding/{}/running", zxid % 50));
         let put = NodeChange::Put { path: path.clone(), content: Some((b"".as_slice().into(), stat(zxid))) };
-        view.apply(WatchEvent::Changes(vec![put, NodeChange::Removed { path }]), Timestamp::UNIX_EPOCH);
+        view.apply(WatchEvent::Changes(vec![put, NodeChange::Removed { path }]), now);
     }
     assert!(Arc::ptr_eq(&before, &parsed(&view)), "it was parsed again");
 }

@@ -131,8 +131,11 @@ pub enum Effect {
     },
     /// The session could not be proven alive in time: end it, and open another one.
     GiveUpSession,
-    /// Read the job's subtree again: the view may have missed something.
-    Refresh,
+    /// Read the job's subtree again, because the view may have missed something, and tell when that has happened.
+    Refresh {
+        /// Whether nothing is known of the job's nodes until then.
+        forget: bool,
+    },
     /// Read which fires of the job's items have been started, and come back.
     ReadLedger,
     /// Look which of the job's items have checkpoints, read those of these items, and come back.

@@ -414,8 +414,7 @@ impl Participant {
             if met_running {
                 // Somebody's, or one that an earlier request of ours has created late: looked at before it is judged.
                 self.executions.unresolved.insert(item, starting);
-                self.view.forget();
-                self.read_again();
+                self.forget_and_read();
             } else {
                 self.fires.planned.entry(item).or_insert(planned);
             }

@@ -165,7 +165,7 @@ impl NameView {
 }
 
 /// What the sidecars of a job have told each other.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FleetView {
     paths: FleetPaths,
     loaded: bool,

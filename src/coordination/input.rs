@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use crate::elasticjob::path::Gate;
 use crate::job::{Generation, Item};
 use crate::tree::CommitResult;
-use crate::tree::{SessionId, WatchEvent};
+use crate::tree::SessionId;
 
 use super::effect::CommitId;
 use super::heritage::Return;
@@ -97,10 +97,8 @@ pub enum Input {
     },
     /// The servers break the connection for requests of so many bytes.
     RequestLimit(usize),
-    /// The watch told something.
-    Watch(WatchEvent),
-    /// The watch of what the sidecars tell each other told something.
-    Fleet(WatchEvent),
+    /// The job's nodes were read after the last [`Effect::Refresh`](super::effect::Effect::Refresh), or for the first time.
+    WasRead,
     /// A commit has ended.
     Committed(CommitId, CommitResult),
     /// An attempt to elect has ended; the view tells who leads.

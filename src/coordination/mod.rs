@@ -50,6 +50,7 @@ mod nudge;
 pub mod operations;
 pub mod participant;
 pub mod pending;
+pub mod picture;
 pub mod progress;
 pub mod registration;
 mod registry_clock;

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use crate::elasticjob::path::JobPaths;
 use crate::job::{Generation, InstanceId, InstanceName, JobConfiguration, JobName, Problem};
 use crate::mutants::mutant;
-use crate::tree::{CommitResult, Error, SessionId, Transaction, WatchEvent};
+use crate::tree::{CommitResult, Error, SessionId, Transaction};
 
 use super::absence::Absences;
 use super::assignment::Told;
@@ -39,8 +39,8 @@ use super::ledger::Ledger;
 use super::names::Names;
 use super::nudge::Nudge;
 use super::pending::Pending;
+use super::picture::Picture;
 use super::progress::Checkpoints;
-use super::registry_clock::RegistryClock;
 use super::relay::Relay;
 use super::retry::Retries;
 use super::settings::Settings;
@@ -132,8 +132,12 @@ pub struct Wakeup {
 pub struct Participant {
     pub(super) identity: Identity,
     pub(super) request: Request,
-    pub(super) view: JobView,
-    pub(super) fleet: FleetView,
+    /// What is known of the job's nodes. Nothing, between two steps.
+    pub(super) view: Arc<JobView>,
+    /// What the sidecars tell each other. Nothing, between two steps.
+    pub(super) fleet: Arc<FleetView>,
+    /// The picture of which nothing is known.
+    unknown: Picture,
     pub(super) session: Session,
     pub(super) lease: Lease,
     /// The session in which our nodes were registered.
@@ -165,7 +169,6 @@ pub struct Participant {
     pub(super) absences: Absences,
     pub(super) nudge: Nudge,
     pub(super) java_peers: JavaPeers,
-    pub(super) registry_clock: RegistryClock,
     pub(super) relay: Relay,
     pub(super) failover: Failover,
     pub(super) told: Told,
@@ -184,6 +187,8 @@ pub struct Participant {
     /// The configurations that were compared.
     compared: (Option<Arc<JobConfiguration>>, Option<Arc<JobConfiguration>>),
     pub(super) heritage: Option<Heritage>,
+    /// When the last step wants the next one.
+    wakeup: Wakeup,
     /// What this step has asked for so far.
     pub(super) effects: Vec<Effect>,
 }
@@ -191,15 +196,14 @@ pub struct Participant {
 impl Participant {
     /// A participant that has not joined yet.
     pub fn new(identity: Identity, request: Request) -> Self {
-        let mut view = JobView::new(identity.paths.root().clone());
-        view.expect(request.configuration.clone());
-        let fleet = FleetView::new(identity.paths.fleet());
+        let unknown = Picture::unknown(&identity.paths);
         let executions = Executions::new(identity.execution_prefix.clone());
         Self {
             identity,
             request,
-            view,
-            fleet,
+            view: Arc::clone(&unknown.nodes),
+            fleet: Arc::clone(&unknown.fleet),
+            unknown,
             session: Session::None,
             lease: Lease::default(),
             registered: None,
@@ -222,7 +226,6 @@ impl Participant {
             absences: Absences::default(),
             nudge: Nudge::default(),
             java_peers: JavaPeers::default(),
-            registry_clock: RegistryClock::default(),
             relay: Relay::default(),
             failover: Failover::default(),
             told: Told::default(),
@@ -239,18 +242,31 @@ impl Participant {
             ignored: String::new(),
             compared: Default::default(),
             heritage: None,
+            wakeup: Wakeup::default(),
             effects: Vec::new(),
         }
     }
 
     /// Takes in what happened, looks at everything, and gives what is to be done, in this order.
-    pub fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
+    ///
+    /// The picture is of the present session, or nothing is known of the nodes: after a return of the session, and after an
+    /// [`Effect::Refresh`] that asks for it, until they are read. It has the changes of each commit among the inputs.
+    pub fn step(
+        &mut self,
+        now: Now,
+        picture: &Picture,
+        inputs: impl IntoIterator<Item = Input>,
+    ) -> Vec<Effect> {
+        // Without a session nothing is known, whatever there is to see.
+        if self.session != Session::None {
+            self.see(picture);
+        }
         self.fires.begin(now.wall);
         for input in inputs {
             if !matches!(input, Input::Leased { .. }) && !mutant!(LeaseSeenLate) {
                 self.mind_lease(now);
             }
-            self.take(now, input);
+            self.take(now, picture, input);
         }
         self.mind_lease(now);
         if self.phase != Phase::Ended {
@@ -296,11 +312,27 @@ impl Participant {
             self.depart(now);
             self.investigate(now);
         }
+        self.wakeup = self.find_wakeup(now);
+        self.forget_nodes();
+        self.fleet = Arc::clone(&self.unknown.fleet);
         std::mem::take(&mut self.effects)
     }
 
-    /// When to call [`Self::step`] again if nothing happens before. Asked after each step, with the time of that step.
-    pub fn next_wakeup(&self, now: Now) -> Wakeup {
+    fn see(&mut self, picture: &Picture) {
+        (self.view, self.fleet) = (Arc::clone(&picture.nodes), Arc::clone(&picture.fleet));
+    }
+
+    /// For the rest of the step nothing is known of the job's nodes.
+    pub(super) fn forget_nodes(&mut self) {
+        self.view = Arc::clone(&self.unknown.nodes);
+    }
+
+    /// When to call [`Self::step`] again if nothing happens before. An alarm that is due since the last step is told as well.
+    pub fn next_wakeup(&self) -> Wakeup {
+        self.wakeup
+    }
+
+    fn find_wakeup(&self, now: Now) -> Wakeup {
         if self.phase == Phase::Ended {
             return Wakeup::default();
         }
@@ -354,12 +386,11 @@ impl Participant {
         self.phase == Phase::Ended
     }
 
-    fn take(&mut self, now: Now, input: Input) {
+    fn take(&mut self, now: Now, picture: &Picture, input: Input) {
         match input {
             Input::SessionOpened(id) => {
                 self.session = Session::Connected(id);
-                self.view.forget();
-                self.fleet.forget();
+                self.see(picture);
                 self.tell_session(now, SessionStatus::Connected);
             }
             Input::SessionSuspended => {
@@ -371,9 +402,6 @@ impl Participant {
             Input::SessionResumed => {
                 if let Session::Suspended(id) = self.session {
                     self.session = Session::Connected(id);
-                    // Whatever happened meanwhile comes with the next snapshot; nothing is decided on what was. What is
-                    // to be handed over stays so until more is known.
-                    self.view.forget();
                     self.handoff.look_again();
                     self.tell_session(now, SessionStatus::Connected);
                 }
@@ -384,15 +412,10 @@ impl Participant {
                 self.transaction_bytes = TRANSACTION_BYTES_MAX.min(bytes / 2);
             }
             Input::SessionLost => self.lose_session(),
-            Input::Watch(event) => {
-                if matches!(event, WatchEvent::Snapshot(_)) {
-                    self.reading = false;
-                    self.crash.was_read();
-                }
-                self.registry_clock.told(&event, now.mono);
-                self.view.apply(event, now.wall);
+            Input::WasRead => {
+                self.reading = false;
+                self.crash.was_read();
             }
-            Input::Fleet(event) => self.fleet.apply(event),
             Input::Committed(id, result) => self.committed(now, id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
             Input::TookOver(read) => self.taken(now, read),
@@ -426,8 +449,9 @@ impl Participant {
         self.registered = None;
         self.seen = false;
         self.forget_removal();
-        self.view.forget();
-        self.fleet.forget();
+        self.reading = false;
+        self.forget_nodes();
+        self.fleet = Arc::clone(&self.unknown.fleet);
         self.pending.clear();
         self.election = Election::default();
         self.sharding.forget();
@@ -491,10 +515,8 @@ impl Participant {
                 let unknown =
                     matches!(error.error, Error::OutcomeUnknown(_)) && !mutant!(UnknownOutcomeIsFailure);
                 if unknown {
-                    // The snapshot that comes next tells; until then nothing is known.
-                    self.view.forget();
-                }
-                if doubt || unknown {
+                    self.forget_and_read();
+                } else if doubt {
                     self.read_again();
                 }
                 match purpose {
@@ -537,7 +559,14 @@ impl Participant {
     /// Has the job's nodes read again.
     pub(super) fn read_again(&mut self) {
         self.reading = true;
-        self.effects.push(Effect::Refresh);
+        self.effects.push(Effect::Refresh { forget: false });
+    }
+
+    /// Has the job's nodes read again; until that has happened nothing is decided on what they were.
+    pub(super) fn forget_and_read(&mut self) {
+        self.reading = true;
+        self.forget_nodes();
+        self.effects.push(Effect::Refresh { forget: true });
     }
 
     /// Whether the job's nodes are being read again.
@@ -611,7 +640,7 @@ impl Participant {
         }
         let settings = Settings::compile(configuration, current);
         let before = current.and_then(|current| current.schedule.as_ref());
-        let since = self.view.config_since().and_then(|since| self.registry_clock.here(since, now));
+        let since = self.view.config_since().and_then(|since| self.view.registry_clock().here(since, now));
         self.fires.reschedule(before, settings.schedule.as_ref(), since);
         self.settings = Some(settings);
     }

@@ -22,7 +22,7 @@ use super::view::stat_time;
 const TIMES: usize = 8;
 
 /// The registry's clock, as far as changes have told it.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct RegistryClock {
     /// Of the latest times at which changes were told: when that was, and how far our monotonic clock was ahead of the
     /// registry's time of day when the newest of them was made. Our time of day may be set.

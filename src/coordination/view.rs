@@ -18,17 +18,20 @@ use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent, Zxid};
 use super::facts::{
     ConfigView, InstanceView, ItemView, LeaderView, NextServer, Ownership, Running, ServerStatus, Taker,
 };
+use super::input::Now;
+use super::registry_clock::RegistryClock;
 
 /// Nodes of one folder that are named as problems: enough to see what they have in common, and few enough for a message
 /// and a log when somebody has filled the folder.
 pub const NAMED_OF_FOLDER_MAX: usize = 20;
 
 /// The job's subtree.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct JobView {
     root: Option<Path>,
     /// When the last event came.
     now: Option<Timestamp>,
+    registry_clock: RegistryClock,
     loaded: bool,
     class: Option<String>,
     config: ConfigView,
@@ -77,19 +80,21 @@ impl JobView {
         self.expected = configuration;
     }
 
-    /// Takes in what the watch told, at this time of day.
-    pub fn apply(&mut self, event: WatchEvent, now: Timestamp) {
+    /// Takes in what the watch told now.
+    pub fn apply(&mut self, event: WatchEvent, now: Now) {
         self.revision += 1;
-        self.now = Some(now);
+        self.now = Some(now.wall);
+        self.registry_clock.told(&event, now.mono);
         match event {
             WatchEvent::Snapshot(nodes) => {
                 let (revision, membership_revision) = (self.revision, self.membership_revision + 1);
                 let (root, before) = (self.root.take(), std::mem::take(&mut self.items));
                 let expected = self.expected.take();
+                let registry_clock = std::mem::take(&mut self.registry_clock);
                 // Somebody may have left unseen.
                 let (now, departures) = (self.now, self.departures + 1);
                 let fresh = Self { departures, loaded: true, ..Self::default() };
-                *self = Self { root, expected, now, revision, membership_revision, ..fresh };
+                *self = Self { root, expected, now, registry_clock, revision, membership_revision, ..fresh };
                 for Node { path, data, stat } in nodes {
                     self.put(&path, Some((data, stat)));
                 }
@@ -117,7 +122,14 @@ impl JobView {
         let (revision, membership_revision) = (self.revision + 1, self.membership_revision + 1);
         let departures = self.departures + 1;
         let (root, expected) = (self.root.take(), self.expected.take());
-        *self = Self { root, expected, revision, membership_revision, departures, ..Self::default() };
+        let registry_clock = std::mem::take(&mut self.registry_clock);
+        let nothing = Self { departures, registry_clock, ..Self::default() };
+        *self = Self { root, expected, revision, membership_revision, ..nothing };
+    }
+
+    /// When, by our clock, was written what the registry has stamped with its time.
+    pub(super) fn registry_clock(&self) -> &RegistryClock {
+        &self.registry_clock
     }
 
     fn relative(&self, path: &Path) -> Option<String> {

@@ -24,6 +24,7 @@ use crate::tree::Path;
 
 use super::clock::Clock;
 use super::command::{Command, Handle};
+use super::feed::Feeds;
 use super::lease::Lease;
 use super::memory::{Member, Memory};
 use super::outcomes::Outcomes;
@@ -176,6 +177,8 @@ pub struct Shared {
     pub clock: Clock,
     /// The session.
     pub current: Current,
+    /// What is known of the jobs.
+    pub feeds: Feeds,
     /// Until when it is proven alive.
     pub lease: Lease,
     /// How long an application may leave its stream unread.
@@ -321,10 +324,17 @@ impl Hub {
             true => tracing::info!("a former process has left this instance; waiting for its application"),
             false => tracing::info!(client = attach.client, "attached"),
         });
+        let picture = self.shared.feeds.follow(
+            &attach.job,
+            &identity.paths,
+            (&self.shared.current, &self.shared.clock),
+            attach.configuration.as_ref(),
+        );
         let (runner, handle, outlet) = Runner::new(
             core(identity.clone()),
             identity,
             self.shared.namespace.clone(),
+            picture,
             self.shared.clock.clone(),
             (self.shared.current.clone(), self.shared.lease.clone()),
             (self.shared.slow_application_timeout, self.shared.silent_application_timeout),

@@ -4,7 +4,8 @@
 //! is a proof; [`participant`]
 //! runs one participant for each attached application stream; [`observer`] follows a job for those who only look;
 //! [`operator`] carries out what they command; [`outcomes`] knows how items were executed last; [`hub`] knows who is attached, [`drain`] has all of them leave;
-//! [`command`] lists what callers can ask of a participant; `watching` opens their watches, `waiting` waits for the rest
+//! [`command`] lists what callers can ask of a participant; [`feed`] knows the nodes of a job for all of them, and `watching`
+//! opens its watches; `waiting` waits for the rest
 //! of what happens to them; `succession` hands one from a stream to the next; [`memory`] is what the next process of this
 //! sidecar finds if this one is killed, `heirs` what it makes of that; [`clock`] is the only reader of clocks and
 //! entropy.
@@ -13,6 +14,7 @@ pub mod clock;
 pub mod command;
 mod commits;
 pub mod drain;
+pub mod feed;
 pub mod heirs;
 mod held_latch;
 pub mod hub;

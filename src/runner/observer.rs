@@ -1,27 +1,19 @@
-//! Follows jobs for those who only look: a watch, a view, and the state of the job after each change, one for all who look
-//! at the same job. Takes no part in anything, and needs nobody to be attached.
+//! Follows jobs for those who only look: the state of the job after each change, one for all who look at the same job.
+//! Takes no part in anything, and needs nobody to be attached.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tracing::Instrument;
 
-use crate::coordination::fleet::FleetView;
 use crate::coordination::participant::Wakeup;
-use crate::coordination::settings::Settings;
+use crate::coordination::picture::Picture;
 use crate::coordination::status::JobStatus;
-use crate::coordination::view::JobView;
 use crate::elasticjob::path::JobPaths;
 use crate::job::{JobName, Problem};
-use crate::registry::Session;
 
 use super::hub::Shared;
-use super::watching::Watched;
-
-/// The pause before a watch is tried again.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// Observations that may be open at once, of all jobs together. Each costs little but the states that its reader leaves unread.
 const OBSERVATIONS_MAX: usize = 1_000;
@@ -79,85 +71,52 @@ impl Observers {
 }
 
 /// Follows a job until nobody looks, or the sidecar is stopping. Tells whether somebody may look again.
-async fn follow(mut shared: Shared, job: &JobName, latest: &watch::Sender<Observed>) -> bool {
+async fn follow(shared: Shared, job: &JobName, latest: &watch::Sender<Observed>) -> bool {
     let paths = JobPaths::new(&shared.namespace, job);
-    let mut settings = None;
+    let mut current = shared.current.clone();
+    let mut picture = shared.feeds.follow(job, &paths, (&current, &shared.clock), None);
+    let (mut settings, mut next_fire) = (None, None);
     loop {
-        let session = tokio::select! {
-            biased;
-            () = latest.closed() => return true,
-            session = shared.current.wait_for(Option::is_some) => match session {
-                Ok(session) => session.clone(),
-                // The sidecar is stopping.
-                Err(_) => return false,
-            },
-        };
-        if let Some(session) = session {
-            tokio::select! {
-                biased;
-                () = latest.closed() => return true,
-                () = follow_session(&shared, (job, &paths), &session, &mut settings, latest) => {}
-            }
-        }
-        let message = "not connected to the registry; what is shown may be old".to_owned();
-        latest.send_modify(|status| {
-            if let Some(status) = status {
-                let problem = Problem { path: paths.root().clone(), message };
-                if !status.problems.contains(&problem) {
-                    Arc::make_mut(status).problems.push(problem);
-                }
-            }
-        });
-        let mono = shared.clock.now().mono.saturating_add(PAUSE);
-        shared.clock.sleep_until(Wakeup { wall: None, mono: Some(mono) }).await;
-    }
-}
-
-/// Follows the job until the watch ends, which it does when the session is lost.
-async fn follow_session(
-    shared: &Shared,
-    (job, paths): (&JobName, &JobPaths),
-    session: &Arc<dyn Session>,
-    settings: &mut Option<Settings>,
-    latest: &watch::Sender<Observed>,
-) {
-    let (mut view, mut fleet) = (JobView::new(paths.root().clone()), FleetView::new(paths.fleet()));
-    let mut nodes = Watched::job(paths.root().clone(), shared.clock.clone());
-    let mut members = Watched::fleet(paths.fleet().root().clone(), shared.clock.clone());
-    nodes.open(session);
-    members.open(session);
-    loop {
-        let next_fire = latest.borrow().as_ref().and_then(|status| status.next_fire);
-        let now = || shared.clock.now().wall;
         tokio::select! {
             biased;
-            event = nodes.next() => match event {
-                Some(event) => view.apply(event, now()),
-                None => return,
+            () = latest.closed() => return true,
+            changed = current.changed() => if changed.is_err() {
+                // The sidecar is stopping.
+                return false;
             },
-            event = members.next() => match event {
-                Some(event) => fleet.apply(event),
-                None => return,
-            },
+            () = picture.changed() => {}
             () = shared.clock.sleep_until(Wakeup { wall: next_fire, mono: None }) => {}
         }
-        while let Some(event) = nodes.next_now() {
-            view.apply(event, now());
-        }
-        while let Some(event) = members.next_now() {
-            fleet.apply(event);
-        }
-        if !view.is_loaded() {
-            continue;
-        }
-        let mut status = JobStatus::of(&view, &fleet, settings, &paths.config(), now());
-        shared.outcomes.add_to(job, &mut status);
-        latest.send_if_modified(|known| {
-            let changed = known.as_deref() != Some(&status);
-            if changed {
-                *known = Some(Arc::new(status));
-            }
-            changed
+        let session = current.borrow_and_update().as_ref().map(|session| session.id());
+        let now = shared.clock.now().wall;
+        let status = picture.look(session, |Picture { nodes, fleet }, _| {
+            nodes.is_loaded().then(|| JobStatus::of(nodes, fleet, &mut settings, &paths.config(), now))
         });
+        next_fire = status.as_ref().and_then(|status| status.next_fire);
+        match (status, session) {
+            (Some(mut status), _) => {
+                shared.outcomes.add_to(job, &mut status);
+                latest.send_if_modified(|known| {
+                    let changed = known.as_deref() != Some(&status);
+                    if changed {
+                        *known = Some(Arc::new(status));
+                    }
+                    changed
+                });
+            }
+            (None, None) => {
+                let message = "not connected to the registry; what is shown may be old".to_owned();
+                let problem = Problem { path: paths.root().clone(), message };
+                latest.send_if_modified(|known| {
+                    let Some(status) = known.as_mut().filter(|status| !status.problems.contains(&problem)) else {
+                        return false;
+                    };
+                    Arc::make_mut(status).problems.push(problem);
+                    true
+                });
+            }
+            // The nodes are being read.
+            (None, Some(_)) => {}
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! One task for each attached stream: select, step, perform. Decides nothing.
 //!
 //! Select takes what has happened in a fixed order: the session first, so that a lost one is known before anything
-//! else; then the watch before the results of commits, so that a result never overtakes its changes; the application
-//! last. Everything that is ready is taken in one step.
+//! else; the application last. Everything that is ready is taken in one step. The picture of the job's nodes is looked at
+//! after that, so a result never overtakes its changes (see `feed`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -23,18 +23,18 @@ use crate::job::Item;
 use crate::reason::Reason;
 use crate::registry::{Session, SessionState};
 use crate::telemetry;
-use crate::tree::{Path, WatchEvent};
+use crate::tree::Path;
 
 use super::clock::Clock;
 use super::command::{Command, Handle};
 use super::commits::commit_in;
+use super::feed::Follower;
 use super::held_latch::HeldLatch;
 use super::lease::Lease;
 use super::outcomes::Outcomes;
 use super::refusals::Refusals;
 use super::session::Current;
 use super::waiting::{closed, replaced, room, session_changed};
-use super::watching::Watched;
 use super::{latched, ledger, news};
 
 /// Calls of the application that wait to be taken; the callers beyond wait in their own tasks.
@@ -98,8 +98,6 @@ pub struct Runner {
     identity: Identity,
     clock: Clock,
     namespace: Path,
-    /// The time of the last step.
-    stepped: Now,
     slow_after: Duration,
     silent_after: Duration,
     current: Current,
@@ -107,8 +105,7 @@ pub struct Runner {
     /// The end of the lease as the core knows it.
     leased: Option<Duration>,
     session: Option<(Arc<dyn Session>, watch::Receiver<SessionState>)>,
-    nodes: Watched,
-    fleet: Watched,
+    picture: Follower,
     in_flight: FuturesUnordered<BoxFuture<'static, Input>>,
     commands: mpsc::Receiver<Command>,
     tickets: BTreeMap<Ticket, oneshot::Sender<Answer>>,
@@ -134,8 +131,7 @@ pub struct Runner {
 enum Ready {
     Inputs(Vec<Input>),
     Session,
-    Watch(Option<WatchEvent>),
-    Fleet(Option<WatchEvent>),
+    Picture,
     Room(mpsc::OwnedPermit<Told>),
     Gone,
     Command(Command),
@@ -144,10 +140,11 @@ enum Ready {
 
 impl Runner {
     /// A runner, the handle for its callers, and the outlet for its application.
-    pub fn new(
+    pub(super) fn new(
         core: Participant,
         identity: Identity,
         namespace: Path,
+        picture: Follower,
         clock: Clock,
         (current, lease): (Current, Lease),
         (slow_after, silent_after): (Duration, Duration),
@@ -157,23 +154,18 @@ impl Runner {
         let (outbox, events) = mpsc::channel(OUTBOX);
         let (over, over_receiver) = watch::channel(false);
         let (end, silent_for) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
-        let nodes = Watched::job(identity.paths.root().clone(), clock.clone());
-        let fleet = Watched::fleet(identity.paths.fleet().root().clone(), clock.clone());
-        let stepped = clock.now();
         let runner = Self {
             core,
             identity,
             clock,
             namespace,
-            stepped,
             slow_after,
             silent_after,
             current,
             lease,
             leased: None,
             session: None,
-            nodes,
-            fleet,
+            picture,
             in_flight: FuturesUnordered::new(),
             commands,
             tickets: BTreeMap::new(),
@@ -201,12 +193,9 @@ impl Runner {
             let mut inputs = self.select().await;
             // Read before the lease: a proof that comes in between must not be missed.
             let now = self.clock.now();
-            self.stepped = now;
             self.take_limit(&mut inputs);
             self.take_lease(&mut inputs);
-            for effect in self.core.step(now, inputs) {
-                self.perform(now, effect);
-            }
+            self.step(now, inputs);
             self.check_slow(now);
         }
         // A departing application may still read what is buffered; one that does not is not waited for.
@@ -219,6 +208,22 @@ impl Runner {
         }
         self.outcomes.forget(&self.identity.job, &self.identity.instance);
         self.over.send_replace(true);
+    }
+
+    /// Shows the core the picture and what has happened, and does what it asks for.
+    fn step(&mut self, now: Now, mut inputs: Vec<Input>) {
+        let (core, session) = (&mut self.core, self.session.as_ref().map(|(session, _)| session.id()));
+        let effects = self.picture.look(session, |picture, was_read| {
+            if was_read {
+                // Before the results, which may ask for the next reading; nothing comes before the lease.
+                let place = usize::from(matches!(inputs.first(), Some(Input::Leased { .. })));
+                inputs.insert(place, Input::WasRead);
+            }
+            core.step(now, picture, inputs)
+        });
+        for effect in effects {
+            self.perform(now, effect);
+        }
     }
 
     /// Waits for something to happen, and takes everything that has.
@@ -240,8 +245,7 @@ impl Runner {
     }
 
     fn wakeup(&self) -> Wakeup {
-        // Not from now on: an alarm that is due since the step would not be heard, and nothing else may ever come.
-        let mut wakeup = self.core.next_wakeup(self.stepped);
+        let mut wakeup = self.core.next_wakeup();
         let slow = self.blocked_since.map(|since| since.saturating_add(self.slow_after));
         wakeup.mono = [wakeup.mono, slow].into_iter().flatten().min();
         wakeup
@@ -255,8 +259,7 @@ impl Runner {
             biased;
             () = replaced(&mut self.current) => Ready::Session,
             () = session_changed(&mut self.session) => Ready::Session,
-            event = self.nodes.next() => Ready::Watch(event),
-            event = self.fleet.next() => Ready::Fleet(event),
+            () = self.picture.changed() => Ready::Picture,
             Some(input) = self.in_flight.next() => Ready::Inputs(vec![input]),
             () = closed(outbox) => Ready::Gone,
             Some(permit) = room(blocked) => Ready::Room(permit),
@@ -267,12 +270,6 @@ impl Runner {
 
     /// What is ready without waiting, in the same order. The session is left to the next turn: it comes first there.
     fn next_now(&mut self) -> Option<Ready> {
-        if let Some(event) = self.nodes.next_now() {
-            return Some(Ready::Watch(Some(event)));
-        }
-        if let Some(event) = self.fleet.next_now() {
-            return Some(Ready::Fleet(Some(event)));
-        }
         let in_flight = self.in_flight.next().now_or_never();
         if let Some(Some(input)) = in_flight {
             return Some(Ready::Inputs(vec![input]));
@@ -284,11 +281,6 @@ impl Runner {
         match ready {
             Ready::Inputs(more) => inputs.extend(more),
             Ready::Session => self.take_session(inputs),
-            Ready::Watch(Some(event)) => inputs.push(Input::Watch(event)),
-            // The registry gave up on the watch, or the session is about to be lost: start over.
-            Ready::Watch(None) => self.watch_nodes(),
-            Ready::Fleet(Some(event)) => inputs.push(Input::Fleet(event)),
-            Ready::Fleet(None) => self.watch_fleet(),
             Ready::Room(permit) => {
                 self.blocked_since = None;
                 if let Some(told) = self.backlog.pop_front() {
@@ -311,7 +303,8 @@ impl Runner {
                 inputs.push(Input::Detached);
             }
             Ready::Command(command) => self.take_command(command, inputs),
-            Ready::Alarm => {}
+            // Each step looks at the picture.
+            Ready::Picture | Ready::Alarm => {}
         }
     }
 
@@ -366,8 +359,6 @@ impl Runner {
         if self.session.take().is_some() {
             inputs.push(Input::SessionLost);
         }
-        self.nodes.close();
-        self.fleet.close();
         self.in_flight.clear();
         self.latches.clear();
         if let Some(session) = current {
@@ -375,28 +366,7 @@ impl Runner {
             state.mark_changed();
             inputs.push(Input::SessionOpened(session.id()));
             self.session = Some((session, state));
-            self.watch_nodes();
-            self.watch_fleet();
         }
-    }
-
-    fn watch_nodes(&mut self) {
-        match self.living_session() {
-            Some(session) => self.nodes.open(&session),
-            None => self.nodes.close(),
-        }
-    }
-
-    fn watch_fleet(&mut self) {
-        match self.living_session() {
-            Some(session) => self.fleet.open(&session),
-            None => self.fleet.close(),
-        }
-    }
-
-    fn living_session(&self) -> Option<Arc<dyn Session>> {
-        let (session, state) = self.session.as_ref()?;
-        (*state.borrow() != SessionState::Lost).then(|| Arc::clone(session))
     }
 
     fn take_command(&mut self, command: Command, inputs: &mut Vec<Input>) {
@@ -535,10 +505,7 @@ impl Runner {
                     self.lease.give_up(session.id());
                 }
             }
-            Effect::Refresh => {
-                self.watch_nodes();
-                self.watch_fleet();
-            }
+            Effect::Refresh { forget } => self.picture.refresh(forget),
             Effect::ReadLedger => {
                 let Some((session, _)) = &self.session else { return };
                 let read = ledger::read(Arc::clone(session), self.identity.paths.ledger());
@@ -619,9 +586,7 @@ impl Runner {
         }
         warn!(waiting = self.backlog.len(), "the application does not read its events; it is detached");
         self.hang_up(StreamEnd::SlowApplication(self.slow_after));
-        for effect in self.core.step(now, [Input::Detached]) {
-            self.perform(now, effect);
-        }
+        self.step(now, vec![Input::Detached]);
     }
 
     /// Ends the application's stream, and opens another one for the same participant.

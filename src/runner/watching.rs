@@ -1,8 +1,10 @@
-//! Watches a part of the tree for a participant: with the data that decisions read, for as long as the session lives.
+//! Watches a part of the tree: with the data that decisions read, for as long as the session lives. Shell. Decides nothing.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use tracing::debug;
 
@@ -16,13 +18,32 @@ use super::clock::Clock;
 /// The pause between attempts to watch.
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
 
+/// News of a watch.
+#[derive(Debug)]
+pub(super) enum News {
+    /// The registry told something.
+    Event(WatchEvent),
+    /// The registry gave up on the watch, or the session is about to be lost: something may be missed until the next
+    /// snapshot.
+    Gap,
+}
+
 /// A node that is watched with all below it, or will be as soon as that works.
 pub(super) struct Watched {
     root: Path,
     wants_data: DataFilter,
     clock: Clock,
+    session: Option<Arc<dyn Session>>,
     opening: Option<BoxFuture<'static, Option<Watch>>>,
+    /// Takes the place of `watch` with its first snapshot. Until then that one goes on, so that its reader misses nothing.
+    next: Option<Watch>,
     watch: Option<Watch>,
+    /// How often reading all nodes has begun.
+    begun: u64,
+    /// The last of these readings that has ended.
+    done: u64,
+    /// Whether to read once more when the present reading has ended.
+    again: bool,
 }
 
 impl Watched {
@@ -32,55 +53,116 @@ impl Watched {
         let wants_data: DataFilter = Arc::new(move |path: &Path| {
             path.relative_to(&filter_root).is_some_and(|relative| Place::of(relative).wants_data())
         });
-        Self { root, wants_data, clock, opening: None, watch: None }
+        Self::new(root, wants_data, clock)
     }
 
     /// What the sidecars of a job tell each other. Brings all data.
     pub(super) fn fleet(root: Path, clock: Clock) -> Self {
-        Self { root, wants_data: Arc::new(|_: &Path| true), clock, opening: None, watch: None }
+        Self::new(root, Arc::new(|_: &Path| true), clock)
     }
 
-    /// Watches from now on, which begins with a snapshot. Tries until the session is lost.
-    pub(super) fn open(&mut self, session: &Arc<dyn Session>) {
-        let (session, clock) = (Arc::clone(session), self.clock.clone());
+    fn new(root: Path, wants_data: DataFilter, clock: Clock) -> Self {
+        let (session, opening, next, watch) = (None, None, None, None);
+        Self { root, wants_data, clock, session, opening, next, watch, begun: 0, done: 0, again: false }
+    }
+
+    /// Watches in this session from now on, which begins with a snapshot; `None`: in none.
+    pub(super) fn follow(&mut self, session: Option<Arc<dyn Session>>) {
+        (self.opening, self.next, self.watch, self.again) = (None, None, None, false);
+        self.session = session;
+        self.open(Duration::ZERO);
+    }
+
+    /// Reads all nodes anew. Gives the number of that reading, for [`Self::done`].
+    pub(super) fn read_again(&mut self) -> u64 {
+        if self.opening.is_some() || self.next.is_some() {
+            // That reading may have seen nodes before now.
+            self.again = true;
+            return self.begun + 1;
+        }
+        self.open(Duration::ZERO);
+        // Without a session it is the first one of the next session.
+        if self.opening.is_some() { self.begun } else { self.begun + 1 }
+    }
+
+    /// The last reading of all nodes that has ended.
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Opens another watch. Tries until the session is lost.
+    fn open(&mut self, pause: Duration) {
+        let Some(session) = self.session.clone() else { return };
+        let clock = self.clock.clone();
         let (root, wants_data) = (self.root.clone(), Arc::clone(&self.wants_data));
-        self.watch = None;
+        self.begun += 1;
         self.opening = Some(Box::pin(async move {
+            let mut pause = pause;
             loop {
-                match session.watch(&root, Arc::clone(&wants_data)).await {
-                    Ok(watch) => return Some(watch),
-                    Err(error) => debug!(%root, %error, "cannot watch yet"),
+                if !pause.is_zero() {
+                    let until = clock.now().mono.saturating_add(pause);
+                    clock.sleep_until(Wakeup { wall: None, mono: Some(until) }).await;
                 }
                 if *session.state().borrow() == SessionState::Lost {
                     return None;
                 }
-                let pause = clock.now().mono.saturating_add(WATCH_PAUSE);
-                clock.sleep_until(Wakeup { wall: None, mono: Some(pause) }).await;
+                match session.watch(&root, Arc::clone(&wants_data)).await {
+                    Ok(watch) => return Some(watch),
+                    Err(error) => debug!(%root, %error, "cannot watch yet"),
+                }
+                pause = WATCH_PAUSE;
             }
         }));
     }
 
-    /// Watches no more.
-    pub(super) fn close(&mut self) {
-        self.opening = None;
-        self.watch = None;
+    /// The next news, for the one task that waits for them.
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<News> {
+        loop {
+            if let Some(opening) = &mut self.opening
+                && let Poll::Ready(watch) = opening.poll_unpin(context)
+            {
+                (self.opening, self.next) = (None, watch);
+            }
+            match self.next.as_mut().map(|next| next.poll_recv(context)) {
+                Some(Poll::Ready(Some(event))) => {
+                    self.use_next();
+                    return Poll::Ready(News::Event(event));
+                }
+                Some(Poll::Ready(None)) => {
+                    self.next = None;
+                    self.open(WATCH_PAUSE);
+                    continue;
+                }
+                Some(Poll::Pending) | None => {}
+            }
+            return match self.watch.as_mut().map(|watch| watch.poll_recv(context)) {
+                Some(Poll::Ready(Some(event))) => Poll::Ready(News::Event(event)),
+                Some(Poll::Ready(None)) => {
+                    self.watch = None;
+                    if self.opening.is_none() && self.next.is_none() {
+                        self.open(Duration::ZERO);
+                    }
+                    Poll::Ready(News::Gap)
+                }
+                Some(Poll::Pending) | None => Poll::Pending,
+            };
+        }
     }
 
-    /// The next news; `None`: the registry gave up on the watch, or the session is about to be lost. Never, if nothing
-    /// is watched.
-    pub(super) async fn next(&mut self) -> Option<WatchEvent> {
-        if let Some(opening) = &mut self.opening {
-            self.watch = opening.await;
-            self.opening = None;
+    /// News that are there already, for everybody else.
+    pub(super) fn next_now(&mut self) -> Option<News> {
+        if let Some(Ok(event)) = self.next.as_mut().map(Watch::try_recv) {
+            self.use_next();
+            return Some(News::Event(event));
         }
-        match &mut self.watch {
-            Some(watch) => watch.recv().await,
-            None => std::future::pending().await,
-        }
+        self.watch.as_mut()?.try_recv().ok().map(News::Event)
     }
 
-    /// News that are there already.
-    pub(super) fn next_now(&mut self) -> Option<WatchEvent> {
-        self.watch.as_mut()?.try_recv().ok()
+    fn use_next(&mut self) {
+        self.watch = self.next.take();
+        self.done = self.begun;
+        if std::mem::take(&mut self.again) {
+            self.open(Duration::ZERO);
+        }
     }
 }

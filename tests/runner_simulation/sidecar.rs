@@ -13,6 +13,7 @@ use sidekeeper::api::participant::Participants;
 use sidekeeper::proto;
 use sidekeeper::proto::job_service_server::JobService;
 use sidekeeper::runner::clock::Clock;
+use sidekeeper::runner::feed::Feeds;
 use sidekeeper::runner::heirs::Former;
 use sidekeeper::runner::hub::{Hub, Shared};
 use sidekeeper::runner::lease::Lease;
@@ -95,6 +96,7 @@ impl World {
             server_ip: place.ip,
             clock: clock.clone(),
             current,
+            feeds: Feeds::default(),
             lease,
             slow_application_timeout: SLOW,
             silent_application_timeout: Duration::MAX,

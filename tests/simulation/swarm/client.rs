@@ -415,7 +415,7 @@ impl World {
         }
         let fleet = self.read_contents(server, applied, merged(fleet));
         if let Some(seat) = self.machines[m].seat().filter(|_| !fleet.is_empty()) {
-            seat.fleet.push(Input::Fleet(WatchEvent::Changes(fleet)));
+            seat.fleet.push(WatchEvent::Changes(fleet));
         }
     }
 
@@ -455,7 +455,7 @@ impl World {
         let split = sidecar.client.split_until > now;
         let changes = self.read_contents(server, applied, changes);
         if let Some(seat) = self.machines[m].seat().filter(|_| !changes.is_empty()) {
-            seat.nodes.push(Input::Watch(WatchEvent::Changes(changes)));
+            seat.nodes.push(WatchEvent::Changes(changes));
             self.wake(m, 0);
         }
         split

@@ -38,7 +38,10 @@ impl World {
                 self.note(m, || "gives the session up".to_owned());
                 self.give_up_session(m);
             }
-            Effect::Refresh => {
+            Effect::Refresh { forget } => {
+                if let Some(seat) = self.machines[m].seat().filter(|_| forget) {
+                    seat.picture.forget_nodes();
+                }
                 self.note(m, || "looks again".to_owned());
                 self.watch(m);
             }

@@ -9,7 +9,9 @@ use sidekeeper::coordination::effect::Event as Told;
 use sidekeeper::coordination::heritage::Former;
 use sidekeeper::coordination::input::{Input, Now};
 use sidekeeper::coordination::participant::{Identity, Participant};
+use sidekeeper::coordination::picture::Picture;
 use sidekeeper::job::{InstanceName, Item};
+use sidekeeper::tree::WatchEvent;
 
 use super::application::Application;
 use super::client::Client;
@@ -61,8 +63,9 @@ pub(super) struct Seat {
     pub(super) leased: Option<Duration>,
     /// Which stream it speaks on.
     pub(super) stream: Option<u32>,
-    pub(super) nodes: Vec<Input>,
-    pub(super) fleet: Vec<Input>,
+    pub(super) picture: Picture,
+    pub(super) nodes: Vec<WatchEvent>,
+    pub(super) fleet: Vec<WatchEvent>,
     pub(super) results: Vec<Input>,
     /// Calls of the application, with when they come.
     pub(super) calls: VecDeque<(Micros, Input)>,
@@ -158,12 +161,14 @@ impl Machine {
 
 impl Seat {
     pub(super) fn new(core: Participant, identity: Identity, attached_at: Timestamp) -> Self {
+        let picture = Picture::unknown(&identity.paths);
         Self {
             core,
             identity,
             session: None,
             leased: None,
             stream: None,
+            picture,
             nodes: Vec::new(),
             fleet: Vec::new(),
             results: Vec::new(),

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sidekeeper::coordination::input::Input;
 use sidekeeper::coordination::ledger::LedgerNode;
 use sidekeeper::coordination::progress::Checkpoint;
 use sidekeeper::job::Item;
@@ -91,8 +90,8 @@ impl World {
         if let Some(seat) = &mut sidecar.participant {
             // What was not read yet is replaced.
             (seat.nodes, seat.fleet) = (Vec::new(), Vec::new());
-            seat.nodes.push(Input::Watch(WatchEvent::Snapshot(nodes)));
-            seat.fleet.push(Input::Fleet(WatchEvent::Snapshot(fleet)));
+            seat.nodes.push(WatchEvent::Snapshot(nodes));
+            seat.fleet.push(WatchEvent::Snapshot(fleet));
             seat.results.append(&mut sidecar.client.held);
             self.wake(m, 0);
         }

@@ -1,6 +1,7 @@
 //! A participant looks: what has come is put in the order in which the runner takes it (`runner/participant.rs`).
 
 use sidekeeper::coordination::input::Input;
+use sidekeeper::tree::{NodeChange, WatchEvent};
 
 use super::client::{Ask, Link};
 use super::machine::FAR;
@@ -57,6 +58,7 @@ impl World {
             }
             // What the former session had in flight comes no more.
             seat.results.clear();
+            seat.picture.forget();
             seat.session = client.session;
             if let Some(session) = client.session {
                 inputs.push(Input::SessionOpened(self.sessions[session].handle.id()));
@@ -67,7 +69,10 @@ impl World {
             }
         } else if client.changed && client.session.is_some() {
             inputs.push(match client.link {
-                Link::Up(_) => Input::SessionResumed,
+                Link::Up(_) => {
+                    seat.picture.forget_nodes();
+                    Input::SessionResumed
+                }
                 Link::Down => Input::SessionSuspended,
             });
         }
@@ -76,8 +81,19 @@ impl World {
             seat.leased = Some(client.until);
             inputs.insert(opened.unwrap_or(0), Input::Leased { until: client.until });
         }
-        inputs.append(&mut seat.nodes);
-        inputs.append(&mut seat.fleet);
+        let tells = self.options.trace;
+        let (nodes, fleet) = (std::mem::take(&mut seat.nodes), std::mem::take(&mut seat.fleet));
+        let mut what: Vec<_> = inputs.iter().filter(|_| tells).map(brief).collect();
+        what.extend(nodes.iter().chain(&fleet).filter(|_| tells).map(brief_news));
+        let told = inputs.len();
+        for event in nodes {
+            inputs.extend(matches!(event, WatchEvent::Snapshot(_)).then_some(Input::WasRead));
+            seat.picture.apply_nodes(event, time);
+        }
+        for event in fleet {
+            seat.picture.apply_fleet(event);
+        }
+        let read = inputs.len() - told;
         inputs.append(&mut seat.results);
         while seat.calls.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, call)) = seat.calls.pop_front() else { break };
@@ -87,12 +103,11 @@ impl World {
             inputs.push(call);
         }
         self.steps += 1;
-        let tells = self.options.trace;
-        let what = tells.then(|| inputs.iter().map(brief).collect::<Vec<_>>().join(", "));
+        what.extend(inputs.iter().skip(told + read).filter(|_| tells).map(brief));
         let Some(seat) = self.machines[m].seat() else { return };
-        let effects = seat.core.step(time, inputs);
-        if let Some(what) = what.filter(|what| !what.is_empty()) {
-            self.note(m, || format!("step: {what}"));
+        let effects = seat.core.step(time, &seat.picture, inputs);
+        if !what.is_empty() {
+            self.note(m, || format!("step: {}", what.join(", ")));
         }
         for effect in effects {
             self.perform(m, effect);
@@ -105,9 +120,8 @@ impl World {
     fn set_alarm(&mut self, m: usize) {
         let now = self.now;
         let machine = &mut self.machines[m];
-        let time = machine.now(now);
         let Some(seat) = machine.seat() else { return };
-        let wakeup = seat.core.next_wakeup(time);
+        let wakeup = seat.core.next_wakeup();
         let next_call = seat.calls.front().map(|(at, _)| *at);
         let was = seat.alarm_at;
         let mono = wakeup.mono.map(|mono| machine.when_mono(mono));
@@ -152,19 +166,23 @@ impl World {
     }
 }
 
-/// An input in few words, for the timeline.
-fn brief(input: &Input) -> String {
-    use sidekeeper::tree::WatchEvent;
-    match input {
-        Input::Watch(WatchEvent::Snapshot(nodes)) => format!("snapshot of {} nodes", nodes.len()),
-        Input::Fleet(WatchEvent::Snapshot(nodes)) => format!("snapshot of the fleet, {} nodes", nodes.len()),
-        Input::Watch(WatchEvent::Changes(changes)) | Input::Fleet(WatchEvent::Changes(changes)) => {
-            let change = |change: &sidekeeper::tree::NodeChange| match change {
-                sidekeeper::tree::NodeChange::Put { path, .. } => format!("+{}", short(path)),
-                sidekeeper::tree::NodeChange::Removed { path } => format!("-{}", short(path)),
+/// News of a watch in few words, for the timeline.
+fn brief_news(event: &WatchEvent) -> String {
+    match event {
+        WatchEvent::Snapshot(nodes) => format!("snapshot of {} nodes", nodes.len()),
+        WatchEvent::Changes(changes) => {
+            let change = |change: &NodeChange| match change {
+                NodeChange::Put { path, .. } => format!("+{}", short(path)),
+                NodeChange::Removed { path } => format!("-{}", short(path)),
             };
             changes.iter().map(change).collect::<Vec<_>>().join(" ")
         }
+    }
+}
+
+/// An input in few words, for the timeline.
+fn brief(input: &Input) -> String {
+    match input {
         Input::Committed(id, Ok(_)) => format!("commit {} done", id.0),
         Input::Committed(id, Err(error)) => format!("commit {} failed: {error}", id.0),
         Input::Leased { until } => format!("lease until {:.3}", until.as_secs_f64()),

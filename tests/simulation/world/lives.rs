@@ -8,6 +8,7 @@ use sidekeeper::coordination::fleet::Profile;
 use sidekeeper::coordination::heritage::{Former, OpenExecution, Return};
 use sidekeeper::coordination::input::Input;
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
+use sidekeeper::coordination::picture::Picture;
 
 use super::{Ask, Happened, Node, World};
 
@@ -61,6 +62,7 @@ impl World {
         let proven = self.now - jiff::SignedDuration::try_from(TIMEOUT).unwrap();
         let former = Former { session: node.session.id(), timeout: TIMEOUT, since: node.joined.max(proven) };
         let request = Request { configuration: None, ..request(configuration) };
+        node.picture = Picture::unknown(&identity.paths);
         node.core = Participant::heir(identity, request, former);
         node.results.push_back(Input::SessionOpened(node.session.id()));
         node.line.push_back(Ask::Watch);

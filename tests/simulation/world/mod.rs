@@ -26,6 +26,7 @@ use sidekeeper::coordination::effect::{
 use sidekeeper::coordination::fleet::Profile;
 use sidekeeper::coordination::input::{Input, Now, Outcome, ProgressReport, Ticket};
 use sidekeeper::coordination::participant::{Identity, Participant, Request};
+use sidekeeper::coordination::picture::Picture;
 use sidekeeper::coordination::waiting::WaitsFor;
 use sidekeeper::elasticjob::path::{Gate, JobPaths};
 use sidekeeper::job::{InstanceId, InstanceName, Item, JobConfiguration, JobName, Problem};
@@ -101,6 +102,7 @@ pub struct Node {
     pub session: Arc<dyn Session>,
     watch: Option<Watch>,
     fleet: Option<Watch>,
+    picture: Picture,
     line: VecDeque<Ask>,
     results: VecDeque<Input>,
     pub executions: BTreeMap<String, Execution>,
@@ -313,6 +315,7 @@ impl World {
             identity: identity.clone(),
             joined: self.now,
             life: lives::Life::default(),
+            picture: Picture::unknown(&identity.paths),
             core: Participant::new(identity, request),
             session,
             watch: None,
@@ -451,19 +454,23 @@ impl World {
             )
         };
         let (news, rest): (Vec<_>, Vec<_>) = node.results.drain(..).partition(session_news);
-        inputs.extend(news);
-        let mut events: Vec<WatchEvent> = Vec::new();
-        if let Some(watch) = &mut node.watch {
-            while let Ok(event) = watch.try_recv() {
-                events.push(event);
+        for input in &news {
+            match input {
+                Input::SessionLost | Input::SessionOpened(_) => node.picture.forget(),
+                Input::SessionResumed => node.picture.forget_nodes(),
+                _ => {}
             }
         }
-        inputs.extend(events.into_iter().map(Input::Watch));
+        inputs.extend(news);
+        while let Some(Ok(event)) = node.watch.as_mut().map(Watch::try_recv) {
+            inputs.extend(matches!(event, WatchEvent::Snapshot(_)).then_some(Input::WasRead));
+            node.picture.apply_nodes(event, now);
+        }
         while let Some(Ok(event)) = node.fleet.as_mut().map(Watch::try_recv) {
-            inputs.push(Input::Fleet(event));
+            node.picture.apply_fleet(event);
         }
         inputs.extend(rest);
-        let effects = node.core.step(now, inputs);
+        let effects = node.core.step(now, &node.picture, inputs);
         for effect in effects {
             self.carry_out(index, effect);
         }
@@ -497,7 +504,10 @@ impl World {
             Effect::LeaveLatch { gate, transactions } => {
                 node.line.push_back(Ask::LeaveLatch(gate, transactions));
             }
-            Effect::Refresh => {
+            Effect::Refresh { forget } => {
+                if forget {
+                    node.picture.forget_nodes();
+                }
                 // News that comes before the new watches is dropped with the old ones.
                 (node.watch, node.fleet) = (None, None);
                 node.line.push_back(Ask::Watch);

@@ -92,7 +92,7 @@ impl World {
     /// After how long the node wakes by itself, if nothing happens.
     pub fn wakes_in(&self, node: usize) -> Option<Duration> {
         let now = self.time();
-        self.nodes[node].core.next_wakeup(now).mono.map(|at| at - now.mono)
+        self.nodes[node].core.next_wakeup().mono.map(|at| at.saturating_sub(now.mono))
     }
 
     /// The connection breaks, or comes back; the session lives.
