@@ -123,7 +123,9 @@ impl InstanceId {
     /// What distinguishes the instance from others on its server, the part after the separator: its name, if it was given
     /// one. `None`: there is no separator.
     pub fn unique(&self) -> Option<&str> {
-        self.0.split_once(ID_SEPARATOR).map(|(_, unique)| unique)
+        // A search for one byte is quicker, and finds the separator in all that are well-formed.
+        let (_, rest) = self.0.split_at_checked(self.0.find('@')?)?;
+        rest.strip_prefix(ID_SEPARATOR).or_else(|| rest.split_once(ID_SEPARATOR).map(|(_, unique)| unique))
     }
 
     /// Whether it is the id of the instance of this name, on whatever server.

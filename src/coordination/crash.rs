@@ -26,7 +26,8 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(super) struct Crash {
     absent: BTreeMap<InstanceId, Duration>,
-    online: BTreeSet<InstanceId>,
+    /// [`JobView::seen_departures`] when they were looked at last.
+    departures: u64,
     /// Who is no instance any more and still says something.
     finishing: BTreeSet<InstanceId>,
     /// Who was, and says nothing any more. What the job's nodes tell of its executions may be older than that, because
@@ -104,9 +105,8 @@ impl Participant {
         }
         self.crash.looked = Some(revision);
         let unread = self.crash.look(&self.view, &self.fleet, now.mono);
-        let online: BTreeSet<_> = self.view.instances().keys().cloned().collect();
-        let somebody_went = self.crash.online.iter().any(|id| !online.contains(id));
-        self.crash.online = online;
+        let departures = self.view.seen_departures();
+        let somebody_went = std::mem::replace(&mut self.crash.departures, departures) != departures;
         let unknown = |running: &Running| running.owner.is_none();
         let in_doubt = self.view.running().iter().any(|item| {
             let running = self.view.item(*item).and_then(|view| view.running.as_ref());

@@ -272,6 +272,20 @@ impl FleetView {
         member.or_else(|| named().map(|name| &name.profile))
     }
 
+    /// The first of these instances, ascending, that has said nothing.
+    pub(super) fn first_silent<'a>(
+        &self,
+        instances: impl Iterator<Item = &'a InstanceId>,
+    ) -> Option<&'a InstanceId> {
+        // Both are in the same order, so nobody is searched for.
+        let mut members = self.members.keys().peekable();
+        let mut has_spoken = |id: &InstanceId| {
+            while members.next_if(|member| *member < id).is_some() {}
+            members.next_if_eq(&id).is_some() || self.profile(id).is_some()
+        };
+        instances.into_iter().find(|id| !self.loaded || !has_spoken(id))
+    }
+
     /// The names that are written down.
     pub fn names(&self) -> &BTreeMap<String, NameView> {
         &self.names

@@ -102,16 +102,12 @@ impl Mode {
         if settings.strategy == ShardingStrategy::SingleShardingBalance {
             return Self::Stock(StockReason::Configured("the job's single item walks over the servers"));
         }
-        let mut silent = None;
-        for id in view.instances().keys() {
-            if id.is_java() {
-                return Self::Stock(StockReason::Java(id.clone()));
-            }
-            if !fleet.is_loaded() || fleet.profile(id).is_none() {
-                silent = silent.or_else(|| Some(id.clone()));
-            }
+        if view.has_java_instances()
+            && let Some(java) = view.instances().keys().find(|id| id.is_java())
+        {
+            return Self::Stock(StockReason::Java(java.clone()));
         }
-        silent.map_or(Self::Gentle, Self::Undecided)
+        fleet.first_silent(view.instances().keys()).cloned().map_or(Self::Gentle, Self::Undecided)
     }
 }
 

@@ -91,6 +91,11 @@ impl JavaPeers {
 
     /// Notes which instances are there, and since when.
     fn look(&mut self, view: &JobView, now: Duration) {
+        // Without a Java instance, there or away for a moment, nobody waits for anybody.
+        if !view.has_java_instances() && !self.seen.keys().any(InstanceId::is_java) {
+            self.seen.clear();
+            return;
+        }
         for (id, seen) in &mut self.seen {
             let is_there = view.instances().contains_key(id);
             seen.away = if is_there { None } else { seen.away.or(Some(now)) };

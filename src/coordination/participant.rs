@@ -601,7 +601,7 @@ impl Participant {
 
     /// Whether there are Java instances.
     pub(super) fn has_java_peers(&self) -> bool {
-        self.view.instances().keys().any(InstanceId::is_java)
+        self.view.has_java_instances()
     }
 
     /// Whether we have been an instance in the present session, and may have been stopped since by an operator.

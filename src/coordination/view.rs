@@ -40,7 +40,11 @@ pub struct JobView {
     folders: BTreeSet<Folder>,
     servers: BTreeMap<Ipv4Addr, (ServerStatus, i32)>,
     instances: BTreeMap<InstanceId, InstanceView>,
+    /// How many of them are Java's.
+    java_instances: usize,
+    /// Departures that were seen, and readings, between which somebody may have left unseen.
     departures: u64,
+    readings: u64,
     leader: Option<LeaderView>,
     sharding_version: Option<i32>,
     sharding_changed: Option<Zxid>,
@@ -91,9 +95,8 @@ impl JobView {
                 let (root, before) = (self.root.take(), std::mem::take(&mut self.items));
                 let expected = self.expected.take();
                 let registry_clock = std::mem::take(&mut self.registry_clock);
-                // Somebody may have left unseen.
-                let (now, departures) = (self.now, self.departures + 1);
-                let fresh = Self { departures, loaded: true, ..Self::default() };
+                let (now, departures, readings) = (self.now, self.departures, self.readings + 1);
+                let fresh = Self { departures, readings, loaded: true, ..Self::default() };
                 *self = Self { root, expected, now, registry_clock, revision, membership_revision, ..fresh };
                 for Node { path, data, stat } in nodes {
                     self.put(&path, Some((data, stat)));
@@ -120,10 +123,10 @@ impl JobView {
     /// Forgets everything until the next snapshot.
     pub fn forget(&mut self) {
         let (revision, membership_revision) = (self.revision + 1, self.membership_revision + 1);
-        let departures = self.departures + 1;
+        let (departures, readings) = (self.departures, self.readings + 1);
         let (root, expected) = (self.root.take(), self.expected.take());
         let registry_clock = std::mem::take(&mut self.registry_clock);
-        let nothing = Self { departures, registry_clock, ..Self::default() };
+        let nothing = Self { departures, readings, registry_clock, ..Self::default() };
         *self = Self { root, expected, revision, membership_revision, ..nothing };
     }
 
@@ -297,8 +300,10 @@ impl JobView {
             self.note_problem(path, text);
         }
         let (session, since) = (stat.ephemeral_owner, stat_time(stat));
+        let is_java = id.is_java();
         let before =
             self.instances.insert(id, InstanceView { session, created: stat.created, since, readable });
+        self.java_instances += usize::from(is_java && before.is_none());
         // It came back before anybody saw it go.
         self.departures += u64::from(before.is_some_and(|before| before.session != session));
         self.membership_revision += 1;
@@ -351,7 +356,9 @@ impl JobView {
                 }
             }
             Place::Instance(id) => {
-                self.instances.remove(&InstanceId::from_registry(id));
+                let id = InstanceId::from_registry(id);
+                let was_there = self.instances.remove(&id).is_some();
+                self.java_instances -= usize::from(was_there && id.is_java());
                 self.departures += 1;
                 self.membership_revision += 1;
             }
@@ -486,6 +493,12 @@ impl JobView {
 
     /// Counts how often an instance has left, as far as was seen or cannot be ruled out.
     pub fn departures(&self) -> u64 {
+        self.departures + self.readings
+    }
+
+    /// Counts how often an instance was seen to leave. Others that left are missing in a reading, which tells the content of
+    /// all that they have left.
+    pub(super) fn seen_departures(&self) -> u64 {
         self.departures
     }
 
@@ -507,6 +520,11 @@ impl JobView {
     /// The instances that are online, ascending by id.
     pub fn instances(&self) -> &BTreeMap<InstanceId, InstanceView> {
         &self.instances
+    }
+
+    /// Whether there are Java instances.
+    pub fn has_java_instances(&self) -> bool {
+        self.java_instances > 0
     }
 
     /// The instances that may be given items, in the order in which strategies take them: descending (protocol 4.2).
