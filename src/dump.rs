@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 use crate::elasticjob::dump::{REQUEST_BYTES_MAX, requested_job, text};
 use crate::elasticjob::path::JobPaths;
 use crate::job::JobName;
-use crate::runner::hub::Shared;
+use crate::runner::shared::Shared;
 use crate::runner::{session, snapshot};
 use crate::telemetry::limiter::{Limiter, Verdict};
 

@@ -33,11 +33,12 @@ use crate::registry::{Registry, SessionState};
 use crate::runner::clock::Clock;
 use crate::runner::feed::Feeds;
 use crate::runner::heirs::Former;
-use crate::runner::hub::{Hub, Shared};
+use crate::runner::hub::Hub;
 use crate::runner::lease::Lease;
 use crate::runner::memory::{FormerLife, Memory, MemoryError, Place};
 use crate::runner::outcomes::Outcomes;
 use crate::runner::session::{self, Current, Farewell};
+use crate::runner::shared::Shared;
 use crate::tree::{Path, PathError};
 
 /// How long connections may take to end after everybody has left; they need one round trip.

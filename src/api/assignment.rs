@@ -8,8 +8,8 @@ use tonic::{Request, Response, Status};
 use crate::job::JobName;
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentService;
-use crate::runner::hub::Shared;
 use crate::runner::observer::Observers;
+use crate::runner::shared::Shared;
 
 use super::convert::InvalidRequest;
 use super::{event, status};

@@ -18,8 +18,8 @@ use crate::job::{Item, JobConfiguration, JobName, Problem};
 use crate::proto;
 use crate::proto::attach_response::Event as Message;
 use crate::runner::clock::Clock;
-use crate::runner::hub::Shared;
 use crate::runner::participant::Told;
+use crate::runner::shared::Shared;
 
 use super::{convert, size, version};
 

@@ -19,8 +19,9 @@ use crate::elasticjob::validate::FieldError;
 use crate::job::{Generation, InstanceName, JobConfiguration, JobName};
 use crate::proto;
 use crate::proto::participant_service_server::ParticipantService;
-use crate::runner::hub::{Attach, Hub, Shared};
+use crate::runner::hub::{Attach, Hub};
 use crate::runner::participant::Outlet;
+use crate::runner::shared::Shared;
 
 use super::accept::Visitor;
 use super::convert::{self, InvalidRequest};

@@ -4,7 +4,6 @@
 //! stream is the successor of which.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,16 +19,12 @@ use crate::coordination::participant::{Identity, Participant, Request, Wakeup};
 use crate::elasticjob::path::JobPaths;
 use crate::excerpt::Excerpt;
 use crate::job::{Generation, InstanceId, InstanceName, Item, JobConfiguration, JobName};
-use crate::tree::Path;
 
 use super::clock::Clock;
 use super::command::{Command, Handle};
-use super::feed::Feeds;
-use super::lease::Lease;
-use super::memory::{Member, Memory};
-use super::outcomes::Outcomes;
+use super::memory::Member;
 use super::participant::{Outlet, Runner};
-use super::session::Current;
+use super::shared::Shared;
 
 /// Streams that may be open at once. Each costs some tens of kilobytes.
 const ATTACHMENTS_MAX: usize = 10_000;
@@ -166,33 +161,6 @@ fn refusal_text(refusal: &Refusal) -> String {
     }
 }
 
-/// What all participants of the sidecar share.
-#[derive(Clone)]
-pub struct Shared {
-    /// The namespace.
-    pub namespace: Path,
-    /// Our server's address.
-    pub server_ip: Ipv4Addr,
-    /// The clock.
-    pub clock: Clock,
-    /// The session.
-    pub current: Current,
-    /// What is known of the jobs.
-    pub feeds: Feeds,
-    /// Until when it is proven alive.
-    pub lease: Lease,
-    /// How long an application may leave its stream unread.
-    pub slow_application_timeout: Duration,
-    /// How long an application may be silent before its connection is closed.
-    pub silent_application_timeout: Duration,
-    /// What the next process is to know.
-    pub memory: Memory,
-    /// The error of the last attempt to open a session. Empty: it succeeded.
-    pub trouble: watch::Receiver<String>,
-    /// How items were executed last.
-    pub outcomes: Outcomes,
-}
-
 pub(super) struct Attachment {
     pub(super) job: JobName,
     pub(super) instance: InstanceId,
@@ -324,22 +292,9 @@ impl Hub {
             true => tracing::info!("a former process has left this instance; waiting for its application"),
             false => tracing::info!(client = attach.client, "attached"),
         });
-        let picture = self.shared.feeds.follow(
-            &attach.job,
-            &identity.paths,
-            (&self.shared.current, &self.shared.clock),
-            attach.configuration.as_ref(),
-        );
-        let (runner, handle, outlet) = Runner::new(
-            core(identity.clone()),
-            identity,
-            self.shared.namespace.clone(),
-            picture,
-            self.shared.clock.clone(),
-            (self.shared.current.clone(), self.shared.lease.clone()),
-            (self.shared.slow_application_timeout, self.shared.silent_application_timeout),
-            self.shared.outcomes.clone(),
-        );
+        let (paths, configuration) = (&identity.paths, attach.configuration.as_ref());
+        let picture = self.shared.follow(&attach.job, paths, configuration);
+        let (runner, handle, outlet) = Runner::new(core(identity.clone()), identity, picture, &self.shared);
         let attachment = Attachment {
             job: attach.job.clone(),
             instance: instance.clone(),

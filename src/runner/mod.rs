@@ -30,6 +30,7 @@ pub mod participant;
 mod proven;
 mod refusals;
 pub mod session;
+pub mod shared;
 pub mod snapshot;
 mod succession;
 mod waiting;

@@ -13,7 +13,7 @@ use crate::coordination::status::JobStatus;
 use crate::elasticjob::path::JobPaths;
 use crate::job::{JobName, Problem};
 
-use super::hub::Shared;
+use super::shared::Shared;
 
 /// Observations that may be open at once, of all jobs together. Each costs little but the states that its reader leaves unread.
 const OBSERVATIONS_MAX: usize = 1_000;
@@ -74,7 +74,7 @@ impl Observers {
 async fn follow(shared: Shared, job: &JobName, latest: &watch::Sender<Observed>) -> bool {
     let paths = JobPaths::new(&shared.namespace, job);
     let mut current = shared.current.clone();
-    let mut picture = shared.feeds.follow(job, &paths, (&current, &shared.clock), None);
+    let mut picture = shared.follow(job, &paths, None);
     let (mut settings, mut next_fire) = (None, None);
     loop {
         tokio::select! {
@@ -108,7 +108,8 @@ async fn follow(shared: Shared, job: &JobName, latest: &watch::Sender<Observed>)
                 let message = "not connected to the registry; what is shown may be old".to_owned();
                 let problem = Problem { path: paths.root().clone(), message };
                 latest.send_if_modified(|known| {
-                    let Some(status) = known.as_mut().filter(|status| !status.problems.contains(&problem)) else {
+                    let Some(status) = known.as_mut().filter(|status| !status.problems.contains(&problem))
+                    else {
                         return false;
                     };
                     Arc::make_mut(status).problems.push(problem);

@@ -13,7 +13,7 @@ use crate::job::{InstanceId, Item, JobName};
 use crate::registry::Session;
 use crate::tree::Error;
 
-use super::hub::Shared;
+use super::shared::Shared;
 
 /// Attempts, one after another that failed because nodes had changed.
 const ATTEMPTS_MAX: u32 = 5;

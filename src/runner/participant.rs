@@ -34,6 +34,7 @@ use super::lease::Lease;
 use super::outcomes::Outcomes;
 use super::refusals::Refusals;
 use super::session::Current;
+use super::shared::Shared;
 use super::waiting::{closed, replaced, room, session_changed};
 use super::{latched, ledger, news};
 
@@ -143,12 +144,8 @@ impl Runner {
     pub(super) fn new(
         core: Participant,
         identity: Identity,
-        namespace: Path,
         picture: Follower,
-        clock: Clock,
-        (current, lease): (Current, Lease),
-        (slow_after, silent_after): (Duration, Duration),
-        outcomes: Outcomes,
+        shared: &Shared,
     ) -> (Self, Handle, Outlet) {
         let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE);
         let (outbox, events) = mpsc::channel(OUTBOX);
@@ -157,12 +154,12 @@ impl Runner {
         let runner = Self {
             core,
             identity,
-            clock,
-            namespace,
-            slow_after,
-            silent_after,
-            current,
-            lease,
+            clock: shared.clock.clone(),
+            namespace: shared.namespace.clone(),
+            slow_after: shared.slow_application_timeout,
+            silent_after: shared.silent_application_timeout,
+            current: shared.current.clone(),
+            lease: shared.lease.clone(),
             leased: None,
             session: None,
             picture,
@@ -181,7 +178,7 @@ impl Runner {
             latches: BTreeMap::new(),
             request_limit: None,
             refusals: Arc::default(),
-            outcomes,
+            outcomes: shared.outcomes.clone(),
         };
         (runner, Handle { commands: command_sender, over: over_receiver }, Outlet { events, end, silent_for })
     }
