@@ -30,9 +30,9 @@ use super::shared::Shared;
 const ATTACHMENTS_MAX: usize = 10_000;
 /// How long a reporter waits for its result to be recorded while the registry is away; then it reports again.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
-/// Random characters in the id of an instance without a name: Java's trace tables hold 255 bytes for a task id, in which
-/// the instance id appears once.
-const UNIQUE_LENGTH: usize = 20;
+/// Random characters in the id of an instance without a name. Of a thousand streams with six of them two would be the same
+/// instance once in thirty times. Java's trace tables hold 255 bytes for a task id, in which the instance id appears once.
+const UNIQUE_LENGTH: usize = 12;
 
 /// What an application asks for.
 #[derive(Debug, Clone)]
@@ -524,10 +524,11 @@ impl Inner {
     fn unique(&mut self, application_id: &str, predecessor: Option<String>, clock: &Clock) -> String {
         let random = |length| clock.unguessable().chars().take(length).collect::<String>();
         if application_id.is_empty() {
-            return format!("{}-{}", std::process::id(), random(6));
+            return format!("{}-{}", std::process::id(), random(UNIQUE_LENGTH));
         }
         // Everybody reads instance ids, and who has an application id can take its streams over.
-        let fresh = || predecessor.unwrap_or_else(|| format!("{}-{}", random(UNIQUE_LENGTH), random(6)));
+        let fresh =
+            || predecessor.unwrap_or_else(|| format!("{}-{}", random(UNIQUE_LENGTH), random(UNIQUE_LENGTH)));
         self.uniques.entry(application_id.to_owned()).or_insert_with(fresh).clone()
     }
 }

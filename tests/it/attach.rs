@@ -36,6 +36,22 @@ async fn an_application_is_told_that_it_is_attached_and_then_all_it_owns() {
 }
 
 #[tokio::test]
+async fn instances_without_a_name_have_enough_random_characters_to_be_a_thousand() {
+    let ground = Ground::new().await;
+    let host = ground.sidecar().await;
+    for application_id in ["", "an-application"] {
+        let request = proto::AttachRequest { application_id: application_id.to_owned(), ..request(job(1)) };
+        let id = host.attach(request).await.attached.instance_id;
+        let (_, random) = id.rsplit_once('-').unwrap();
+        assert_eq!(random.len(), 12, "{id}");
+        assert!(
+            !random.contains(char::is_uppercase) && id.split_once("@-@").unwrap().1.contains('-'),
+            "{id}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn p1_p3_items_are_divided_when_another_joins_and_come_back_when_it_leaves() {
     let ground = Ground::new().await;
     let (one, two) = (ground.sidecar().await, ground.sidecar_with(2, |_| ()).await);
