@@ -14,7 +14,8 @@ use jiff::Timestamp;
 use sidekeeper::coordination::facts::ConfigView;
 use sidekeeper::coordination::input::Now;
 use sidekeeper::coordination::view::JobView;
-use sidekeeper::proto::{CompletionStatus, ExecutionSource};
+use sidekeeper::proto::attach_response::Event;
+use sidekeeper::proto::{AttachRequest, CompletionStatus, ExecutionSource, JobConfiguration};
 use sidekeeper::registry::counted::{Counted, Counts};
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::sidecar::Sidecar;
@@ -29,12 +30,12 @@ const ITEMS: u32 = 50;
 struct Steady {
     registry: Counted,
     job: Job,
-    _sidecar: Sidecar,
+    sidecar: Sidecar,
     _folder: TempDir,
 }
 
 impl Steady {
-    async fn start(configuration: sidekeeper::proto::JobConfiguration) -> Self {
+    async fn start(configuration: JobConfiguration) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = config(&folder.path().join("socket"));
         let registry = Counted::new(Embedded::in_memory());
@@ -42,7 +43,7 @@ impl Steady {
         let sidecar = Sidecar::start_on(config, namespace, Arc::new(registry.clone())).await.unwrap();
         let client = connect(&sidecar.endpoints()[0]).await;
         let job = Job::attach(client, "counted", configuration).await;
-        let mut steady = Self { registry, job, _sidecar: sidecar, _folder: folder };
+        let mut steady = Self { registry, job, sidecar, _folder: folder };
         let fire = steady.fire().await;
         steady.report([fire]).await;
         steady
@@ -104,13 +105,27 @@ async fn reports_that_come_together_share_transactions() {
 }
 
 #[tokio::test]
+async fn the_instances_of_a_job_at_one_sidecar_share_its_watches() {
+    // Such a job has no ledger, which each instance would read by itself.
+    let configuration = JobConfiguration { monitor_execution: Some(false), ..job("* * * * * ?", ITEMS) };
+    let steady = Steady::start(configuration).await;
+    let before = steady.registry.counts().watches;
+    let mut client = connect(&steady.sidecar.endpoints()[0]).await;
+    let mut streams = Vec::new();
+    for _ in 0..5 {
+        let request = AttachRequest { job_name: "counted".to_owned(), ..AttachRequest::default() };
+        let mut events = client.attach(request).await.unwrap().into_inner();
+        while !matches!(events.message().await.unwrap().unwrap().event, Some(Event::AssignmentChanged(_))) {}
+        streams.push(events);
+    }
+    assert_eq!(steady.registry.counts().watches, before);
+}
+
+#[tokio::test]
 async fn a_job_without_monitoring_asks_for_nothing() {
     let configuration = job("* * * * * ?", ITEMS);
-    let mut steady = Steady::start(sidekeeper::proto::JobConfiguration {
-        monitor_execution: Some(false),
-        ..configuration
-    })
-    .await;
+    let configuration = JobConfiguration { monitor_execution: Some(false), ..configuration };
+    let mut steady = Steady::start(configuration).await;
     let (start, completion) = cost(&mut steady, 1).await;
     assert_eq!((start, completion), (Counts::default(), Counts::default()));
 }

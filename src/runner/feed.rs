@@ -377,3 +377,179 @@ impl Drop for Follower {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::registry::Registry;
+    use crate::registry::embedded::Embedded;
+    use crate::tree::{NodeKind, Operation, Path};
+
+    struct Job {
+        registry: Embedded,
+        paths: JobPaths,
+        name: JobName,
+        clock: Clock,
+        feeds: Feeds,
+        session: Arc<dyn Session>,
+        sender: watch::Sender<Option<Arc<dyn Session>>>,
+        current: Current,
+    }
+
+    impl Job {
+        async fn new() -> Self {
+            let registry = Embedded::in_memory();
+            let session = registry.open().await.unwrap();
+            let name = JobName::parse("orders").unwrap();
+            let paths = JobPaths::new(&Path::parse("/shop").unwrap(), &name);
+            for folder in [paths.root(), &paths.fleet().members()] {
+                session.ensure(folder, NodeKind::Persistent, b"").await.unwrap();
+            }
+            let (sender, current) = watch::channel(Some(Arc::clone(&session)));
+            let (clock, feeds) = (Clock::start(), Feeds::default());
+            Self { registry, paths, name, clock, feeds, session, sender, current }
+        }
+
+        fn follow(&self) -> Follower {
+            self.feeds.follow(&self.name, &self.paths, (&self.current, &self.clock), None)
+        }
+
+        /// A follower that has seen the nodes.
+        async fn reader(&self) -> Follower {
+            let mut follower = self.follow();
+            self.see(&mut follower, Picture::is_known).await;
+            follower
+        }
+
+        /// Waits until a follower is shown something.
+        async fn see(&self, follower: &mut Follower, what: impl Fn(&Picture) -> bool) {
+            while !follower.look(Some(self.session.id()), |picture, _| what(picture)) {
+                follower.changed().await;
+            }
+        }
+
+        async fn mark(&self, folder: &str) {
+            let node = self.paths.root().child(folder);
+            self.session.commit(vec![Operation::create(node, NodeKind::Persistent, "")]).await.unwrap();
+        }
+
+        fn marked(picture: &Picture) -> bool {
+            picture.nodes.class().is_some() && picture.nodes.necessary()
+        }
+
+        async fn flag(&self) {
+            self.mark("leader").await;
+            self.mark("leader/sharding").await;
+            self.mark("leader/sharding/necessary").await;
+        }
+    }
+
+    impl Picture {
+        fn is_known(&self) -> bool {
+            self.nodes.is_loaded() && self.fleet.is_loaded()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_result_never_overtakes_its_changes() {
+        let job = Job::new().await;
+        let (mut one, mut other) = (job.reader().await, job.reader().await);
+        job.mark("leader").await;
+        job.mark("leader/sharding").await;
+        for _ in 0..100 {
+            job.mark("leader/sharding/necessary").await;
+            assert!(one.look(Some(job.session.id()), |picture, _| Job::marked(picture)));
+            let delete = Operation::delete(job.paths.root().child("leader/sharding/necessary"));
+            job.session.commit(vec![delete]).await.unwrap();
+            assert!(!other.look(Some(job.session.id()), |picture, _| Job::marked(picture)));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_one_follower_takes_in_wakes_the_others() {
+        let job = Job::new().await;
+        let (mut one, mut other) = (job.reader().await, job.reader().await);
+        while other.changed().now_or_never().is_some() {
+            job.see(&mut other, Picture::is_known).await;
+        }
+        let waits = async {
+            job.see(&mut other, Job::marked).await;
+        };
+        let takes = async {
+            job.flag().await;
+            assert!(one.look(Some(job.session.id()), |picture, _| Job::marked(picture)));
+        };
+        futures::future::join(waits, takes).await;
+    }
+
+    #[tokio::test]
+    async fn nodes_that_are_read_again_are_hidden_only_from_the_one_who_wants_that() {
+        let job = Job::new().await;
+        let (mut asks, mut other) = (job.reader().await, job.reader().await);
+        let session = Some(job.session.id());
+        asks.refresh(true);
+        asks.refresh(false);
+        assert_eq!(asks.look(session, |picture, read| (picture.nodes.is_loaded(), read)), (false, false));
+        assert!(asks.look(session, |picture, _| picture.fleet.is_loaded()), "nobody has asked for that");
+        assert!(other.look(session, |picture, _| picture.is_known()));
+        loop {
+            asks.changed().await;
+            let (known, read) = asks.look(session, |picture, read| (picture.is_known(), read));
+            assert_eq!(known, read);
+            if known {
+                break;
+            }
+        }
+        assert!(!asks.look(session, |_, read| read), "that is told once");
+        other.refresh(false);
+        assert!(other.look(session, |picture, read| picture.is_known() && !read));
+    }
+
+    #[tokio::test]
+    async fn each_session_shows_only_what_it_has_told() {
+        let job = Job::new().await;
+        let mut follower = job.reader().await;
+        let (before, another) = (job.session.id(), job.registry.open().await.unwrap());
+        job.sender.send_replace(Some(Arc::clone(&another)));
+        assert!(!follower.look(Some(before), |picture, _| picture.is_known()));
+        let now = Job { session: another, ..job };
+        now.see(&mut follower, Picture::is_known).await;
+        assert!(!follower.look(Some(before), |picture, _| picture.is_known()));
+        assert!(!follower.look(None, |picture, _| picture.is_known()));
+    }
+
+    #[tokio::test]
+    async fn nodes_are_unknown_from_a_session_s_return_to_the_next_reading() {
+        let job = Job::new().await;
+        let mut follower = job.reader().await;
+        let session = Some(job.session.id());
+        let (sender, state) = watch::channel(SessionState::Connected);
+        follower.feed.lock().session = Some((Arc::clone(&job.session), state));
+        sender.send_replace(SessionState::Suspended);
+        assert!(follower.look(session, |picture, _| picture.is_known()), "the session may be alive");
+        sender.send_replace(SessionState::Connected);
+        assert!(!follower.look(session, |picture, _| picture.nodes.is_loaded()));
+        assert!(follower.look(session, |picture, _| picture.fleet.is_loaded()));
+        follower.refresh(false);
+        job.see(&mut follower, Picture::is_known).await;
+        sender.send_replace(SessionState::Lost);
+        assert!(!follower.look(session, |picture, _| picture.nodes.is_loaded() || picture.fleet.is_loaded()));
+    }
+
+    #[tokio::test]
+    async fn a_feed_ends_with_its_last_follower() {
+        let job = Job::new().await;
+        let (one, other) = (job.reader().await, job.reader().await);
+        let feed = Arc::downgrade(&one.feed);
+        drop(one);
+        assert_eq!(job.feeds.lock().len(), 1);
+        drop(other);
+        assert!(job.feeds.lock().is_empty());
+        while feed.upgrade().is_some() {
+            tokio::task::yield_now().await;
+        }
+        assert!(job.reader().await.look(Some(job.session.id()), |picture, _| picture.is_known()));
+    }
+}

@@ -166,3 +166,44 @@ impl Watched {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+    use crate::registry::Registry;
+    use crate::registry::embedded::Embedded;
+    use crate::registry::watch_channel;
+
+    async fn next(watched: &mut Watched) -> News {
+        poll_fn(|context| watched.poll_next(context)).await
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_the_registry_gives_up_leaves_a_gap_until_the_next_snapshot() {
+        let session = Embedded::in_memory().open().await.unwrap();
+        let mut watched = Watched::fleet(Path::root(), Clock::start());
+        watched.follow(Some(session));
+        assert!(matches!(next(&mut watched).await, News::Event(WatchEvent::Snapshot(_))));
+        watched.watch = Some(watch_channel().1);
+        assert!(matches!(next(&mut watched).await, News::Gap));
+        assert!(matches!(next(&mut watched).await, News::Event(WatchEvent::Snapshot(_))));
+        assert_eq!(watched.done(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_reading_that_was_asked_for_begins_after_that() {
+        let session = Embedded::in_memory().open().await.unwrap();
+        let mut watched = Watched::fleet(Path::root(), Clock::start());
+        assert_eq!(watched.read_again(), 1, "the first one of the first session");
+        watched.follow(Some(session));
+        assert_eq!(watched.read_again(), 2, "the first one may have begun before");
+        assert_eq!(watched.read_again(), 2);
+        for done in 1..=2 {
+            assert!(matches!(next(&mut watched).await, News::Event(WatchEvent::Snapshot(_))));
+            assert_eq!(watched.done(), done);
+        }
+        assert_eq!(watched.read_again(), 3);
+    }
+}
