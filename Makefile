@@ -94,11 +94,13 @@ failover-instants: fault-tools ## cut all sidecars off while 48 items are in fli
 
 # How many schedules `make simulate` runs, and from which seed on; or a single one, whose timeline it prints. What a reduction
 # leaves out comes as MACHINES, STORM, OFF and KEEP.
+# `DIGEST=1` prints one number for all timelines, which a change that is to change nothing leaves as it is; `WHOLE=1` writes the
+# timeline of one seed with all that goes into that number.
 SEEDS ?= 20000
 SEED_BASE ?= 0
 .PHONY: simulate
 simulate: ## simulate fleets full of faults: SEEDS=20000 SEED_BASE=0, or SEED=N to replay one
-	SEEDS=$(SEEDS) SEED_BASE=$(SEED_BASE) SEED=$(SEED) MACHINES=$(MACHINES) STORM=$(STORM) OFF=$(OFF) KEEP=$(KEEP) \
+	SEEDS=$(SEEDS) SEED_BASE=$(SEED_BASE) SEED=$(SEED) DIGEST=$(DIGEST) WHOLE=$(WHOLE) MACHINES=$(MACHINES) STORM=$(STORM) OFF=$(OFF) KEEP=$(KEEP) \
 		cargo test --locked --quiet --profile simulation --test simulate
 
 # How many applications `make failover-time` kills.

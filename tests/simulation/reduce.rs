@@ -118,5 +118,6 @@ pub fn options_from_environment() -> Options {
     if let Some(keep) = text("KEEP") {
         options.keep = Some(keep.split(',').filter_map(|index| index.parse().ok()).collect());
     }
+    options.whole = text("WHOLE").is_some();
     options
 }

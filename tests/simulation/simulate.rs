@@ -4,6 +4,10 @@
 //! same ones), `SEED` runs a single one and prints its timeline. A schedule has one thread, and there is one for each
 //! core. The first violation ends it: the seed is reduced to what the failure needs, and the exit code is 1. With `GO_ON`
 //! all of them are listed, a line each.
+//!
+//! With `DIGEST` the timelines are written whole, and one number stands for all of them: a change that is to change nothing
+//! leaves it as it is. `WHOLE` writes the timeline of one seed in the same way, so that two builds can be compared line by
+//! line.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +30,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use swarm::faults::Counts;
 use swarm::invariants::{Invariant, Violation};
-use swarm::{Options, Summary, schedule};
+use swarm::{Options, Summary, replay, schedule};
+use twox_hash::XxHash64;
 
 /// Seeds whose violation is understood and not mended yet; `docs/reliability.md` says what each is. They are excused only
 /// in the run that judges a change, so that a new violation is seen. The list may only become shorter.
@@ -40,6 +45,7 @@ struct Total {
     simulated: u64,
     steps: u64,
     executions: u64,
+    digest: u64,
 }
 
 impl Total {
@@ -50,6 +56,15 @@ impl Total {
         self.steps += summary.steps;
         self.executions += summary.executions;
     }
+}
+
+/// One schedule; with its timeline as a number, if `digests`.
+fn one(seed: u64, digests: bool) -> (Result<Summary, Violation>, u64) {
+    if !digests {
+        return (schedule(seed, &Options::default()), 0);
+    }
+    let (result, timeline) = replay(seed, &Options { whole: true, ..Options::default() });
+    (result, XxHash64::oneshot(seed, timeline.as_bytes()))
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -74,7 +89,7 @@ fn main() -> ExitCode {
     let is_open =
         |violation: &Violation| judges_a_change && OPEN.contains(&(violation.seed, violation.invariant));
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let goes_on = number("GO_ON").is_some();
+    let (goes_on, digests) = (number("GO_ON").is_some(), number("DIGEST").is_some());
     let next = AtomicU64::new(base);
     let total = Mutex::new(Total::default());
     let found: Mutex<Option<Violation>> = Mutex::new(None);
@@ -90,7 +105,10 @@ fn main() -> ExitCode {
                     if seed >= base + seeds || found.lock().unwrap().is_some() {
                         break;
                     }
-                    match schedule(seed, &Options::default()) {
+                    let (result, digest) = one(seed, digests);
+                    // The schedules end in any order.
+                    mine.digest = mine.digest.wrapping_add(digest);
+                    match result {
                         Ok(summary) => mine.add(&summary),
                         Err(violation) if is_open(&violation) => println!("open: {violation}"),
                         Err(violation) if goes_on => {
@@ -108,11 +126,16 @@ fn main() -> ExitCode {
                 total.simulated += mine.simulated;
                 total.steps += mine.steps;
                 total.executions += mine.executions;
+                total.digest = total.digest.wrapping_add(mine.digest);
             });
         }
     });
     let took = begin.elapsed().as_secs_f64();
-    say(&total.into_inner().unwrap(), base, cores, took);
+    let total = total.into_inner().unwrap();
+    say(&total, base, cores, took);
+    if digests {
+        println!("digest of the timelines: {:016x}", total.digest);
+    }
     match (found.into_inner().unwrap(), violations.into_inner()) {
         (None, 0) => {
             println!("no violation");
@@ -132,7 +155,7 @@ fn main() -> ExitCode {
 /// One seed, and its timeline.
 fn show(seed: u64) -> ExitCode {
     let options = reduce::options_from_environment();
-    let (result, timeline) = swarm::replay(seed, &options);
+    let (result, timeline) = replay(seed, &options);
     print!("{timeline}");
     match result {
         Ok(summary) => {

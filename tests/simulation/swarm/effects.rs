@@ -15,6 +15,9 @@ use super::world::{Event, World};
 
 impl World {
     pub(super) fn perform(&mut self, m: usize, effect: Effect) {
+        if self.options.whole {
+            self.note(m, || format!("effect {effect:?}"));
+        }
         match effect {
             Effect::Commit { id, purpose, transaction } => {
                 self.note(m, || format!("commit {}: {purpose}{}", id.0, steps(&transaction)));

@@ -52,11 +52,20 @@ pub struct Options {
     pub storm_max: Micros,
     /// Whether to write a timeline.
     pub trace: bool,
+    /// Whether the timeline shows each effect whole, with the bytes of its transaction.
+    pub whole: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { off: 0, keep: None, machines_max: usize::MAX, storm_max: Micros::MAX, trace: false }
+        Self {
+            off: 0,
+            keep: None,
+            machines_max: usize::MAX,
+            storm_max: Micros::MAX,
+            trace: false,
+            whole: false,
+        }
     }
 }
 
