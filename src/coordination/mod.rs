@@ -1,7 +1,7 @@
 //! What to do next, and why. Pure: no clock, no randomness, no I/O, no `async`.
 //!
-//! The room's law: [`participant::Participant::step`] takes one look at everything (the view, the time, its own
-//! state, one batch of inputs) and gives the effects that are missing. An event only wakes; the state decides. What is
+//! The room's law: [`participant::Participant::step`] takes one look at everything (the job's [`picture`], the time, its
+//! own state, one batch of inputs) and gives the effects that are missing. An event only wakes; the state decides. What is
 //! in flight is state too, so a second look asks for nothing twice.
 //!
 //! The decisions, in the order in which each step takes them:
