@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use jiff::Timestamp;
-use sidekeeper::coordination::facts::ConfigView;
-use sidekeeper::coordination::input::Now;
-use sidekeeper::coordination::view::JobView;
+use sidekeeper::coordination::job::picture::job_view::JobView;
+use sidekeeper::coordination::job::picture::nodes::ConfigView;
+use sidekeeper::coordination::time::Now;
 use sidekeeper::proto::attach_response::Event;
 use sidekeeper::proto::{AttachRequest, CompletionStatus, ExecutionSource, JobConfiguration};
 use sidekeeper::registry::counted::{Counted, Counts};

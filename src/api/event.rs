@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::coordination::effect::{
-    Assignment, AssignmentReason, CancelReason, CompletionStatus, Event, ListenerCall, SessionStatus, Source,
+use crate::coordination::admin::status::{Ending, JobStatus, LastExecution};
+use crate::coordination::job::contract::answer::CompletionStatus;
+use crate::coordination::job::contract::event::WaitsFor;
+use crate::coordination::job::contract::event::{
+    Assignment, AssignmentReason, CancelReason, Event, ListenerCall, SessionStatus,
 };
-use crate::coordination::handoff::Mode;
-use crate::coordination::input::Now;
-use crate::coordination::status::{Ending, JobStatus, LastExecution};
-use crate::coordination::waiting::WaitsFor;
+use crate::coordination::job::contract::plan::Source;
+use crate::coordination::job::ownership::handoff::Mode;
+use crate::coordination::time::Now;
 use crate::elasticjob::path::Gate;
 use crate::elasticjob::redaction;
 use crate::excerpt::Excerpt;
@@ -250,7 +252,7 @@ pub fn completion_status(status: CompletionStatus) -> proto::CompletionStatus {
 }
 
 fn assignment(assignment: Assignment) -> proto::Assignment {
-    let item = |assigned: crate::coordination::effect::AssignedItem| proto::AssignedItem {
+    let item = |assigned: crate::coordination::job::contract::event::AssignedItem| proto::AssignedItem {
         item: assigned.item.0,
         item_parameter: assigned.parameter,
         fencing_token: assigned.token.0,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use crate::coordination::effect::Cancelled;
+use crate::coordination::job::contract::answer::Cancelled;
 use crate::elasticjob::validate::FieldError;
 use crate::job::{InstanceId, Item, JobName, SHARDING_TOTAL_COUNT_MAX};
 use crate::proto;

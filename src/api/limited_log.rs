@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::coordination::participant::Wakeup;
+use crate::coordination::time::Wakeup;
 use crate::runner::clock::Clock;
 use crate::telemetry::limiter::{Limiter, Verdict};
 

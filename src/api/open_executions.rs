@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::coordination::effect::{CancelReason, Source};
-use crate::coordination::heritage::OpenExecution;
+use crate::coordination::job::contract::event::CancelReason;
+use crate::coordination::job::contract::plan::Source;
+use crate::coordination::job::contract::reattach::OpenExecution;
 use crate::elasticjob::validate::FieldError;
 use crate::job::FencingToken;
 use crate::proto;

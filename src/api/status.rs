@@ -5,7 +5,8 @@
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use crate::coordination::effect::{EndReason, Refusal};
+use crate::coordination::job::contract::answer::Refusal;
+use crate::coordination::job::contract::effect::EndReason;
 use crate::excerpt::Excerpt;
 use crate::job::JobName;
 use crate::reason::Reason;

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::coordination::input::Now;
-use crate::coordination::participant::Wakeup;
+use crate::coordination::time::Now;
+use crate::coordination::time::Wakeup;
 use crate::runner::clock::{Boottime, Machine};
 
 /// See the module.

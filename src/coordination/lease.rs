@@ -14,10 +14,14 @@ use std::time::Duration;
 
 use crate::mutants::mutant;
 
-use super::effect::{Answer, Effect, Event, SessionStatus};
-use super::execution::State;
-use super::input::{Now, Ticket};
-use super::participant::{Participant, Session};
+use crate::coordination::job::contract::answer::Answer;
+use crate::coordination::job::contract::answer::Ticket;
+use crate::coordination::job::contract::effect::Effect;
+use crate::coordination::job::contract::event::{Event, SessionStatus};
+use crate::coordination::job::execution::state::State;
+use crate::coordination::job::frame::phase::Session;
+use crate::coordination::job::participant::Participant;
+use crate::coordination::time::Now;
 
 /// The part of what the application was told after which it is told again, as a divisor: if one word is late, there is
 /// still time for another.
@@ -27,7 +31,7 @@ const TELL_INTERVAL_MIN: Duration = Duration::from_millis(50);
 
 /// Until when the session may be acted on; all times are monotonic.
 #[derive(Debug, Default)]
-pub(super) struct Lease {
+pub(in crate::coordination) struct Lease {
     /// `None`: nothing is known to end it.
     until: Option<Duration>,
     /// The end that the application was told last.
@@ -40,42 +44,42 @@ pub(super) struct Lease {
 
 impl Lease {
     /// The registry has answered: the session may be acted on until then.
-    pub(super) fn renew(&mut self, until: Duration) {
+    pub(in crate::coordination) fn renew(&mut self, until: Duration) {
         self.until = self.until.max(Some(until));
     }
 
     /// How long it may be acted on without further word. `None`: not known.
-    pub(super) fn remaining(&self, now: Duration) -> Option<Duration> {
+    pub(in crate::coordination) fn remaining(&self, now: Duration) -> Option<Duration> {
         self.until.map(|until| until.saturating_sub(now))
     }
 
     /// When it ends, unless the registry answers before.
-    pub(super) fn end(&self) -> Option<Duration> {
+    pub(in crate::coordination) fn end(&self) -> Option<Duration> {
         self.until
     }
 
     /// The latest end that the application was told, or given when it asked. `None`: it was told none.
-    pub(super) fn told(&self) -> Option<Duration> {
+    pub(in crate::coordination) fn told(&self) -> Option<Duration> {
         self.told.max(self.answered)
     }
 
     /// How often an application asks that counts its lease by the answers.
-    pub(super) fn renewal_interval(&self, now: Duration) -> Option<Duration> {
+    pub(in crate::coordination) fn renewal_interval(&self, now: Duration) -> Option<Duration> {
         self.remaining(now).map(|left| (left / TELL_PART).max(TELL_INTERVAL_MIN))
     }
 
     /// When to look whether the application is to be told a later end.
-    pub(super) fn next_word(&self) -> Option<Duration> {
+    pub(in crate::coordination) fn next_word(&self) -> Option<Duration> {
         self.tell_at
     }
 
     /// Another stream has been told nothing yet.
-    pub(super) fn tell_again(&mut self) {
+    pub(in crate::coordination) fn tell_again(&mut self) {
         (self.told, self.tell_at, self.answered) = (None, None, None);
     }
 
     /// Takes note that the application is told now when it ends; gives that.
-    pub(super) fn tell(&mut self, now: Duration) -> Option<Duration> {
+    pub(in crate::coordination) fn tell(&mut self, now: Duration) -> Option<Duration> {
         self.told = self.until;
         self.tell_at = self.renewal_interval(now).map(|interval| now.saturating_add(interval));
         self.until
@@ -84,7 +88,7 @@ impl Lease {
 
 impl Participant {
     /// Gives the session up if it cannot be proven alive any more.
-    pub(super) fn mind_lease(&mut self, now: Now) {
+    pub(in crate::coordination) fn mind_lease(&mut self, now: Now) {
         let over = self.lease.until.is_some_and(|until| now.mono >= until);
         if over && self.session != Session::None && !mutant!(LeaseIgnored) {
             self.effects.push(Effect::GiveUpSession);
@@ -93,7 +97,7 @@ impl Participant {
     }
 
     /// Answers an application that asks until when the session may be acted on.
-    pub(super) fn answer_lease(&mut self, ticket: Ticket) {
+    pub(in crate::coordination) fn answer_lease(&mut self, ticket: Ticket) {
         // An application that has not reported what was lost may still execute it, and may not have read that it is lost:
         // the lease of another session is not for that.
         let lost = self.executions.open.values().any(|open| open.state == State::Lost);
@@ -110,7 +114,7 @@ impl Participant {
     }
 
     /// Tells the application until when the session may be acted on, each time a third of what it was told is over.
-    pub(super) fn tell_lease(&mut self, now: Now) {
+    pub(in crate::coordination) fn tell_lease(&mut self, now: Now) {
         // While the registry is away nothing is proven, and what was told stays so.
         let connected = matches!(self.session, Session::Connected(_));
         if !self.told.attached || !connected || self.lease.tell_at.is_some_and(|at| now.mono < at) {

@@ -176,7 +176,7 @@ pub fn consistent_hash_article(
 
 /// The article's strategy in the variant that is total, `floor(hash * instances / 100)` (protocol 5.6). Earlier
 /// versions had it as [`ShardingStrategy::ConsistentHash`]; only for fleets with a sidecar of such a version
-/// (`coordination/former.rs`).
+/// (`coordination/job/ownership/former_rule.rs`).
 pub fn consistent_hash_former(job: &JobName, total: u32, instances: &[InstanceId]) -> Allocation {
     let mut buckets = Buckets::new(instances);
     for (item, hash) in article_hashes(job, total) {

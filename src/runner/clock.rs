@@ -17,8 +17,8 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::coordination::input::Now;
-use crate::coordination::participant::Wakeup;
+use crate::coordination::time::Now;
+use crate::coordination::time::Wakeup;
 use crate::registry::latch;
 
 /// How often the time of day is compared with the monotonic clock while somebody sleeps.

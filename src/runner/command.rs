@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::coordination::effect::Answer;
-use crate::coordination::heritage::Return;
-use crate::coordination::input::{ExecutionResult, ProgressReport};
+use crate::coordination::job::contract::answer::Answer;
+use crate::coordination::job::contract::reattach::Return;
+use crate::coordination::job::contract::report::{ExecutionResult, ProgressReport};
 use crate::job::{Generation, Item};
 
 use super::participant::Outlet;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::coordination::participant::Wakeup;
+use crate::coordination::time::Wakeup;
 use crate::job::{InstanceId, JobName};
 
 use super::command::Command;

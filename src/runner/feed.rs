@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::coordination::participant::Wakeup;
-use crate::coordination::picture::Picture;
+use crate::coordination::job::picture::Picture;
+use crate::coordination::time::Wakeup;
 use crate::elasticjob::path::JobPaths;
 use crate::job::{JobConfiguration, JobName};
 use crate::registry::{Session, SessionState};

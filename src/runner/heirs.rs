@@ -1,11 +1,11 @@
 //! What a sidecar makes of what its former process has left: a participant for each instance, which waits for its
-//! application ([`crate::coordination::heritage`]), and none of the nodes that only the former process could use.
+//! application ([`crate::coordination::job::lifecycle::restart`]), and none of the nodes that only the former process could use.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::coordination::heritage;
-use crate::coordination::participant::{Identity, Participant};
+use crate::coordination::job::contract::reattach;
+use crate::coordination::job::participant::{Identity, Participant};
 use crate::elasticjob::path::{Gate, JobPaths};
 use crate::job::JobName;
 use crate::registry::{Error, Session, SessionKey};
@@ -69,7 +69,7 @@ impl Hub {
         let proven = now.checked_sub(key.timeout).unwrap_or(now);
         let mut inner = self.lock();
         for member in members {
-            let former = heritage::Former {
+            let former = reattach::Former {
                 session: key.id,
                 timeout: key.timeout,
                 since: member.since.max(proven).min(now),

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 
-use crate::coordination::input::Input;
+use crate::coordination::job::contract::input::Input;
 use crate::elasticjob::path::Gate;
 use crate::registry::{Session, latch};
 use crate::tree::{Path, Transaction};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tracing::warn;
 
-use crate::coordination::election::LATCH_LIMIT;
-use crate::coordination::input::Input;
+use crate::coordination::job::contract::input::Input;
+use crate::coordination::job::membership::leadership::LATCH_LIMIT;
 use crate::elasticjob::path::JobPaths;
 use crate::job::Item;
 use crate::registry::{Session, latch};

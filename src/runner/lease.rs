@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::coordination::participant::Wakeup;
+use crate::coordination::time::Wakeup;
 use crate::registry::{Error, Session, SessionState};
 use crate::tree::SessionId;
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 
-use crate::coordination::input::{FoundCheckpoints, WrittenDown};
-use crate::coordination::ledger::LedgerNode;
-use crate::coordination::progress::Checkpoint;
+use crate::coordination::job::contract::records::Checkpoint;
+use crate::coordination::job::contract::records::LedgerNode;
+use crate::coordination::job::contract::records::{FoundCheckpoints, WrittenDown};
 use crate::elasticjob::path::JobPaths;
 use crate::job::Item;
 use crate::registry::Session;

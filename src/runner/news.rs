@@ -3,8 +3,9 @@
 
 use tracing::{debug, info, warn};
 
-use crate::coordination::effect::{Event, RetryNews};
-use crate::coordination::input::Now;
+use crate::coordination::job::contract::effect::RetryNews;
+use crate::coordination::job::contract::event::Event;
+use crate::coordination::time::Now;
 use crate::job::{Item, Problem};
 
 /// Items of an assignment that are named in the log; their number is always.

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tracing::Instrument;
 
-use crate::coordination::participant::Wakeup;
-use crate::coordination::picture::Picture;
-use crate::coordination::status::JobStatus;
+use crate::coordination::admin::status::JobStatus;
+use crate::coordination::job::picture::Picture;
+use crate::coordination::time::Wakeup;
 use crate::elasticjob::path::JobPaths;
 use crate::job::{JobName, Problem};
 

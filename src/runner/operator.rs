@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::coordination::facts::ServerStatus;
-use crate::coordination::operations::{TriggerRefusal, TriggerView, plan_trigger};
+use crate::coordination::admin::trigger_job::{TriggerRefusal, TriggerView, plan_trigger};
+use crate::coordination::job::picture::nodes::ServerStatus;
 use crate::elasticjob::config_yaml;
 use crate::elasticjob::path::{Folder, JobPaths};
 use crate::job::{InstanceId, Item, JobName};

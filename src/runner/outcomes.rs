@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 
-use crate::coordination::input::{Now, Outcome};
-use crate::coordination::status::{Ending, JobStatus, LastExecution};
+use crate::coordination::admin::status::{Ending, JobStatus, LastExecution};
+use crate::coordination::job::contract::report::Outcome;
+use crate::coordination::time::Now;
 use crate::excerpt::Excerpt;
 use crate::job::{InstanceId, Item, JobName};
 use crate::telemetry::limiter::{Limiter, Verdict};

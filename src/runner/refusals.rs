@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use crate::coordination::effect::Purpose;
+use crate::coordination::job::contract::commit::Purpose;
 use crate::registry::Error;
 use crate::telemetry::limiter::{Limiter, Verdict};
 use crate::tree::CommitError;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
-use crate::coordination::participant::Wakeup;
+use crate::coordination::time::Wakeup;
 use crate::registry::{Error, Registry, Session, SessionState};
 
 use super::clock::Clock;

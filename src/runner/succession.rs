@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::coordination::heritage::Return;
-use crate::coordination::participant::Wakeup;
+use crate::coordination::job::contract::reattach::Return;
+use crate::coordination::time::Wakeup;
 
 use super::command::Command;
 use super::hub::{Attach, AttachError, Attachment, Hub};

@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tracing::debug;
 
-use crate::coordination::participant::Wakeup;
+use crate::coordination::time::Wakeup;
 use crate::elasticjob::path::Place;
 use crate::registry::{DataFilter, Session, SessionState, Watch};
 use crate::tree::{Path, WatchEvent};

@@ -2,7 +2,7 @@
 //! (P7, P8).
 
 use prost::Message as _;
-use sidekeeper::coordination::view::NAMED_OF_FOLDER_MAX;
+use sidekeeper::coordination::job::picture::job_view::NAMED_OF_FOLDER_MAX;
 use sidekeeper::proto::Problem;
 use sidekeeper::tree::{NodeKind, Operation};
 

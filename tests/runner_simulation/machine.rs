@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
-use sidekeeper::coordination::input::Now;
-use sidekeeper::coordination::participant::Wakeup;
+use sidekeeper::coordination::time::Now;
+use sidekeeper::coordination::time::Wakeup;
 use sidekeeper::runner::clock::{Boottime, Machine};
 use uuid::Uuid;
 

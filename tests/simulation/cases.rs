@@ -1,7 +1,7 @@
 //! Hard cases, one by one: what a clock, a suspension or an operator can do to a schedule and to a sharding.
 
 use jiff::SignedDuration;
-use sidekeeper::coordination::effect::Purpose;
+use sidekeeper::coordination::job::contract::commit::Purpose;
 use sidekeeper::job::Item;
 
 use crate::misfires::second;

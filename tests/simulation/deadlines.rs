@@ -3,8 +3,11 @@
 use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
-use sidekeeper::coordination::effect::{Answer, CancelReason, Cancelled, EndReason, RetryNews, Source};
-use sidekeeper::coordination::input::Outcome;
+use sidekeeper::coordination::job::contract::answer::{Answer, Cancelled};
+use sidekeeper::coordination::job::contract::effect::{EndReason, RetryNews};
+use sidekeeper::coordination::job::contract::event::CancelReason;
+use sidekeeper::coordination::job::contract::plan::Source;
+use sidekeeper::coordination::job::contract::report::Outcome;
 use sidekeeper::elasticjob::path::Gate;
 use sidekeeper::job::Item;
 

@@ -1,7 +1,8 @@
 //! What comes at the very moment of a division (P1, P2, P8): starts just before it and just after it, and what everybody
 //! sees between its transactions. By ElasticJob's rules, where items change hands at once.
 
-use sidekeeper::coordination::effect::{Purpose, Source};
+use sidekeeper::coordination::job::contract::commit::Purpose;
+use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::job::Item;
 
 use crate::handoff::with;

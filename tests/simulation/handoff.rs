@@ -1,6 +1,6 @@
 //! Items change hands one by one among sidecars (P1, P2): who lets go of what, when, and when not.
 
-use sidekeeper::coordination::effect::Purpose;
+use sidekeeper::coordination::job::contract::commit::Purpose;
 use sidekeeper::job::{Item, JobConfiguration};
 
 use crate::cases::one_node;

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::{CancelReason, EndReason, Source};
-use sidekeeper::coordination::heritage::OpenExecution;
-use sidekeeper::coordination::input::Outcome;
+use sidekeeper::coordination::job::contract::effect::EndReason;
+use sidekeeper::coordination::job::contract::event::CancelReason;
+use sidekeeper::coordination::job::contract::plan::Source;
+use sidekeeper::coordination::job::contract::reattach::OpenExecution;
+use sidekeeper::coordination::job::contract::report::Outcome;
 use sidekeeper::job::{FencingToken, Item, JobConfiguration};
 
 use crate::scenarios::{lines, seeds, starts};

@@ -2,7 +2,7 @@
 //! hear of it: transaction by transaction, or in parts.
 
 use jiff::SignedDuration;
-use sidekeeper::coordination::effect::Source;
+use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::job::JobConfiguration;
 
 use crate::swarm::schedule_of_interruptions;

@@ -2,7 +2,7 @@
 //! start, in every scenario (`World::record`).
 
 use jiff::{SignedDuration, Timestamp};
-use sidekeeper::coordination::effect::Source;
+use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::elasticjob::config_yaml;
 use sidekeeper::job::Item;
 

@@ -2,7 +2,7 @@
 //! whoever leads, whatever happens to whom; and nothing that ours write stops a Java instance.
 
 use jiff::{SignedDuration, Timestamp};
-use sidekeeper::coordination::effect::Source;
+use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::job::JobConfiguration;
 
 use crate::scenarios::seeds;

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use sidekeeper::coordination::effect::{EndReason, Purpose, Source};
+use sidekeeper::coordination::job::contract::commit::Purpose;
+use sidekeeper::coordination::job::contract::effect::EndReason;
+use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::job::{Item, JobConfiguration};
 
 use crate::scenarios::seeds;

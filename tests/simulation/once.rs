@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sidekeeper::coordination::effect::Source;
+use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::elasticjob::path::Gate;
 use sidekeeper::job::Item;
 

@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 
 use jiff::SignedDuration;
-use sidekeeper::coordination::effect::{Answer, CancelReason, Refusal, Source};
-use sidekeeper::coordination::input::Outcome;
-use sidekeeper::coordination::progress::CHECKPOINT_BYTES_MAX;
+use sidekeeper::coordination::job::contract::answer::{Answer, Refusal};
+use sidekeeper::coordination::job::contract::event::CancelReason;
+use sidekeeper::coordination::job::contract::plan::Source;
+use sidekeeper::coordination::job::contract::records::CHECKPOINT_BYTES_MAX;
+use sidekeeper::coordination::job::contract::report::Outcome;
 use sidekeeper::job::{Item, JobConfiguration};
 
 use crate::world::{Start, World, six_items};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use sidekeeper::coordination::effect::{EndReason, Purpose};
+use sidekeeper::coordination::job::contract::commit::Purpose;
+use sidekeeper::coordination::job::contract::effect::EndReason;
 use sidekeeper::job::{Item, JobConfiguration};
 
 use crate::cases::one_node;

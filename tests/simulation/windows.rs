@@ -1,7 +1,9 @@
 //! What happens in narrow windows: between a request and its effect, between a fire and a change of owners.
 
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::{EndReason, Purpose, Source};
+use sidekeeper::coordination::job::contract::commit::Purpose;
+use sidekeeper::coordination::job::contract::effect::EndReason;
+use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::elasticjob::config_yaml;
 use sidekeeper::job::Item;
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use futures::FutureExt;
 
-use sidekeeper::coordination::effect::{Answer, CancelReason, SessionStatus};
-use sidekeeper::coordination::heritage::OpenExecution;
-use sidekeeper::coordination::waiting::WaitsFor;
+use sidekeeper::coordination::job::contract::answer::Answer;
+use sidekeeper::coordination::job::contract::event::WaitsFor;
+use sidekeeper::coordination::job::contract::event::{CancelReason, SessionStatus};
+use sidekeeper::coordination::job::contract::reattach::OpenExecution;
 use sidekeeper::elasticjob::instance_yaml;
 use sidekeeper::job::InstanceName;
 use sidekeeper::tree::{NodeKind, Operation, Path};

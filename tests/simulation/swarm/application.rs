@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sidekeeper::coordination::effect::{
-    AssignmentReason, CancelReason, Event as Told, Execute, SessionStatus, Source,
+use sidekeeper::coordination::job::contract::answer::Ticket;
+use sidekeeper::coordination::job::contract::event::{
+    AssignmentReason, CancelReason, Event as Told, Execute, SessionStatus,
 };
-use sidekeeper::coordination::heritage::OpenExecution;
-use sidekeeper::coordination::input::{ExecutionResult, Input, Outcome, ProgressReport, Ticket};
+use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::contract::plan::Source;
+use sidekeeper::coordination::job::contract::reattach::OpenExecution;
+use sidekeeper::coordination::job::contract::report::{ExecutionResult, Outcome, ProgressReport};
 use sidekeeper::elasticjob::{grace, once_listener};
 use sidekeeper::job::Item;
 

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::Source;
-use sidekeeper::coordination::fire::MISFIRE_THRESHOLD;
+use sidekeeper::coordination::job::contract::plan::Source;
+use sidekeeper::coordination::job::frame::limits::MISFIRE_THRESHOLD;
 use sidekeeper::elasticjob::{grace, handoff_policy, once_listener};
 use sidekeeper::job::Item;
 use sidekeeper::tree::Path;

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::{Assignment, AssignmentReason, Execute, Purpose, Source};
+use sidekeeper::coordination::job::contract::commit::Purpose;
+use sidekeeper::coordination::job::contract::event::{Assignment, AssignmentReason, Execute};
+use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::elasticjob::path::Place;
 use sidekeeper::elasticjob::{config_yaml, handoff_policy, instance_yaml};
 use sidekeeper::job::{InstanceId, Item};

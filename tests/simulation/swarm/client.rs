@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sidekeeper::coordination::effect::{CommitId, Purpose};
-use sidekeeper::coordination::input::{FoundCheckpoints, Input, WrittenDown};
+use sidekeeper::coordination::job::contract::commit::{CommitId, Purpose};
+use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::contract::records::{FoundCheckpoints, WrittenDown};
 use sidekeeper::job::Item;
 use sidekeeper::tree::{CommitError, Error, NodeChange, NodeKind, Path, Transaction, WatchEvent};
 

@@ -1,9 +1,10 @@
 //! What a participant asks for is done, as the runner does it.
 
-use sidekeeper::coordination::effect::{
-    Answer, CompletionStatus, Effect, EndReason, Event as Told, Purpose, Refusal,
-};
-use sidekeeper::coordination::input::Ticket;
+use sidekeeper::coordination::job::contract::answer::Ticket;
+use sidekeeper::coordination::job::contract::answer::{Answer, CompletionStatus, Refusal};
+use sidekeeper::coordination::job::contract::commit::Purpose;
+use sidekeeper::coordination::job::contract::effect::{Effect, EndReason};
+use sidekeeper::coordination::job::contract::event::Event as Told;
 use sidekeeper::tree::Operation;
 
 use super::client::Ask;

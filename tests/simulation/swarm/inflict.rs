@@ -1,6 +1,7 @@
 //! The faults that come at a time, and the calm after them.
 
-use sidekeeper::coordination::input::{Input, Ticket};
+use sidekeeper::coordination::job::contract::answer::Ticket;
+use sidekeeper::coordination::job::contract::input::Input;
 use sidekeeper::elasticjob::config_yaml;
 use sidekeeper::elasticjob::path::Place;
 use sidekeeper::job::{Item, JobConfiguration};

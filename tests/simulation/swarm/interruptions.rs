@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::{Execute, Source};
+use sidekeeper::coordination::job::contract::event::Execute;
+use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::elasticjob::path::Place;
 use sidekeeper::job::Item;
 use sidekeeper::tree::{Operation, Path};

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use sidekeeper::coordination::election::LATCH_LIMIT;
-use sidekeeper::coordination::input::Input;
+use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::membership::leadership::LATCH_LIMIT;
 use sidekeeper::elasticjob::path::Gate;
 use sidekeeper::job::Item;
 use sidekeeper::tree::{Error, NodeKind, Operation, OperationResult, Path, Transaction};

@@ -5,11 +5,12 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use sidekeeper::coordination::effect::Event as Told;
-use sidekeeper::coordination::heritage::Former;
-use sidekeeper::coordination::input::{Input, Now};
-use sidekeeper::coordination::participant::{Identity, Participant};
-use sidekeeper::coordination::picture::Picture;
+use sidekeeper::coordination::job::contract::event::Event as Told;
+use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::contract::reattach::Former;
+use sidekeeper::coordination::job::participant::{Identity, Participant};
+use sidekeeper::coordination::job::picture::Picture;
+use sidekeeper::coordination::time::Now;
 use sidekeeper::job::{InstanceName, Item};
 use sidekeeper::tree::WatchEvent;
 

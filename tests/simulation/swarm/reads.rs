@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sidekeeper::coordination::ledger::LedgerNode;
-use sidekeeper::coordination::progress::Checkpoint;
+use sidekeeper::coordination::job::contract::records::Checkpoint;
+use sidekeeper::coordination::job::contract::records::LedgerNode;
 use sidekeeper::job::Item;
 use sidekeeper::tree::{NodeChange, Path, WatchEvent};
 

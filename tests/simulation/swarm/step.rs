@@ -1,6 +1,6 @@
 //! A participant looks: what has come is put in the order in which the runner takes it (`runner/participant.rs`).
 
-use sidekeeper::coordination::input::Input;
+use sidekeeper::coordination::job::contract::input::Input;
 use sidekeeper::tree::{NodeChange, WatchEvent};
 
 use super::client::{Ask, Link};

@@ -2,8 +2,8 @@
 //! P2, P5): the checks in a transaction have to prove what it was decided on.
 
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::Source;
-use sidekeeper::coordination::ledger::LedgerEntry;
+use sidekeeper::coordination::job::contract::plan::Source;
+use sidekeeper::coordination::job::contract::records::LedgerEntry;
 use sidekeeper::elasticjob::path::Place;
 use sidekeeper::job::Item;
 use sidekeeper::tree::{Operation, Path};

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::{
-    AssignmentReason, CancelReason, Event, Execute, ListenerCall, Source,
+use sidekeeper::coordination::job::contract::answer::Ticket;
+use sidekeeper::coordination::job::contract::event::{
+    AssignmentReason, CancelReason, Event, Execute, ListenerCall,
 };
-use sidekeeper::coordination::input::{ExecutionResult, Input, Outcome, Ticket};
+use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::contract::plan::Source;
+use sidekeeper::coordination::job::contract::report::{ExecutionResult, Outcome};
 use sidekeeper::elasticjob::path::Gate;
 use sidekeeper::job::Item;
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sidekeeper::coordination::effect::Execute;
-use sidekeeper::coordination::fleet::Profile;
-use sidekeeper::coordination::heritage::{Former, OpenExecution, Return};
-use sidekeeper::coordination::input::Input;
-use sidekeeper::coordination::participant::{Identity, Participant, Request};
-use sidekeeper::coordination::picture::Picture;
+use sidekeeper::coordination::job::contract::event::Execute;
+use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::contract::reattach::{Former, OpenExecution, Return};
+use sidekeeper::coordination::job::participant::{Identity, Participant, Request};
+use sidekeeper::coordination::job::picture::Picture;
+use sidekeeper::coordination::job::picture::fleet_view::Profile;
 
 use super::{Ask, Happened, Node, World};
 

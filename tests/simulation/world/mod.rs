@@ -20,14 +20,19 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use jiff::Timestamp;
-use sidekeeper::coordination::effect::{
-    Answer, CancelReason, CommitId, Effect, EndReason, Execute, Purpose, Refusal, RetryNews, Source,
-};
-use sidekeeper::coordination::fleet::Profile;
-use sidekeeper::coordination::input::{Input, Now, Outcome, ProgressReport, Ticket};
-use sidekeeper::coordination::participant::{Identity, Participant, Request};
-use sidekeeper::coordination::picture::Picture;
-use sidekeeper::coordination::waiting::WaitsFor;
+use sidekeeper::coordination::job::contract::answer::Ticket;
+use sidekeeper::coordination::job::contract::answer::{Answer, Refusal};
+use sidekeeper::coordination::job::contract::commit::{CommitId, Purpose};
+use sidekeeper::coordination::job::contract::effect::{Effect, EndReason, RetryNews};
+use sidekeeper::coordination::job::contract::event::WaitsFor;
+use sidekeeper::coordination::job::contract::event::{CancelReason, Execute};
+use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::contract::plan::Source;
+use sidekeeper::coordination::job::contract::report::{Outcome, ProgressReport};
+use sidekeeper::coordination::job::participant::{Identity, Participant, Request};
+use sidekeeper::coordination::job::picture::Picture;
+use sidekeeper::coordination::job::picture::fleet_view::Profile;
+use sidekeeper::coordination::time::Now;
 use sidekeeper::elasticjob::path::{Gate, JobPaths};
 use sidekeeper::job::{InstanceId, InstanceName, Item, JobConfiguration, JobName, Problem};
 use sidekeeper::registry::embedded::Embedded;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
-use sidekeeper::coordination::input::Input;
-use sidekeeper::coordination::ledger::LedgerEntry;
+use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::contract::records::LedgerEntry;
 use sidekeeper::elasticjob::path::{Gate, JobPaths, Place};
 use sidekeeper::job::Item;
 use sidekeeper::registry::{CommitError, Error};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use sidekeeper::coordination::input::Input;
+use sidekeeper::coordination::job::contract::input::Input;
 use sidekeeper::elasticjob::path::Gate;
 use sidekeeper::registry::{Registry, Session};
 

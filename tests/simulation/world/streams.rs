@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sidekeeper::coordination::input::{Input, Ticket};
+use sidekeeper::coordination::job::contract::answer::Ticket;
+use sidekeeper::coordination::job::contract::input::Input;
 use sidekeeper::job::Generation;
 
 use super::{Happened, World};

@@ -1,0 +1,158 @@
+//! The state of a job as anybody may look at it: who is online, who owns what, what is wrong. Decides nothing.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
+
+use crate::coordination::job::ownership::former_rule;
+use crate::coordination::job::ownership::handoff::Mode;
+use crate::coordination::job::picture::fleet_view::FleetView;
+use crate::coordination::job::picture::job_view::JobView;
+use crate::coordination::job::picture::nodes::ConfigView;
+use crate::coordination::job::picture::settings::Settings;
+
+/// An instance that is online.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceStatus {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Whether its server is enabled.
+    pub enabled: bool,
+    /// Whether it leads.
+    pub leader: bool,
+}
+
+/// An item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemStatus {
+    /// The item.
+    pub item: Item,
+    /// Its parameter.
+    pub parameter: Option<String>,
+    /// Who owns it, and with which token.
+    pub owner: Option<(InstanceId, FencingToken)>,
+    /// Whether it is being executed.
+    pub running: bool,
+    /// Whether a fire was missed.
+    pub misfire: bool,
+    /// Whether an operator disabled it.
+    pub disabled: bool,
+    /// Who is to get it when its owner is done with it.
+    pub next: Option<InstanceId>,
+    /// How its owner executed it last, if that is known here.
+    pub last: Option<LastExecution>,
+}
+
+/// How an execution ended, as the application said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The item was executed.
+    Success,
+    /// The item was begun and failed.
+    Failure,
+    /// The item was not begun.
+    Rejection,
+}
+
+/// How an item was executed last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastExecution {
+    /// How it ended.
+    pub ending: Ending,
+    /// How often in a row it has ended so.
+    pub times: u32,
+    /// When the first of them was reported.
+    pub since: Timestamp,
+    /// When the last of them was reported.
+    pub at: Timestamp,
+    /// The first line of what the application said, shortened.
+    pub message: String,
+}
+
+/// The state of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobStatus {
+    /// The configuration, if there is a readable one.
+    pub configuration: Option<Arc<JobConfiguration>>,
+    /// Which sharding.
+    pub generation: Generation,
+    /// Who is online.
+    pub instances: Vec<InstanceStatus>,
+    /// Who owns what.
+    pub items: Vec<ItemStatus>,
+    /// Whether the registry has nodes of the job.
+    pub exists: bool,
+    /// Whether a resharding is due or going on.
+    pub resharding: bool,
+    /// The next fire.
+    pub next_fire: Option<Timestamp>,
+    /// By which rules items change hands; `None`: there are no instances, or no configuration.
+    pub handoff: Option<Mode>,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+}
+
+impl JobStatus {
+    /// What the views show at this time of day. `settings` keeps the compiled configuration between calls.
+    pub fn of(
+        view: &JobView,
+        fleet: &FleetView,
+        settings: &mut Option<Settings>,
+        config_path: &crate::tree::Path,
+        now: Timestamp,
+    ) -> Self {
+        match view.config() {
+            ConfigView::Valid(configuration) => {
+                if settings.as_ref().is_none_or(|settings| settings.configuration != *configuration) {
+                    *settings = Some(Settings::compile(Arc::clone(configuration), None));
+                }
+            }
+            ConfigView::Absent | ConfigView::Unreadable => *settings = None,
+        }
+        let settings = settings.as_ref();
+        let leader = view.leader().map(|leader| &leader.instance);
+        let instances = view.instances().keys().map(|instance| InstanceStatus {
+            instance: instance.clone(),
+            enabled: instance.server_ip().is_some_and(|ip| view.is_enabled(ip)),
+            leader: Some(instance) == leader,
+        });
+        let items = view.items().iter().map(|(item, known)| ItemStatus {
+            item: *item,
+            parameter: settings.and_then(|settings| settings.parameter(*item)).map(str::to_owned),
+            owner: known.owner.as_ref().map(|owner| (owner.instance.clone(), owner.token)),
+            running: known.running.is_some(),
+            misfire: known.misfire,
+            disabled: known.disabled,
+            next: fleet
+                .target(*item)
+                .filter(|next| known.owner.as_ref().is_some_and(|owner| owner.instance != **next))
+                .cloned(),
+            last: None,
+        });
+        let mut problems: Vec<_> = view.problems().collect();
+        for message in settings.iter().flat_map(|settings| &settings.problems) {
+            problems.push(Problem { path: config_path.clone(), message: message.clone() });
+        }
+        problems.extend(settings.and_then(|settings| former_rule::problem(view, fleet, settings)));
+        let schedule = settings.and_then(|settings| settings.schedule.as_ref());
+        let next_fire = schedule.and_then(|schedule| schedule.next_after(now));
+        if schedule.is_some() && next_fire.is_none() {
+            problems.push(Settings::never_fires(config_path.clone()));
+        }
+        Self {
+            configuration: settings.map(|settings| Arc::clone(&settings.configuration)),
+            generation: view.generation(),
+            instances: instances.collect(),
+            items: items.collect(),
+            exists: view.class().is_some(),
+            resharding: view.is_resharding(),
+            next_fire,
+            handoff: settings
+                .filter(|_| !view.instances().is_empty())
+                .map(|settings| Mode::of(view, fleet, settings)),
+            problems,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What an operator's command does to a job's nodes: what is read becomes a transaction and a report. Belongs to no
+//! participant. Source: protocol 6.6, 8.1; H18.
+
+use std::collections::BTreeSet;
+
+use crate::elasticjob::path::{Folder, JobPaths};
+use crate::job::InstanceId;
+use crate::tree::{NodeKind, Operation, Transaction};
+
+use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
+
+/// What is known of a job that is to be triggered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TriggerView {
+    /// Whether it has a configuration.
+    pub configured: bool,
+    /// Who is online.
+    pub instances: BTreeSet<InstanceId>,
+    /// Who has not taken up a trigger yet; `None`: the node that holds triggers does not exist.
+    pub triggers: Option<BTreeSet<InstanceId>>,
+    /// Whether a server of an instance that is online is enabled.
+    pub has_enabled_server: bool,
+    /// Whether an item is enabled.
+    pub has_enabled_item: bool,
+}
+
+/// What triggering takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TriggerPlan {
+    /// The nodes to create and to delete. Empty: there is nothing to do.
+    pub transaction: Transaction,
+    /// Whom it triggers.
+    pub triggered: BTreeSet<InstanceId>,
+    /// Who has not taken up an earlier trigger; it stays, and stands for both.
+    pub pending: BTreeSet<InstanceId>,
+    /// Whether instances are left for another transaction, because one holds no more.
+    pub is_partial: bool,
+}
+
+/// Why a job cannot be triggered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TriggerRefusal {
+    /// Nobody has configured it.
+    NotConfigured,
+    /// No instance is online.
+    NobodyOnline,
+    /// The servers of all instances that are online are disabled.
+    ServersDisabled,
+    /// All items are disabled.
+    ItemsDisabled,
+}
+
+/// Plans to trigger all instances but those `done` already. Java removes the whole `trigger` node first, and with it
+/// triggers that nobody has seen; here they stay. With `clear`, triggers of instances that are gone are removed: an
+/// instance that comes back under the same id would obey them.
+pub fn plan_trigger(
+    paths: &JobPaths,
+    view: &TriggerView,
+    done: &BTreeSet<InstanceId>,
+    clear: bool,
+) -> Result<TriggerPlan, TriggerRefusal> {
+    if !view.configured {
+        return Err(TriggerRefusal::NotConfigured);
+    }
+    if done.is_empty() {
+        if view.instances.is_empty() {
+            return Err(TriggerRefusal::NobodyOnline);
+        }
+        if !view.has_enabled_server {
+            return Err(TriggerRefusal::ServersDisabled);
+        }
+        if !view.has_enabled_item {
+            return Err(TriggerRefusal::ItemsDisabled);
+        }
+    }
+    let mut plan = TriggerPlan::default();
+    let mut bytes = 0;
+    let mut add = |plan: &mut TriggerPlan, steps: Transaction| {
+        let more: usize = steps.iter().map(Operation::wire_size).sum();
+        let fits = bytes + more <= TRANSACTION_BYTES_MAX;
+        if fits {
+            bytes += more;
+            plan.transaction.extend(steps);
+        }
+        fits
+    };
+    let persistent = |path| Operation::create(path, NodeKind::Persistent, "");
+    let none = BTreeSet::new();
+    let triggers = view.triggers.as_ref().unwrap_or(&none);
+    let mut folder = view.triggers.is_none().then(|| persistent(paths.folder(Folder::Trigger)));
+    for id in view.instances.difference(done) {
+        if triggers.contains(id) {
+            plan.pending.insert(id.clone());
+            continue;
+        }
+        // The check proves that the instance is still there to take it up.
+        let own = [Operation::check(paths.instance(id)), persistent(paths.trigger(id))];
+        if !add(&mut plan, folder.take().into_iter().chain(own).collect()) {
+            plan.is_partial = true;
+            break;
+        }
+        plan.triggered.insert(id.clone());
+    }
+    if clear {
+        for gone in triggers.difference(&view.instances) {
+            if !add(&mut plan, vec![Operation::delete(paths.trigger(gone))]) {
+                break;
+            }
+        }
+    }
+    Ok(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::JobName;
+    use crate::tree::Path;
+
+    fn ids(texts: &[&str]) -> BTreeSet<InstanceId> {
+        texts.iter().map(|text| InstanceId::from_registry(text)).collect()
+    }
+
+    fn paths() -> JobPaths {
+        JobPaths::new(&Path::parse("/ns").unwrap(), &JobName::parse("job").unwrap())
+    }
+
+    fn view(instances: &[&str], triggers: Option<&[&str]>) -> TriggerView {
+        TriggerView {
+            configured: true,
+            instances: ids(instances),
+            triggers: triggers.map(ids),
+            has_enabled_server: true,
+            has_enabled_item: true,
+        }
+    }
+
+    fn steps(plan: &TriggerPlan) -> Vec<String> {
+        let step = |operation: &Operation| {
+            let path = operation.path().as_str().trim_start_matches("/ns/job/").to_owned();
+            match operation {
+                Operation::Create { .. } => format!("+{path}"),
+                Operation::Delete { .. } => format!("-{path}"),
+                Operation::Check { .. } => format!("={path}"),
+                Operation::Set { .. } => format!("!{path}"),
+            }
+        };
+        plan.transaction.iter().map(step).collect()
+    }
+
+    fn plan(view: &TriggerView) -> TriggerPlan {
+        plan_trigger(&paths(), view, &BTreeSet::new(), true).unwrap()
+    }
+
+    #[test]
+    fn everybody_online_gets_a_trigger_in_one_transaction() {
+        let plan = plan(&view(&["a", "b"], None));
+        assert_eq!(steps(&plan), ["+trigger", "=instances/a", "+trigger/a", "=instances/b", "+trigger/b"]);
+        assert_eq!((plan.triggered, plan.pending, plan.is_partial), (ids(&["a", "b"]), ids(&[]), false));
+    }
+
+    #[test]
+    fn h18_pending_triggers_stay_and_those_of_the_gone_go() {
+        let some = plan(&view(&["a", "b"], Some(&["b", "c"])));
+        assert_eq!(steps(&some), ["=instances/a", "+trigger/a", "-trigger/c"]);
+        assert_eq!((some.triggered, some.pending), (ids(&["a"]), ids(&["b"])));
+        let all = plan(&view(&["a"], Some(&["a"])));
+        assert_eq!((all.transaction, all.pending), (vec![], ids(&["a"])));
+        let without = plan_trigger(&paths(), &view(&["a"], Some(&["c"])), &BTreeSet::new(), false).unwrap();
+        assert_eq!(steps(&without), ["=instances/a", "+trigger/a"]);
+    }
+
+    #[test]
+    fn a_job_that_nobody_runs_is_refused() {
+        let refused = |view: &TriggerView| plan_trigger(&paths(), view, &BTreeSet::new(), true).unwrap_err();
+        assert_eq!(refused(&TriggerView::default()), TriggerRefusal::NotConfigured);
+        assert_eq!(refused(&view(&[], Some(&["a"]))), TriggerRefusal::NobodyOnline);
+        let disabled = TriggerView { has_enabled_server: false, ..view(&["a"], None) };
+        assert_eq!(refused(&disabled), TriggerRefusal::ServersDisabled);
+        let disabled = TriggerView { has_enabled_item: false, ..view(&["a"], None) };
+        assert_eq!(refused(&disabled), TriggerRefusal::ItemsDisabled);
+    }
+
+    #[test]
+    fn thousands_of_instances_take_several_transactions_and_none_is_triggered_twice() {
+        let names: Vec<_> = (0..5_000).map(|number| format!("10.0.0.1@-@{number:04}-abcdef")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let mut done = BTreeSet::new();
+        let mut rounds = 0;
+        loop {
+            let plan = plan_trigger(&paths(), &view(&names, Some(&[])), &done, true).unwrap();
+            assert!(
+                plan.transaction.iter().map(Operation::wire_size).sum::<usize>() <= TRANSACTION_BYTES_MAX
+            );
+            assert!(done.is_disjoint(&plan.triggered) && !plan.triggered.is_empty());
+            done.extend(plan.triggered);
+            rounds += 1;
+            if !plan.is_partial {
+                break;
+            }
+        }
+        assert!(done == ids(&names));
+        assert_eq!(rounds, 2);
+    }
+}

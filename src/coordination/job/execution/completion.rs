@@ -1,0 +1,277 @@
+//! What has ended? A report of the application, the deletion of the running nodes, the answer to the report (protocol
+//! 6.1; P5, P6).
+//!
+//! The nodes are deleted in batches: one transaction is in flight, and what is reported meanwhile makes the next. A
+//! report is answered when its nodes are gone. Running nodes that nobody will delete are deleted here as well (H4).
+
+use std::time::Duration;
+
+use crate::excerpt::Excerpt;
+use crate::job::Item;
+use crate::mutants::mutant;
+use crate::tree::{CommitError, Error, Operation, Transaction};
+
+use crate::coordination::job::contract::answer::Ticket;
+use crate::coordination::job::contract::answer::{Answer, CompletionStatus, Refusal};
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::contract::effect::Effect;
+use crate::coordination::job::contract::report::ExecutionResult;
+use crate::coordination::job::execution::retry::{Ended, Ending};
+use crate::coordination::job::execution::state::{Executions, Report, State};
+use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::membership::liveness::is_leftover;
+use crate::coordination::job::participant::Participant;
+use crate::coordination::job::picture::nodes::Taker;
+use crate::coordination::time::Now;
+
+/// How often the view is read again because of running nodes in the way, at most.
+const INVESTIGATION_PAUSE: Duration = Duration::from_secs(10);
+
+impl Executions {
+    /// Closes an execution, and answers the reports that waited for it last.
+    pub(in crate::coordination) fn settle(
+        &mut self,
+        item: Item,
+        status: CompletionStatus,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(execution) = self.open.remove(&item) else { return };
+        self.by_number.remove(&execution.number);
+        self.deadlines.forget(execution.number, execution.limit);
+        if let Some(ending) = execution.ending.filter(|_| status == CompletionStatus::Recorded) {
+            let (number, planned, cancelled) =
+                (execution.number, execution.planned, execution.limit.cancelled);
+            self.ended.push((item, Ended { number, planned, ending, cancelled }));
+        }
+        for (ticket, place) in execution.waiting {
+            let Some(report) = self.reports.get_mut(&ticket) else { continue };
+            if let Some((_, record)) = report.records.get_mut(place) {
+                *record = status;
+            }
+            report.missing = report.missing.saturating_sub(1);
+            if report.missing == 0
+                && let Some(report) = self.reports.remove(&ticket)
+            {
+                effects.push(Effect::Answer(ticket, Answer::Recorded(report.records)));
+            }
+        }
+    }
+}
+
+impl Participant {
+    /// Takes a report of results.
+    pub(in crate::coordination) fn report(&mut self, ticket: Ticket, results: &[ExecutionResult]) {
+        let numbers: Option<Vec<_>> =
+            results.iter().map(|result| self.executions.number(&result.execution_id)).collect();
+        let Some(numbers) = numbers else {
+            let unknown = results
+                .iter()
+                .enumerate()
+                .find(|(_, result)| self.executions.number(&result.execution_id).is_none());
+            if let Some((index, result)) = unknown {
+                let execution_id = Excerpt::of(&result.execution_id);
+                let refusal = Refusal::UnknownExecution { index, execution_id };
+                self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
+            }
+            return;
+        };
+        let mut records = Vec::with_capacity(results.len());
+        let mut missing = 0;
+        let mut lost = Vec::new();
+        for (place, (result, number)) in results.iter().zip(numbers).enumerate() {
+            let executions = &mut self.executions;
+            let item = executions.by_number.get(&number).copied();
+            let execution = item.and_then(|item| executions.open.get_mut(&item));
+            let status = match (item, execution) {
+                (Some(item), Some(execution)) if execution.state == State::Lost => {
+                    lost.push(item);
+                    CompletionStatus::LeaseLost
+                }
+                (Some(item), Some(execution)) => {
+                    if execution.state == State::Running {
+                        execution.state = State::Reported;
+                        execution.ending = Some(Ending::from(&result.outcome));
+                        executions.reported.push(item);
+                        self.effects.push(Effect::Reported(item, result.outcome.clone()));
+                    }
+                    execution.waiting.push((ticket, place));
+                    missing += 1;
+                    CompletionStatus::Recorded
+                }
+                (_, _) if executions.lost.contains(&number) => CompletionStatus::LeaseLost,
+                (_, _) => CompletionStatus::AlreadyRecorded,
+            };
+            records.push((result.execution_id.clone(), status));
+        }
+        for item in lost {
+            self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.effects);
+        }
+        if missing == 0 {
+            self.effects.push(Effect::Answer(ticket, Answer::Recorded(records)));
+        } else {
+            self.executions.reports.insert(ticket, Report { records, missing });
+        }
+    }
+
+    /// Deletes the running nodes of what was reported, in one batch while another is in flight.
+    pub(in crate::coordination) fn complete(&mut self, now: Now) {
+        let leftovers = self.leftovers(now);
+        if self.executions.reported.is_empty() && leftovers.is_empty() {
+            return;
+        }
+        if !self.may_commit(now, Purpose::Complete) || matches!(self.phase, Phase::Leaving(_)) {
+            return;
+        }
+        // A request of a session that we have given up may come late: after a division, or our next registration, the
+        // running node is another one, under the same version.
+        let mut transaction: Transaction = self.undivided().filter(|_| self.monitors()).into_iter().collect();
+        let mut size = 0;
+        let mut rest = Vec::new();
+        let check = transaction.len();
+        for item in std::mem::take(&mut self.executions.reported) {
+            if size >= self.transaction_bytes {
+                rest.push(item);
+                continue;
+            }
+            let begin = transaction.len();
+            self.end_execution(&mut transaction, item);
+            size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
+            if transaction.len() > begin {
+                let running = self.has_running_node(item).then_some(begin);
+                self.executions.completing.push((item, running));
+            } else {
+                self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
+            }
+        }
+        self.executions.reported = rest;
+        for item in leftovers {
+            if size >= self.transaction_bytes {
+                // The view shows the rest when this has been done.
+                break;
+            }
+            let operation = Operation::delete(self.identity.paths.item_running(item));
+            size += operation.wire_size();
+            transaction.push(operation);
+        }
+        if transaction.len() > check {
+            self.commit(Purpose::Complete, transaction);
+        }
+        if mutant!(AnsweredBeforeRecorded) {
+            self.completed();
+        }
+    }
+
+    /// The steps that say that an execution of ours has ended: it runs no more, and if it was taken over it is ours no
+    /// more.
+    pub(in crate::coordination) fn end_execution(&self, transaction: &mut Transaction, item: Item) {
+        let paths = &self.identity.paths;
+        if self.has_running_node(item) {
+            transaction.push(Operation::delete(paths.item_running(item)));
+        }
+        let execution = self.executions.open.get(&item);
+        let ended_well = execution.filter(|execution| execution.ending == Some(Ending::Success));
+        if ended_well.is_some_and(|execution| self.checkpoints.is_of(item, execution.planned.scheduled))
+            && !mutant!(CheckpointLeft)
+        {
+            transaction.push(Operation::delete(paths.checkpoint(item)));
+        }
+        if !execution.is_some_and(|execution| execution.taken_over) || mutant!(TakeoverNodesLeft) {
+            self.pass_on(transaction, item);
+            return;
+        }
+        let Some(view) = self.view.item(item) else { return };
+        let mine = |taker: &&Taker| taker.instance == self.identity.instance;
+        if let Some(taker) = view.failovering.as_ref().filter(mine) {
+            let (path, version) = (paths.item_failovering(item), Some(taker.version));
+            transaction.push(Operation::Delete { path, version });
+        }
+        if view.failover.as_ref().filter(mine).is_some() {
+            transaction.push(Operation::delete(paths.item_failover(item)));
+        }
+    }
+
+    /// Whether an item's running node is the one of our execution, as far as the view tells: a Java survivor that is late
+    /// deletes it, and executes the item itself (H11).
+    pub(in crate::coordination) fn has_running_node(&self, item: Item) -> bool {
+        let Some(running) = self.view.item(item).and_then(|view| view.running.as_ref()) else { return false };
+        let seen = self.executions.open.get(&item).and_then(|execution| execution.running_seen);
+        match &running.owner {
+            Some(owner) => *owner == self.identity.instance,
+            None => seen.is_none_or(|seen| seen == running.seen),
+        }
+    }
+
+    /// The running nodes are gone: answer the reports.
+    pub(in crate::coordination) fn completed(&mut self) {
+        for (item, _) in std::mem::take(&mut self.executions.completing) {
+            self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
+        }
+    }
+
+    /// Some node was gone already, or the outcome is unknown: look again, one by one if need be.
+    pub(in crate::coordination) fn complete_failed(&mut self, error: &CommitError) {
+        let completing = std::mem::take(&mut self.executions.completing);
+        let gone = error.index.filter(|_| matches!(error.error, Error::NoNode(_)));
+        if gone.is_some() && !completing.iter().any(|(_, running)| *running == gone) {
+            // Maybe it was a checkpoint.
+            self.checkpoints.doubt();
+        }
+        for (item, running) in completing {
+            let taken_over = self.executions.open.get(&item).is_some_and(|execution| execution.taken_over);
+            if mutant!(CompletionAppliedTwice) {
+                self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
+            }
+            if gone.is_some() && gone == running && !taken_over && !self.is_relay() {
+                self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
+            } else if !mutant!(CompletionDropped) {
+                self.executions.reported.push(item);
+            }
+        }
+    }
+
+    /// Running nodes with our id while we execute nothing there: what a lost session, a former process or an unknown outcome
+    /// left. Also of who was stopped by an operator. Where items fail over, what was left is flagged instead (see
+    /// `failover`).
+    pub(in crate::coordination) fn left_running(&self) -> impl Iterator<Item = Item> + '_ {
+        let ours = self.was_registered() && !self.pending.is_in_flight(Purpose::Start) && !self.fails_over();
+        let left = self.view.running_of(&self.identity.instance);
+        left.filter(move |item| ours && !self.executions.is_busy(*item))
+    }
+
+    /// Running nodes of our items that nobody will delete: what we have left, or with the id of an instance that is not
+    /// online (H4).
+    fn leftovers(&self, now: Now) -> Vec<Item> {
+        let ours = self.left_running();
+        if !self.is_registered() || self.pending.is_in_flight(Purpose::Start) || self.fails_over() {
+            return ours.collect();
+        }
+        let mine = |item: &Item| self.told.executable_item(*item).is_some();
+        let is_orphan = |item: &Item| {
+            let view = self.view.item(*item);
+            mine(item) && view.is_some_and(|view| is_leftover(&self.crash, view, now))
+        };
+        let orphans = self.view.running_known().filter(is_orphan);
+        ours.chain(orphans.filter(|item| !self.executions.is_busy(*item))).collect()
+    }
+
+    /// Notes that a running node is in the way. If nobody knows whose it is, the view is read again, which tells: one
+    /// that was left behind must not block its item for good (H4).
+    pub(in crate::coordination) fn suspect(&mut self, item: Item) {
+        let running = self.view.item(item).and_then(|view| view.running.as_ref());
+        let unknown = running.is_some_and(|running| running.owner.is_none());
+        if unknown && !self.executions.is_busy(item) {
+            self.executions.suspicious = true;
+        }
+    }
+
+    /// Has the view read again if a running node is in the way that nobody knows.
+    pub(in crate::coordination) fn investigate(&mut self, now: Now) {
+        let executions = &mut self.executions;
+        let recent =
+            executions.investigated.is_some_and(|at| now.mono < at.saturating_add(INVESTIGATION_PAUSE));
+        if std::mem::take(&mut executions.suspicious) && !recent {
+            executions.investigated = Some(now.mono);
+            self.read_again();
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! From the running node to the recorded completion: executions that are open, their results, deadlines, further attempts
+//! and checkpoints.
+
+pub mod checkpoint;
+pub mod completion;
+pub(super) mod deadline;
+pub(super) mod retry;
+pub(super) mod slow;
+pub mod state;

@@ -1,0 +1,530 @@
+//! What did crashed instances leave unfinished, and who finishes it? (protocol 7; H4, H11 to H14, H22, H35; P5.)
+//!
+//! An item has crashed if its running node, or the node of who took it over, names an instance that is gone. Such items
+//! are flagged, and flagged items are taken and executed, each in one transaction. Our leader flags; the others do it
+//! if it does not. Flags are shared out among the instances, so that they do not all want the same ones.
+//!
+//! Only jobs with `failover` and `monitorExecution` do so. For others what a failover left is cleared away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::contract::effect::Effect;
+use crate::coordination::job::contract::plan::{Planned, Source};
+use crate::coordination::job::contract::records::WrittenDown;
+use crate::coordination::job::failover::late_flags::Echoes;
+use crate::coordination::job::frame::limits::HEAD_START;
+use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::participant::Participant;
+use crate::coordination::job::picture::nodes::{ItemView, Taker};
+use crate::coordination::job::picture::schedule::latest_before;
+use crate::coordination::time::Now;
+use crate::elasticjob::path::{Folder, JobPaths};
+use crate::job::{Item, Problem};
+use crate::mutants::mutant;
+use crate::tree::{NodeKind, Operation, Transaction};
+
+/// How long an item's owner leaves it alone because it is flagged. Then nobody seems to be able to take it.
+const FLAG_FIRST: Duration = Duration::from_secs(10);
+/// The pause after a failed attempt to take items.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What a participant has to do with crashed items.
+#[derive(Debug, Default)]
+pub(in crate::coordination) struct Failover {
+    /// What the attempt in flight takes; empty: there is none.
+    taking: BTreeSet<Item>,
+    failures: u32,
+    retry_at: Option<Duration>,
+    /// Since when flags are known.
+    flagged_since: BTreeMap<Item, Duration>,
+    /// Since when only the persistent node says that an item was taken over. Its taker has lost its session, or the other
+    /// node has not been read yet.
+    half_taken_since: BTreeMap<Item, Duration>,
+    /// The ledger's entries of items that we have taken, as far as we have read them: for which instants their crashed
+    /// executions were. `None`: the ledger does not tell. We read an item's entry before we execute it: we may have taken
+    /// the item in an attempt whose end we do not know, or in a session that we have lost.
+    crashed: BTreeMap<Item, Option<Timestamp>>,
+    /// Items that a Java instance left; it keeps no ledger.
+    left_by_java: BTreeSet<Item>,
+    echoes: Echoes,
+}
+
+impl Failover {
+    /// When the next pause or head start ends.
+    pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
+        let since = self.flagged_since.values().chain(self.half_taken_since.values());
+        let ends = since.flat_map(|since| [HEAD_START, FLAG_FIRST].map(|wait| since.saturating_add(wait)));
+        ends.chain(self.retry_at).filter(|at| *at > now).min()
+    }
+
+    /// Whether an attempt to take items is in flight.
+    pub(in crate::coordination) fn is_taking(&self) -> bool {
+        !self.taking.is_empty()
+    }
+
+    /// Whether the failover of an item comes before any other execution of it: we are taking it, or it is flagged, or
+    /// its taker has not said that it has ended. Its owner waits for a flag for [`FLAG_FIRST`] at most.
+    pub(in crate::coordination) fn comes_first(&self, item: Item, now: Now) -> bool {
+        let mut since = self.flagged_since.get(&item).into_iter().chain(self.half_taken_since.get(&item));
+        self.taking.contains(&item) || since.any(|since| now.mono < since.saturating_add(FLAG_FIRST))
+    }
+
+    /// What is wrong, if items cannot be taken.
+    pub(in crate::coordination) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
+        let message = "items of crashed instances cannot be taken over: somebody else holds the latch; look for a \
+                       stuck instance at the head of its children";
+        (self.failures >= 2).then(|| Problem { path: paths.failover_latch(), message: message.to_owned() })
+    }
+}
+
+impl Participant {
+    /// Whether items of crashed instances are executed by others.
+    pub(in crate::coordination) fn fails_over(&self) -> bool {
+        let configuration = self.settings.as_ref().map(|settings| &settings.configuration);
+        configuration.is_some_and(|c| c.failover && c.monitor_execution)
+    }
+
+    /// Flags what crashed, takes what is flagged, executes what was taken.
+    pub(in crate::coordination) fn fail_over(&mut self, now: Now) {
+        if self.phase != Phase::Active || !self.is_registered() || self.settings.is_none() {
+            return;
+        }
+        if !self.fails_over() {
+            self.clear_failover(now);
+            return;
+        }
+        self.note_java();
+        self.note_half_taken(now);
+        self.failover.echoes.look(&self.view, now.mono);
+        self.flag_crashed(now);
+        self.take_flagged(now);
+        self.plan_taken(now);
+    }
+
+    /// The attempt to take items has ended; the view tells what was taken.
+    pub(in crate::coordination) fn taken(&mut self, now: Now, read: Result<WrittenDown, String>) {
+        let taking = std::mem::take(&mut self.failover.taking);
+        match read {
+            Ok(WrittenDown { ledger, checkpoints }) => {
+                self.failover.failures = 0;
+                for item in taking {
+                    self.checkpoints.found(item, checkpoints.get(&item));
+                    let crashed = ledger.get(&item).and_then(|node| node.says.crashed());
+                    self.failover.crashed.insert(item, crashed);
+                }
+            }
+            Err(_) => {
+                self.failover.crashed.retain(|item, _| !taking.contains(item));
+                self.failover.failures = self.failover.failures.saturating_add(1);
+                self.failover.retry_at = Some(now.mono.saturating_add(PAUSE));
+            }
+        }
+    }
+
+    /// Since when (monotonic) an item has to be flagged; `None`: it has not crashed, or is flagged as it should be.
+    fn crashed_since(&mut self, item: Item, now: Now) -> Option<Duration> {
+        let me = &self.identity.instance;
+        let view = self.view.item(item)?;
+        let busy = self.executions.is_busy(item) && !mutant!(OwnRunningFailsOver);
+        if busy || self.failover.taking.contains(&item) {
+            return None;
+        }
+        let is_me = |taker: &Option<Taker>| taker.as_ref().is_some_and(|taker| taker.instance == *me);
+        let gone_at = |taker: &Option<Taker>| self.crash.gone_since(&taker.as_ref()?.instance, now);
+        let running = view.running.as_ref();
+        if let Some(executor) = running.and_then(|running| running.owner.as_ref()) {
+            // Ours, though we do not execute it: an earlier session of ours did.
+            return if executor == me { Some(Duration::ZERO) } else { self.crash.gone_since(executor, now) };
+        }
+        let since = if is_me(&view.failovering) && !is_me(&view.failover) {
+            Some(Duration::ZERO)
+        } else {
+            gone_at(&view.failovering).or_else(|| gone_at(&view.failover))
+        };
+        if since.is_some() && running.is_some() {
+            // Whether that still runs has to be known first.
+            self.suspect(item);
+            return None;
+        }
+        since
+    }
+
+    /// Flags crashed items, and clears away what their executors left, together.
+    fn flag_crashed(&mut self, now: Now) {
+        if self.pending.is_in_flight(Purpose::Start) || !self.may_commit(now, Purpose::FlagFailover) {
+            return;
+        }
+        let head_start = if self.is_leader() { Duration::ZERO } else { HEAD_START };
+        let candidates: BTreeSet<_> =
+            self.view.running_known().chain(self.view.taken().iter().copied()).collect();
+        let mut crashed = Vec::new();
+        for item in candidates {
+            let due =
+                |since: Duration| if since.is_zero() { since } else { since.saturating_add(head_start) };
+            if self.crashed_since(item, now).is_some_and(|since| now.mono >= due(since)) {
+                crashed.push(item);
+            }
+        }
+        if crashed.is_empty() {
+            return;
+        }
+        let transaction = self.flags(crashed);
+        self.commit(Purpose::FlagFailover, transaction);
+    }
+
+    /// The steps that flag what crashed, and clear away what its executors left, as far as they fit into one transaction.
+    pub(in crate::coordination) fn flags(&self, crashed: Vec<Item>) -> Transaction {
+        let mut transaction = self.failover_folders();
+        // A request that comes late finds what it expects also if the item was taken over, executed and started anew
+        // meanwhile: all nodes are at version 0 again. This one is not.
+        let version = self.view.failover_version();
+        transaction.extend(version.map(|version| self.count_failover(Some(version))));
+        let mut size = 0;
+        for item in crashed {
+            if size >= self.transaction_bytes {
+                break;
+            }
+            let before = transaction.len();
+            self.flag(&mut transaction, item);
+            size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
+        }
+        transaction
+    }
+
+    /// The parents of the flags, if they do not exist.
+    pub(in crate::coordination) fn failover_folders(&self) -> Transaction {
+        [Folder::Failover, Folder::FailoverItems]
+            .into_iter()
+            .filter(|folder| !self.view.has_folder(*folder))
+            .map(|folder| Operation::create(self.identity.paths.folder(folder), NodeKind::Persistent, ""))
+            .collect()
+    }
+
+    /// The step that shows to requests that come late that items were flagged or taken meanwhile.
+    fn count_failover(&self, version: Option<i32>) -> Operation {
+        Operation::Set { path: self.identity.paths.folder(Folder::FailoverItems), data: [].into(), version }
+    }
+
+    fn flag(&self, transaction: &mut Transaction, item: Item) {
+        let paths = &self.identity.paths;
+        let Some(view) = self.view.item(item) else { return };
+        if !self.view.failover_items().contains(&item) && self.has_item(item) {
+            transaction.push(Operation::create(paths.failover_item(item), NodeKind::Persistent, ""));
+        }
+        let failover = paths.item_failover(item);
+        match &view.failover {
+            Some(taker) => {
+                transaction.push(Operation::Delete { path: failover, version: Some(taker.version) });
+            }
+            None => {
+                // Fails if somebody has taken the item since we looked; leaves nothing (H11).
+                transaction.push(Operation::create(failover.clone(), NodeKind::Ephemeral, ""));
+                transaction.push(Operation::delete(failover));
+            }
+        }
+        if let Some(running) = &view.running {
+            let path = paths.item_running(item);
+            transaction.push(Operation::Delete { path, version: running.version });
+        }
+        if let Some(taker) = &view.failovering {
+            let (path, version) = (paths.item_failovering(item), Some(taker.version));
+            transaction.push(Operation::Delete { path, version });
+        }
+    }
+
+    pub(in crate::coordination) fn has_item(&self, item: Item) -> bool {
+        self.settings.as_ref().is_some_and(|s| item.0 < s.configuration.sharding_total_count)
+    }
+
+    /// Takes our share of what is flagged, under the latch that Java peers take as well.
+    fn take_flagged(&mut self, now: Now) {
+        let failover = &mut self.failover;
+        failover.flagged_since.retain(|item, _| self.view.failover_items().contains(item));
+        for item in self.view.failover_items() {
+            failover.flagged_since.entry(*item).or_insert(now.mono);
+        }
+        let pausing = failover.retry_at.is_some_and(|at| now.mono < at);
+        if failover.flagged_since.is_empty() || !failover.taking.is_empty() || pausing || !self.is_enabled() {
+            return;
+        }
+        if self.waits_for_sharding(now) {
+            return;
+        }
+        self.clear_surplus_flags(now);
+        let (echoes, share): (Vec<_>, Vec<_>) =
+            self.share(now).into_iter().partition(|item| self.failover.echoes.may_be_echo(&self.view, *item));
+        let is_old = |item: &Item| {
+            let since = self.failover.flagged_since.get(item);
+            since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START)) || mutant!(EchoAtOnce)
+        };
+        let echoes: Vec<_> = echoes.into_iter().filter(is_old).collect();
+        if !echoes.is_empty() && self.may_commit(now, Purpose::FlagFailover) {
+            let flags = echoes.into_iter().map(|item| self.identity.paths.failover_item(item));
+            self.commit(Purpose::FlagFailover, flags.map(Operation::delete).collect());
+        }
+        let mut transaction = Transaction::new();
+        let mut taking = BTreeSet::new();
+        let mut size = 0;
+        for item in share {
+            if size >= self.transaction_bytes {
+                break;
+            }
+            let before = transaction.len();
+            self.take_over_item(&mut transaction, item);
+            size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
+            taking.insert(item);
+        }
+        if !taking.is_empty() {
+            transaction.push(self.count_failover(None));
+            self.failover.taking.clone_from(&taking);
+            self.effects.push(Effect::TakeOver { transaction, items: taking });
+        }
+    }
+
+    /// Removes the flags of items that the job does not have any more: nobody takes them.
+    fn clear_surplus_flags(&mut self, now: Now) {
+        let surplus = self.view.failover_items().iter().filter(|item| !self.has_item(**item));
+        let flags = surplus.map(|item| self.identity.paths.failover_item(*item));
+        let transaction: Transaction = flags.map(Operation::delete).collect();
+        if !transaction.is_empty() && self.is_leader() && self.may_commit(now, Purpose::FlagFailover) {
+            self.commit(Purpose::FlagFailover, transaction);
+        }
+    }
+
+    /// Whether a resharding is about to happen, before which nothing should be taken: taken items would hold it up. One
+    /// that waits for executions is not waited for, nor a Java leader, which reshards at its next fire only.
+    fn waits_for_sharding(&self, now: Now) -> bool {
+        let ours = self.view.leader().is_some_and(|leader| !leader.instance.is_java());
+        let fresh = |since: &Duration| now.mono < since.saturating_add(HEAD_START);
+        let waits = !self.view.running().is_empty();
+        self.view.is_resharding() && ours && !waits && self.failover.flagged_since.values().any(fresh)
+    }
+
+    /// Which of the flagged items are ours to take: each item is one instance's, by its number; whatever is left after a
+    /// while is anybody's. What still has a running node is not: a request that waits at the latch could not tell it from a
+    /// later one, so it is cleared away first, by who flags what crashed.
+    fn share(&mut self, now: Now) -> Vec<Item> {
+        let available = self.view.available();
+        let place = available.iter().position(|id| *id == self.identity.instance);
+        let is_ours = |item: &Item| {
+            let whose = usize::try_from(item.0).ok().and_then(|number| number.checked_rem(available.len()));
+            let since = self.failover.flagged_since.get(item);
+            place == whose || since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START))
+        };
+        let is_free = |item: &Item| {
+            let view = self.view.item(*item);
+            let disabled = view.is_some_and(|view| view.disabled);
+            let held = view.is_some_and(|view| view.failover.is_some());
+            !disabled && !held && !self.executions.is_busy(*item) && self.has_item(*item)
+        };
+        let flagged = self.view.failover_items().iter().copied();
+        let share: Vec<_> = flagged.filter(is_ours).filter(is_free).collect();
+        let (running, clear): (Vec<_>, Vec<_>) =
+            share.into_iter().partition(|item| self.view.running().contains(item));
+        for item in running {
+            // Whose that is has to be known before it may be deleted.
+            self.suspect(item);
+        }
+        clear
+    }
+
+    /// Whether we have taken the item over.
+    pub(in crate::coordination) fn has_taken(&self, item: Item) -> bool {
+        let failover = self.view.item(item).and_then(|view| view.failover.as_ref());
+        failover.is_some_and(|taker| taker.instance == self.identity.instance)
+    }
+
+    fn take_over_item(&self, transaction: &mut Transaction, item: Item) {
+        let paths = &self.identity.paths;
+        let me = self.identity.instance.as_str();
+        let unknown = ItemView::default();
+        let view = self.view.item(item).unwrap_or(&unknown);
+        // A peer may see the changes one by one. The flag goes last, as with Java (protocol 7.2), so that the item shows at
+        // every moment that it waits, or that it was taken.
+        let flag = (!mutant!(TakenItemStaysFlagged)).then(|| Operation::delete(paths.failover_item(item)));
+        if mutant!(FlagGoesFirst) {
+            transaction.extend(flag.clone());
+        }
+        if !view.exists {
+            transaction.push(Operation::create(paths.item(item), NodeKind::Persistent, ""));
+        }
+        transaction.push(Operation::create(paths.item_failover(item), NodeKind::Ephemeral, me));
+        let failovering = paths.item_failovering(item);
+        transaction.push(match &view.failovering {
+            Some(taker) => {
+                Operation::Set { path: failovering, data: me.as_bytes().into(), version: Some(taker.version) }
+            }
+            None => Operation::create(failovering, NodeKind::Persistent, me),
+        });
+        // Fails if the item has begun to run since we looked; leaves nothing.
+        let running = paths.item_running(item);
+        transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));
+        transaction.push(Operation::delete(running));
+        if !mutant!(FlagGoesFirst) {
+            transaction.extend(flag);
+        }
+    }
+
+    /// Notes since when items are half taken.
+    fn note_half_taken(&mut self, now: Now) {
+        let is_half = |item: &Item| {
+            let view = self.view.item(*item);
+            view.is_some_and(|view| view.failovering.is_some() && view.failover.is_none())
+        };
+        let half: BTreeSet<_> = self.view.taken().iter().copied().filter(is_half).collect();
+        self.failover.half_taken_since.retain(|item, _| half.contains(item));
+        for item in half {
+            self.failover.half_taken_since.entry(item).or_insert(now.mono);
+        }
+    }
+
+    /// Whether an execution of an item was interrupted, and its failover has not ended.
+    pub(in crate::coordination) fn waits_for_failover(&self, item: Item) -> bool {
+        self.view.failover_items().contains(&item) || self.view.taken().contains(&item)
+    }
+
+    /// Has that read which was written down of items that we have taken, if it was not read.
+    fn read_taken(&mut self, now: Now) {
+        let pausing = self.failover.retry_at.is_some_and(|at| now.mono < at);
+        if pausing || self.failover.is_taking() || mutant!(TakenUnread) {
+            return;
+        }
+        let taken = self.view.taken().iter().copied();
+        let unread: BTreeSet<_> = taken
+            .filter(|item| {
+                self.has_taken(*item)
+                    && !self.executions.is_busy(*item)
+                    && !self.failover.crashed.contains_key(item)
+            })
+            .collect();
+        if !unread.is_empty() {
+            self.failover.taking.clone_from(&unread);
+            self.effects.push(Effect::TakeOver { transaction: Transaction::new(), items: unread });
+        }
+    }
+
+    /// Plans the execution of what we have taken. What somebody else executes all the same is given back, to be taken
+    /// when that has ended (H13).
+    fn plan_taken(&mut self, now: Now) {
+        self.read_taken(now);
+        let ours: Vec<_> = self
+            .view
+            .taken()
+            .iter()
+            .copied()
+            .filter(|item| {
+                self.has_taken(*item)
+                    && !self.executions.is_busy(*item)
+                    && !self.failover.taking.contains(item)
+                    && (self.failover.crashed.contains_key(item) || mutant!(TakenUnread))
+            })
+            .collect();
+        let mut given_back = Transaction::new();
+        for item in ours {
+            let Some(view) = self.view.item(item) else { continue };
+            match &view.running {
+                None => {
+                    let scheduled = self.scheduled_of_crashed(item, now);
+                    let planned = Planned::new(Source::Failover, scheduled);
+                    let before = self.fires.planned.insert(item, planned);
+                    if let Some(before) = before.filter(|before| before.source != Source::Failover) {
+                        self.missed(item, before.scheduled);
+                    }
+                }
+                Some(running) if running.owner.is_none() => self.suspect(item),
+                Some(_) => {
+                    self.hand_over(&mut given_back, item, false);
+                }
+            }
+        }
+        if !given_back.is_empty() && self.may_commit(now, Purpose::FlagFailover) {
+            self.commit(Purpose::FlagFailover, given_back);
+        }
+    }
+
+    /// For which instant a crashed execution was: what the ledger says; if it says nothing of it, the latest fire before
+    /// its running node appeared.
+    fn scheduled_of_crashed(&self, item: Item, now: Now) -> Timestamp {
+        let believed = !self.failover.left_by_java.contains(&item);
+        let crashed = self.failover.crashed.get(&item).copied().flatten().filter(|_| believed);
+        let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+        crashed.unwrap_or_else(|| {
+            let ran_at = self.view.item(item).and_then(|view| view.ran_at).unwrap_or(now.wall);
+            schedule.and_then(|schedule| latest_before(schedule, ran_at)).unwrap_or(ran_at)
+        })
+    }
+
+    /// Notes which items were left by Java instances.
+    fn note_java(&mut self) {
+        let left = |item: &&Item| {
+            let view = self.view.item(**item);
+            let running = view.and_then(|view| view.running.as_ref()?.owner.as_ref());
+            let named = running.or_else(|| Some(&view?.owner.as_ref()?.instance));
+            named.is_some_and(|id| id.is_java() && !self.view.instances().contains_key(id))
+        };
+        let flagged = self.view.failover_items().iter();
+        let left: Vec<_> = flagged.chain(self.view.running()).filter(left).copied().collect();
+        self.failover.left_by_java.extend(left);
+        let concerned = |item: &Item| {
+            self.view.failover_items().contains(item)
+                || self.view.item(*item).is_some_and(|view| view.running.is_some() || view.failover.is_some())
+        };
+        self.failover.left_by_java.retain(concerned);
+    }
+
+    /// Removes what is left of a failover that was switched off (protocol 7.3, H14). Java instances remove a part of it.
+    fn clear_failover(&mut self, now: Now) {
+        self.failover = Failover::default();
+        let ours = self.is_leader() || self.view.leader().is_some_and(|leader| leader.instance.is_java());
+        let nothing = self.view.failover_items().is_empty() && self.view.taken().is_empty();
+        if nothing || !ours || !self.may_commit(now, Purpose::FlagFailover) {
+            return;
+        }
+        let paths = &self.identity.paths;
+        let flags =
+            self.view.failover_items().iter().map(|item| Operation::delete(paths.failover_item(*item)));
+        let taken =
+            self.view.taken().iter().filter(|item| !self.executions.is_busy(**item)).flat_map(|item| {
+                let view = self.view.item(*item);
+                let failover =
+                    view.and_then(|view| view.failover.as_ref()).map(|_| paths.item_failover(*item));
+                let persistent =
+                    view.and_then(|view| view.failovering.as_ref()).map(|_| paths.item_failovering(*item));
+                persistent.into_iter().chain(failover).map(Operation::delete)
+            });
+        let transaction: Transaction = flags.chain(taken).collect();
+        if !transaction.is_empty() {
+            self.commit(Purpose::FlagFailover, transaction);
+        }
+    }
+
+    /// What happens to an item that we leave unfinished: it is flagged, and everybody sees that we do not have it any
+    /// more. If there are Java peers the running node stays, as after a crash: they find crashed items by it.
+    pub(in crate::coordination) fn hand_over(
+        &self,
+        transaction: &mut Transaction,
+        item: Item,
+        executing: bool,
+    ) {
+        let paths = &self.identity.paths;
+        if !self.view.failover_items().contains(&item) && self.has_item(item) {
+            transaction.push(Operation::create(paths.failover_item(item), NodeKind::Persistent, ""));
+        }
+        let Some(view) = self.view.item(item) else { return };
+        let mine = |taker: &&Taker| taker.instance == self.identity.instance;
+        if view.failovering.as_ref().filter(mine).is_some() && !executing {
+            transaction.push(Operation::delete(paths.item_failovering(item)));
+        }
+        if view.failover.as_ref().filter(mine).is_some() {
+            transaction.push(Operation::delete(paths.item_failover(item)));
+        }
+        let found_by_it = self.has_item(item) && self.has_java_peers();
+        if executing && !found_by_it && self.has_running_node(item) {
+            transaction.push(Operation::delete(paths.item_running(item)));
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What was missed, and what makes up for it? (protocol 6.5; H8 to H10; P5.)
+//!
+//! One execution makes up for all fires that an item has missed until it starts, as in ElasticJob. It is told for the
+//! newest of them, and the ledger then says that everything up to that instant is settled. So an application may take
+//! the instant for its idempotency key, and no later owner makes up for the same fires again.
+//!
+//! What is missed while the item is busy is flagged in the registry, so that it survives us. The next fire that is missed
+//! needs no second flag: it lies after the ledger's latest, where whoever owns the item finds it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::job::Item;
+use crate::mutants::mutant;
+use crate::tree::{NodeKind, Operation, Transaction};
+
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::contract::effect::Effect;
+use crate::coordination::job::contract::plan::Planned;
+use crate::coordination::job::contract::plan::Source;
+use crate::coordination::job::contract::records::LedgerNode;
+use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::participant::Participant;
+use crate::coordination::time::Now;
+
+/// How old a fire of an item that is to be handed over may be and still be left to its next owner, who executes it if it is
+/// fresh: half of [`crate::coordination::job::frame::limits::MISFIRE_THRESHOLD`], so that there is time to hand over.
+const LEFT_TO_NEXT: SignedDuration = SignedDuration::from_millis(500);
+
+/// What an item has missed, as far as we know.
+#[derive(Debug, Clone, Copy)]
+struct Missed {
+    newest: Timestamp,
+    /// Whether the item's flag has been seen.
+    flagged: bool,
+}
+
+/// What the items of one participant have missed.
+#[derive(Debug, Clone, Default)]
+pub(in crate::coordination) struct Misfires {
+    missed: BTreeMap<Item, Missed>,
+    /// What the flagging in flight flags, and what it makes of the items' nodes in the ledger.
+    flagging: BTreeMap<Item, Option<LedgerNode>>,
+}
+
+impl Misfires {
+    /// Nothing is ours any more: others will make up for what was missed.
+    pub(in crate::coordination) fn forget_all(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Forgets what somebody else has made up for.
+    pub(in crate::coordination) fn forget(&mut self, is_over: impl Fn(&Item, Timestamp) -> bool) {
+        self.missed.retain(|item, missed| !is_over(item, missed.newest));
+    }
+
+    /// Whether it is known that an item has missed a fire.
+    pub(in crate::coordination) fn has_missed(&self, item: Item, fire: Timestamp) -> bool {
+        self.missed.get(&item).is_some_and(|missed| missed.newest >= fire)
+    }
+
+    /// Whether the item's flag is being written, and with it the ledger.
+    pub(in crate::coordination) fn is_flagging(&self, item: Item) -> bool {
+        self.flagging.contains_key(&item)
+    }
+}
+
+impl Participant {
+    /// Whether fires that cannot be executed are made up for.
+    pub(in crate::coordination) fn makes_up(&self) -> bool {
+        let settings = self.settings.as_ref().filter(|_| !mutant!(MisfireDropped));
+        settings.is_some_and(|settings| settings.configuration.misfire)
+    }
+
+    /// A fire of an item could not be executed at its time.
+    pub(in crate::coordination) fn missed(&mut self, item: Item, scheduled: Timestamp) {
+        if !self.makes_up() {
+            self.effects.push(Effect::Skipped { item, scheduled });
+            return;
+        }
+        let missed = self.fires.misfires.missed.entry(item);
+        let missed = missed.or_insert(Missed { newest: scheduled, flagged: false });
+        missed.newest = missed.newest.max(scheduled);
+    }
+
+    /// Whether an item, free for a fire that comes now, is known to have missed earlier ones: then what makes up for those
+    /// is for this one too. Otherwise an item that changes hands all the time could be executed for the newest fire by each
+    /// of its owners, and never for what it has missed.
+    pub(in crate::coordination) fn owes(&self, item: Item) -> bool {
+        let missed = self.view.misfired().contains(&item) || self.fires.misfires.missed.contains_key(&item);
+        missed && self.makes_up() && self.may_make_up(item)
+    }
+
+    /// Notes what items miss that are ours and cannot be executed, whatever the rest waits for: those that are busy while the
+    /// job is to be divided, or to be handed over. Their next owner may come after the fire, and would not know of it.
+    pub(in crate::coordination) fn miss_unavailable(&mut self, now: Now) {
+        let Some(newest) = self.fires.latest().filter(|_| self.makes_up() && !self.is_relay()) else {
+            return;
+        };
+        let old = now.wall.duration_since(newest) > LEFT_TO_NEXT;
+        let revoked = self.handoff.revoked_items().filter(|_| old);
+        // Without a fire that waits, all is divided.
+        let busy = self.executions.busy_items().filter(|_| self.fires.is_due());
+        let unavailable: BTreeSet<_> = busy.chain(revoked).collect();
+        for item in unavailable {
+            let may_start = self.executions.is_starting(item)
+                || (self.fires.planned.contains_key(&item) && self.told.executable_item(item).is_some());
+            let known = self.fires.misfires.has_missed(item, newest);
+            let open = self.owed_after(item, now.wall).is_some_and(|settled| settled < newest);
+            if open && !may_start && !known && self.is_in_ledger(item) && !mutant!(UnavailableNotMissed) {
+                self.missed(item, newest);
+            }
+        }
+    }
+
+    /// Plans to make up for missed fires of items that are free: flagged ones, by whomever, and those of ours that
+    /// need no flag because they can start at once.
+    pub(in crate::coordination) fn plan_misfires(&mut self, now: Now) {
+        if !self.makes_up() || self.phase != Phase::Active {
+            return;
+        }
+        let missed = self.fires.misfires.missed.keys();
+        let candidates: BTreeSet<_> = self.view.misfired().iter().chain(missed).copied().collect();
+        for item in candidates {
+            let free = !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
+            if free
+                && !self.fires.misfires.is_flagging(item)
+                && self.told.executable_item(item).is_some()
+                && self.may_make_up(item)
+            {
+                let scheduled = self.newest_missed(item, now);
+                self.fires.planned.insert(item, Planned::new(Source::Misfire, scheduled));
+            }
+        }
+    }
+
+    /// What is about to start, if it makes up for missed fires: for all of them until now. Also a fire that was noted as
+    /// missed since it was planned, because the item was to be somebody else's for a moment.
+    pub(in crate::coordination) fn made_up(&mut self, item: Item, planned: Planned, now: Now) -> Planned {
+        let newest = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
+        let noted = planned.is_first_of(Source::Schedule) && newest == Some(planned.scheduled);
+        if !planned.is_first_of(Source::Misfire) && !noted {
+            return planned;
+        }
+        let scheduled = self.newest_missed(item, now).max(planned.scheduled);
+        self.fires.misfires.missed.remove(&item);
+        Planned::new(Source::Misfire, scheduled)
+    }
+
+    /// The newest fire that an item has missed: the newest that has come, unless the ledger says that it was started;
+    /// then what was noted when it was missed. Java peers flag and note nothing; if all that has come was started, or
+    /// there is no ledger, it is the present, as for a trigger: no instant of an execution that there was.
+    fn newest_missed(&self, item: Item, now: Now) -> Timestamp {
+        let settled = self.owed_after(item, now.wall);
+        let is_open = |newest: &Timestamp| {
+            let open = settled.is_some_and(|settled| settled < *newest) && !mutant!(MadeUpForFlaggedOnly);
+            open && !self.came_before_turn(*newest)
+        };
+        let noted = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
+        let noted = noted.max(self.ledger.flagged_for(item));
+        let newest = self.fires.newest().filter(is_open).max(noted);
+        newest.unwrap_or_else(|| self.present_of(item, now))
+    }
+
+    /// Flags missed fires of items that are not free, so that they survive us.
+    pub(in crate::coordination) fn flag_misfires(&mut self, now: Now) {
+        // A relay's turn goes on with the execution that ends, and what comes then is its next owner's.
+        let passes_on = self.is_relay() && self.pending.is_in_flight(Purpose::Complete);
+        if self.fires.misfires.missed.is_empty()
+            || passes_on
+            || !self.is_registered()
+            || !self.may_commit(now, Purpose::FlagMisfire)
+        {
+            return;
+        }
+        self.follow_flags();
+        let paths = &self.identity.paths;
+        let settled = !self.view.is_resharding() && self.is_ledger_read();
+        // After another division the ledger is somebody else's.
+        let mut transaction: Transaction = self.undivided().into_iter().collect();
+        let mut flagging = BTreeMap::new();
+        let mut size = 0;
+        for (item, Missed { newest, flagged }) in &self.fires.misfires.missed {
+            let planned = self.fires.planned.get(item);
+            let made_up = planned.is_some_and(|planned| planned.is_first_of(Source::Misfire));
+            // What is being started writes the ledger itself.
+            let ready = settled || self.is_in_ledger(*item);
+            if *flagged || made_up || !ready || self.executions.is_starting(*item) {
+                continue;
+            }
+            // What does not fit goes into the next transaction.
+            if size >= self.transaction_bytes {
+                break;
+            }
+            let flag = Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");
+            let (step, entry) = self.ledger_flag(*item, *newest).unzip();
+            let steps = std::iter::once(flag).chain(step);
+            transaction.extend(steps.inspect(|step| size += step.wire_size()));
+            flagging.insert(*item, entry);
+        }
+        if flagging.is_empty() {
+            return;
+        }
+        self.fires.misfires.flagging = flagging;
+        self.commit(Purpose::FlagMisfire, transaction);
+    }
+
+    /// Compares what was missed with the flags. What is not ours any more is its owner's concern; what was flagged, and is
+    /// not any more, has been made up for.
+    fn follow_flags(&mut self) {
+        let mut all = std::mem::take(&mut self.fires.misfires.missed);
+        let (view, executions) = (&self.view, &self.executions);
+        all.retain(|item, missed| {
+            let flag = view.misfired().contains(item);
+            let over = missed.flagged && !flag;
+            // The flag of what is being started is about to go.
+            missed.flagged = flag && (!executions.is_starting(*item) || mutant!(FlagOfStartingFollowed));
+            (self.told.executable_item(*item).is_some() || self.is_in_ledger(*item)) && !over
+        });
+        self.fires.misfires.missed = all;
+    }
+
+    /// The flags are in the registry.
+    pub(in crate::coordination) fn flagged(&mut self) {
+        for (item, entry) in std::mem::take(&mut self.fires.misfires.flagging) {
+            if let Some(entry) = entry {
+                self.ledger.written(item, entry);
+            }
+        }
+    }
+
+    /// The flags were not written; they will be tried again.
+    pub(in crate::coordination) fn flag_failed(&mut self) {
+        self.fires.misfires.flagging.clear();
+        self.ledger.doubt();
+    }
+}

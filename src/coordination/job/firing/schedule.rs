@@ -1,0 +1,241 @@
+//! What is due? Follows the schedule, and decides for each fire and each item: start it, or count it as missed
+//! (protocol 6.5; P5).
+//!
+//! ElasticJob's rule: a fire that cannot be executed at its time is made up for by one execution, however many were
+//! missed, if the job has `misfire` on; otherwise it is skipped. We make up for it as soon as the item is free (see
+//! `misfire`), where Java peers wait for the next fire (H8 to H10).
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::coordination::job::contract::plan::{Planned, Source};
+use crate::coordination::job::firing::misfire::Misfires;
+use crate::coordination::job::frame::limits::MISFIRE_THRESHOLD;
+use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::participant::Participant;
+use crate::coordination::job::picture::schedule::{latest_before, latest_until};
+use crate::coordination::job::picture::settings::Schedule;
+use crate::coordination::job::rotation::Turn;
+use crate::coordination::time::Now;
+use crate::job::Item;
+use crate::mutants::mutant;
+
+/// How far the clock may go back before the schedule follows it. Below that, instants that have fired do not fire
+/// again; beyond it the clock was wrong before, and waiting for it to catch up would stop the job.
+const CLOCK_SET_BACK: SignedDuration = SignedDuration::from_hours(1);
+
+/// A fire that has not been divided among the items yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Due {
+    scheduled: Timestamp,
+    /// Noticed too late to be an ordinary fire.
+    late: bool,
+    /// Fires before it were missed as well; the latest of them.
+    missed: Option<Timestamp>,
+    /// Nobody would have told us of another schedule when it came.
+    unattended: bool,
+}
+
+/// The schedule's progress.
+#[derive(Debug, Default)]
+pub(in crate::coordination) struct Fires {
+    next: Option<Timestamp>,
+    latest: Option<Timestamp>,
+    /// The latest fire before the first that could come.
+    before: Option<Timestamp>,
+    last_seen: Option<Timestamp>,
+    /// When the participant came to be; its first schedule begins there, so that a fire during its registration is
+    /// not missed.
+    begin: Option<Timestamp>,
+    reschedule: bool,
+    /// Since when the present schedule has been asked for, by our clock, if another one was in force before. Its fires
+    /// before that are owed to nobody.
+    asked_since: Option<Timestamp>,
+    due: Option<Due>,
+    /// What is to start, by item.
+    pub(in crate::coordination) planned: BTreeMap<Item, Planned>,
+    pub(in crate::coordination) misfires: Misfires,
+}
+
+impl Fires {
+    /// When the job fires next.
+    pub(in crate::coordination) fn next(&self) -> Option<Timestamp> {
+        self.next
+    }
+
+    /// Whether the schedule has fired for the last time.
+    pub(in crate::coordination) fn is_over(&self) -> bool {
+        self.next.is_none() && !self.reschedule
+    }
+
+    /// The schedule of a participant that follows another one, which was there until then or longer.
+    pub(in crate::coordination) fn since(since: Timestamp) -> Self {
+        Self { last_seen: Some(since), begin: Some(since), reschedule: true, ..Self::default() }
+    }
+
+    /// Notes when the participant came to be.
+    pub(in crate::coordination) fn begin(&mut self, now: Timestamp) {
+        if self.last_seen.is_none() {
+            self.last_seen = Some(now);
+            self.begin = Some(now);
+        }
+    }
+
+    /// The schedule may have changed. `since`: when it was written, by our clock.
+    pub(in crate::coordination) fn reschedule(
+        &mut self,
+        before: Option<&Schedule>,
+        after: Option<&Schedule>,
+        since: Option<Timestamp>,
+    ) {
+        if before != after {
+            self.reschedule = true;
+            let since = since.filter(|_| before.is_some());
+            self.asked_since = since.filter(|_| !mutant!(ChangedScheduleBeginsWhenRead));
+        }
+    }
+
+    /// Since when the present schedule has been asked for, by our clock. `None`: as far as we know there was no other.
+    pub(in crate::coordination) fn asked_since(&self) -> Option<Timestamp> {
+        self.asked_since
+    }
+
+    /// Nothing is ours any more: others will execute what was due.
+    pub(in crate::coordination) fn forget(&mut self) {
+        self.due = None;
+        self.planned.clear();
+        self.misfires.forget_all();
+    }
+
+    /// The latest fire that has come.
+    pub(in crate::coordination) fn latest(&self) -> Option<Timestamp> {
+        self.latest
+    }
+
+    /// The newest fire that there was, whether we were there or not.
+    pub(in crate::coordination) fn newest(&self) -> Option<Timestamp> {
+        self.latest.or(self.before)
+    }
+
+    /// Whether a fire waits to be divided.
+    pub(in crate::coordination) fn is_due(&self) -> bool {
+        self.due.is_some()
+    }
+
+    /// Steps the schedule to the present. `attended`: whether we know what the schedule is.
+    fn tick(&mut self, now: Timestamp, schedule: Option<&Schedule>, attended: bool) {
+        let limit = if mutant!(FiredAgainAfterClockStep) { SignedDuration::ZERO } else { CLOCK_SET_BACK };
+        let set_back = self.last_seen.is_some_and(|seen| now.duration_since(seen) < -limit);
+        let set_back = set_back && !mutant!(ClockSetBackIgnored);
+        self.last_seen = Some(now);
+        if set_back {
+            self.latest = None;
+        }
+        if set_back || std::mem::take(&mut self.reschedule) {
+            // A schedule that was written while we did not see it has been asked for since then. An instant that has fired
+            // does not fire again because the schedule changed.
+            let asked = self.asked_since.filter(|_| !set_back).map_or(now, |since| since.min(now));
+            let from = self.latest.map_or(asked, |latest| latest.max(asked));
+            let from = self.begin.take().map_or(from, |begin| begin.min(from));
+            self.next = schedule.and_then(|schedule| schedule.next_after(from));
+            self.before = schedule.and_then(|schedule| latest_before(schedule, from));
+            let is_fire = |due: &Due| {
+                schedule.is_some_and(|schedule| latest_before(schedule, due.scheduled) == Some(due.scheduled))
+            };
+            self.due.take_if(|due| due.unattended && !is_fire(due));
+        }
+        let (Some(schedule), Some(first)) = (schedule, self.next) else { return };
+        if first > now {
+            return;
+        }
+        let (scheduled, before) = latest_until(schedule, first, now);
+        let waiting = self.due.take().map(|due| due.scheduled);
+        let late = now.duration_since(scheduled) > MISFIRE_THRESHOLD;
+        self.due = Some(Due { scheduled, late, missed: before.or(waiting), unattended: !attended });
+        self.latest = Some(scheduled);
+        self.next = schedule.next_after(scheduled.max(now));
+    }
+}
+
+impl Participant {
+    /// Whether fires concern us. Whoever wakes for one without following it would wake for it for ever.
+    pub(in crate::coordination) fn follows_schedule(&self) -> bool {
+        self.told.attached
+            && matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
+    }
+
+    /// Takes notice of the fires that have come until now.
+    pub(in crate::coordination) fn follow_schedule(&mut self, now: Now) {
+        if self.follows_schedule() {
+            let registered = self.is_registered();
+            let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+            self.fires.tick(now.wall, schedule, registered);
+        }
+    }
+
+    /// Follows the schedule, and decides what each fire means for each item.
+    pub(in crate::coordination) fn fire(&mut self, now: Now) {
+        if !self.follows_schedule() {
+            return;
+        }
+        self.follow_schedule(now);
+        if !self.is_registered() {
+            return;
+        }
+        self.miss_unavailable(now);
+        let resharding = self.view.is_resharding() && !mutant!(StartedWhileResharding);
+        // What comes while nothing is ours is not kept for what will be: the ledger tells what that has missed.
+        let concerned = self.is_relay() || self.told.executable().next().is_some();
+        if resharding || (concerned && !self.is_ledger_read()) || self.turn() == Turn::Changing {
+            return;
+        }
+        self.divide_due(now);
+        self.plan_misfires(now);
+    }
+
+    /// Whether an execution of the item may not begin because one has not ended.
+    pub(in crate::coordination) fn is_busy(&self, item: Item, now: Now) -> bool {
+        self.executions.is_busy(item)
+            || self.view.running().contains(&item)
+            || self.is_taken_over(item)
+            || self.failover.comes_first(item, now)
+    }
+
+    /// Whether somebody has taken the item over from a crashed instance, and has not finished it.
+    fn is_taken_over(&self, item: Item) -> bool {
+        self.view.taken().contains(&item) && self.view.item(item).is_some_and(|view| view.failover.is_some())
+    }
+
+    fn divide_due(&mut self, now: Now) {
+        let Some(due) = self.fires.due.take() else { return };
+        let active = self.phase == Phase::Active;
+        let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
+        for item in items {
+            let planned =
+                self.fires.planned.get(&item).is_some_and(|planned| planned.scheduled >= due.scheduled);
+            if planned
+                || self.was_started(item, due.scheduled, now.wall)
+                || self.fires.misfires.has_missed(item, due.scheduled)
+                || self.came_before_turn(due.scheduled)
+            {
+                continue;
+            }
+            let free = active && !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
+            let in_time = free && !due.late && !self.is_round_open();
+            if !in_time {
+                self.suspect(item);
+            }
+            if !in_time || self.owes(item) {
+                self.missed(item, due.scheduled);
+                continue;
+            }
+            let planned = Planned::new(Source::Schedule, due.scheduled);
+            self.fires.planned.insert(item, planned);
+            // Somebody else may have executed that one before the item was ours.
+            if let Some(missed) = due.missed.filter(|missed| !self.was_started(item, *missed, now.wall)) {
+                self.missed(item, missed);
+            }
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Limits that several decisions share.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+/// Bytes of a transaction, at most: half of ZooKeeper's default limit of 1 MiB for a request, because sizes are
+/// estimates and servers may be set lower.
+pub const TRANSACTION_BYTES_MAX: usize = 512 * 1024;
+
+/// How long the leader has to flag what crashed, and each instance to take its share, before everybody may.
+pub(in crate::coordination) const HEAD_START: Duration = Duration::from_secs(1);
+
+/// How late a fire may be noticed and still be an ordinary one: far above the lateness of a loaded machine's timers,
+/// far below what anybody calls a suspension.
+pub const MISFIRE_THRESHOLD: SignedDuration = SignedDuration::from_secs(1);

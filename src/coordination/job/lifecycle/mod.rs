@@ -1,0 +1,5 @@
+//! How an instance goes away and comes back: a stream that breaks, a process that restarts, a departure.
+
+pub mod departure;
+pub mod restart;
+mod stream;

@@ -1,0 +1,166 @@
+//! Is our clock right? Compares it with the registry's if the job asks for that, and makes a difference a problem
+//! (protocol 2.2; H20). Execution goes on.
+//!
+//! The registry stamps a node whose data is set with its own time. Setting it is one request, whose result carries the
+//! stamp, where Java peers take three. At most one such request a minute, and none while nothing is executed.
+
+use std::time::Duration;
+
+use crate::elasticjob::path::Folder;
+use crate::job::Problem;
+use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
+
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::participant::Participant;
+use crate::coordination::time::Now;
+
+/// How long a comparison holds: clocks drift by less than that matters, and are set by people rarely.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// A difference that changes by less than this, and the allowed one, is not told anew.
+const SAME_MS: i64 = 1_000;
+
+/// What is known about our clock.
+#[derive(Debug, Default)]
+pub(in crate::coordination) struct ClockCheck {
+    /// When the request in flight was made; monotonic.
+    asked: Duration,
+    /// When the last one ended (monotonic), and how many executions had been started by then.
+    done: Option<(Duration, u64)>,
+    /// By how much our clock is ahead of the registry's, without what the round trip leaves in doubt; as told.
+    ahead_ms: i64,
+}
+
+impl ClockCheck {
+    /// There will be another session, maybe with another server. What was found stays true.
+    pub(in crate::coordination) fn forget(&mut self) {
+        self.done = None;
+    }
+
+    fn is_due(&self, now: Duration, started: u64) -> bool {
+        self.done.is_none_or(|(at, before)| started != before && now >= at.saturating_add(INTERVAL))
+    }
+
+    fn found(&mut self, ahead_ms: i64, allowed_ms: i64) {
+        let same = self.ahead_ms.abs_diff(ahead_ms) <= allowed_ms.saturating_add(SAME_MS).unsigned_abs();
+        let still_wrong =
+            self.ahead_ms.saturating_abs() > allowed_ms && ahead_ms.saturating_abs() > allowed_ms;
+        if !(same && still_wrong) {
+            self.ahead_ms = ahead_ms;
+        }
+    }
+}
+
+/// By how much our clock is ahead, as far as a request that was made at `asked` and stamped by the registry proves it:
+/// the stamp was made some time in between, half-way if anything.
+fn certainly_ahead_ms(asked: Duration, now: Now, stamp_ms: i64) -> i64 {
+    let half = now.mono.saturating_sub(asked).as_millis().div_ceil(2);
+    let half = i64::try_from(half).unwrap_or(i64::MAX);
+    let ahead = now.wall.as_millisecond().saturating_sub(half).saturating_sub(stamp_ms);
+    let certain = ahead.saturating_abs().saturating_sub(half).max(0);
+    certain.saturating_mul(ahead.signum())
+}
+
+impl Participant {
+    /// The difference that the job allows; `None`: it does not care.
+    fn allowed_difference_ms(&self) -> Option<i64> {
+        let seconds = self.settings.as_ref()?.configuration.max_time_diff_seconds;
+        (seconds >= 0).then(|| i64::from(seconds).saturating_mul(1_000))
+    }
+
+    /// Asks for the registry's time when we have registered, and then with fires.
+    pub(in crate::coordination) fn check_clock(&mut self, now: Now) {
+        if self.phase != Phase::Active || !self.is_registered() || self.allowed_difference_ms().is_none() {
+            return;
+        }
+        let due = self.clock_check.is_due(now.mono, self.executions.last_number);
+        if !due || !self.may_commit(now, Purpose::CheckClock) {
+            return;
+        }
+        let paths = &self.identity.paths;
+        let mut transaction = Transaction::new();
+        if !self.view.has_folder(Folder::RegistryTime) {
+            let folder = paths.folder(Folder::RegistryTime);
+            transaction.push(Operation::create(folder, NodeKind::Persistent, ""));
+        }
+        transaction.push(match self.view.has_registry_time() {
+            true => Operation::set(paths.registry_time(), ""),
+            false => Operation::create(paths.registry_time(), NodeKind::Persistent, ""),
+        });
+        self.clock_check.asked = now.mono;
+        self.commit(Purpose::CheckClock, transaction);
+    }
+
+    /// The registry has stamped the node.
+    pub(in crate::coordination) fn clock_checked(&mut self, now: Now, results: &[OperationResult]) {
+        self.clock_check.done = Some((now.mono, self.executions.last_number));
+        let (Some(OperationResult::Created { stat, .. } | OperationResult::Set { stat }), Some(allowed)) =
+            (results.last(), self.allowed_difference_ms())
+        else {
+            return;
+        };
+        let ahead = certainly_ahead_ms(self.clock_check.asked, now, stat.modified_ms);
+        self.clock_check.found(ahead, allowed);
+    }
+
+    /// A peer has made the node, or removed it, at the same time: that is tried again at once. Nothing else is urgent.
+    pub(in crate::coordination) fn clock_check_failed(&mut self, now: Now, error: &CommitError) {
+        if !matches!(error.error, Error::NoNode(_) | Error::NodeExists(_)) {
+            self.clock_check.done = Some((now.mono, self.executions.last_number));
+        }
+    }
+
+    /// A clock that differs by more than the job allows.
+    pub(in crate::coordination) fn clock_problem(&self) -> Option<Problem> {
+        let (allowed, ahead) = (self.allowed_difference_ms()?, self.clock_check.ahead_ms);
+        if ahead.saturating_abs() <= allowed {
+            return None;
+        }
+        let (side, fires) = if ahead > 0 { ("ahead of", "early") } else { ("behind", "late") };
+        let (difference, allowed) = (ahead.unsigned_abs(), allowed.unsigned_abs());
+        let message = format!(
+            "the clock of {} is {}.{:03} s {side} the registry's, and maxTimeDiffSeconds is {}: its fires come too \
+             {fires}; set the clock",
+            self.identity.server_ip,
+            difference / 1_000,
+            difference % 1_000,
+            allowed / 1_000
+        );
+        Some(Problem { path: self.identity.paths.registry_time(), message })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn ahead(round_trip_ms: u64, stamp_ms: i64) -> i64 {
+        let asked = Duration::from_secs(5);
+        let wall = Timestamp::from_millisecond(100_000).unwrap();
+        certainly_ahead_ms(asked, Now { wall, mono: asked + Duration::from_millis(round_trip_ms) }, stamp_ms)
+    }
+
+    #[test]
+    fn what_the_round_trip_explains_is_no_difference() {
+        assert_eq!(ahead(0, 100_000), 0);
+        assert_eq!((ahead(0, 98_000), ahead(0, 102_000)), (2_000, -2_000));
+        // Stamped at the beginning, half-way and at the end of four seconds.
+        assert_eq!((ahead(4_000, 96_000), ahead(4_000, 98_000), ahead(4_000, 100_000)), (0, 0, 0));
+        assert_eq!((ahead(4_000, 95_000), ahead(4_000, 101_000)), (1_000, -1_000));
+        assert_eq!(ahead(0, i64::MIN), i64::MAX);
+        assert_eq!(ahead(u64::MAX, i64::MAX), 0);
+    }
+
+    #[test]
+    fn a_difference_that_hardly_changes_is_not_told_anew() {
+        let mut check = ClockCheck::default();
+        for (found, told) in
+            [(4_000, 4_000), (60_000, 60_000), (65_500, 60_000), (70_000, 70_000), (-70_000, -70_000), (0, 0)]
+        {
+            check.found(found, 5_000);
+            assert_eq!(check.ahead_ms, told);
+        }
+    }
+}

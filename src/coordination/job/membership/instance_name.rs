@@ -1,0 +1,214 @@
+//! Who has a name? An instance that was given one is the same after a restart, of its application or its sidecar or its
+//! machine: nobody else may have the name meanwhile, and what was the old one's is the new one's (H36, P7).
+//!
+//! The name is written down with the registration, in a persistent node under our own root: the version of that node
+//! orders newcomers, also from different addresses. Who finds the name taken by a session that lives waits, and never
+//! takes anything from it. Who has it renews its items, so that they have new tokens: an earlier process may still
+//! write with the old ones (P3). Whose items stay with a name whose instance is away is for [`crate::coordination::job::ownership::reservation`].
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::job::{InstanceId, Item, Problem};
+use crate::mutants::mutant;
+use crate::tree::{NodeKind, Operation, SessionId};
+
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::contract::effect::{Effect, EndReason};
+use crate::coordination::job::frame::phase::{Phase, Session};
+use crate::coordination::job::participant::Participant;
+use crate::coordination::job::picture::fleet_view::NameView;
+use crate::coordination::job::picture::nodes::Ownership;
+use crate::coordination::time::Now;
+
+/// How long a newcomer waits for its name. Above the default session timeout, after which a killed predecessor is gone;
+/// below the minute after which clients give up, so that they learn why.
+const WAIT_MAX: Duration = Duration::from_secs(45);
+
+/// What a participant with a name remembers.
+#[derive(Debug, Default)]
+pub(in crate::coordination) struct Names {
+    /// The session in which it registered last: what that has left is its own.
+    session: Option<SessionId>,
+    /// Who has the name, and since when that has been waited for.
+    holder: Option<(InstanceId, Duration)>,
+    /// Whether it does not come back.
+    for_good: bool,
+    /// Items that were the name's before it came, and since when; until it is known what they have missed.
+    returned: BTreeMap<Item, Timestamp>,
+}
+
+impl Names {
+    /// When the patience ends.
+    pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
+        let end = self.holder.as_ref().map(|(_, since)| since.saturating_add(WAIT_MAX));
+        end.filter(|end| *end > now)
+    }
+
+    /// The instance does not come back: nothing is to be kept for it.
+    pub(in crate::coordination) fn leaves_for_good(&mut self) {
+        self.for_good = true;
+    }
+
+    /// Our nodes are there.
+    pub(in crate::coordination) fn registered(&mut self, session: SessionId) {
+        self.session = Some(session);
+        self.holder = None;
+    }
+
+    /// Since when an item has been the name's, if it was before we came.
+    pub(in crate::coordination) fn returned(&self, item: Item) -> Option<Timestamp> {
+        self.returned.get(&item).copied()
+    }
+
+    /// It is known what an item has missed.
+    pub(in crate::coordination) fn caught_up(&mut self, item: Item) {
+        self.returned.remove(&item);
+    }
+}
+
+impl Participant {
+    /// What is written down of our name, if that is ours.
+    fn name_view(&self) -> Option<&NameView> {
+        let known = self.fleet.names().get(self.identity.name.as_ref()?.as_str())?;
+        (known.instance == self.identity.instance).then_some(known)
+    }
+
+    /// Whether we may not register yet, because somebody has our name or it is not known whether. Gives up in the end.
+    pub(in crate::coordination) fn waits_for_name(&mut self, now: Now) -> bool {
+        let (Some(name), Session::Connected(session)) = (self.identity.name.clone(), self.session) else {
+            return false;
+        };
+        if !self.fleet.is_loaded() {
+            return true;
+        }
+        let ours = [Some(session), self.names.session];
+        let paths = &self.identity.paths;
+        let registered = self.view.instances().iter();
+        let registered =
+            registered.filter(|(_, view)| view.session.is_none() || !ours.contains(&view.session));
+        let registered = registered.map(|(id, _)| (id, paths.instance(id)));
+        // Whom an operator has stopped is no instance any more, and falls silent when it has ended what it executes.
+        let stopped = self.fleet.members().filter(|(_, member)| member.session.is_some());
+        let stopped = stopped.filter(|(_, member)| !ours.contains(&member.session));
+        let stopped = stopped.map(|(id, _)| (id, paths.fleet().member(id)));
+        let is_namesake = |(id, _): &(&InstanceId, _)| id.has_name(name.as_str());
+        let holder = registered.chain(stopped).find(is_namesake).filter(|_| !mutant!(NameTakenFromLiving));
+        let Some((holder, path)) = holder.map(|(id, path)| (id.clone(), path)) else {
+            self.names.holder = None;
+            return false;
+        };
+        let known = self.names.holder.take().filter(|(known, _)| *known == holder);
+        if known.is_none() {
+            let message = format!(
+                "instance name `{name}` is in use by another session; waiting until that has left. If it was killed, \
+                 it has when its session times out; if it lives, stop one of the two, or give one another name"
+            );
+            self.effects.push(Effect::Warn(Problem { path: path.clone(), message }));
+        }
+        let since = known.map_or(now.mono, |(_, since)| since);
+        self.names.holder = Some((holder, since));
+        if now.mono >= since.saturating_add(WAIT_MAX) {
+            self.end(EndReason::NameTaken { name, path });
+        }
+        true
+    }
+
+    /// Whether what stands in the registry under our id is somebody else's, as far as is known.
+    pub(in crate::coordination) fn is_namesake_there(&self) -> bool {
+        self.names.holder.is_some()
+    }
+
+    /// Whether our name is written down, by us or by who had it before.
+    pub(in crate::coordination) fn is_name_written(&self) -> bool {
+        let name = self.identity.name.as_ref();
+        name.is_some_and(|name| self.fleet.names().contains_key(name.as_str()))
+    }
+
+    /// The step that writes our name down.
+    pub(in crate::coordination) fn take_name(&self) -> Option<Operation> {
+        let name = self.identity.name.as_ref()?;
+        let path = self.identity.paths.fleet().name(name.as_str());
+        let data = NameView::write(&self.identity.instance, &self.request.profile);
+        Some(match self.fleet.names().get(name.as_str()) {
+            // Fails if somebody else of this name has come since we looked.
+            Some(known) => {
+                Operation::Set { path, data: data.as_bytes().into(), version: Some(known.version) }
+            }
+            None => Operation::create(path, NodeKind::Persistent, data),
+        })
+    }
+
+    /// Whether our items are to stay with us when we leave.
+    pub(in crate::coordination) fn keeps_items(&self) -> bool {
+        let grace = self.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
+        self.identity.name.is_some() && !self.names.for_good && !grace.is_zero()
+    }
+
+    /// The step that takes our name back; `None`: it stays written down, because we come back, or is not.
+    pub(in crate::coordination) fn give_up_name(&self, reason: &EndReason) -> Option<Operation> {
+        let by_operator = matches!(reason, EndReason::Stopped | EndReason::JobRemoved);
+        let known = self.name_view().filter(|_| by_operator || !self.keeps_items())?;
+        let path = self.identity.paths.fleet().name(self.identity.name.as_ref()?.as_str());
+        Some(Operation::Delete { path, version: Some(known.version) })
+    }
+
+    /// Whether an item's node was written for the name before we had it: the item is ours when we have renewed it.
+    pub(in crate::coordination) fn is_to_be_renewed(&self, owner: &Ownership) -> bool {
+        let me = &self.identity.instance;
+        let named = self.identity.name.as_ref().is_some_and(|name| owner.instance.has_name(name.as_str()));
+        let registered = self.view.instances().get(me).map(|view| view.created.into());
+        let named = named && !mutant!(NameNotRenewed);
+        named && (owner.instance != *me || registered.is_none_or(|registered| owner.token < registered))
+    }
+
+    /// Renews what was the name's before we had it. Gives the name up when an operator has stopped us.
+    pub(in crate::coordination) fn renew_items(&mut self, now: Now) {
+        if let Phase::Draining { reason, .. } = &self.phase
+            && let EndReason::Stopped | EndReason::JobRemoved = reason
+            && let Some(step) = self.give_up_name(reason)
+            && self.may_commit(now, Purpose::ForgetNames)
+        {
+            return self.commit(Purpose::ForgetNames, vec![step]);
+        }
+        if self.phase != Phase::Active || !self.is_registered() || self.view.is_resharding() {
+            return;
+        }
+        let (Some(name), Some(known)) = (&self.identity.name, self.name_view()) else { return };
+        if !self.may_commit(now, Purpose::Renew) {
+            return;
+        }
+        let path = self.identity.paths.fleet().name(name.as_str());
+        let mut transaction = vec![Operation::Check { path, version: Some(known.version) }];
+        // A division that we have not seen makes the items somebody else's, under the same version of their nodes.
+        transaction.extend(self.undivided());
+        transaction.push(self.fleet.handed_over());
+        let mut size = 0;
+        let mut renewed = Vec::new();
+        for (item, view) in self.view.items() {
+            // What we have just given to others has the version under which it was the name's before.
+            let is_due = |owner: &&Ownership| self.is_to_be_renewed(owner) && !self.is_given(*item);
+            let Some(owner) = view.owner.as_ref().filter(is_due) else { continue };
+            // What does not fit goes into the next transaction.
+            if size >= self.transaction_bytes {
+                break;
+            }
+            let path = self.identity.paths.item_instance(*item);
+            let before = transaction.len();
+            transaction.push(Operation::Delete { path: path.clone(), version: Some(owner.version) });
+            transaction.push(Operation::create(path, NodeKind::Persistent, self.identity.instance.as_str()));
+            size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
+            renewed.push((*item, owner.since.unwrap_or(now.wall)));
+        }
+        if renewed.is_empty() {
+            return;
+        }
+        // Noted though it may fail: they were the name's in any case.
+        for (item, since) in renewed {
+            self.names.returned.entry(item).or_insert(since);
+        }
+        self.commit(Purpose::Renew, transaction);
+    }
+}

@@ -1,0 +1,140 @@
+//! Who leads? Stands for election when nobody leads, gives up when our server is disabled (protocol 3).
+//!
+//! The leader is whose id is in `leader/election/instance`. The latch only keeps candidates in line with Java peers;
+//! the runner joins it for at most [`LATCH_LIMIT`] (H1).
+
+use std::time::Duration;
+
+use crate::elasticjob::path::JobPaths;
+use crate::job::{InstanceId, Problem};
+use crate::mutants::mutant;
+use crate::tree::{NodeKind, Operation, Transaction};
+
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::contract::effect::Effect;
+use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::membership::registration::REMOVAL_TAKES;
+use crate::coordination::job::participant::Participant;
+use crate::coordination::time::Now;
+
+/// How long a candidate stays in the latch. Holding it takes two round trips; whoever takes longer is stuck.
+pub const LATCH_LIMIT: Duration = Duration::from_secs(10);
+/// The pause after a failed attempt.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long a leader may be absent from the instances before its node is taken for a leftover. A Java peer deletes
+/// its instance a moment before its leadership when it stops.
+const LEFTOVER_AFTER: Duration = Duration::from_secs(5);
+
+/// Our attempts to lead.
+#[derive(Debug, Default)]
+pub(in crate::coordination) struct Election {
+    standing: bool,
+    failures: u32,
+    retry_at: Option<Duration>,
+    leftover_since: Option<Duration>,
+    /// Who led last.
+    last: Option<InstanceId>,
+    vacant_since: Option<Duration>,
+}
+
+impl Election {
+    /// An attempt has ended.
+    pub(in crate::coordination) fn ended(&mut self, now: Duration, well: bool) {
+        self.standing = false;
+        self.failures = if well { 0 } else { self.failures.saturating_add(1) };
+        self.retry_at = (!well).then(|| now.saturating_add(PAUSE));
+    }
+
+    /// When the next pause ends.
+    pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
+        let leftover = self.leftover_since.map(|since| since.saturating_add(LEFTOVER_AFTER));
+        let vacant = self.vacant_since.map(|since| since.saturating_add(REMOVAL_TAKES));
+        [self.retry_at, leftover, vacant].into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    /// What is wrong, if elections fail.
+    pub(in crate::coordination) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
+        (self.failures >= 2).then(|| Problem {
+            path: paths.election_latch(),
+            message:
+                "no leader can be elected: another candidate holds the latch; look for a stuck instance at \
+                      the head of its children"
+                    .to_owned(),
+        })
+    }
+
+    /// Whether an attempt to be elected is in flight.
+    pub(in crate::coordination) fn is_standing(&self) -> bool {
+        self.standing
+    }
+}
+
+impl Participant {
+    /// Stands for election, gives up leadership, or clears away what a leader left that is not online.
+    pub(in crate::coordination) fn elect(&mut self, now: Now) {
+        if !matches!(self.phase, Phase::Active) || !self.is_registered() {
+            return;
+        }
+        let Some(leader) = self.view.leader().cloned() else {
+            self.election.leftover_since = None;
+            let since = *self.election.vacant_since.get_or_insert(now.mono);
+            // Somebody may be removing the whole job, and whoever stands creates nodes. Otherwise a leader goes together
+            // with its instance.
+            let last = self.election.last.as_ref();
+            let odd = last.is_some_and(|last| self.view.instances().contains_key(last));
+            if !odd || now.mono >= since.saturating_add(REMOVAL_TAKES) {
+                self.stand(now);
+            }
+            return;
+        };
+        self.election.vacant_since = None;
+        self.election.last = Some(leader.instance.clone());
+        let leftover = if self.view.instances().contains_key(&leader.instance) {
+            self.election.leftover_since = None;
+            false
+        } else {
+            let since = *self.election.leftover_since.get_or_insert(now.mono);
+            now.mono >= since.saturating_add(LEFTOVER_AFTER) && !mutant!(LeftoverLeaderKept)
+        };
+        let abdicate = self.is_leader() && !self.is_enabled() && !mutant!(DisabledLeaderStays);
+        if (abdicate || leftover) && self.may_commit(now, Purpose::Abdicate) {
+            let mut transaction = Transaction::new();
+            if abdicate {
+                self.give_up_leadership(&mut transaction);
+                transaction.extend(self.withdraw_plan());
+            } else {
+                let (path, version) = (self.identity.paths.leader(), Some(leader.version));
+                transaction.push(Operation::Delete { path, version });
+            }
+            self.commit(Purpose::Abdicate, transaction);
+        }
+    }
+
+    /// The steps that end our leadership. Who leads next has to divide our items: a Java instance does so only if it is
+    /// asked to, and it may have seen our instance go while we still led.
+    pub(in crate::coordination) fn give_up_leadership(&self, transaction: &mut Transaction) {
+        let paths = &self.identity.paths;
+        let Some(leader) = self.view.leader().filter(|_| !mutant!(LeadershipKept)) else { return };
+        let stays = self.settings.as_ref().is_some_and(|settings| settings.configuration.static_sharding);
+        let others = self.view.instances().keys().any(InstanceId::is_java);
+        if others && !stays && !self.view.necessary() {
+            transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
+            transaction.push(Operation::set(paths.leader_sharding(), ""));
+        }
+        transaction.push(Operation::Delete { path: paths.leader(), version: Some(leader.version) });
+    }
+
+    fn stand(&mut self, now: Now) {
+        let pausing = self.election.retry_at.is_some_and(|at| now.mono < at);
+        if self.election.standing || pausing || !self.is_enabled() {
+            return;
+        }
+        self.election.standing = true;
+        let instance = self.identity.instance.as_str();
+        self.effects.push(Effect::Elect(vec![Operation::create(
+            self.identity.paths.leader(),
+            NodeKind::Ephemeral,
+            instance,
+        )]));
+    }
+}

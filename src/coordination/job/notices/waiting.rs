@@ -1,0 +1,59 @@
+//! An application that is not attached yet is told after a while why it waits: silence says nothing to a person who starts
+//! it for the first time.
+//!
+//! Decides only what is told, and when. It must not begin or end anything.
+
+use std::time::Duration;
+
+use crate::coordination::job::contract::effect::Effect;
+use crate::coordination::job::contract::event::{Event, WaitsFor};
+use crate::coordination::job::frame::phase::{Phase, Session};
+use crate::coordination::job::participant::Participant;
+use crate::coordination::time::Now;
+
+/// How long it is not told: a sidecar that has just started needs that long to find its registry.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The wait of one application.
+#[derive(Debug, Default)]
+pub(in crate::coordination) struct Waiting {
+    /// Since when it has waited; monotonic. `None`: it does not.
+    since: Option<Duration>,
+    told: Option<WaitsFor>,
+}
+
+impl Waiting {
+    /// When it is to be told.
+    pub(in crate::coordination) fn next_word(&self) -> Option<Duration> {
+        self.since.filter(|_| self.told.is_none()).map(|since| since.saturating_add(PATIENCE))
+    }
+}
+
+impl Participant {
+    /// Tells an application that is not attached what it waits for.
+    pub(in crate::coordination) fn tell_waiting(&mut self, now: Now) {
+        if self.phase != Phase::Joining && !self.has_come_back() {
+            self.waiting = Waiting::default();
+            return;
+        }
+        let since = *self.waiting.since.get_or_insert(now.mono);
+        let what = self.waits_for();
+        if now.mono < since.saturating_add(PATIENCE) || self.waiting.told.as_ref() == Some(&what) {
+            return;
+        }
+        self.waiting.told = Some(what.clone());
+        self.effects.push(Effect::Tell(Event::Waiting(what)));
+    }
+
+    fn waits_for(&self) -> WaitsFor {
+        match self.session {
+            Session::None => WaitsFor::Session,
+            Session::Suspended(_) => WaitsFor::Registry,
+            Session::Connected(_) => match self.identity.name.clone().filter(|_| self.is_namesake_there()) {
+                Some(name) => WaitsFor::Name(name),
+                None if !self.view.is_loaded() || !self.fleet.is_loaded() => WaitsFor::Nodes,
+                None => WaitsFor::Registration,
+            },
+        }
+    }
+}

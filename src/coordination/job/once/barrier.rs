@@ -1,0 +1,143 @@
+//! Which items are registered at a gate, which are to be, and which are not any more? (protocol 6.7; H25)
+//!
+//! A registration is an empty node that outlives everybody. It is made once for each item, taken back only by the owner
+//! of the item, and removed with its gate only by who found the gate complete under the latch.
+
+use std::collections::BTreeSet;
+
+use crate::elasticjob::path::{Folder, Gate};
+use crate::job::Item;
+use crate::tree::{NodeKind, Operation, Transaction};
+
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::once::round::{Acting, Round};
+use crate::coordination::job::participant::Participant;
+use crate::coordination::time::Now;
+
+impl Participant {
+    /// Whether everybody is at a gate.
+    pub(in crate::coordination) fn is_complete(&self, gate: Gate) -> bool {
+        let registered = self.view.registered(gate);
+        let here =
+            |item: Item| registered.contains(&item) || self.view.item(item).is_some_and(|view| view.disabled);
+        !registered.is_empty() && self.settings.as_ref().is_some_and(|settings| settings.items().all(here))
+    }
+
+    /// Registers what is to be at the present gate and is not.
+    pub(in crate::coordination) fn register_items(&mut self, now: Now) {
+        let Some(round) = &self.guarantee.round else { return };
+        let Some(gate) = round.gate() else { return };
+        let late = now.mono >= round.until || round.acting != Acting::No;
+        if late || !self.is_registered() || !self.may_commit(now, Purpose::Guarantee) {
+            return;
+        }
+        let paths = &self.identity.paths;
+        let folders = [Folder::Guarantee, Folder::Gate(gate)].into_iter();
+        let folders = folders.filter(|folder| !self.view.has_folder(*folder));
+        let mut transaction: Transaction =
+            folders.map(|folder| Operation::create(paths.folder(folder), NodeKind::Persistent, "")).collect();
+        let mut size: usize = transaction.iter().map(Operation::wire_size).sum();
+        let mut registering = BTreeSet::new();
+        let mut news = false;
+        for item in round.items.difference(&round.registered).copied() {
+            if size >= self.transaction_bytes {
+                break;
+            }
+            if gate == Gate::Completed && !self.has_ended_here(round, item, now) {
+                continue;
+            }
+            registering.insert(item);
+            if !self.view.registered(gate).contains(&item) {
+                let step = Operation::create(paths.guarantee_item(gate, item), NodeKind::Persistent, "");
+                size += step.wire_size();
+                transaction.push(step);
+                news = true;
+            }
+        }
+        if news {
+            self.guarantee.registering = registering;
+            self.commit(Purpose::Guarantee, transaction);
+        } else if let Some(round) = &mut self.guarantee.round {
+            // They are there: somebody who had the items before us registered them.
+            round.registered.extend(registering);
+        }
+    }
+
+    /// Whether an item is ours to register as completed, and nobody executes it or is about to.
+    fn has_ended_here(&self, round: &Round, item: Item, now: Now) -> bool {
+        // What has come to us from somebody else may still have to be executed; the ledger tells.
+        let known = !self.view.is_resharding() && self.is_ledger_read();
+        let ours = round.executed.contains(&item) || (known && self.told.executable_item(item).is_some());
+        let waits = self.fires.planned.contains_key(&item) || self.retries.concerns(item);
+        ours && !self.is_busy(item, now) && !waits
+    }
+
+    /// Takes back what was registered at gates that were given up.
+    pub(in crate::coordination) fn withdraw(&mut self, now: Now) {
+        if self.guarantee.withdrawn.is_empty() || self.pending.is_in_flight(Purpose::Guarantee) {
+            return;
+        }
+        if !self.view.is_loaded() {
+            return;
+        }
+        let view = &self.view;
+        self.guarantee.withdrawn.retain(|(gate, item)| view.registered(*gate).contains(item));
+        if self.guarantee.withdrawn.is_empty() || !self.may_commit(now, Purpose::Guarantee) {
+            return;
+        }
+        let transaction = self.withdrawal();
+        self.commit(Purpose::Guarantee, transaction);
+    }
+
+    /// The steps that take back what nobody will complete; as many as a request takes.
+    pub(in crate::coordination) fn withdrawal(&self) -> Transaction {
+        let guarantee = &self.guarantee;
+        let mut withdrawn = guarantee.withdrawn.clone();
+        if let Some(round) = &guarantee.round
+            && let Some(gate) = round.gate()
+            // What was executed stays registered as such, unless there is nobody to see it.
+            && (gate == Gate::Started || self.view.instances().len() <= 1)
+        {
+            withdrawn.extend(round.items.iter().map(|item| (gate, *item)));
+        }
+        let mut size = 0;
+        let there = withdrawn.into_iter().filter(|(gate, item)| self.view.registered(*gate).contains(item));
+        there
+            .map(|(gate, item)| Operation::delete(self.identity.paths.guarantee_item(gate, item)))
+            .take_while(|step| {
+                let fits = size < self.transaction_bytes / 2;
+                size += step.wire_size();
+                fits
+            })
+            .collect()
+    }
+
+    /// Removes a gate with all that is registered there; in one transaction, unless that is too large.
+    pub(in crate::coordination) fn removal(&self, gate: Gate) -> Vec<Transaction> {
+        let paths = &self.identity.paths;
+        let mut steps: Vec<_> = Vec::new();
+        if gate == Gate::Started {
+            // Nothing of this round has been executed, so that is left of earlier ones, and would be taken for ours.
+            let stale = self.view.registered(Gate::Completed).iter();
+            steps.extend(stale.map(|item| Operation::delete(paths.guarantee_item(Gate::Completed, *item))));
+        }
+        let registered = self.view.registered(gate).iter();
+        steps.extend(registered.map(|item| Operation::delete(paths.guarantee_item(gate, *item))));
+        if self.view.has_folder(Folder::Gate(gate)) {
+            steps.push(Operation::delete(paths.folder(Folder::Gate(gate))));
+        }
+        let mut transactions = vec![Transaction::new()];
+        let mut size = 0;
+        for step in steps {
+            if size >= self.transaction_bytes {
+                transactions.push(Transaction::new());
+                size = 0;
+            }
+            size += step.wire_size();
+            if let Some(last) = transactions.last_mut() {
+                last.push(step);
+            }
+        }
+        transactions
+    }
+}

@@ -1,0 +1,108 @@
+//! How items were divided among sidecars before the seats beyond the equal share went to members by rank, and
+//! `CONSISTENT_HASH` hashed well.
+//!
+//! Why it is still here: the leader divides, and any sidecar may lead. Were a fleet with sidecars of both kinds divided by
+//! two rules, items would move to and fro with each change of the leader. So the leader divides by the rule that all sidecars
+//! know: by this one as long as the profile of one sidecar does not say `rule rendezvous` (`fleet.rs`). When the last of
+//! them has gone, each seat moves to the member that ranks first for it, and nothing else moves.
+//!
+//! When it can go: with the first release that is not to be in one fleet with sidecars from before 0.1.0. Then go, too,
+//! `sticky::Rule`, `strategy::consistent_hash_former` (its vectors go on with the article's own function), and the
+//! problem that [`Outdated`] words.
+
+use std::cmp::Reverse;
+use std::fmt;
+
+use crate::elasticjob::strategy;
+use crate::job::{InstanceId, Problem, ShardingStrategy};
+use crate::mutants::mutant;
+
+use crate::coordination::job::ownership::allocation::{Held, Member, Rule};
+use crate::coordination::job::ownership::handoff::Mode;
+use crate::coordination::job::picture::fleet_view::FleetView;
+use crate::coordination::job::picture::job_view::JobView;
+use crate::coordination::job::picture::settings::Settings;
+
+/// A sidecar that does not know the rule of today.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::coordination) struct Outdated<'a>(pub(in crate::coordination) &'a InstanceId);
+
+impl<'a> Outdated<'a> {
+    /// The first one that is there, or has a name and may come back. Java's instances say nothing, and do not divide by
+    /// our rules; a sidecar that has said nothing yet is not known yet.
+    pub(in crate::coordination) fn of(view: &'a JobView, fleet: &'a FleetView) -> Option<Self> {
+        let there = fleet.members().map(|(id, member)| (id, &member.profile));
+        let there = there.filter(|(id, profile)| !profile.rendezvous && view.instances().contains_key(*id));
+        let away = fleet.names().values().map(|name| (&name.instance, &name.profile));
+        let away = away.filter(|(id, profile)| !profile.rendezvous && fleet.member(id).is_none());
+        there.chain(away).map(|(id, _)| Self(id)).next().filter(|_| !mutant!(OutdatedOverruled))
+    }
+}
+
+impl fmt::Display for Outdated<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the sidecar of instance {} is of an earlier version, so items are divided by the rule that it knows, which \
+             may put the items of many small jobs on one instance; upgrade it, or end it",
+            self.0
+        )
+    }
+}
+
+/// The rule that all sidecars of the job know.
+pub(in crate::coordination) fn rule(view: &JobView, fleet: &FleetView) -> Rule {
+    match Outdated::of(view, fleet) {
+        Some(_) => Rule::Former,
+        None => Rule::Rendezvous,
+    }
+}
+
+/// The problem that users see while the former rule applies, if it divides the job otherwise than the rule of today.
+pub(in crate::coordination) fn problem(
+    view: &JobView,
+    fleet: &FleetView,
+    settings: &Settings,
+) -> Option<Problem> {
+    let outdated = Outdated::of(view, fleet)?;
+    let gentle = !matches!(Mode::of(view, fleet, settings), Mode::Stock(_));
+    let matters =
+        settings.strategy == ShardingStrategy::ConsistentHash || (gentle && !settings.names_strategy());
+    matters.then(|| Problem { path: fleet.paths().member(outdated.0), message: outdated.to_string() })
+}
+
+/// In which order members get a seat beyond their whole parts; each part comes with the fraction that rounding down has taken
+/// from it. Members that have more than the whole part now come first.
+pub(in crate::coordination) fn order_of_seats(owners: &[Option<usize>], parts: &[(u64, u64)]) -> Vec<usize> {
+    let mut held = vec![0_u64; parts.len()];
+    for owner in owners.iter().flatten() {
+        if let Some(held) = held.get_mut(*owner) {
+            *held += 1;
+        }
+    }
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|place| {
+        let (whole, rest) = parts.get(*place).copied().unwrap_or_default();
+        (Reverse(held.get(*place).copied() > Some(whole)), Reverse(rest), *place)
+    });
+    order
+}
+
+/// Whether items are divided as a strategy of ElasticJob's would: the first time, if nothing speaks against it.
+pub(in crate::coordination) fn begins_as_elasticjob(
+    settings: &Settings,
+    held: &[Held],
+    members: &[Member],
+) -> bool {
+    let equal = members.windows(2).all(|pair| matches!(pair, [one, other] if one.weight == other.weight));
+    equal && settings.handoff.item_labels.is_empty() && held.iter().all(|item| item.owner.is_none())
+}
+
+/// Divides by `CONSISTENT_HASH`.
+pub(in crate::coordination) fn consistent_hash(
+    settings: &Settings,
+    available: &[InstanceId],
+) -> strategy::Allocation {
+    let configuration = &settings.configuration;
+    strategy::consistent_hash_former(&configuration.job_name, configuration.sharding_total_count, available)
+}

@@ -1,0 +1,151 @@
+//! A configuration, compiled once: what the decisions need of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::elasticjob::execution_policy::{self, ExecutionPolicy};
+use crate::elasticjob::handoff_policy::{self, HandoffPolicy};
+use crate::elasticjob::once_listener::{self, OnceListener};
+use crate::elasticjob::validate::ScheduleCheck;
+use crate::elasticjob::{grace, item_parameters, strategy};
+use crate::job::{Item, JobConfiguration, Problem, ShardingStrategy};
+use crate::quartz::{self, Expression};
+use crate::tree::Path;
+
+/// When a job fires.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    expression: Expression,
+    zone: TimeZone,
+}
+
+impl Schedule {
+    /// Reads the schedule of a configuration; `None`: it has none. The error names the setting.
+    pub fn of(configuration: &JobConfiguration) -> Result<Option<Self>, String> {
+        let Some(cron) = configuration.cron.as_deref().filter(|cron| !cron.is_empty()) else {
+            return Ok(None);
+        };
+        let expression = Expression::parse(cron).map_err(|error| format!("cron: {error}"))?;
+        let zone = configuration.time_zone.as_deref().unwrap_or_default();
+        let zone = quartz::parse_time_zone(zone).map_err(|error| format!("timeZone: {error}"))?;
+        Ok(Some(Self { expression, zone }))
+    }
+
+    /// The first fire after an instant.
+    pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
+        self.expression.next_after(after, &self.zone)
+    }
+}
+
+/// How configurations that come from outside have their schedules checked.
+pub fn schedule_check() -> ScheduleCheck<'static> {
+    ScheduleCheck {
+        cron: &|text| Expression::parse(text).map(drop).map_err(|error| error.to_string()),
+        time_zone: &|text| quartz::parse_time_zone(text).map(drop).map_err(|error| error.to_string()),
+    }
+}
+
+/// What the decisions need of a configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The configuration itself.
+    pub configuration: Arc<JobConfiguration>,
+    /// When the job fires.
+    pub schedule: Option<Schedule>,
+    /// The items' parameters; `Err`: they cannot be read, and nothing may be executed with wrong ones.
+    pub parameters: Result<BTreeMap<i32, String>, String>,
+    /// How items are divided.
+    pub strategy: ShardingStrategy,
+    /// Whether all instances wait for each other around each fire, so that one of them acts once for all.
+    pub once_listener: Option<OnceListener>,
+    /// How long an execution may take, and what follows if it fails.
+    pub policy: ExecutionPolicy,
+    /// How items change hands among sidecars.
+    pub handoff: HandoffPolicy,
+    /// How long an instance may stay when its application's stream has broken, and how long its items do when it has a
+    /// name and is gone.
+    pub grace: Duration,
+    /// What is wrong, each with the setting's name.
+    pub problems: Vec<String>,
+}
+
+impl Settings {
+    /// Compiles a configuration. A schedule that cannot be read is replaced by `previous`, as Java peers do.
+    pub fn compile(configuration: Arc<JobConfiguration>, previous: Option<&Self>) -> Self {
+        let mut problems = Vec::new();
+        let schedule = Schedule::of(&configuration).unwrap_or_else(|problem| {
+            problems.push(format!("{problem}; the last readable schedule stays in force"));
+            previous.and_then(|previous| previous.schedule.clone())
+        });
+        let parameters = item_parameters::parse(&configuration.sharding_item_parameters).map_err(|error| {
+            format!("shardingItemParameters: {error}; nothing is executed until it is corrected")
+        });
+        if let Err(problem) = &parameters {
+            problems.push(problem.clone());
+        }
+        let (strategy, problem) = strategy::effective_strategy(&configuration);
+        problems.extend(problem);
+        let (once_listener, wrong) = once_listener::of(&configuration);
+        problems.extend(wrong);
+        let (policy, wrong) = execution_policy::of(&configuration);
+        problems.extend(wrong);
+        let (handoff, wrong) = handoff_policy::of(&configuration);
+        problems.extend(wrong);
+        let schedule = schedule.filter(|_| !handoff.continuous);
+        let (mut grace, problem) = grace::of(&configuration);
+        problems.extend(problem);
+        if once_listener.is_some() && !grace.is_zero() {
+            // All instances wait for each other around each fire, so one that is away would hold up all of them.
+            grace = Duration::ZERO;
+            problems.push(format!(
+                "props `{}` is ignored: the job has `{}`",
+                grace::PROPERTY,
+                once_listener::ENABLED_PROPERTY
+            ));
+        }
+        Self {
+            configuration,
+            schedule,
+            parameters,
+            strategy,
+            once_listener,
+            policy,
+            handoff,
+            grace,
+            problems,
+        }
+    }
+
+    /// The problem of a job whose schedule has fired for the last time.
+    pub(in crate::coordination) fn never_fires(config_path: Path) -> Problem {
+        let message = "cron: the expression never fires again; the job runs only when it is triggered. Give one that \
+                       does, or an empty one";
+        Problem { path: config_path, message: message.to_owned() }
+    }
+
+    /// Whether the job asks for a strategy, so that items are divided by that in fleets of sidecars, too.
+    pub fn names_strategy(&self) -> bool {
+        let name = self.configuration.job_sharding_strategy_type.as_deref();
+        name.is_some_and(|name| !name.is_empty()) || self.strategy != ShardingStrategy::AvgAllocation
+    }
+
+    /// Whether the strategy is one of ElasticJob's or ours, and not one that a Java application brings.
+    pub fn knows_strategy(&self) -> bool {
+        let name = self.configuration.job_sharding_strategy_type.as_deref().filter(|name| !name.is_empty());
+        name.is_none_or(|name| ShardingStrategy::from_type(name).is_some())
+    }
+
+    /// An item's parameter.
+    pub fn parameter(&self, item: Item) -> Option<&str> {
+        item_parameters::of_item(self.parameters.as_ref().ok()?, item)
+    }
+
+    /// The items: 0 to the sharding total count less one.
+    pub fn items(&self) -> impl Iterator<Item = Item> + use<> {
+        (0..self.configuration.sharding_total_count).map(Item)
+    }
+}

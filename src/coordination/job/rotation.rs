@@ -1,0 +1,160 @@
+//! Whose turn is it? In a job of one item with `SINGLE_SHARDING_BALANCE` the item walks over the servers, one execution
+//! each (protocol 5.5).
+//!
+//! Whoever has executed the item names the next server in `next-job-instance-ip`; while that node exists, it says
+//! whose turn it is, and the assignment does not. The node is ephemeral, and removed when it names a server that is
+//! not there (which Java leaves standing); then the assignment holds again. Several instances of one server would all
+//! execute in Java; of ours it is the first.
+//!
+//! Java passes the turn on in two requests, so the node is missing for a moment in between. Whoever took that for the
+//! end of the turns would execute what Java has just executed, and name somebody else: it is nobody's turn until the
+//! node has been missing for a while.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::job::{FencingToken, Item, ShardingStrategy};
+use crate::mutants::mutant;
+use crate::tree::{NodeKind, Operation, Transaction};
+
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::participant::Participant;
+use crate::coordination::time::Now;
+
+/// How long the node is missing before the assignment holds again. Far above the pause between Java's two requests; with
+/// it, a fire that came meanwhile is still an ordinary one.
+const PASSING_ON: Duration = Duration::from_millis(500);
+
+/// Who may execute the item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::coordination) enum Turn {
+    /// Whom it is assigned to.
+    Assigned,
+    /// Us, by this token.
+    Ours(FencingToken),
+    /// Somebody else, by this token.
+    Others(FencingToken),
+    /// Nobody, as far as is known: it is being passed on.
+    Changing,
+}
+
+/// What was seen of the turns.
+#[derive(Debug, Default)]
+pub(in crate::coordination) struct Relay {
+    /// Whose turn it was when the view was last looked at, and by which token.
+    seen: Option<(FencingToken, Option<Ipv4Addr>)>,
+    /// When that turn's predecessor ended, or the last turn if there is none: a fire before that was for somebody else.
+    /// `None`: not seen, or who had it has gone and can have left a fire to others.
+    ended: Option<Timestamp>,
+    /// Until when it may be on its way to the next server; monotonic.
+    changing: Option<Duration>,
+}
+
+impl Relay {
+    /// When the assignment holds again, if nobody is named until then; monotonic.
+    pub(in crate::coordination) fn settles(&self) -> Option<Duration> {
+        self.changing
+    }
+}
+
+impl Participant {
+    /// Whether the job's item walks over the servers.
+    pub(in crate::coordination) fn is_relay(&self) -> bool {
+        self.settings.as_ref().is_some_and(|settings| {
+            settings.strategy == ShardingStrategy::SingleShardingBalance
+                && settings.configuration.sharding_total_count == 1
+        })
+    }
+
+    /// Notices that the turn ends, and when nobody has got it after that.
+    pub(in crate::coordination) fn mind_turn(&mut self, now: Now) {
+        if !self.is_relay() || !self.view.is_loaded() {
+            return;
+        }
+        let Some(next) = self.view.next_server() else {
+            if let Some((_, ip)) = self.relay.seen.take() {
+                let is_there = self.view.available().iter().any(|id| id.server_ip() == ip);
+                let changing = now.mono.saturating_add(PASSING_ON);
+                let ended = is_there.then_some(now.wall);
+                self.relay = Relay { seen: None, ended, changing: Some(changing) };
+            }
+            if self.relay.changing.is_some_and(|until| now.mono >= until) {
+                self.relay.changing = None;
+                self.told.look_again();
+            }
+            return;
+        };
+        let (token, ip) = (next.token, next.ip);
+        if self.relay.seen.is_none_or(|(seen, _)| seen != token) {
+            // A fire that came in between is for whom it has come to.
+            let ended = self.relay.changing.and(self.relay.ended).unwrap_or(next.since);
+            self.relay = Relay { seen: Some((token, ip)), ended: Some(ended), changing: None };
+        }
+    }
+
+    /// Whose turn it is.
+    pub(in crate::coordination) fn turn(&self) -> Turn {
+        if !self.is_relay() {
+            return Turn::Assigned;
+        }
+        let Some(next) = self.view.next_server() else {
+            return if self.relay.changing.is_some() { Turn::Changing } else { Turn::Assigned };
+        };
+        let Some(ip) = next.ip else { return Turn::Assigned };
+        let first = self.view.available().into_iter().find(|id| id.server_ip() == Some(ip));
+        if first.as_ref() == Some(&self.identity.instance) {
+            Turn::Ours(next.token)
+        } else {
+            Turn::Others(next.token)
+        }
+    }
+
+    /// Whether the ledger tells what was executed or missed in the turns before ours, so that a fire between two turns, by
+    /// clocks that differ, is nobody else's: there is no Java instance, and what is missed is written down.
+    pub(in crate::coordination) fn has_ledger_of_turns(&self) -> bool {
+        self.makes_up() && self.keeps_ledger() && !self.has_java_peers()
+    }
+
+    /// Whether an instant is not after the one when we got the turn: then it was the predecessor's, who has executed the
+    /// item for it or flagged it as missed.
+    pub(in crate::coordination) fn came_before_turn(&self, scheduled: Timestamp) -> bool {
+        if self.has_ledger_of_turns() {
+            return false;
+        }
+        let for_us = matches!(self.turn(), Turn::Ours(_) | Turn::Assigned) && self.is_relay();
+        self.relay.ended.is_some_and(|ended| for_us && scheduled <= ended)
+    }
+
+    /// The steps that give the turn to the next server, to go with those that end our execution of an item. One that the
+    /// job had when it was no relay yet has no turns.
+    pub(in crate::coordination) fn pass_on(&self, transaction: &mut Transaction, item: Item) {
+        if !self.is_relay() || !self.has_item(item) {
+            return;
+        }
+        let servers: Vec<Ipv4Addr> = self.assignable().iter().filter_map(|id| id.server_ip()).collect();
+        let ours = servers.iter().position(|ip| *ip == self.identity.server_ip);
+        let steps = if mutant!(TurnKept) { 0 } else { 1 };
+        let next = ours.and_then(|ours| servers.iter().cycle().nth(ours + steps)).or(servers.first());
+        let Some(next) = next else { return };
+        let path = self.identity.paths.next_job_instance_ip();
+        if let Some(known) = self.view.next_server() {
+            transaction.push(Operation::Delete { path: path.clone(), version: Some(known.version) });
+        }
+        transaction.push(Operation::create(path, NodeKind::Ephemeral, next.to_string()));
+    }
+
+    /// Removes a turn of somebody who is not there, so that the item does not stand still (P7).
+    pub(in crate::coordination) fn repair_relay(&mut self, now: Now) {
+        let Some(next) = self.view.next_server().filter(|_| self.is_relay()) else { return };
+        let is_there = self.view.available().iter().any(|id| id.server_ip() == next.ip);
+        let ours = self.is_leader() || self.view.leader().is_some_and(|leader| leader.instance.is_java());
+        let (path, version) = (self.identity.paths.next_job_instance_ip(), Some(next.version));
+        let active = self.phase == Phase::Active && self.is_registered();
+        if !is_there && ours && active && self.may_commit(now, Purpose::RepairRelay) {
+            self.commit(Purpose::RepairRelay, vec![Operation::Delete { path, version }]);
+        }
+    }
+}

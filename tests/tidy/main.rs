@@ -1,0 +1,342 @@
+//! Rules about the repository itself, checked like any other behaviour. Each message says what to do.
+//!
+//! What a lint can check is not here: the fence around clocks, tasks and random collections is in `clippy.toml`, and
+//! the comments of the protos are for buf.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod rooms;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Rooms that decide and never perform: a name ending in `/` is a folder.
+const PURE_ROOMS: [&str; 6] =
+    ["src/excerpt.rs", "src/tree.rs", "src/job.rs", "src/quartz/", "src/elasticjob/", "src/coordination/"];
+
+/// What a pure room must not mention, as whole words, with the reason.
+const NOT_IN_PURE_ROOMS: [(&str, &str); 14] = [
+    ("async", "a pure room never waits; return an effect and let the runner perform it"),
+    ("await", "a pure room never waits; return an effect and let the runner perform it"),
+    ("tokio", "a pure room holds no task, channel or timer"),
+    ("tonic", "translate messages in src/api"),
+    ("tracing", "a pure room is silent; put the reason into the effect, the runner logs it"),
+    ("Instant::now", "time is an argument"),
+    ("SystemTime", "time is an argument"),
+    ("std::time::Instant", "time is an argument, as a duration or a timestamp"),
+    ("HashMap", "its order is random and breaks replay; use BTreeMap"),
+    ("HashSet", "its order is random and breaks replay; use BTreeSet"),
+    ("crate::registry", "arrows point from the shell to the pure rooms; speak in terms of crate::tree"),
+    ("crate::runner", "arrows point from the shell to the pure rooms"),
+    ("crate::api", "arrows point from the shell to the pure rooms"),
+    ("std::fs", "a pure room reads no files; take the text as an argument"),
+];
+
+/// Marks of unfinished work, spelled in halves so that this file holds none of them.
+const UNFINISHED: [&str; 5] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("dbg", "!("),
+    concat!("to", "do!("),
+    concat!("unimplemented", "!("),
+];
+
+/// Files that others write: generated code, lock files, recorded data, the licence.
+const NOT_OURS: [&str; 5] =
+    ["clients/go/proto/", "clients/python/sidekeeper/_proto/", "tests/fixtures/", "LICENSE", "go.sum"];
+
+/// A text file of the repository.
+struct File {
+    /// Its path from the root, with `/`.
+    path: String,
+    text: String,
+}
+
+impl File {
+    fn is_ours(&self) -> bool {
+        !is_lock(&self.path) && !NOT_OURS.iter().any(|prefix| self.path.starts_with(prefix))
+    }
+
+    fn is_rust_source(&self) -> bool {
+        self.path.starts_with("src/") && self.path.ends_with(".rs")
+    }
+
+    fn numbered_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text.lines().enumerate().map(|(index, line)| (index + 1, line))
+    }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn is_lock(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    matches!(name, "Cargo.lock" | "package-lock.json" | "Gemfile.lock" | "go.sum")
+}
+
+/// All files that are in git or about to be, without those that are not text.
+fn files() -> Vec<File> {
+    let output = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("these rules need git");
+    assert!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
+    let names: BTreeSet<String> =
+        String::from_utf8(output.stdout).unwrap().split_terminator('\0').map(str::to_owned).collect();
+    let files: Vec<File> = names
+        .into_iter()
+        .filter_map(|path| Some(File { text: fs::read_to_string(root().join(&path)).ok()?, path }))
+        .collect();
+    assert!(files.iter().any(|file| file.path == "src/lib.rs"), "no sources among {} files", files.len());
+    files
+}
+
+fn is_pure(path: &str) -> bool {
+    PURE_ROOMS.iter().any(|room| path == *room || (room.ends_with('/') && path.starts_with(room)))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[track_caller]
+fn none(problems: &[String]) {
+    assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
+}
+
+/// The line without its comment. Cuts a `//` inside a text too, which for these rules does no harm.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or(line)
+}
+
+/// Whether `word` stands in `text` with no letter, digit or underscore directly beside it.
+fn mentions(text: &str, word: &str) -> bool {
+    let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(start, _)| {
+        let before = text[..start].chars().next_back();
+        let after = text[start + word.len()..].chars().next();
+        !before.is_some_and(part_of_word)
+            && (!after.is_some_and(part_of_word) || !word.ends_with(|c: char| c.is_alphanumeric()))
+    })
+}
+
+#[test]
+fn pure_rooms_stay_pure() {
+    let mut problems = Vec::new();
+    for file in files().iter().filter(|file| file.is_rust_source()) {
+        if !is_pure(&file.path) {
+            continue;
+        }
+        for (number, line) in file.numbered_lines() {
+            for (word, instead) in NOT_IN_PURE_ROOMS {
+                let grouped = word == "std::time::Instant"
+                    && mentions(code(line), "std::time")
+                    && mentions(code(line), "Instant");
+                if grouped || mentions(code(line), word) {
+                    problems.push(format!("{}:{number}: `{word}` in a pure room: {instead}", file.path));
+                }
+            }
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    let mut problems = Vec::new();
+    for file in files().iter().filter(|file| file.is_ours()) {
+        for (number, line) in file.numbered_lines() {
+            for mark in UNFINISHED.iter().filter(|mark| mentions(line, mark)) {
+                problems.push(format!("{}:{number}: `{mark}`: finish it, or take it out", file.path));
+            }
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn every_module_says_what_it_is_for() {
+    let mut problems = Vec::new();
+    for file in files().iter().filter(|file| file.is_rust_source()) {
+        if !file.text.starts_with("//! ") {
+            problems.push(format!(
+                "{}: begin it with `//! `: what it decides, what it must not touch, its source",
+                file.path
+            ));
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn white_space_is_tidy() {
+    let mut problems = Vec::new();
+    for file in files().iter().filter(|file| file.is_ours() && !file.text.is_empty()) {
+        for (number, line) in file.numbered_lines() {
+            if line.ends_with([' ', '\t', '\r']) {
+                problems.push(format!("{}:{number}: remove the white space at the end", file.path));
+            }
+            if ["<<<<<<<", ">>>>>>>"].iter().any(|marker| line.starts_with(&format!("{marker} "))) {
+                problems.push(format!("{}:{number}: a merge was left unfinished", file.path));
+            }
+        }
+        if !file.text.ends_with('\n') || file.text.ends_with("\n\n") {
+            problems.push(format!("{}: end it with one newline", file.path));
+        }
+    }
+    none(&problems);
+}
+
+/// Texts in a document that look like paths into the repository.
+fn paths_in(document: &str) -> BTreeSet<&str> {
+    const TOPS: [&str; 8] = ["src/", "tests/", "clients/", "proto/", "examples/", "deploy/", "docs/", ".ci/"];
+    document
+        .split(|c: char| c.is_whitespace() || "`()[]\",;".contains(c))
+        .map(|word| word.trim_end_matches(['.', ':']))
+        .filter(|word| TOPS.iter().any(|top| word.starts_with(top)))
+        .filter(|word| !word.contains(['*', '<', '{', '#']))
+        .collect()
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    let mut problems = Vec::new();
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        for path in paths_in(&read(document)) {
+            if !root().join(path).exists() {
+                problems.push(format!("{document}: there is no `{path}`: mend the document"));
+            }
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn architecture_shows_every_room() {
+    let map = read("ARCHITECTURE.md");
+    let known = paths_in(&map);
+    let mut problems = Vec::new();
+    for entry in fs::read_dir(root().join("src")).unwrap() {
+        let entry = entry.unwrap();
+        let mut path = format!("src/{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() {
+            path.push('/');
+        }
+        if !known.contains(path.as_str()) {
+            problems.push(format!("ARCHITECTURE.md: put `{path}` on the map, with what it decides"));
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn no_machine_is_named() {
+    // The checkout and the home directory of whoever runs this, and where homes usually are.
+    let mut forbidden: Vec<String> = ["/home/", "/Users/"]
+        .into_iter()
+        .map(str::to_owned)
+        .chain([format!("{}/", root().display())])
+        .collect();
+    forbidden.extend(std::env::var("HOME").ok().filter(|home| home.len() > 2).map(|home| format!("{home}/")));
+    let mut problems = Vec::new();
+    for file in files().iter().filter(|file| file.path != "tests/tidy/main.rs") {
+        for (number, line) in file.numbered_lines() {
+            for path in forbidden.iter().filter(|path| line.contains(path.as_str())) {
+                problems
+                    .push(format!("{}:{number}: `{path}` is of one machine: use a relative path", file.path));
+            }
+        }
+    }
+    none(&problems);
+}
+
+/// Settings that name a package registry: the part of a file's name, and what a line of it must not begin with.
+const REGISTRY_SETTINGS: [(&str, &[&str]); 8] = [
+    ("package-lock.json", &["\"resolved\":"]),
+    ("Cargo.toml", &["registry ="]),
+    ("config.toml", &["[source", "[registries", "[registry", "registry =", "index ="]),
+    (".npmrc", &["registry", "@"]),
+    ("requirements", &["-i ", "--index-url", "--extra-index-url", "--find-links", "-f "]),
+    ("pip.conf", &["index-url", "extra-index-url"]),
+    ("pom.xml", &["<repositories>", "<pluginRepositories>"]),
+    ("settings.xml", &["<mirror"]),
+];
+
+#[test]
+fn no_registry_is_named() {
+    let mut problems = Vec::new();
+    for file in &files() {
+        let name = file.path.rsplit('/').next().unwrap_or(&file.path);
+        for (number, line) in file.numbered_lines() {
+            let line = line.trim_start();
+            let setting = REGISTRY_SETTINGS
+                .iter()
+                .filter(|(part, _)| name.contains(part))
+                .flat_map(|(_, starts)| *starts)
+                .find(|start| line.starts_with(**start));
+            if let Some(setting) = setting {
+                problems.push(format!(
+                    "{}:{number}: `{setting}` names a package registry, which is for the machine to say",
+                    file.path
+                ));
+            }
+            let crates_io = "registry+https://github.com/rust-lang/crates.io-index";
+            if name == "Cargo.lock" && line.starts_with("source = ") && !line.contains(crates_io) {
+                problems.push(format!("{}:{number}: only crates.io may be a source: {line}", file.path));
+            }
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn every_language_has_its_lock_file() {
+    let all = files();
+    let paths: BTreeSet<&str> = all.iter().map(|file| file.path.as_str()).collect();
+    let mut problems = Vec::new();
+    for file in &all {
+        let (folder, name) = file.path.rsplit_once('/').map_or(("", file.path.as_str()), |parts| parts);
+        let lock = match name {
+            "Cargo.toml" => "Cargo.lock",
+            "package.json" => "package-lock.json",
+            "Gemfile" => "Gemfile.lock",
+            "go.mod" => "go.sum",
+            "pyproject.toml" => "requirements-dev.txt",
+            _ => continue,
+        };
+        let lock = Path::new(folder).join(lock);
+        if !paths.contains(lock.to_str().unwrap()) {
+            problems.push(format!(
+                "{}: add `{}`, so that every machine builds the same",
+                file.path,
+                lock.display()
+            ));
+        }
+    }
+    for file in all.iter().filter(|file| file.path.contains("requirements") && file.path.ends_with(".txt")) {
+        for (number, line) in file.numbered_lines() {
+            let requirement = line.split('#').next().unwrap_or(line).trim();
+            if !requirement.is_empty() && !requirement.starts_with('-') && !requirement.contains("==") {
+                problems.push(format!("{}:{number}: pin the version of `{requirement}` with ==", file.path));
+            }
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn the_libraries_have_the_sidecar_s_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    let places = [
+        ("clients/python/pyproject.toml", format!("version = \"{version}\"")),
+        ("clients/python/sidekeeper/version.py", format!("__version__ = \"{version}\"")),
+        ("clients/go/version.go", format!("const Version = \"{version}\"")),
+    ];
+    let differs = |(path, line): &&(&str, String)| !read(path).lines().any(|found| found == line);
+    let problems =
+        places.iter().filter(differs).map(|(path, line)| format!("{path}: wants the line `{line}`"));
+    none(&problems.collect::<Vec<_>>());
+}
