@@ -12,17 +12,6 @@
 
 use std::time::Duration;
 
-use crate::mutants::mutant;
-
-use crate::coordination::job::contract::answer::Answer;
-use crate::coordination::job::contract::answer::Ticket;
-use crate::coordination::job::contract::effect::Effect;
-use crate::coordination::job::contract::event::{Event, SessionStatus};
-use crate::coordination::job::execution::state::State;
-use crate::coordination::job::frame::phase::Session;
-use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
-
 /// The part of what the application was told after which it is told again, as a divisor: if one word is late, there is
 /// still time for another.
 const TELL_PART: u32 = 3;
@@ -51,6 +40,26 @@ impl Lease {
     /// How long it may be acted on without further word. `None`: not known.
     pub(in crate::coordination) fn remaining(&self, now: Duration) -> Option<Duration> {
         self.until.map(|until| until.saturating_sub(now))
+    }
+
+    /// Whether it is over.
+    pub(in crate::coordination) fn is_over(&self, now: Duration) -> bool {
+        self.until.is_some_and(|until| now >= until)
+    }
+
+    /// The application asks, and is given this end.
+    pub(in crate::coordination) fn answer(&mut self, end: Option<Duration>) {
+        self.answered = self.answered.max(end);
+    }
+
+    /// Whether it is time to tell the application of a later end.
+    pub(in crate::coordination) fn is_due(&self, now: Duration) -> bool {
+        self.tell_at.is_none_or(|at| now >= at)
+    }
+
+    /// Whether it ends later than the application was told.
+    pub(in crate::coordination) fn is_newer(&self) -> bool {
+        self.until > self.told
     }
 
     /// When it ends, unless the registry answers before.
@@ -83,48 +92,5 @@ impl Lease {
         self.told = self.until;
         self.tell_at = self.renewal_interval(now).map(|interval| now.saturating_add(interval));
         self.until
-    }
-}
-
-impl Participant {
-    /// Gives the session up if it cannot be proven alive any more.
-    pub(in crate::coordination) fn mind_lease(&mut self, now: Now) {
-        let over = self.lease.until.is_some_and(|until| now.mono >= until);
-        if over && self.session != Session::None && !mutant!(LeaseIgnored) {
-            self.effects.push(Effect::GiveUpSession);
-            self.lose_session();
-        }
-    }
-
-    /// Answers an application that asks until when the session may be acted on.
-    pub(in crate::coordination) fn answer_lease(&mut self, ticket: Ticket) {
-        // An application that has not reported what was lost may still execute it, and may not have read that it is lost:
-        // the lease of another session is not for that.
-        let lost = self.executions.open.values().any(|open| open.state == State::Lost);
-        let (status, lease_end) = match self.session {
-            Session::Connected(_) | Session::Suspended(_) if lost => {
-                (SessionStatus::Lost, Some(Duration::ZERO))
-            }
-            Session::Connected(_) => (SessionStatus::Connected, self.lease.until),
-            Session::Suspended(_) => (SessionStatus::Suspended, self.lease.until),
-            Session::None => (SessionStatus::Lost, Some(Duration::ZERO)),
-        };
-        self.lease.answered = self.lease.answered.max(lease_end);
-        self.effects.push(Effect::Answer(ticket, Answer::Lease { status, lease_end }));
-    }
-
-    /// Tells the application until when the session may be acted on, each time a third of what it was told is over.
-    pub(in crate::coordination) fn tell_lease(&mut self, now: Now) {
-        // While the registry is away nothing is proven, and what was told stays so.
-        let connected = matches!(self.session, Session::Connected(_));
-        if !self.told.attached || !connected || self.lease.tell_at.is_some_and(|at| now.mono < at) {
-            return;
-        }
-        let newer = self.lease.until > self.lease.told;
-        if let Some(lease_end) = self.lease.tell(now.mono)
-            && newer
-        {
-            self.tell_event(Event::LeaseRenewed { lease_end });
-        }
     }
 }

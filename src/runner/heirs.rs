@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::coordination::job::contract::reattach;
-use crate::coordination::job::participant::{Identity, Participant};
+use crate::coordination::job::frame::context::Identity;
+use crate::coordination::job::participant::Participant;
 use crate::elasticjob::path::{Gate, JobPaths};
 use crate::job::JobName;
 use crate::registry::{Error, Session, SessionKey};

@@ -23,7 +23,6 @@ use crate::coordination::job::contract::records::{LedgerEntry, LedgerNode};
 use crate::coordination::job::frame::limits::MISFIRE_THRESHOLD;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::schedule::latest_until;
-use crate::coordination::time::Now;
 use crate::job::{FencingToken, Generation, Item};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Path};
@@ -130,14 +129,10 @@ impl Ledger {
 }
 
 impl Participant {
-    pub(in crate::coordination) fn keeps_ledger(&self) -> bool {
-        self.settings.as_ref().is_some_and(|settings| settings.configuration.monitor_execution)
-    }
-
     /// Whether it is known which fires of our items have been started.
     pub(in crate::coordination) fn is_ledger_read(&self) -> bool {
-        let read = self.ledger.generation == Some(self.told.generation());
-        read || !self.keeps_ledger() || mutant!(LedgerNotRead)
+        let read = self.ledger.generation == Some(self.cx.assigned.generation());
+        read || !self.cx.keeps_ledger() || mutant!(LedgerNotRead)
     }
 
     /// Whether a fire of an item has been started before.
@@ -152,7 +147,7 @@ impl Participant {
 
     /// Up to which fire nothing of an item is missed, but what is flagged or noted elsewhere; `None`: nothing is known.
     pub(in crate::coordination) fn settled(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
-        self.ledger.latest(item, now).filter(|_| self.keeps_ledger())
+        self.ledger.latest(item, now).filter(|_| self.cx.keeps_ledger())
     }
 
     /// After which instant the fires of an item are owed: what the ledger says; for an item without an entry, since when
@@ -161,8 +156,9 @@ impl Participant {
     /// by the registry's clock, so nothing counts as started because of it.
     pub(in crate::coordination) fn owed_after(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
         let never_fired = || {
-            let since = self.view.item(item).and_then(|view| view.since).filter(|_| self.keeps_ledger())?;
-            let asked = self.view.config_since().max(self.ledger.disabled_until);
+            let since =
+                self.cx.view.item(item).and_then(|view| view.since).filter(|_| self.cx.keeps_ledger())?;
+            let asked = self.cx.view.config_since().max(self.ledger.disabled_until);
             let since = asked.map_or(since, |asked| since.min(asked));
             Some(since.max(self.ledger.unmixed_since?))
         };
@@ -171,11 +167,12 @@ impl Participant {
 
     /// Notes since when there have been sidecars only, and until when nobody wanted us to execute anything, as far as we
     /// have seen.
-    pub(in crate::coordination) fn note_company(&mut self, now: Now) {
-        if self.is_registered() && (self.ledger.unmixed_since.is_none() || self.has_java_peers()) {
+    pub(in crate::coordination) fn note_company(&mut self) {
+        let now = self.cx.now;
+        if self.cx.is_registered() && (self.ledger.unmixed_since.is_none() || self.cx.has_java_peers()) {
             self.ledger.unmixed_since = Some(now.wall);
         }
-        if self.is_registered() && !self.is_enabled() {
+        if self.cx.is_registered() && !self.cx.is_enabled() {
             self.ledger.disabled_until = Some(now.wall);
         }
     }
@@ -184,7 +181,7 @@ impl Participant {
     /// ledger to its owner: it says for which instant that is already.
     fn ledger_entry(&self, item: Item) -> Option<&Entry> {
         let token = self.token(item)?;
-        self.ledger.entries.get(&item).filter(|entry| self.keeps_ledger() && entry.token == token)
+        self.ledger.entries.get(&item).filter(|entry| self.cx.keeps_ledger() && entry.token == token)
     }
 
     /// Whether what happens to an item can be written down: it is ours, and its entry is known.
@@ -194,10 +191,10 @@ impl Participant {
 
     /// With which token an item is ours.
     fn token(&self, item: Item) -> Option<FencingToken> {
-        let told = self.told.executable_item(item).map(|assigned| assigned.token);
+        let told = self.cx.assigned.executable_item(item).map(|assigned| assigned.token);
         told.or_else(|| {
-            let view = self.view.item(item).filter(|view| !view.disabled)?;
-            let owner = view.owner.as_ref().filter(|owner| owner.instance == self.identity.instance)?;
+            let view = self.cx.view.item(item).filter(|view| !view.disabled)?;
+            let owner = view.owner.as_ref().filter(|owner| owner.instance == self.cx.identity.instance)?;
             Some(owner.token)
         })
     }
@@ -209,8 +206,8 @@ impl Participant {
         planned: Planned,
     ) -> Option<(Operation, LedgerNode)> {
         let entry = self.ledger_entry(item).filter(|_| !mutant!(StartedWithoutLedger))?;
-        let says = entry.says.after_start(planned, self.waits_for_failover(item));
-        Some(entry.write(self.identity.paths.ledger_entry(item), says))
+        let says = entry.says.after_start(planned, self.cx.waits_for_failover(item));
+        Some(entry.write(self.cx.identity.paths.ledger_entry(item), says))
     }
 
     /// The step that writes down a missed fire, to go with the one that flags it, and what it makes of the node.
@@ -220,40 +217,41 @@ impl Participant {
         scheduled: Timestamp,
     ) -> Option<(Operation, LedgerNode)> {
         let entry = self.ledger_entry(item).filter(|_| !mutant!(FlaggedWithoutLedger))?;
-        Some(entry.write(self.identity.paths.ledger_entry(item), entry.says.after_flag(scheduled)))
+        Some(entry.write(self.cx.identity.paths.ledger_entry(item), entry.says.after_flag(scheduled)))
     }
 
     /// Has the ledger read after each sharding.
-    pub(in crate::coordination) fn consult_ledger(&mut self, now: Now) {
-        let generation = self.told.generation();
+    pub(in crate::coordination) fn consult_ledger(&mut self) {
+        let now = self.cx.now;
+        let generation = self.cx.assigned.generation();
         let pausing = self.ledger.retry_at.is_some_and(|at| now.mono < at);
         if self.is_ledger_read() || self.ledger.reading.is_some() || pausing {
             return;
         }
-        if !self.is_registered() || self.view.is_resharding() || self.told.executable().next().is_none() {
+        if !self.cx.is_registered()
+            || self.cx.view.is_resharding()
+            || self.cx.assigned.executable().next().is_none()
+        {
             return;
         }
-        let relay = self.is_relay() || self.ledger.of_relay;
+        let relay = self.cx.is_relay() || self.ledger.of_relay;
         let known = |assigned: &AssignedItem| {
             !relay
                 && self.ledger.entries.get(&assigned.item).is_some_and(|entry| entry.token == assigned.token)
         };
-        if self.told.assignment.iter().flat_map(|told| &told.items).all(known) {
+        if self.cx.assigned.assignment.iter().flat_map(|told| &told.items).all(known) {
             // No item has come that we did not have before. One may have been revoked for a while, and fires with it.
             self.ledger.generation = Some(generation);
-            self.take_over(now);
+            self.take_over();
             return;
         }
         self.ledger.reading = Some(generation);
-        self.effects.push(Effect::ReadLedger);
+        self.out.push(Effect::ReadLedger);
     }
 
     /// The ledger was read.
-    pub(in crate::coordination) fn ledger_read(
-        &mut self,
-        now: Now,
-        read: Result<BTreeMap<Item, LedgerNode>, String>,
-    ) {
+    pub(in crate::coordination) fn ledger_read(&mut self, read: Result<BTreeMap<Item, LedgerNode>, String>) {
+        let now = self.cx.now;
         let reading = self.ledger.reading.take();
         let Ok(read) = read else {
             self.ledger.retry_at = Some(now.mono.saturating_add(PAUSE));
@@ -262,11 +260,11 @@ impl Participant {
         self.ledger.retry_at = None;
         // A sharding that came in between makes the read worthless. While the job's nodes are not known, nobody can say what
         // is owed: it is read again when they are.
-        if reading != Some(self.told.generation()) || !self.view.is_loaded() {
+        if reading != Some(self.cx.assigned.generation()) || !self.cx.view.is_loaded() {
             return;
         }
         self.ledger.generation = reading;
-        let told = self.told.assignment.iter().flat_map(|told| &told.items);
+        let told = self.cx.assigned.assignment.iter().flat_map(|told| &told.items);
         let told = told.map(|assigned| (assigned.item, assigned.token));
         let revoked = self.handoff.revoked_items().filter_map(|item| Some((item, self.token(item)?)));
         self.ledger.entries = told
@@ -282,25 +280,26 @@ impl Participant {
                 (item, known.copied().unwrap_or(Entry { says, version, token }))
             })
             .collect();
-        self.forget_overtaken(now);
-        self.take_over(now);
+        self.forget_overtaken();
+        self.take_over();
     }
 
     /// Forgets what owners in between have executed or made up for, as the ledger tells.
-    fn forget_overtaken(&mut self, now: Now) {
+    fn forget_overtaken(&mut self) {
+        let now = self.cx.now;
         let tokens = self.ledger.entries.iter().map(|(item, entry)| (*item, entry.token)).collect();
         let before = std::mem::replace(&mut self.ledger.tokens, tokens);
-        let relay = self.is_relay();
+        let relay = self.cx.is_relay();
         let relay = std::mem::replace(&mut self.ledger.of_relay, relay) || relay;
         // Who leaves is told nothing any more: what it had may be somebody else's.
         let is_others = |item: &Item| {
-            let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
-            owner.is_some_and(|owner| owner.instance != self.identity.instance)
+            let owner = self.cx.view.item(*item).and_then(|view| view.owner.as_ref());
+            owner.is_some_and(|owner| owner.instance != self.cx.identity.instance)
         };
         let came = |item: &Item| relay || is_others(item) || before.get(item) != self.ledger.tokens.get(item);
         // The flag may be that of an earlier fire.
         let is_flagged = |item: &Item, missed: Timestamp| {
-            self.view.misfired().contains(item) && self.ledger.flagged_for(*item) >= Some(missed)
+            self.cx.view.misfired().contains(item) && self.ledger.flagged_for(*item) >= Some(missed)
         };
         let is_over = |item: &Item, missed: Timestamp| {
             came(item) && !is_flagged(item, missed) && self.was_started(*item, missed, now.wall)
@@ -319,21 +318,22 @@ impl Participant {
         // What an operator has asked for is still to be done, under an instant that is no fire's that was executed.
         for (item, planned) in &mut planned {
             if planned.is_first_of(Source::Trigger) && self.was_started(*item, planned.scheduled, now.wall) {
-                planned.scheduled = self.present_of(*item, now);
+                planned.scheduled = self.present_of(*item);
             }
         }
         (self.fires.planned, self.fires.misfires) = (planned, misfires);
     }
 
     /// Makes up for fires that came while the items changed hands, and that nobody started.
-    fn take_over(&mut self, now: Now) {
+    fn take_over(&mut self) {
+        let now = self.cx.now;
         // What has come in this step, or while we slept, was there before we looked.
-        self.follow_schedule(now);
-        let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.clone());
-        let knows = !self.is_relay() || self.has_ledger_of_turns();
+        self.follow_schedule();
+        let schedule = self.cx.settings.as_ref().and_then(|settings| settings.schedule.clone());
+        let knows = !self.cx.is_relay() || self.has_ledger_of_turns();
         let Some(schedule) = schedule.filter(|_| knows) else { return };
-        let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
-        let grace = self.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
+        let items: Vec<_> = self.cx.assigned.executable().map(|assigned| assigned.item).collect();
+        let grace = self.cx.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
         let oldest = HANDOVER_MAX.saturating_add(SignedDuration::try_from(grace).unwrap_or_default());
         for item in items {
             let returned = self.names.returned(item);
@@ -341,7 +341,7 @@ impl Participant {
             // Since when it has been the name's is by the registry's clock, and a fire just before that, by another's, was
             // executed by nobody: there would be an entry.
             let early = |since: Timestamp| since.saturating_sub(MISFIRE_THRESHOLD).unwrap_or(since);
-            let exists = self.view.item(item).and_then(|view| view.since);
+            let exists = self.cx.view.item(item).and_then(|view| view.since);
             let owed = returned.filter(|_| self.settled(item, now.wall).is_none());
             let owed = owed.map(|since| exists.map_or(early(since), |exists| early(since).max(exists)));
             // It may have come to the name while we had no session, and we have been there for longer.
@@ -372,14 +372,14 @@ impl Participant {
             }
             // The newest is about to be divided, or to start, or is executed now; what is missing then lies before it. Of
             // what is to start that may have been noted before; but it may have been somebody else's since.
-            let free = !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
+            let free = !self.is_busy(item) && !self.fires.planned.contains_key(&item);
             let executes = !self.fires.is_due() && fresh && free && !self.owes(item) && planned.is_none();
             if executes {
                 self.fires.planned.insert(item, Planned::new(Source::Schedule, newest));
             }
             if executes || planned.is_some() || self.fires.is_due() {
                 // What is flagged is made up for by somebody in any case, and what came after the flag with it.
-                let flagged = self.view.misfired().contains(&item);
+                let flagged = self.cx.view.misfired().contains(&item);
                 if let Some(before) = before.filter(|_| witnessed || flagged) {
                     self.missed(item, before);
                 }

@@ -3,14 +3,13 @@
 //! Decides in which order the decisions are taken; takes none itself. One participant exists for each application
 //! stream; [`Participant::step`] is called by the runner with everything that happened since the last call.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::coordination::job::contract::answer::{Answer, Refusal, Ticket};
 use crate::coordination::job::contract::commit::{CommitId, Purpose};
 use crate::coordination::job::contract::effect::Effect;
-use crate::coordination::job::contract::event::{CancelReason, Event, SessionStatus};
+use crate::coordination::job::contract::event::{CancelReason, SessionStatus};
 use crate::coordination::job::contract::input::Input;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
 use crate::coordination::job::execution::retry::Retries;
@@ -19,8 +18,9 @@ use crate::coordination::job::execution::state::Executions;
 use crate::coordination::job::failover::takeover::Failover;
 use crate::coordination::job::firing::schedule::Fires;
 use crate::coordination::job::firing::trigger::Trigger;
+use crate::coordination::job::frame::context::{Context, Identity, Request};
 use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
-use crate::coordination::job::frame::pending::Pending;
+use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::{Phase, Session};
 use crate::coordination::job::ledger::Ledger;
 use crate::coordination::job::lifecycle::restart::Heritage;
@@ -37,83 +37,31 @@ use crate::coordination::job::ownership::java_peers::JavaPeers;
 use crate::coordination::job::ownership::leader_reminder::Nudge;
 use crate::coordination::job::ownership::reservation::Absences;
 use crate::coordination::job::ownership::resharding::Sharding;
-use crate::coordination::job::picture::fleet_view::{FleetView, Profile};
-use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::nodes::ConfigView;
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::job::picture::{Picture, difference};
 use crate::coordination::job::rotation::Relay;
 use crate::coordination::lease::Lease;
 use crate::coordination::time::{Now, Wakeup};
-use crate::elasticjob::path::JobPaths;
-use crate::job::{Generation, InstanceId, InstanceName, JobConfiguration, JobName, Problem};
+use crate::job::{Generation, JobConfiguration, Problem};
 use crate::mutants::mutant;
-use crate::tree::{CommitResult, Error, SessionId, Transaction};
-
-/// Who the participant is; fixed for its life.
-#[derive(Debug, Clone)]
-pub struct Identity {
-    /// The job.
-    pub job: JobName,
-    /// The instance.
-    pub instance: InstanceId,
-    /// What its id ends with, if somebody chose that; it is the same after a restart.
-    pub name: Option<InstanceName>,
-    /// The instance's server.
-    pub server_ip: Ipv4Addr,
-    /// Its job's nodes.
-    pub paths: JobPaths,
-    /// What the ids of its executions begin with; unique.
-    pub execution_prefix: String,
-}
-
-/// What the application asked for when it attached.
-#[derive(Debug, Clone, Default)]
-pub struct Request {
-    /// Its configuration; `None`: the registry's.
-    pub configuration: Option<Arc<JobConfiguration>>,
-    /// The Java class or type of the job; `None`: the registry's.
-    pub class: Option<String>,
-    /// What the other sidecars are to know of it.
-    pub profile: Profile,
-    /// Whether another stream of the same application can be known as the next one of this.
-    pub resumable: bool,
-}
+use crate::tree::{CommitResult, Error};
 
 /// One instance of one job.
 #[derive(Debug)]
 pub struct Participant {
-    pub(in crate::coordination) identity: Identity,
-    pub(in crate::coordination) request: Request,
-    /// What is known of the job's nodes. Nothing, between two steps.
-    pub(in crate::coordination) view: Arc<JobView>,
-    /// What the sidecars tell each other. Nothing, between two steps.
-    pub(in crate::coordination) fleet: Arc<FleetView>,
-    /// The picture of which nothing is known.
-    unknown: Picture,
-    pub(in crate::coordination) session: Session,
+    pub(in crate::coordination) cx: Context,
+    pub(in crate::coordination) out: Outbox,
     pub(in crate::coordination) lease: Lease,
-    /// The session in which our nodes were registered.
-    pub(in crate::coordination) registered: Option<SessionId>,
     /// Whether the view has shown our instance since it was registered in this session.
     pub(in crate::coordination) seen: bool,
     /// When our node was removed; monotonic. `None`: it was not, or it is settled what that means.
     pub(in crate::coordination) removed_at: Option<Duration>,
-    /// Whether the job's nodes are being read again: until then news may be missing.
-    reading: bool,
     /// Whether our nodes have been removed because we leave.
     pub(in crate::coordination) gone: bool,
     /// Whether the request's `overwrite` has been carried out; once is enough.
     pub(in crate::coordination) overwritten: bool,
-    pub(in crate::coordination) phase: Phase,
-    /// Until when (monotonic) an application whose stream has broken may go on with what it executes; nobody can tell
-    /// it to stop. `None`: it has a stream, or had none.
-    pub(in crate::coordination) unattended: Option<Duration>,
-    pub(in crate::coordination) settings: Option<Settings>,
     settings_revision: u64,
-    pub(in crate::coordination) pending: Pending,
-    /// How large a transaction may be that can be split.
-    pub(in crate::coordination) transaction_bytes: usize,
     pub(in crate::coordination) election: Election,
     pub(in crate::coordination) sharding: Sharding,
     pub(in crate::coordination) crash: Crash,
@@ -142,35 +90,21 @@ pub struct Participant {
     pub(in crate::coordination) heritage: Option<Heritage>,
     /// When the last step wants the next one.
     wakeup: Wakeup,
-    /// What this step has asked for so far.
-    pub(in crate::coordination) effects: Vec<Effect>,
 }
 
 impl Participant {
     /// A participant that has not joined yet.
     pub fn new(identity: Identity, request: Request) -> Self {
-        let unknown = Picture::unknown(&identity.paths);
         let executions = Executions::new(identity.execution_prefix.clone());
         Self {
-            identity,
-            request,
-            view: Arc::clone(&unknown.nodes),
-            fleet: Arc::clone(&unknown.fleet),
-            unknown,
-            session: Session::None,
+            cx: Context::new(identity, request),
+            out: Outbox::default(),
             lease: Lease::default(),
-            registered: None,
             seen: false,
             removed_at: None,
-            reading: false,
             gone: false,
             overwritten: false,
-            phase: Phase::Joining,
-            unattended: None,
-            settings: None,
             settings_revision: 0,
-            pending: Pending::default(),
-            transaction_bytes: TRANSACTION_BYTES_MAX,
             election: Election::default(),
             sharding: Sharding::default(),
             crash: Crash::default(),
@@ -196,7 +130,6 @@ impl Participant {
             compared: Default::default(),
             heritage: None,
             wakeup: Wakeup::default(),
-            effects: Vec::new(),
         }
     }
 
@@ -211,73 +144,64 @@ impl Participant {
         inputs: impl IntoIterator<Item = Input>,
     ) -> Vec<Effect> {
         // Without a session nothing is known, whatever there is to see.
-        if self.session != Session::None {
-            self.see(picture);
+        if self.cx.session != Session::None {
+            self.cx.see(picture);
         }
+        self.cx.now = now;
         self.fires.begin(now.wall);
         for input in inputs {
             if !matches!(input, Input::Leased { .. }) && !mutant!(LeaseSeenLate) {
-                self.mind_lease(now);
+                self.mind_lease();
             }
-            self.take(now, picture, input);
+            self.take(picture, input);
         }
-        self.mind_lease(now);
-        if self.phase != Phase::Ended {
-            self.compile_settings(now);
+        self.mind_lease();
+        if self.cx.phase != Phase::Ended {
+            self.compile_settings();
             self.compare_configurations();
-            self.mind_grace(now);
-            self.notice_removal(now);
-            self.register(now);
-            self.announce(now);
-            self.renew_items(now);
-            self.mind_turn(now);
-            self.resolve(now);
+            self.mind_grace();
+            self.notice_removal();
+            self.register();
+            self.announce();
+            self.renew_items();
+            self.mind_turn();
+            self.resolve();
             self.forget_given();
-            self.tell_waiting(now);
-            self.tell(now);
-            self.tell_lease(now);
-            self.elect(now);
-            self.look_for_crashes(now);
-            self.mind_absences(now);
-            self.mind_java_peers(now);
-            self.shard(now);
-            self.plan_handoff(now);
-            self.nudge_leader(now);
-            self.take_back_retries(now);
-            self.fail_over(now);
-            self.repair_relay(now);
-            self.note_company(now);
-            self.consult_ledger(now);
-            self.pass_gate(now);
-            self.fire(now);
-            self.obey_trigger(now);
-            self.retry(now);
-            self.flag_misfires(now);
-            self.guard(now);
-            self.start(now);
-            self.check_clock(now);
-            self.write_checkpoints(now);
-            self.complete(now);
-            self.release(now);
-            self.enforce_deadlines(now);
-            self.look_for_slow(now);
-            self.note_failures(now);
-            self.depart(now);
-            self.investigate(now);
+            self.tell_waiting();
+            self.tell();
+            self.tell_lease();
+            self.elect();
+            self.look_for_crashes();
+            self.mind_absences();
+            self.mind_java_peers();
+            self.shard();
+            self.plan_handoff();
+            self.nudge_leader();
+            self.take_back_retries();
+            self.fail_over();
+            self.repair_relay();
+            self.note_company();
+            self.consult_ledger();
+            self.pass_gate();
+            self.fire();
+            self.obey_trigger();
+            self.retry();
+            self.flag_misfires();
+            self.guard();
+            self.start();
+            self.check_clock();
+            self.write_checkpoints();
+            self.complete();
+            self.release();
+            self.enforce_deadlines();
+            self.look_for_slow();
+            self.note_failures();
+            self.depart();
+            self.investigate();
         }
-        self.wakeup = self.find_wakeup(now);
-        self.forget_nodes();
-        self.fleet = Arc::clone(&self.unknown.fleet);
-        std::mem::take(&mut self.effects)
-    }
-
-    fn see(&mut self, picture: &Picture) {
-        (self.view, self.fleet) = (Arc::clone(&picture.nodes), Arc::clone(&picture.fleet));
-    }
-
-    /// For the rest of the step nothing is known of the job's nodes.
-    pub(in crate::coordination) fn forget_nodes(&mut self) {
-        self.view = Arc::clone(&self.unknown.nodes);
+        self.wakeup = self.find_wakeup();
+        self.cx.forget();
+        self.out.take()
     }
 
     /// When to call [`Self::step`] again if nothing happens before. An alarm that is due since the last step is told as well.
@@ -285,16 +209,17 @@ impl Participant {
         self.wakeup
     }
 
-    fn find_wakeup(&self, now: Now) -> Wakeup {
-        if self.phase == Phase::Ended {
+    fn find_wakeup(&self) -> Wakeup {
+        let now = self.cx.now;
+        if self.cx.phase == Phase::Ended {
             return Wakeup::default();
         }
-        let drain = match &self.phase {
+        let drain = match &self.cx.phase {
             Phase::Draining { deadline, .. } => *deadline,
             Phase::Joining | Phase::Active | Phase::Away { .. } | Phase::Leaving(_) | Phase::Ended => None,
         };
         let retries = [
-            self.pending.next_retry(now.mono),
+            self.out.pending.next_retry(now.mono),
             self.election.next_retry(now.mono),
             self.crash.next_retry(now.mono),
             self.handoff.next_retry(now.mono),
@@ -319,93 +244,103 @@ impl Participant {
             drain,
         ];
         let mono = retries.into_iter().flatten().filter(|at| *at > now.mono).min();
-        let wall = if self.follows_schedule() { self.fires.next() } else { None };
+        let wall = if self.cx.follows_schedule() { self.fires.next() } else { None };
         Wakeup { wall, mono }
     }
 
     /// How many items the job has, as far as is known: the bound of executions that can be open at once.
     pub fn items_max(&self) -> usize {
-        let total = self.settings.as_ref().map_or(0, |settings| settings.configuration.sharding_total_count);
+        let total =
+            self.cx.settings.as_ref().map_or(0, |settings| settings.configuration.sharding_total_count);
         usize::try_from(total).unwrap_or(usize::MAX)
     }
 
     /// Whether the participant is about to end, and has told everything.
     pub fn is_leaving(&self) -> bool {
-        matches!(self.phase, Phase::Leaving(_) | Phase::Ended)
+        matches!(self.cx.phase, Phase::Leaving(_) | Phase::Ended)
     }
 
     /// Whether the participant has ended; nothing is to be expected of it any more.
     pub fn has_ended(&self) -> bool {
-        self.phase == Phase::Ended
+        self.cx.phase == Phase::Ended
     }
 
-    fn take(&mut self, now: Now, picture: &Picture, input: Input) {
+    fn take(&mut self, picture: &Picture, input: Input) {
+        let now = self.cx.now;
         match input {
             Input::SessionOpened(id) => {
-                self.session = Session::Connected(id);
-                self.see(picture);
-                self.tell_session(now, SessionStatus::Connected);
+                self.cx.session = Session::Connected(id);
+                self.cx.see(picture);
+                self.tell_session(SessionStatus::Connected);
             }
             Input::SessionSuspended => {
-                if let Session::Connected(id) = self.session {
-                    self.session = Session::Suspended(id);
-                    self.tell_session(now, SessionStatus::Suspended);
+                if let Session::Connected(id) = self.cx.session {
+                    self.cx.session = Session::Suspended(id);
+                    self.tell_session(SessionStatus::Suspended);
                 }
             }
             Input::SessionResumed => {
-                if let Session::Suspended(id) = self.session {
-                    self.session = Session::Connected(id);
+                if let Session::Suspended(id) = self.cx.session {
+                    self.cx.session = Session::Connected(id);
                     self.handoff.look_again();
-                    self.tell_session(now, SessionStatus::Connected);
+                    self.tell_session(SessionStatus::Connected);
                 }
             }
             Input::Leased { until } => self.lease.renew(until),
             Input::RequestLimit(bytes) => {
                 // Sizes are estimates, and the last step of a transaction may go beyond.
-                self.transaction_bytes = TRANSACTION_BYTES_MAX.min(bytes / 2);
+                self.cx.transaction_bytes = TRANSACTION_BYTES_MAX.min(bytes / 2);
             }
             Input::SessionLost => self.lose_session(),
             Input::WasRead => {
-                self.reading = false;
+                self.out.was_read();
                 self.crash.was_read();
             }
-            Input::Committed(id, result) => self.committed(now, id, result),
+            Input::Committed(id, result) => self.committed(id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
-            Input::TookOver(read) => self.taken(now, read),
-            Input::LatchHeld(gate) => self.latch_held(now, gate),
+            Input::TookOver(read) => self.taken(read),
+            Input::LatchHeld(gate) => self.latch_held(gate),
             Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
             Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
-            Input::Checkpoints(found) => self.checkpoints_found(now, found),
-            Input::Progress(ticket, report) => self.progress(now, ticket, report),
+            Input::Checkpoints(found) => self.checkpoints_found(found),
+            Input::Progress(ticket, report) => self.progress(ticket, report),
             Input::Ledger(read) => {
                 self.instants_read(&read);
-                self.ledger_read(now, read);
+                self.ledger_read(read);
             }
             Input::Report(ticket, results) => self.report(ticket, &results),
             Input::Cancel(ticket, items) => self.cancel_by_operator(ticket, items.as_ref()),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
             Input::AskLease(ticket) => self.answer_lease(ticket),
-            Input::Detached => self.detach(now),
-            Input::Reattached(back) => self.reattach(now, *back),
+            Input::Detached => self.detach(),
+            Input::Reattached(back) => self.reattach(*back),
             Input::Left => self.go_away(),
             Input::ForGood => self.names.leaves_for_good(),
-            Input::Drain { deadline } => self.drain(now, deadline),
+            Input::Drain { deadline } => self.drain(deadline),
+        }
+    }
+
+    /// Gives the session up if it cannot be proven alive any more.
+    pub(in crate::coordination) fn mind_lease(&mut self) {
+        let now = self.cx.now;
+        let over = self.lease.is_over(now.mono);
+        if over && self.cx.session != Session::None && !mutant!(LeaseIgnored) {
+            self.out.push(Effect::GiveUpSession);
+            self.lose_session();
         }
     }
 
     pub(in crate::coordination) fn lose_session(&mut self) {
-        if self.session == Session::None {
+        if self.cx.session == Session::None {
             return;
         }
-        self.session = Session::None;
+        self.cx.session = Session::None;
         self.lease = Lease::default();
-        self.registered = None;
+        self.cx.registered = None;
         self.seen = false;
         self.forget_removal();
-        self.reading = false;
-        self.forget_nodes();
-        self.fleet = Arc::clone(&self.unknown.fleet);
-        self.pending.clear();
+        self.out.forget();
+        self.cx.forget();
         self.election = Election::default();
         self.sharding.forget();
         self.crash = Crash::default();
@@ -425,29 +360,30 @@ impl Participant {
             self.cancel_executions(CancelReason::LeaseLost);
         }
         self.tell_session_lost();
-        if self.unattended.take().is_some() {
+        if self.cx.unattended.take().is_some() {
             self.settle_lost();
         }
-        if let Phase::Leaving(reason) = &self.phase {
+        if let Phase::Leaving(reason) = &self.cx.phase {
             // The registry removes what we had.
             let reason = reason.clone();
             self.end(reason);
         }
     }
 
-    fn committed(&mut self, now: Now, id: CommitId, result: CommitResult) {
-        let Some(purpose) = self.pending.end(id) else { return };
+    fn committed(&mut self, id: CommitId, result: CommitResult) {
+        let now = self.cx.now;
+        let Some(purpose) = self.out.pending.end(id) else { return };
         match result {
             Ok(results) => {
-                self.pending.succeeded(purpose);
+                self.out.pending.succeeded(purpose);
                 match purpose {
-                    Purpose::Register => self.registered_now(now),
+                    Purpose::Register => self.registered_now(),
                     Purpose::Shard => self.sharding.committed(),
-                    Purpose::Start => self.started(now, &results),
+                    Purpose::Start => self.started(&results),
                     Purpose::Complete => self.completed(),
                     Purpose::Checkpoint => self.checkpoints_written(),
                     Purpose::FlagMisfire => self.flagged(),
-                    Purpose::CheckClock => self.clock_checked(now, &results),
+                    Purpose::CheckClock => self.clock_checked(&results),
                     Purpose::Guarantee => self.guarantee.committed(),
                     Purpose::Leave => self.removed(),
                     Purpose::Abdicate
@@ -464,20 +400,20 @@ impl Participant {
                 }
             }
             Err(error) => {
-                let doubt = self.pending.failed(purpose, now.mono, self.view.revision());
+                let doubt = self.out.pending.failed(purpose, now.mono, self.cx.view.revision());
                 let unknown =
                     matches!(error.error, Error::OutcomeUnknown(_)) && !mutant!(UnknownOutcomeIsFailure);
                 if unknown {
-                    self.forget_and_read();
+                    self.out.forget_and_read(&mut self.cx);
                 } else if doubt {
-                    self.read_again();
+                    self.out.read_again();
                 }
                 match purpose {
                     Purpose::Start => self.start_failed(&error, unknown),
                     Purpose::Complete => self.complete_failed(&error),
                     Purpose::Checkpoint => self.checkpoints_failed(&error),
                     Purpose::FlagMisfire => self.flag_failed(),
-                    Purpose::CheckClock => self.clock_check_failed(now, &error),
+                    Purpose::CheckClock => self.clock_check_failed(&error),
                     Purpose::Guarantee => self.guarantee.failed(),
                     Purpose::HandOff => self.handoff.give_failed(),
                     Purpose::Leave => self.leave_failed(&error),
@@ -498,122 +434,49 @@ impl Participant {
         }
     }
 
-    /// Asks for a commit, unless one of its purpose is in flight or pauses. Tells whether it did.
-    pub(in crate::coordination) fn commit(&mut self, purpose: Purpose, transaction: Transaction) {
-        let id = self.pending.begin(purpose);
-        self.effects.push(Effect::Commit { id, purpose, transaction });
-    }
-
-    /// Whether a commit of this purpose may be made now.
-    pub(in crate::coordination) fn may_commit(&self, now: Now, purpose: Purpose) -> bool {
-        self.is_connected() && self.pending.may(purpose, now.mono, self.view.revision())
-    }
-
-    /// Has the job's nodes read again.
-    pub(in crate::coordination) fn read_again(&mut self) {
-        self.reading = true;
-        self.effects.push(Effect::Refresh { forget: false });
-    }
-
-    /// Has the job's nodes read again; until that has happened nothing is decided on what they were.
-    pub(in crate::coordination) fn forget_and_read(&mut self) {
-        self.reading = true;
-        self.forget_nodes();
-        self.effects.push(Effect::Refresh { forget: true });
-    }
-
-    /// Whether the job's nodes are being read again.
-    pub(in crate::coordination) fn is_reading(&self) -> bool {
-        self.reading && !mutant!(EndedBeforeRead)
-    }
-
-    /// Whether the session is alive and the job's nodes are known.
-    pub(in crate::coordination) fn is_connected(&self) -> bool {
-        matches!(self.session, Session::Connected(_)) && self.view.is_loaded()
-    }
-
-    /// Whether we are an instance in the present session, as far as the view knows.
-    pub(in crate::coordination) fn is_registered(&self) -> bool {
-        match self.session {
-            Session::Connected(id) => {
-                let ours = self.view.instances().get(&self.identity.instance);
-                (self.registered == Some(id) && ours.is_some_and(|ours| ours.session == Some(id)))
-                    || (ours.is_some() && mutant!(SessionChangeIgnored))
-            }
-            Session::None | Session::Suspended(_) => false,
-        }
-    }
-
-    /// Whether the registry has our instance in the present session, also if nobody has told us that it was created, and
-    /// how.
-    pub(in crate::coordination) fn has_instance(&self) -> bool {
-        let ours = self.view.instances().get(&self.identity.instance);
-        let session = ours.and_then(|ours| ours.session);
-        matches!(self.session, Session::Connected(id) if session == Some(id))
-    }
-
-    /// Whether there are Java instances.
-    pub(in crate::coordination) fn has_java_peers(&self) -> bool {
-        self.view.has_java_instances()
-    }
-
-    /// Whether we have been an instance in the present session, and may have been stopped since by an operator.
-    pub(in crate::coordination) fn was_registered(&self) -> bool {
-        matches!(self.session, Session::Connected(id) if self.registered == Some(id))
-    }
-
-    /// Whether our server is enabled.
-    pub(in crate::coordination) fn is_enabled(&self) -> bool {
-        self.view.is_enabled(self.identity.server_ip)
-    }
-
-    /// Whether we lead, as far as the view knows.
-    pub(in crate::coordination) fn is_leader(&self) -> bool {
-        self.view.leader().is_some_and(|leader| leader.instance == self.identity.instance)
-            && !self.is_namesake_there()
-    }
-
-    pub(in crate::coordination) fn compile_settings(&mut self, now: Now) {
-        let revision = self.view.membership_revision();
-        let known = revision == self.settings_revision && self.settings.is_some();
-        if !self.view.is_loaded() || known {
+    pub(in crate::coordination) fn compile_settings(&mut self) {
+        let now = self.cx.now;
+        let revision = self.cx.view.membership_revision();
+        let known = revision == self.settings_revision && self.cx.settings.is_some();
+        if !self.cx.view.is_loaded() || known {
             return;
         }
         self.settings_revision = revision;
-        let configuration = match self.view.config() {
+        let configuration = match self.cx.view.config() {
             ConfigView::Valid(configuration) => Some(Arc::clone(configuration)),
             // What was in force stays so; at the start the application's own is better than none.
-            ConfigView::Unreadable if self.settings.is_none() => self.request.configuration.clone(),
+            ConfigView::Unreadable if self.cx.settings.is_none() => self.cx.request.configuration.clone(),
             ConfigView::Unreadable | ConfigView::Absent => None,
         };
         let Some(configuration) = configuration else { return };
-        let current = self.settings.as_ref();
+        let current = self.cx.settings.as_ref();
         if current.is_some_and(|current| current.configuration == configuration) {
             return;
         }
         let settings = Settings::compile(configuration, current);
         let before = current.and_then(|current| current.schedule.as_ref());
-        let since = self.view.config_since().and_then(|since| self.view.registry_clock().here(since, now));
+        let since =
+            self.cx.view.config_since().and_then(|since| self.cx.view.registry_clock().here(since, now));
         self.fires.reschedule(before, settings.schedule.as_ref(), since);
-        self.settings = Some(settings);
+        self.cx.settings = Some(settings);
     }
 
     /// The problem that the servers take small requests only.
     fn request_limit_problem(&self) -> Option<Problem> {
-        (self.transaction_bytes < TRANSACTION_BYTES_MAX).then(|| Problem {
-            path: self.identity.paths.root().clone(),
+        (self.cx.transaction_bytes < TRANSACTION_BYTES_MAX).then(|| Problem {
+            path: self.cx.identity.paths.root().clone(),
             message: format!(
                 "the servers break the connection for requests of about {} bytes, so what the sidecar writes at once is \
                  split: raise `jute.maxbuffer` of the servers",
-                self.transaction_bytes.saturating_mul(2)
+                self.cx.transaction_bytes.saturating_mul(2)
             ),
         })
     }
 
     /// Looks whether the application's own configuration is the one in force.
     fn compare_configurations(&mut self) {
-        let in_force = self.settings.as_ref().map(|settings| Arc::clone(&settings.configuration));
-        let compared = (self.request.configuration.clone(), in_force);
+        let in_force = self.cx.settings.as_ref().map(|settings| Arc::clone(&settings.configuration));
+        let compared = (self.cx.request.configuration.clone(), in_force);
         let same =
             |one: &Option<Arc<JobConfiguration>>, other: &Option<Arc<JobConfiguration>>| match (one, other) {
                 (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -635,7 +498,7 @@ impl Participant {
         // A configuration that is to be written is not ignored.
         let is_ignored = !self.ignored.is_empty() && self.configuration_to_write().is_none();
         is_ignored.then(|| Problem {
-            path: self.identity.paths.config(),
+            path: self.cx.identity.paths.config(),
             message: format!(
                 "the application's configuration is ignored, because the registry has another one: {}. Set `overwrite` to \
                  replace that, or give the same, or none",
@@ -646,12 +509,12 @@ impl Participant {
 
     /// What is wrong with the job's nodes.
     pub(in crate::coordination) fn problems(&self) -> Vec<Problem> {
-        let mut problems: Vec<_> = self.view.problems().collect();
-        if let Some(settings) = &self.settings {
-            let path = self.identity.paths.config();
+        let mut problems: Vec<_> = self.cx.view.problems().collect();
+        if let Some(settings) = &self.cx.settings {
+            let path = self.cx.identity.paths.config();
             let wrong = settings.problems.iter();
             problems.extend(wrong.map(|m| Problem { path: path.clone(), message: m.clone() }));
-            problems.extend(former_rule::problem(&self.view, &self.fleet, settings));
+            problems.extend(former_rule::problem(&self.cx.view, &self.cx.fleet, settings));
             problems.extend(self.ignored_problem());
             if settings.schedule.is_some() && self.fires.is_over() {
                 problems.push(Settings::never_fires(path));
@@ -659,31 +522,23 @@ impl Participant {
         }
         problems.extend(self.slow_problem());
         problems.extend(self.request_limit_problem());
-        problems.extend(self.election.problem(&self.identity.paths));
-        problems.extend(self.sharding.problem(&self.identity.paths));
-        problems.extend(self.failover.problem(&self.identity.paths));
+        problems.extend(self.election.problem(&self.cx.identity.paths));
+        problems.extend(self.sharding.problem(&self.cx.identity.paths));
+        problems.extend(self.failover.problem(&self.cx.identity.paths));
         problems.extend(self.clock_problem());
-        problems.extend(self.guarantee.problem(&self.identity.paths));
+        problems.extend(self.guarantee.problem(&self.cx.identity.paths));
         problems.sort();
         problems
     }
 
     fn acknowledge(&mut self, ticket: Ticket, generation: Generation) {
-        let newest = self.told.generation();
+        let newest = self.cx.assigned.generation();
         let answer = if generation > newest || generation < Generation::default() {
             Answer::Refused(Refusal::UnknownGeneration { given: generation, newest })
         } else {
-            self.told.acknowledged = self.told.acknowledged.max(generation);
+            self.cx.assigned.acknowledged = self.cx.assigned.acknowledged.max(generation);
             Answer::Acknowledged
         };
-        self.effects.push(Effect::Answer(ticket, answer));
-    }
-
-    /// Tells the application something.
-    pub(in crate::coordination) fn tell_event(&mut self, event: Event) {
-        // Who is away, or was, is told everything on return.
-        if !matches!(self.phase, Phase::Away { .. }) {
-            self.effects.push(Effect::Tell(event));
-        }
+        self.out.push(Effect::Answer(ticket, answer));
     }
 }

@@ -15,14 +15,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::job::{FencingToken, Item, ShardingStrategy};
+use crate::job::{FencingToken, Item};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 /// How long the node is missing before the assignment holds again. Far above the pause between Java's two requests; with
 /// it, a fire that came meanwhile is still an ordinary one.
@@ -61,22 +60,15 @@ impl Relay {
 }
 
 impl Participant {
-    /// Whether the job's item walks over the servers.
-    pub(in crate::coordination) fn is_relay(&self) -> bool {
-        self.settings.as_ref().is_some_and(|settings| {
-            settings.strategy == ShardingStrategy::SingleShardingBalance
-                && settings.configuration.sharding_total_count == 1
-        })
-    }
-
     /// Notices that the turn ends, and when nobody has got it after that.
-    pub(in crate::coordination) fn mind_turn(&mut self, now: Now) {
-        if !self.is_relay() || !self.view.is_loaded() {
+    pub(in crate::coordination) fn mind_turn(&mut self) {
+        let now = self.cx.now;
+        if !self.cx.is_relay() || !self.cx.view.is_loaded() {
             return;
         }
-        let Some(next) = self.view.next_server() else {
+        let Some(next) = self.cx.view.next_server() else {
             if let Some((_, ip)) = self.relay.seen.take() {
-                let is_there = self.view.available().iter().any(|id| id.server_ip() == ip);
+                let is_there = self.cx.view.available().iter().any(|id| id.server_ip() == ip);
                 let changing = now.mono.saturating_add(PASSING_ON);
                 let ended = is_there.then_some(now.wall);
                 self.relay = Relay { seen: None, ended, changing: Some(changing) };
@@ -97,15 +89,15 @@ impl Participant {
 
     /// Whose turn it is.
     pub(in crate::coordination) fn turn(&self) -> Turn {
-        if !self.is_relay() {
+        if !self.cx.is_relay() {
             return Turn::Assigned;
         }
-        let Some(next) = self.view.next_server() else {
+        let Some(next) = self.cx.view.next_server() else {
             return if self.relay.changing.is_some() { Turn::Changing } else { Turn::Assigned };
         };
         let Some(ip) = next.ip else { return Turn::Assigned };
-        let first = self.view.available().into_iter().find(|id| id.server_ip() == Some(ip));
-        if first.as_ref() == Some(&self.identity.instance) {
+        let first = self.cx.view.available().into_iter().find(|id| id.server_ip() == Some(ip));
+        if first.as_ref() == Some(&self.cx.identity.instance) {
             Turn::Ours(next.token)
         } else {
             Turn::Others(next.token)
@@ -115,7 +107,7 @@ impl Participant {
     /// Whether the ledger tells what was executed or missed in the turns before ours, so that a fire between two turns, by
     /// clocks that differ, is nobody else's: there is no Java instance, and what is missed is written down.
     pub(in crate::coordination) fn has_ledger_of_turns(&self) -> bool {
-        self.makes_up() && self.keeps_ledger() && !self.has_java_peers()
+        self.cx.makes_up() && self.cx.keeps_ledger() && !self.cx.has_java_peers()
     }
 
     /// Whether an instant is not after the one when we got the turn: then it was the predecessor's, who has executed the
@@ -124,37 +116,38 @@ impl Participant {
         if self.has_ledger_of_turns() {
             return false;
         }
-        let for_us = matches!(self.turn(), Turn::Ours(_) | Turn::Assigned) && self.is_relay();
+        let for_us = matches!(self.turn(), Turn::Ours(_) | Turn::Assigned) && self.cx.is_relay();
         self.relay.ended.is_some_and(|ended| for_us && scheduled <= ended)
     }
 
     /// The steps that give the turn to the next server, to go with those that end our execution of an item. One that the
     /// job had when it was no relay yet has no turns.
     pub(in crate::coordination) fn pass_on(&self, transaction: &mut Transaction, item: Item) {
-        if !self.is_relay() || !self.has_item(item) {
+        if !self.cx.is_relay() || !self.cx.has_item(item) {
             return;
         }
         let servers: Vec<Ipv4Addr> = self.assignable().iter().filter_map(|id| id.server_ip()).collect();
-        let ours = servers.iter().position(|ip| *ip == self.identity.server_ip);
+        let ours = servers.iter().position(|ip| *ip == self.cx.identity.server_ip);
         let steps = if mutant!(TurnKept) { 0 } else { 1 };
         let next = ours.and_then(|ours| servers.iter().cycle().nth(ours + steps)).or(servers.first());
         let Some(next) = next else { return };
-        let path = self.identity.paths.next_job_instance_ip();
-        if let Some(known) = self.view.next_server() {
+        let path = self.cx.identity.paths.next_job_instance_ip();
+        if let Some(known) = self.cx.view.next_server() {
             transaction.push(Operation::Delete { path: path.clone(), version: Some(known.version) });
         }
         transaction.push(Operation::create(path, NodeKind::Ephemeral, next.to_string()));
     }
 
     /// Removes a turn of somebody who is not there, so that the item does not stand still (P7).
-    pub(in crate::coordination) fn repair_relay(&mut self, now: Now) {
-        let Some(next) = self.view.next_server().filter(|_| self.is_relay()) else { return };
-        let is_there = self.view.available().iter().any(|id| id.server_ip() == next.ip);
-        let ours = self.is_leader() || self.view.leader().is_some_and(|leader| leader.instance.is_java());
-        let (path, version) = (self.identity.paths.next_job_instance_ip(), Some(next.version));
-        let active = self.phase == Phase::Active && self.is_registered();
-        if !is_there && ours && active && self.may_commit(now, Purpose::RepairRelay) {
-            self.commit(Purpose::RepairRelay, vec![Operation::Delete { path, version }]);
+    pub(in crate::coordination) fn repair_relay(&mut self) {
+        let Some(next) = self.cx.view.next_server().filter(|_| self.cx.is_relay()) else { return };
+        let is_there = self.cx.view.available().iter().any(|id| id.server_ip() == next.ip);
+        let ours =
+            self.cx.is_leader() || self.cx.view.leader().is_some_and(|leader| leader.instance.is_java());
+        let (path, version) = (self.cx.identity.paths.next_job_instance_ip(), Some(next.version));
+        let active = self.cx.phase == Phase::Active && self.cx.is_registered();
+        if !is_there && ours && active && self.out.may_commit(&self.cx, Purpose::RepairRelay) {
+            self.out.commit(Purpose::RepairRelay, vec![Operation::Delete { path, version }]);
         }
     }
 }

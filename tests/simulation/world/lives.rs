@@ -6,7 +6,8 @@ use std::time::Duration;
 use sidekeeper::coordination::job::contract::event::Execute;
 use sidekeeper::coordination::job::contract::input::Input;
 use sidekeeper::coordination::job::contract::reattach::{Former, OpenExecution, Return};
-use sidekeeper::coordination::job::participant::{Identity, Participant, Request};
+use sidekeeper::coordination::job::frame::context::{Identity, Request};
+use sidekeeper::coordination::job::participant::Participant;
 use sidekeeper::coordination::job::picture::Picture;
 use sidekeeper::coordination::job::picture::fleet_view::Profile;
 

@@ -24,8 +24,8 @@ use crate::coordination::job::contract::records::{Checkpoint, FoundCheckpoints};
 use crate::coordination::job::contract::report::ProgressReport;
 use crate::coordination::job::execution::deadline::Limit;
 use crate::coordination::job::execution::state::State;
+use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 use crate::excerpt::Excerpt;
 use crate::job::Item;
 use crate::mutants::mutant;
@@ -127,10 +127,10 @@ impl Checkpoints {
     }
 
     /// Puts back what was not written, unless something newer waits.
-    fn put_back(&mut self, effects: &mut Vec<Effect>) {
+    fn put_back(&mut self, out: &mut Outbox) {
         for (item, write) in std::mem::take(&mut self.writing) {
             match self.waiting.entry(item) {
-                Entry::Occupied(_) => effects.push(write.answer(true)),
+                Entry::Occupied(_) => out.push(write.answer(true)),
                 Entry::Vacant(place) => {
                     place.insert(write);
                 }
@@ -148,19 +148,20 @@ impl Write {
 
 impl Participant {
     /// The application says how far it is.
-    pub(in crate::coordination) fn progress(&mut self, now: Now, ticket: Ticket, report: ProgressReport) {
+    pub(in crate::coordination) fn progress(&mut self, ticket: Ticket, report: ProgressReport) {
+        let now = self.cx.now;
         let ProgressReport { execution_id, extend_deadline, checkpoint } = report;
         let Some(number) = self.executions.number(&execution_id) else {
             let refusal = Refusal::UnknownProgress { execution_id: Excerpt::of(&execution_id) };
-            self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
+            self.out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             return;
         };
-        let timeout = self.policy().timeout.filter(|_| extend_deadline);
+        let timeout = self.cx.policy().timeout.filter(|_| extend_deadline);
         let item = self.executions.by_number.get(&number).copied();
         let execution = item.and_then(|item| Some((item, self.executions.open.get_mut(&item)?)));
         let Some((item, execution)) = execution.filter(|(_, open)| open.state == State::Running) else {
             let refusal = Refusal::ExecutionOver { execution_id: Excerpt::of(&execution_id) };
-            self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
+            self.out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             return;
         };
         let cancelled = execution.limit.cancelled.is_some();
@@ -174,43 +175,44 @@ impl Participant {
         let scheduled_ms = execution.planned.scheduled.as_millisecond();
         let Some(data) = checkpoint else {
             let answer = Answer::Progressed { deadline, cancelled, superseded: false };
-            self.effects.push(Effect::Answer(ticket, answer));
+            self.out.push(Effect::Answer(ticket, answer));
             return;
         };
         let checkpoint = Checkpoint { scheduled_ms, data };
         self.checkpoints.latest.insert(item, checkpoint.clone());
         let write = Write { number, checkpoint, ticket, deadline, cancelled };
         let older = self.checkpoints.waiting.insert(item, write);
-        self.effects.extend(older.map(|older| older.answer(true)));
+        self.out.extend(older.map(|older| older.answer(true)));
     }
 
     /// Writes down what has come.
-    pub(in crate::coordination) fn write_checkpoints(&mut self, now: Now) {
-        let (executions, effects) = (&self.executions, &mut self.effects);
+    pub(in crate::coordination) fn write_checkpoints(&mut self) {
+        let (executions, out) = (&self.executions, &mut self.out);
         self.checkpoints.waiting.retain(|item, write| {
             let open = executions.open.get(item).filter(|open| open.number == write.number);
             let runs = open.is_some_and(|open| open.state == State::Running);
             if !runs {
                 // Its result says more.
-                effects.push(write.answer(true));
+                out.push(write.answer(true));
             }
             runs
         });
         let idle = self.checkpoints.waiting.is_empty() && self.checkpoints.inherited.is_empty();
-        if idle || !self.is_registered() {
+        if idle || !self.cx.is_registered() {
             return;
         }
         if !self.checkpoints.listed {
-            self.find_checkpoints(now);
+            self.find_checkpoints();
             return;
         }
-        if self.checkpoints.waiting.is_empty() || !self.may_commit(now, Purpose::Checkpoint) {
+        if self.checkpoints.waiting.is_empty() || !self.out.may_commit(&self.cx, Purpose::Checkpoint) {
             return;
         }
         // A write that comes after our instance has gone must not overtake whoever has the item now.
-        let mut transaction = vec![Operation::check(self.identity.paths.instance(&self.identity.instance))];
+        let mut transaction =
+            vec![Operation::check(self.cx.identity.paths.instance(&self.cx.identity.instance))];
         let mut size = 0;
-        while size < self.transaction_bytes
+        while size < self.cx.transaction_bytes
             && let Some((item, write)) = self.checkpoints.waiting.pop_first()
         {
             let begin = transaction.len();
@@ -219,12 +221,12 @@ impl Participant {
             self.checkpoints.nodes.insert(item, Some(write.checkpoint.scheduled_ms));
             self.checkpoints.writing.insert(item, write);
         }
-        self.commit(Purpose::Checkpoint, transaction);
+        self.out.commit(Purpose::Checkpoint, transaction);
     }
 
     fn write_checkpoint(&self, transaction: &mut Transaction, item: Item, checkpoint: &Checkpoint) {
-        let paths = &self.identity.paths;
-        if self.view.running().contains(&item) {
+        let paths = &self.cx.identity.paths;
+        if self.cx.view.running().contains(&item) {
             transaction.push(Operation::check(paths.item_running(item)));
         }
         transaction.push(match self.checkpoints.nodes.contains_key(&item) {
@@ -234,22 +236,20 @@ impl Participant {
     }
 
     /// Has the folder listed.
-    fn find_checkpoints(&mut self, now: Now) {
+    fn find_checkpoints(&mut self) {
+        let now = self.cx.now;
         let checkpoints = &mut self.checkpoints;
         if !checkpoints.listing && checkpoints.retry_at.is_none_or(|at| now.mono >= at) {
             checkpoints.listing = true;
             // The instance reads its own checkpoints again, because an unknown outcome may have left another one there.
             let known = checkpoints.latest.keys().chain(&checkpoints.inherited).copied().collect();
-            self.effects.push(Effect::FindCheckpoints(known));
+            self.out.push(Effect::FindCheckpoints(known));
         }
     }
 
     /// The folder was listed, and what a former process may have written was read.
-    pub(in crate::coordination) fn checkpoints_found(
-        &mut self,
-        now: Now,
-        found: Result<FoundCheckpoints, String>,
-    ) {
+    pub(in crate::coordination) fn checkpoints_found(&mut self, found: Result<FoundCheckpoints, String>) {
+        let now = self.cx.now;
         let checkpoints = &mut self.checkpoints;
         checkpoints.listing = false;
         match found {
@@ -273,7 +273,7 @@ impl Participant {
     /// The checkpoints are recorded.
     pub(in crate::coordination) fn checkpoints_written(&mut self) {
         let written = std::mem::take(&mut self.checkpoints.writing);
-        self.effects.extend(written.values().map(|write| write.answer(false)));
+        self.out.extend(written.values().map(|write| write.answer(false)));
     }
 
     /// They are not, or nobody knows; they are tried again while their executions run.
@@ -281,7 +281,7 @@ impl Participant {
         if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::OutcomeUnknown(_)) {
             self.checkpoints.doubt();
         }
-        self.checkpoints.put_back(&mut self.effects);
+        self.checkpoints.put_back(&mut self.out);
     }
 
     /// The session is lost, and with it everything that was executed.
@@ -290,7 +290,7 @@ impl Participant {
         for (item, write) in lost.waiting.into_iter().chain(lost.writing) {
             let execution_id = Excerpt::of(&self.executions.id(item, write.number));
             let refusal = Refusal::ExecutionOver { execution_id };
-            self.effects.push(Effect::Answer(write.ticket, Answer::Refused(refusal)));
+            self.out.push(Effect::Answer(write.ticket, Answer::Refused(refusal)));
         }
     }
 }

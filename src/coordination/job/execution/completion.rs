@@ -18,23 +18,18 @@ use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::report::ExecutionResult;
 use crate::coordination::job::execution::retry::{Ended, Ending};
 use crate::coordination::job::execution::state::{Executions, Report, State};
+use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::membership::liveness::is_leftover;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::nodes::Taker;
-use crate::coordination::time::Now;
 
 /// How often the view is read again because of running nodes in the way, at most.
 const INVESTIGATION_PAUSE: Duration = Duration::from_secs(10);
 
 impl Executions {
     /// Closes an execution, and answers the reports that waited for it last.
-    pub(in crate::coordination) fn settle(
-        &mut self,
-        item: Item,
-        status: CompletionStatus,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(in crate::coordination) fn settle(&mut self, item: Item, status: CompletionStatus, out: &mut Outbox) {
         let Some(execution) = self.open.remove(&item) else { return };
         self.by_number.remove(&execution.number);
         self.deadlines.forget(execution.number, execution.limit);
@@ -52,7 +47,7 @@ impl Executions {
             if report.missing == 0
                 && let Some(report) = self.reports.remove(&ticket)
             {
-                effects.push(Effect::Answer(ticket, Answer::Recorded(report.records)));
+                out.push(Effect::Answer(ticket, Answer::Recorded(report.records)));
             }
         }
     }
@@ -71,7 +66,7 @@ impl Participant {
             if let Some((index, result)) = unknown {
                 let execution_id = Excerpt::of(&result.execution_id);
                 let refusal = Refusal::UnknownExecution { index, execution_id };
-                self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
+                self.out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             }
             return;
         };
@@ -92,7 +87,7 @@ impl Participant {
                         execution.state = State::Reported;
                         execution.ending = Some(Ending::from(&result.outcome));
                         executions.reported.push(item);
-                        self.effects.push(Effect::Reported(item, result.outcome.clone()));
+                        self.out.push(Effect::Reported(item, result.outcome.clone()));
                     }
                     execution.waiting.push((ticket, place));
                     missing += 1;
@@ -104,32 +99,33 @@ impl Participant {
             records.push((result.execution_id.clone(), status));
         }
         for item in lost {
-            self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.effects);
+            self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.out);
         }
         if missing == 0 {
-            self.effects.push(Effect::Answer(ticket, Answer::Recorded(records)));
+            self.out.push(Effect::Answer(ticket, Answer::Recorded(records)));
         } else {
             self.executions.reports.insert(ticket, Report { records, missing });
         }
     }
 
     /// Deletes the running nodes of what was reported, in one batch while another is in flight.
-    pub(in crate::coordination) fn complete(&mut self, now: Now) {
-        let leftovers = self.leftovers(now);
+    pub(in crate::coordination) fn complete(&mut self) {
+        let leftovers = self.leftovers();
         if self.executions.reported.is_empty() && leftovers.is_empty() {
             return;
         }
-        if !self.may_commit(now, Purpose::Complete) || matches!(self.phase, Phase::Leaving(_)) {
+        if !self.out.may_commit(&self.cx, Purpose::Complete) || matches!(self.cx.phase, Phase::Leaving(_)) {
             return;
         }
         // A request of a session that we have given up may come late: after a division, or our next registration, the
         // running node is another one, under the same version.
-        let mut transaction: Transaction = self.undivided().filter(|_| self.monitors()).into_iter().collect();
+        let mut transaction: Transaction =
+            self.cx.undivided().filter(|_| self.cx.monitors()).into_iter().collect();
         let mut size = 0;
         let mut rest = Vec::new();
         let check = transaction.len();
         for item in std::mem::take(&mut self.executions.reported) {
-            if size >= self.transaction_bytes {
+            if size >= self.cx.transaction_bytes {
                 rest.push(item);
                 continue;
             }
@@ -140,21 +136,21 @@ impl Participant {
                 let running = self.has_running_node(item).then_some(begin);
                 self.executions.completing.push((item, running));
             } else {
-                self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
+                self.executions.settle(item, CompletionStatus::Recorded, &mut self.out);
             }
         }
         self.executions.reported = rest;
         for item in leftovers {
-            if size >= self.transaction_bytes {
+            if size >= self.cx.transaction_bytes {
                 // The view shows the rest when this has been done.
                 break;
             }
-            let operation = Operation::delete(self.identity.paths.item_running(item));
+            let operation = Operation::delete(self.cx.identity.paths.item_running(item));
             size += operation.wire_size();
             transaction.push(operation);
         }
         if transaction.len() > check {
-            self.commit(Purpose::Complete, transaction);
+            self.out.commit(Purpose::Complete, transaction);
         }
         if mutant!(AnsweredBeforeRecorded) {
             self.completed();
@@ -164,7 +160,7 @@ impl Participant {
     /// The steps that say that an execution of ours has ended: it runs no more, and if it was taken over it is ours no
     /// more.
     pub(in crate::coordination) fn end_execution(&self, transaction: &mut Transaction, item: Item) {
-        let paths = &self.identity.paths;
+        let paths = &self.cx.identity.paths;
         if self.has_running_node(item) {
             transaction.push(Operation::delete(paths.item_running(item)));
         }
@@ -179,8 +175,8 @@ impl Participant {
             self.pass_on(transaction, item);
             return;
         }
-        let Some(view) = self.view.item(item) else { return };
-        let mine = |taker: &&Taker| taker.instance == self.identity.instance;
+        let Some(view) = self.cx.view.item(item) else { return };
+        let mine = |taker: &&Taker| taker.instance == self.cx.identity.instance;
         if let Some(taker) = view.failovering.as_ref().filter(mine) {
             let (path, version) = (paths.item_failovering(item), Some(taker.version));
             transaction.push(Operation::Delete { path, version });
@@ -193,10 +189,12 @@ impl Participant {
     /// Whether an item's running node is the one of our execution, as far as the view tells: a Java survivor that is late
     /// deletes it, and executes the item itself (H11).
     pub(in crate::coordination) fn has_running_node(&self, item: Item) -> bool {
-        let Some(running) = self.view.item(item).and_then(|view| view.running.as_ref()) else { return false };
+        let Some(running) = self.cx.view.item(item).and_then(|view| view.running.as_ref()) else {
+            return false;
+        };
         let seen = self.executions.open.get(&item).and_then(|execution| execution.running_seen);
         match &running.owner {
-            Some(owner) => *owner == self.identity.instance,
+            Some(owner) => *owner == self.cx.identity.instance,
             None => seen.is_none_or(|seen| seen == running.seen),
         }
     }
@@ -204,7 +202,7 @@ impl Participant {
     /// The running nodes are gone: answer the reports.
     pub(in crate::coordination) fn completed(&mut self) {
         for (item, _) in std::mem::take(&mut self.executions.completing) {
-            self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
+            self.executions.settle(item, CompletionStatus::Recorded, &mut self.out);
         }
     }
 
@@ -219,10 +217,10 @@ impl Participant {
         for (item, running) in completing {
             let taken_over = self.executions.open.get(&item).is_some_and(|execution| execution.taken_over);
             if mutant!(CompletionAppliedTwice) {
-                self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
+                self.executions.settle(item, CompletionStatus::Recorded, &mut self.out);
             }
-            if gone.is_some() && gone == running && !taken_over && !self.is_relay() {
-                self.executions.settle(item, CompletionStatus::Recorded, &mut self.effects);
+            if gone.is_some() && gone == running && !taken_over && !self.cx.is_relay() {
+                self.executions.settle(item, CompletionStatus::Recorded, &mut self.out);
             } else if !mutant!(CompletionDropped) {
                 self.executions.reported.push(item);
             }
@@ -233,31 +231,33 @@ impl Participant {
     /// left. Also of who was stopped by an operator. Where items fail over, what was left is flagged instead (see
     /// `failover`).
     pub(in crate::coordination) fn left_running(&self) -> impl Iterator<Item = Item> + '_ {
-        let ours = self.was_registered() && !self.pending.is_in_flight(Purpose::Start) && !self.fails_over();
-        let left = self.view.running_of(&self.identity.instance);
+        let ours =
+            self.cx.was_registered() && !self.out.is_in_flight(Purpose::Start) && !self.cx.fails_over();
+        let left = self.cx.view.running_of(&self.cx.identity.instance);
         left.filter(move |item| ours && !self.executions.is_busy(*item))
     }
 
     /// Running nodes of our items that nobody will delete: what we have left, or with the id of an instance that is not
     /// online (H4).
-    fn leftovers(&self, now: Now) -> Vec<Item> {
+    fn leftovers(&self) -> Vec<Item> {
+        let now = self.cx.now;
         let ours = self.left_running();
-        if !self.is_registered() || self.pending.is_in_flight(Purpose::Start) || self.fails_over() {
+        if !self.cx.is_registered() || self.out.is_in_flight(Purpose::Start) || self.cx.fails_over() {
             return ours.collect();
         }
-        let mine = |item: &Item| self.told.executable_item(*item).is_some();
+        let mine = |item: &Item| self.cx.assigned.executable_item(*item).is_some();
         let is_orphan = |item: &Item| {
-            let view = self.view.item(*item);
+            let view = self.cx.view.item(*item);
             mine(item) && view.is_some_and(|view| is_leftover(&self.crash, view, now))
         };
-        let orphans = self.view.running_known().filter(is_orphan);
+        let orphans = self.cx.view.running_known().filter(is_orphan);
         ours.chain(orphans.filter(|item| !self.executions.is_busy(*item))).collect()
     }
 
     /// Notes that a running node is in the way. If nobody knows whose it is, the view is read again, which tells: one
     /// that was left behind must not block its item for good (H4).
     pub(in crate::coordination) fn suspect(&mut self, item: Item) {
-        let running = self.view.item(item).and_then(|view| view.running.as_ref());
+        let running = self.cx.view.item(item).and_then(|view| view.running.as_ref());
         let unknown = running.is_some_and(|running| running.owner.is_none());
         if unknown && !self.executions.is_busy(item) {
             self.executions.suspicious = true;
@@ -265,13 +265,14 @@ impl Participant {
     }
 
     /// Has the view read again if a running node is in the way that nobody knows.
-    pub(in crate::coordination) fn investigate(&mut self, now: Now) {
+    pub(in crate::coordination) fn investigate(&mut self) {
+        let now = self.cx.now;
         let executions = &mut self.executions;
         let recent =
             executions.investigated.is_some_and(|at| now.mono < at.saturating_add(INVESTIGATION_PAUSE));
         if std::mem::take(&mut executions.suspicious) && !recent {
             executions.investigated = Some(now.mono);
-            self.read_again();
+            self.out.read_again();
         }
     }
 }

@@ -9,7 +9,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::elasticjob::execution_policy::ExecutionPolicy;
 use crate::job::{Item, Problem};
 use crate::mutants::mutant;
 
@@ -20,7 +19,6 @@ use crate::coordination::job::contract::event::{CancelReason, Event};
 use crate::coordination::job::execution::state::State;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 /// Until when one execution may go on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -83,11 +81,6 @@ impl Deadlines {
 }
 
 impl Participant {
-    /// What the job says of executions.
-    pub(in crate::coordination) fn policy(&self) -> ExecutionPolicy {
-        self.settings.as_ref().map(|settings| settings.policy).unwrap_or_default()
-    }
-
     /// Tells the application to stop an execution.
     pub(in crate::coordination) fn stop_execution(&mut self, item: Item, reason: CancelReason) {
         let executions = &mut self.executions;
@@ -97,7 +90,7 @@ impl Participant {
         execution.limit = Limit { at: None, cancelled: Some(reason) };
         executions.deadlines.told.insert(number);
         let execution_id = executions.id(item, number);
-        self.tell_event(Event::Cancel { execution_id, item, reason });
+        self.out.tell(&self.cx, Event::Cancel { execution_id, item, reason });
     }
 
     /// Stops what an operator wants to be stopped: the executions of these items, or all.
@@ -106,13 +99,13 @@ impl Participant {
         ticket: Ticket,
         items: Option<&BTreeSet<Item>>,
     ) {
-        if let Some(settings) = &self.settings {
+        if let Some(settings) = &self.cx.settings {
             let total = settings.configuration.sharding_total_count;
             // An item beyond a lowered total may still be executed.
             let is_known = |item: &Item| item.0 < total || self.executions.open.contains_key(item);
             if let Some(item) = items.into_iter().flatten().find(|item| !is_known(item)) {
                 let refusal = Refusal::UnknownItem { item: *item, total };
-                self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
+                self.out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
                 return;
             }
         }
@@ -138,13 +131,14 @@ impl Participant {
         let waiting: Vec<_> = self.items_to_retry().filter(wanted).collect();
         cancelled.extend(waiting.into_iter().filter_map(|item| self.cancel_retry(item)));
         cancelled.sort_by_key(|cancelled| cancelled.item);
-        self.effects.push(Effect::Answer(ticket, Answer::Cancelled(cancelled)));
+        self.out.push(Effect::Answer(ticket, Answer::Cancelled(cancelled)));
     }
 
     /// Stops what has run for too long, and leaves if the application does not obey.
-    pub(in crate::coordination) fn enforce_deadlines(&mut self, now: Now) {
-        self.begin_grace(now);
-        while !matches!(self.phase, Phase::Leaving(_) | Phase::Ended)
+    pub(in crate::coordination) fn enforce_deadlines(&mut self) {
+        let now = self.cx.now;
+        self.begin_grace();
+        while !matches!(self.cx.phase, Phase::Leaving(_) | Phase::Ended)
             && let Some(number) = self.executions.deadlines.pop(now.mono)
         {
             let Some(item) = self.executions.by_number.get(&number).copied() else { continue };
@@ -156,18 +150,19 @@ impl Participant {
                 (State::Running | State::Lost, Some(_)) if mutant!(DisobedienceIgnored) => {}
                 (State::Running | State::Lost, None) => {
                     self.stop_execution(item, CancelReason::Deadline);
-                    self.begin_grace(now);
+                    self.begin_grace();
                 }
                 (State::Running | State::Lost, Some(reason)) => {
-                    self.expel(now, item, self.executions.id(item, number), reason);
+                    self.expel(item, self.executions.id(item, number), reason);
                 }
             }
         }
     }
 
     /// Gives those that were told to stop their time.
-    fn begin_grace(&mut self, now: Now) {
-        let until = now.mono.saturating_add(self.policy().cancel_grace);
+    fn begin_grace(&mut self) {
+        let now = self.cx.now;
+        let until = now.mono.saturating_add(self.cx.policy().cancel_grace);
         let executions = &mut self.executions;
         for number in std::mem::take(&mut executions.deadlines.told) {
             let item = executions.by_number.get(&number);
@@ -181,13 +176,13 @@ impl Participant {
     }
 
     /// The application does not stop when it is told to.
-    fn expel(&mut self, now: Now, item: Item, execution_id: String, reason: CancelReason) {
-        let grace = self.policy().cancel_grace;
+    fn expel(&mut self, item: Item, execution_id: String, reason: CancelReason) {
+        let grace = self.cx.policy().cancel_grace;
         let message = format!(
             "the application has not reported execution {execution_id} of item {item} within {grace:?} after it was \
              told to stop ({reason:?}); its stream is closed, and its items are handled as after a crash"
         );
-        self.effects.push(Effect::Warn(Problem { path: self.identity.paths.item_running(item), message }));
-        self.turn_away(now, EndReason::Disobedient { item, execution_id, grace });
+        self.out.push(Effect::Warn(Problem { path: self.cx.identity.paths.item_running(item), message }));
+        self.turn_away(EndReason::Disobedient { item, execution_id, grace });
     }
 }

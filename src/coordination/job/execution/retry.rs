@@ -22,7 +22,6 @@ use crate::coordination::job::contract::plan::Planned;
 use crate::coordination::job::contract::report::Outcome;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 /// How an execution ended that was recorded.
 #[derive(Debug, Clone, Copy)]
@@ -102,12 +101,12 @@ impl Retries {
 
 impl Participant {
     /// Looks at what has failed, and at what waits: whether it still may be tried again, and whether its time has come.
-    pub(in crate::coordination) fn retry(&mut self, now: Now) {
-        self.note_failures(now);
+    pub(in crate::coordination) fn retry(&mut self) {
+        self.note_failures();
         if self.retries.is_empty() {
             return;
         }
-        let why = match self.phase {
+        let why = match self.cx.phase {
             Phase::Active => None,
             // They wait for the application to come back, like everything else.
             Phase::Away { .. } => return,
@@ -121,35 +120,36 @@ impl Participant {
         }
         let items: Vec<_> = self.retries.waiting.keys().copied().collect();
         for item in items {
-            if let Some(why) = self.overtaken(item, now) {
+            if let Some(why) = self.overtaken(item) {
                 self.drop_retry(item, why);
             }
         }
-        if self.is_registered() && !self.view.is_resharding() {
-            self.offer_retries(now);
+        if self.cx.is_registered() && !self.cx.view.is_resharding() {
+            self.offer_retries();
         }
     }
 
     /// Why an item cannot be tried again; `None`: it can.
-    fn overtaken(&self, item: Item, now: Now) -> Option<&'static str> {
+    fn overtaken(&self, item: Item) -> Option<&'static str> {
         if self.fires.planned.contains_key(&item) || self.executions.is_busy(item) {
             return Some("another execution of the item takes its place");
         }
-        if !self.is_registered() {
+        if !self.cx.is_registered() {
             // Nothing is known while the registry is away.
             return None;
         }
-        if self.told.executable_item(item).is_none() && !mutant!(RetriedByFormerOwner) {
+        if self.cx.assigned.executable_item(item).is_none() && !mutant!(RetriedByFormerOwner) {
             return Some("the item is not ours any more, or is disabled");
         }
-        if self.is_busy(item, now) {
+        if self.is_busy(item) {
             return Some("somebody else executes the item");
         }
         (!self.is_gate_open()).then_some("the round of the once-listener is over")
     }
 
     /// Plans what is due. It is taken back before the next look at what fires, if it could not be started.
-    fn offer_retries(&mut self, now: Now) {
+    fn offer_retries(&mut self) {
+        let now = self.cx.now;
         while let Some((at, item)) = self.retries.due.first().copied().filter(|(at, _)| *at <= now.mono) {
             self.retries.due.remove(&(at, item));
             if let Some(waiting) = self.retries.waiting.remove(&item) {
@@ -160,7 +160,8 @@ impl Participant {
     }
 
     /// Takes back what was offered and has not been started, so that a fire can take its place.
-    pub(in crate::coordination) fn take_back_retries(&mut self, now: Now) {
+    pub(in crate::coordination) fn take_back_retries(&mut self) {
+        let now = self.cx.now;
         let offered: Vec<_> = self.retries.offered.iter().map(|(item, failed)| (*item, *failed)).collect();
         for (item, failed) in offered {
             let planned = self.fires.planned.get(&item).copied().filter(|planned| planned.is_retry());
@@ -179,15 +180,16 @@ impl Participant {
         if planned.is_retry() {
             self.retries.offered.remove(&item);
             let why = "somebody else executes the item";
-            self.effects.push(Effect::Retry(item, RetryNews::Dropped { attempt: planned.attempt, why }));
+            self.out.push(Effect::Retry(item, RetryNews::Dropped { attempt: planned.attempt, why }));
         } else {
             self.missed(item, planned.scheduled);
         }
     }
 
     /// Decides what becomes of executions that have failed.
-    pub(in crate::coordination) fn note_failures(&mut self, now: Now) {
-        let policy = self.policy().retry;
+    pub(in crate::coordination) fn note_failures(&mut self) {
+        let now = self.cx.now;
+        let policy = self.cx.policy().retry;
         for (item, ended) in std::mem::take(&mut self.executions.ended) {
             if ended.ending == Ending::Success {
                 self.checkpoints.deleted(item, ended.planned.scheduled);
@@ -205,7 +207,7 @@ impl Participant {
             let attempt = ended.planned.attempt;
             if attempt >= policy.attempts && !mutant!(RetriedForEver) {
                 self.checkpoints.discard(item, ended.planned.scheduled);
-                self.effects.push(Effect::Retry(item, RetryNews::GivenUp { attempts: attempt }));
+                self.out.push(Effect::Retry(item, RetryNews::GivenUp { attempts: attempt }));
                 continue;
             }
             let pause = policy.pause_after(attempt);
@@ -213,7 +215,7 @@ impl Participant {
             let waiting = Waiting { planned, failed: ended.number, at: now.mono.saturating_add(pause) };
             self.retries.insert(item, waiting);
             let attempt = planned.attempt;
-            self.effects.push(Effect::Retry(item, RetryNews::Waits { attempt, of: policy.attempts, pause }));
+            self.out.push(Effect::Retry(item, RetryNews::Waits { attempt, of: policy.attempts, pause }));
         }
     }
 
@@ -240,7 +242,7 @@ impl Participant {
         let waiting = self.retries.remove(item)?;
         let attempt = waiting.planned.attempt;
         self.checkpoints.discard(item, waiting.planned.scheduled);
-        self.effects.push(Effect::Retry(item, RetryNews::Dropped { attempt, why }));
+        self.out.push(Effect::Retry(item, RetryNews::Dropped { attempt, why }));
         Some(waiting.failed)
     }
 }

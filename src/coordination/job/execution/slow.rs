@@ -10,7 +10,6 @@ use crate::job::{Item, Problem};
 
 use crate::coordination::job::execution::state::State;
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 /// What an execution may take beyond the time until the next fire.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,12 +30,13 @@ pub(in crate::coordination) struct Slow {
 impl Participant {
     /// When to look next.
     pub(in crate::coordination) fn next_look_at_slow(&self) -> Option<Duration> {
-        let has_schedule = self.settings.as_ref().is_some_and(|settings| settings.schedule.is_some());
+        let has_schedule = self.cx.settings.as_ref().is_some_and(|settings| settings.schedule.is_some());
         (has_schedule && !self.executions.open.is_empty()).then_some(self.slow.look_at)
     }
 
     /// Looks which executions take too long.
-    pub(in crate::coordination) fn look_for_slow(&mut self, now: Now) {
+    pub(in crate::coordination) fn look_for_slow(&mut self) {
+        let now = self.cx.now;
         let executions = &self.executions;
         self.slow.known.retain(|number, item| {
             let open = executions.open.get(item).filter(|open| open.number == *number);
@@ -46,7 +46,7 @@ impl Participant {
             return;
         }
         self.slow.look_at = now.mono.saturating_add(LOOK_INTERVAL);
-        let Some(schedule) = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref()) else {
+        let Some(schedule) = self.cx.settings.as_ref().and_then(|settings| settings.schedule.as_ref()) else {
             return;
         };
         // Those of one fire have begun at one time.
@@ -71,7 +71,7 @@ impl Participant {
         let hidden = self.slow.known.len().saturating_sub(NAMED_MAX);
         let more = if hidden > 0 { format!(" and {hidden} more") } else { String::new() };
         Some(Problem {
-            path: self.identity.paths.item_running(*first),
+            path: self.cx.identity.paths.item_running(*first),
             message: format!(
                 "executed for more than a minute beyond the next fire: {}{more}; the fires that come meanwhile are missed. \
                  Look what the application does, or set `sidekeeper.execution-timeout`",

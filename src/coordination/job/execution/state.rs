@@ -26,7 +26,6 @@ use crate::coordination::job::execution::deadline::{Deadlines, Limit};
 use crate::coordination::job::execution::retry::{Ended, Ending};
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 /// Lost executions whose late reports are still told apart from recorded ones.
 const LOST_REMEMBERED: usize = 1024;
@@ -222,54 +221,53 @@ impl Participant {
     }
 
     /// Starts what is planned.
-    pub(in crate::coordination) fn start(&mut self, now: Now) {
-        if self.fires.planned.is_empty() || self.phase != Phase::Active {
+    pub(in crate::coordination) fn start(&mut self) {
+        if self.fires.planned.is_empty() || self.cx.phase != Phase::Active {
             return;
         }
-        if !self.is_registered() || !self.may_commit(now, Purpose::Start) {
+        if !self.cx.is_registered() || !self.out.may_commit(&self.cx, Purpose::Start) {
             return;
         }
-        let Some(settings) = &self.settings else { return };
+        let Some(settings) = &self.cx.settings else { return };
         if settings.parameters.is_err() {
             self.fires.planned.clear();
             return;
         }
         let configuration = Arc::clone(&settings.configuration);
         // What was taken over belongs to no sharding, and waits for none.
-        let resharding = self.view.is_resharding() && !mutant!(StartedWhileResharding);
+        let resharding = self.cx.view.is_resharding() && !mutant!(StartedWhileResharding);
         let assigned_too = !resharding && self.is_ledger_read() && self.is_gate_open();
-        let (batch, transaction) = self.start_batch(now, &configuration, assigned_too);
+        let (batch, transaction) = self.start_batch(&configuration, assigned_too);
         if batch.is_empty() {
             return;
         }
         self.executions.starting = batch;
         if mutant!(ToldBeforeNode) {
-            self.started(now, &[]);
-            self.commit(Purpose::Start, transaction);
+            self.started(&[]);
+            self.out.commit(Purpose::Start, transaction);
         } else if transaction.is_empty() {
             // Nothing to be written: executions are not monitored.
-            self.started(now, &[]);
+            self.started(&[]);
         } else {
-            self.commit(Purpose::Start, transaction);
+            self.out.commit(Purpose::Start, transaction);
         }
     }
 
     fn start_batch(
         &mut self,
-        now: Now,
         configuration: &JobConfiguration,
         assigned_too: bool,
     ) -> (BTreeMap<Item, Starting>, Transaction) {
         let stays = configuration.failover && !mutant!(RunningNodeEphemeral);
         let kind = if stays { NodeKind::Persistent } else { NodeKind::Ephemeral };
-        let instance = self.identity.instance.clone();
+        let instance = self.cx.identity.instance.clone();
         let mut transaction = Transaction::new();
         let mut batch = BTreeMap::new();
         let mut size = 0;
-        let undivided = self.undivided().filter(|_| configuration.monitor_execution && assigned_too);
+        let undivided = self.cx.undivided().filter(|_| configuration.monitor_execution && assigned_too);
         transaction.extend(undivided.filter(|_| !mutant!(StartedOnOldSharding)));
         let mut waiting = Vec::new();
-        while size < self.transaction_bytes
+        while size < self.cx.transaction_bytes
             && let Some((item, planned)) = self.next_planned(assigned_too)
         {
             if self.fires.misfires.is_flagging(item) {
@@ -277,19 +275,19 @@ impl Participant {
                 waiting.push((item, planned));
                 continue;
             }
-            if !self.may_start(now, item, planned) {
+            if !self.may_start(item, planned) {
                 continue;
             }
-            let planned = self.made_up(item, planned, now);
+            let planned = self.made_up(item, planned);
             let before = transaction.len();
-            let flagged = self.view.misfired().contains(&item) && !mutant!(MisfireFlagLeft);
+            let flagged = self.cx.view.misfired().contains(&item) && !mutant!(MisfireFlagLeft);
             if flagged && planned.is_first_of(Source::Misfire) {
-                transaction.push(Operation::delete(self.identity.paths.item_misfire(item)));
+                transaction.push(Operation::delete(self.cx.identity.paths.item_misfire(item)));
             }
             let index = transaction.len();
             if configuration.monitor_execution {
                 transaction.push(Operation::create(
-                    self.identity.paths.item_running(item),
+                    self.cx.identity.paths.item_running(item),
                     kind,
                     instance.as_str(),
                 ));
@@ -301,8 +299,8 @@ impl Participant {
         }
         self.fires.planned.extend(waiting);
         let triggered = batch.values().any(|starting| starting.planned.is_first_of(Source::Trigger));
-        if triggered && self.view.triggers().contains(&instance) {
-            transaction.push(Operation::delete(self.identity.paths.trigger(&instance)));
+        if triggered && self.cx.view.triggers().contains(&instance) {
+            transaction.push(Operation::delete(self.cx.identity.paths.trigger(&instance)));
         }
         (batch, transaction)
     }
@@ -318,17 +316,17 @@ impl Participant {
     }
 
     /// Whether an execution that was planned is still to begin.
-    fn may_start(&mut self, now: Now, item: Item, planned: Planned) -> bool {
+    fn may_start(&mut self, item: Item, planned: Planned) -> bool {
         if planned.is_first_of(Source::Failover) {
-            return self.has_taken(item)
+            return self.cx.has_taken(item)
                 && !self.executions.is_busy(item)
-                && !self.view.running().contains(&item);
+                && !self.cx.view.running().contains(&item);
         }
         let retried = planned.is_retry() && mutant!(RetriedByFormerOwner);
-        if self.told.executable_item(item).is_none() && !retried {
+        if self.cx.assigned.executable_item(item).is_none() && !retried {
             return false;
         }
-        if self.is_busy(item, now) {
+        if self.is_busy(item) {
             self.could_not_start(item, planned);
             return false;
         }
@@ -336,28 +334,29 @@ impl Participant {
     }
 
     /// The running nodes exist: tell the application.
-    pub(in crate::coordination) fn started(&mut self, now: Now, results: &[OperationResult]) {
+    pub(in crate::coordination) fn started(&mut self, results: &[OperationResult]) {
         let token = |result: &OperationResult| match result {
             OperationResult::Created { stat, .. } => Some(FencingToken::from(stat.created)),
             OperationResult::Set { .. } | OperationResult::Deleted | OperationResult::Checked => None,
         };
-        self.begin(now, &results.iter().map(token).collect::<Vec<_>>());
+        self.begin(&results.iter().map(token).collect::<Vec<_>>());
     }
 
     /// Tells what is starting, with the token at each one's index, or else the assignment's.
-    fn begin(&mut self, now: Now, tokens: &[Option<FencingToken>]) {
+    fn begin(&mut self, tokens: &[Option<FencingToken>]) {
+        let now = self.cx.now;
         let starting = std::mem::take(&mut self.executions.starting);
-        let Some(settings) = self.settings.clone() else { return };
+        let Some(settings) = self.cx.settings.clone() else { return };
         let items: Vec<_> = starting.keys().copied().collect();
-        let (job, instance) = (self.identity.job.clone(), self.identity.instance.clone());
+        let (job, instance) = (self.cx.identity.job.clone(), self.cx.identity.instance.clone());
         let timeout = settings.policy.timeout;
         // What nobody would wait for is not begun, and ends with us, at no deadline of its own.
-        let begins = !self.is_giving_up();
+        let begins = !self.cx.is_giving_up();
         let until = timeout.filter(|_| begins).map(|timeout| now.mono.saturating_add(timeout));
         let limit = Limit::until(until);
         let together: Arc<str> = task_id::build(&job, &items, &instance).into();
         for (item, Starting { planned, index, entry }) in starting {
-            let assigned = || self.told.executable_item(item).map(|assigned| assigned.token);
+            let assigned = || self.cx.assigned.executable_item(item).map(|assigned| assigned.token);
             let created = tokens.get(index).copied().flatten().filter(|_| !mutant!(TokenReused));
             let Some(token) = created.or_else(assigned) else { continue };
             let highest = self.executions.tokens.entry(item).or_insert(token);
@@ -389,14 +388,14 @@ impl Participant {
                 token,
                 resumed: false,
             };
-            let running = self.view.item(item).and_then(|view| view.running.as_ref());
+            let running = self.cx.view.item(item).and_then(|view| view.running.as_ref());
             if let Some(open) = self.executions.open.get_mut(&item) {
                 open.told = Some(Box::new(execute.clone()));
                 open.running_seen = running.map(|running| running.seen);
             }
             // A stream that was told nothing yet is told all that is open together with the assignment.
-            if self.told.attached && begins {
-                self.tell_event(Event::Execute(execute));
+            if self.cx.assigned.attached && begins {
+                self.out.tell(&self.cx, Event::Execute(execute));
             }
         }
     }
@@ -419,7 +418,7 @@ impl Participant {
             if met_running {
                 // Somebody's, or one that an earlier request of ours has created late: looked at before it is judged.
                 self.executions.unresolved.insert(item, starting);
-                self.forget_and_read();
+                self.out.forget_and_read(&mut self.cx);
             } else {
                 self.fires.planned.entry(item).or_insert(planned);
             }
@@ -428,14 +427,14 @@ impl Participant {
 
     /// Looks what became of a start of unknown outcome: nodes with our id are ours, and have not been told yet. Also when
     /// an operator has stopped us meanwhile: what was begun is ended.
-    pub(in crate::coordination) fn resolve(&mut self, now: Now) {
-        if self.executions.unresolved.is_empty() || !self.was_registered() || !self.view.is_loaded() {
+    pub(in crate::coordination) fn resolve(&mut self) {
+        if self.executions.unresolved.is_empty() || !self.cx.was_registered() || !self.cx.view.is_loaded() {
             return;
         }
         let mut results = Vec::new();
         for (item, mut starting) in std::mem::take(&mut self.executions.unresolved) {
-            let running = self.view.item(item).and_then(|view| view.running.as_ref());
-            let ours = running.filter(|running| running.owner.as_ref() == Some(&self.identity.instance));
+            let running = self.cx.view.item(item).and_then(|view| view.running.as_ref());
+            let ours = running.filter(|running| running.owner.as_ref() == Some(&self.cx.identity.instance));
             if let Some(token) = ours.and_then(|running| running.token) {
                 starting.index = results.len();
                 results.push(token);
@@ -444,7 +443,7 @@ impl Participant {
                 self.fires.planned.entry(item).or_insert(starting.planned);
             }
         }
-        self.begin(now, &results.into_iter().map(Some).collect::<Vec<_>>());
+        self.begin(&results.into_iter().map(Some).collect::<Vec<_>>());
     }
 
     /// Tells the application to stop everything; what it still reports is too late.
@@ -455,7 +454,7 @@ impl Participant {
             self.executions.unresolved.clear();
             self.executions.completing.clear();
             for item in std::mem::take(&mut self.executions.reported) {
-                self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.effects);
+                self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.out);
             }
         }
         let open: Vec<_> = self.executions.open.iter().map(|(item, open)| (*item, open.number)).collect();
@@ -463,7 +462,7 @@ impl Participant {
             let Some(execution) = self.executions.open.get_mut(&item) else { continue };
             match execution.state {
                 State::Reported if lost => {
-                    self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.effects);
+                    self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.out);
                 }
                 State::Running => {
                     if lost {

@@ -82,31 +82,27 @@ impl Failover {
 }
 
 impl Participant {
-    /// Whether items of crashed instances are executed by others.
-    pub(in crate::coordination) fn fails_over(&self) -> bool {
-        let configuration = self.settings.as_ref().map(|settings| &settings.configuration);
-        configuration.is_some_and(|c| c.failover && c.monitor_execution)
-    }
-
     /// Flags what crashed, takes what is flagged, executes what was taken.
-    pub(in crate::coordination) fn fail_over(&mut self, now: Now) {
-        if self.phase != Phase::Active || !self.is_registered() || self.settings.is_none() {
+    pub(in crate::coordination) fn fail_over(&mut self) {
+        let now = self.cx.now;
+        if self.cx.phase != Phase::Active || !self.cx.is_registered() || self.cx.settings.is_none() {
             return;
         }
-        if !self.fails_over() {
-            self.clear_failover(now);
+        if !self.cx.fails_over() {
+            self.clear_failover();
             return;
         }
         self.note_java();
-        self.note_half_taken(now);
-        self.failover.echoes.look(&self.view, now.mono);
-        self.flag_crashed(now);
-        self.take_flagged(now);
-        self.plan_taken(now);
+        self.note_half_taken();
+        self.failover.echoes.look(&self.cx.view, now.mono);
+        self.flag_crashed();
+        self.take_flagged();
+        self.plan_taken();
     }
 
     /// The attempt to take items has ended; the view tells what was taken.
-    pub(in crate::coordination) fn taken(&mut self, now: Now, read: Result<WrittenDown, String>) {
+    pub(in crate::coordination) fn taken(&mut self, read: Result<WrittenDown, String>) {
+        let now = self.cx.now;
         let taking = std::mem::take(&mut self.failover.taking);
         match read {
             Ok(WrittenDown { ledger, checkpoints }) => {
@@ -126,9 +122,10 @@ impl Participant {
     }
 
     /// Since when (monotonic) an item has to be flagged; `None`: it has not crashed, or is flagged as it should be.
-    fn crashed_since(&mut self, item: Item, now: Now) -> Option<Duration> {
-        let me = &self.identity.instance;
-        let view = self.view.item(item)?;
+    fn crashed_since(&mut self, item: Item) -> Option<Duration> {
+        let now = self.cx.now;
+        let me = &self.cx.identity.instance;
+        let view = self.cx.view.item(item)?;
         let busy = self.executions.is_busy(item) && !mutant!(OwnRunningFailsOver);
         if busy || self.failover.taking.contains(&item) {
             return None;
@@ -154,18 +151,19 @@ impl Participant {
     }
 
     /// Flags crashed items, and clears away what their executors left, together.
-    fn flag_crashed(&mut self, now: Now) {
-        if self.pending.is_in_flight(Purpose::Start) || !self.may_commit(now, Purpose::FlagFailover) {
+    fn flag_crashed(&mut self) {
+        let now = self.cx.now;
+        if self.out.is_in_flight(Purpose::Start) || !self.out.may_commit(&self.cx, Purpose::FlagFailover) {
             return;
         }
-        let head_start = if self.is_leader() { Duration::ZERO } else { HEAD_START };
+        let head_start = if self.cx.is_leader() { Duration::ZERO } else { HEAD_START };
         let candidates: BTreeSet<_> =
-            self.view.running_known().chain(self.view.taken().iter().copied()).collect();
+            self.cx.view.running_known().chain(self.cx.view.taken().iter().copied()).collect();
         let mut crashed = Vec::new();
         for item in candidates {
             let due =
                 |since: Duration| if since.is_zero() { since } else { since.saturating_add(head_start) };
-            if self.crashed_since(item, now).is_some_and(|since| now.mono >= due(since)) {
+            if self.crashed_since(item).is_some_and(|since| now.mono >= due(since)) {
                 crashed.push(item);
             }
         }
@@ -173,7 +171,7 @@ impl Participant {
             return;
         }
         let transaction = self.flags(crashed);
-        self.commit(Purpose::FlagFailover, transaction);
+        self.out.commit(Purpose::FlagFailover, transaction);
     }
 
     /// The steps that flag what crashed, and clear away what its executors left, as far as they fit into one transaction.
@@ -181,11 +179,11 @@ impl Participant {
         let mut transaction = self.failover_folders();
         // A request that comes late finds what it expects also if the item was taken over, executed and started anew
         // meanwhile: all nodes are at version 0 again. This one is not.
-        let version = self.view.failover_version();
+        let version = self.cx.view.failover_version();
         transaction.extend(version.map(|version| self.count_failover(Some(version))));
         let mut size = 0;
         for item in crashed {
-            if size >= self.transaction_bytes {
+            if size >= self.cx.transaction_bytes {
                 break;
             }
             let before = transaction.len();
@@ -199,20 +197,24 @@ impl Participant {
     pub(in crate::coordination) fn failover_folders(&self) -> Transaction {
         [Folder::Failover, Folder::FailoverItems]
             .into_iter()
-            .filter(|folder| !self.view.has_folder(*folder))
-            .map(|folder| Operation::create(self.identity.paths.folder(folder), NodeKind::Persistent, ""))
+            .filter(|folder| !self.cx.view.has_folder(*folder))
+            .map(|folder| Operation::create(self.cx.identity.paths.folder(folder), NodeKind::Persistent, ""))
             .collect()
     }
 
     /// The step that shows to requests that come late that items were flagged or taken meanwhile.
     fn count_failover(&self, version: Option<i32>) -> Operation {
-        Operation::Set { path: self.identity.paths.folder(Folder::FailoverItems), data: [].into(), version }
+        Operation::Set {
+            path: self.cx.identity.paths.folder(Folder::FailoverItems),
+            data: [].into(),
+            version,
+        }
     }
 
     fn flag(&self, transaction: &mut Transaction, item: Item) {
-        let paths = &self.identity.paths;
-        let Some(view) = self.view.item(item) else { return };
-        if !self.view.failover_items().contains(&item) && self.has_item(item) {
+        let paths = &self.cx.identity.paths;
+        let Some(view) = self.cx.view.item(item) else { return };
+        if !self.cx.view.failover_items().contains(&item) && self.cx.has_item(item) {
             transaction.push(Operation::create(paths.failover_item(item), NodeKind::Persistent, ""));
         }
         let failover = paths.item_failover(item);
@@ -236,41 +238,42 @@ impl Participant {
         }
     }
 
-    pub(in crate::coordination) fn has_item(&self, item: Item) -> bool {
-        self.settings.as_ref().is_some_and(|s| item.0 < s.configuration.sharding_total_count)
-    }
-
     /// Takes our share of what is flagged, under the latch that Java peers take as well.
-    fn take_flagged(&mut self, now: Now) {
+    fn take_flagged(&mut self) {
+        let now = self.cx.now;
         let failover = &mut self.failover;
-        failover.flagged_since.retain(|item, _| self.view.failover_items().contains(item));
-        for item in self.view.failover_items() {
+        failover.flagged_since.retain(|item, _| self.cx.view.failover_items().contains(item));
+        for item in self.cx.view.failover_items() {
             failover.flagged_since.entry(*item).or_insert(now.mono);
         }
         let pausing = failover.retry_at.is_some_and(|at| now.mono < at);
-        if failover.flagged_since.is_empty() || !failover.taking.is_empty() || pausing || !self.is_enabled() {
+        if failover.flagged_since.is_empty()
+            || !failover.taking.is_empty()
+            || pausing
+            || !self.cx.is_enabled()
+        {
             return;
         }
-        if self.waits_for_sharding(now) {
+        if self.waits_for_sharding() {
             return;
         }
-        self.clear_surplus_flags(now);
+        self.clear_surplus_flags();
         let (echoes, share): (Vec<_>, Vec<_>) =
-            self.share(now).into_iter().partition(|item| self.failover.echoes.may_be_echo(&self.view, *item));
+            self.share().into_iter().partition(|item| self.failover.echoes.may_be_echo(&self.cx.view, *item));
         let is_old = |item: &Item| {
             let since = self.failover.flagged_since.get(item);
             since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START)) || mutant!(EchoAtOnce)
         };
         let echoes: Vec<_> = echoes.into_iter().filter(is_old).collect();
-        if !echoes.is_empty() && self.may_commit(now, Purpose::FlagFailover) {
-            let flags = echoes.into_iter().map(|item| self.identity.paths.failover_item(item));
-            self.commit(Purpose::FlagFailover, flags.map(Operation::delete).collect());
+        if !echoes.is_empty() && self.out.may_commit(&self.cx, Purpose::FlagFailover) {
+            let flags = echoes.into_iter().map(|item| self.cx.identity.paths.failover_item(item));
+            self.out.commit(Purpose::FlagFailover, flags.map(Operation::delete).collect());
         }
         let mut transaction = Transaction::new();
         let mut taking = BTreeSet::new();
         let mut size = 0;
         for item in share {
-            if size >= self.transaction_bytes {
+            if size >= self.cx.transaction_bytes {
                 break;
             }
             let before = transaction.len();
@@ -281,50 +284,55 @@ impl Participant {
         if !taking.is_empty() {
             transaction.push(self.count_failover(None));
             self.failover.taking.clone_from(&taking);
-            self.effects.push(Effect::TakeOver { transaction, items: taking });
+            self.out.push(Effect::TakeOver { transaction, items: taking });
         }
     }
 
     /// Removes the flags of items that the job does not have any more: nobody takes them.
-    fn clear_surplus_flags(&mut self, now: Now) {
-        let surplus = self.view.failover_items().iter().filter(|item| !self.has_item(**item));
-        let flags = surplus.map(|item| self.identity.paths.failover_item(*item));
+    fn clear_surplus_flags(&mut self) {
+        let surplus = self.cx.view.failover_items().iter().filter(|item| !self.cx.has_item(**item));
+        let flags = surplus.map(|item| self.cx.identity.paths.failover_item(*item));
         let transaction: Transaction = flags.map(Operation::delete).collect();
-        if !transaction.is_empty() && self.is_leader() && self.may_commit(now, Purpose::FlagFailover) {
-            self.commit(Purpose::FlagFailover, transaction);
+        if !transaction.is_empty()
+            && self.cx.is_leader()
+            && self.out.may_commit(&self.cx, Purpose::FlagFailover)
+        {
+            self.out.commit(Purpose::FlagFailover, transaction);
         }
     }
 
     /// Whether a resharding is about to happen, before which nothing should be taken: taken items would hold it up. One
     /// that waits for executions is not waited for, nor a Java leader, which reshards at its next fire only.
-    fn waits_for_sharding(&self, now: Now) -> bool {
-        let ours = self.view.leader().is_some_and(|leader| !leader.instance.is_java());
+    fn waits_for_sharding(&self) -> bool {
+        let now = self.cx.now;
+        let ours = self.cx.view.leader().is_some_and(|leader| !leader.instance.is_java());
         let fresh = |since: &Duration| now.mono < since.saturating_add(HEAD_START);
-        let waits = !self.view.running().is_empty();
-        self.view.is_resharding() && ours && !waits && self.failover.flagged_since.values().any(fresh)
+        let waits = !self.cx.view.running().is_empty();
+        self.cx.view.is_resharding() && ours && !waits && self.failover.flagged_since.values().any(fresh)
     }
 
     /// Which of the flagged items are ours to take: each item is one instance's, by its number; whatever is left after a
     /// while is anybody's. What still has a running node is not: a request that waits at the latch could not tell it from a
     /// later one, so it is cleared away first, by who flags what crashed.
-    fn share(&mut self, now: Now) -> Vec<Item> {
-        let available = self.view.available();
-        let place = available.iter().position(|id| *id == self.identity.instance);
+    fn share(&mut self) -> Vec<Item> {
+        let now = self.cx.now;
+        let available = self.cx.view.available();
+        let place = available.iter().position(|id| *id == self.cx.identity.instance);
         let is_ours = |item: &Item| {
             let whose = usize::try_from(item.0).ok().and_then(|number| number.checked_rem(available.len()));
             let since = self.failover.flagged_since.get(item);
             place == whose || since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START))
         };
         let is_free = |item: &Item| {
-            let view = self.view.item(*item);
+            let view = self.cx.view.item(*item);
             let disabled = view.is_some_and(|view| view.disabled);
             let held = view.is_some_and(|view| view.failover.is_some());
-            !disabled && !held && !self.executions.is_busy(*item) && self.has_item(*item)
+            !disabled && !held && !self.executions.is_busy(*item) && self.cx.has_item(*item)
         };
-        let flagged = self.view.failover_items().iter().copied();
+        let flagged = self.cx.view.failover_items().iter().copied();
         let share: Vec<_> = flagged.filter(is_ours).filter(is_free).collect();
         let (running, clear): (Vec<_>, Vec<_>) =
-            share.into_iter().partition(|item| self.view.running().contains(item));
+            share.into_iter().partition(|item| self.cx.view.running().contains(item));
         for item in running {
             // Whose that is has to be known before it may be deleted.
             self.suspect(item);
@@ -332,17 +340,11 @@ impl Participant {
         clear
     }
 
-    /// Whether we have taken the item over.
-    pub(in crate::coordination) fn has_taken(&self, item: Item) -> bool {
-        let failover = self.view.item(item).and_then(|view| view.failover.as_ref());
-        failover.is_some_and(|taker| taker.instance == self.identity.instance)
-    }
-
     fn take_over_item(&self, transaction: &mut Transaction, item: Item) {
-        let paths = &self.identity.paths;
-        let me = self.identity.instance.as_str();
+        let paths = &self.cx.identity.paths;
+        let me = self.cx.identity.instance.as_str();
         let unknown = ItemView::default();
-        let view = self.view.item(item).unwrap_or(&unknown);
+        let view = self.cx.view.item(item).unwrap_or(&unknown);
         // A peer may see the changes one by one. The flag goes last, as with Java (protocol 7.2), so that the item shows at
         // every moment that it waits, or that it was taken.
         let flag = (!mutant!(TakenItemStaysFlagged)).then(|| Operation::delete(paths.failover_item(item)));
@@ -370,54 +372,52 @@ impl Participant {
     }
 
     /// Notes since when items are half taken.
-    fn note_half_taken(&mut self, now: Now) {
+    fn note_half_taken(&mut self) {
+        let now = self.cx.now;
         let is_half = |item: &Item| {
-            let view = self.view.item(*item);
+            let view = self.cx.view.item(*item);
             view.is_some_and(|view| view.failovering.is_some() && view.failover.is_none())
         };
-        let half: BTreeSet<_> = self.view.taken().iter().copied().filter(is_half).collect();
+        let half: BTreeSet<_> = self.cx.view.taken().iter().copied().filter(is_half).collect();
         self.failover.half_taken_since.retain(|item, _| half.contains(item));
         for item in half {
             self.failover.half_taken_since.entry(item).or_insert(now.mono);
         }
     }
 
-    /// Whether an execution of an item was interrupted, and its failover has not ended.
-    pub(in crate::coordination) fn waits_for_failover(&self, item: Item) -> bool {
-        self.view.failover_items().contains(&item) || self.view.taken().contains(&item)
-    }
-
     /// Has that read which was written down of items that we have taken, if it was not read.
-    fn read_taken(&mut self, now: Now) {
+    fn read_taken(&mut self) {
+        let now = self.cx.now;
         let pausing = self.failover.retry_at.is_some_and(|at| now.mono < at);
         if pausing || self.failover.is_taking() || mutant!(TakenUnread) {
             return;
         }
-        let taken = self.view.taken().iter().copied();
+        let taken = self.cx.view.taken().iter().copied();
         let unread: BTreeSet<_> = taken
             .filter(|item| {
-                self.has_taken(*item)
+                self.cx.has_taken(*item)
                     && !self.executions.is_busy(*item)
                     && !self.failover.crashed.contains_key(item)
             })
             .collect();
         if !unread.is_empty() {
             self.failover.taking.clone_from(&unread);
-            self.effects.push(Effect::TakeOver { transaction: Transaction::new(), items: unread });
+            self.out.push(Effect::TakeOver { transaction: Transaction::new(), items: unread });
         }
     }
 
     /// Plans the execution of what we have taken. What somebody else executes all the same is given back, to be taken
     /// when that has ended (H13).
-    fn plan_taken(&mut self, now: Now) {
-        self.read_taken(now);
+    fn plan_taken(&mut self) {
+        self.read_taken();
         let ours: Vec<_> = self
+            .cx
             .view
             .taken()
             .iter()
             .copied()
             .filter(|item| {
-                self.has_taken(*item)
+                self.cx.has_taken(*item)
                     && !self.executions.is_busy(*item)
                     && !self.failover.taking.contains(item)
                     && (self.failover.crashed.contains_key(item) || mutant!(TakenUnread))
@@ -425,10 +425,10 @@ impl Participant {
             .collect();
         let mut given_back = Transaction::new();
         for item in ours {
-            let Some(view) = self.view.item(item) else { continue };
+            let Some(view) = self.cx.view.item(item) else { continue };
             match &view.running {
                 None => {
-                    let scheduled = self.scheduled_of_crashed(item, now);
+                    let scheduled = self.scheduled_of_crashed(item);
                     let planned = Planned::new(Source::Failover, scheduled);
                     let before = self.fires.planned.insert(item, planned);
                     if let Some(before) = before.filter(|before| before.source != Source::Failover) {
@@ -441,19 +441,20 @@ impl Participant {
                 }
             }
         }
-        if !given_back.is_empty() && self.may_commit(now, Purpose::FlagFailover) {
-            self.commit(Purpose::FlagFailover, given_back);
+        if !given_back.is_empty() && self.out.may_commit(&self.cx, Purpose::FlagFailover) {
+            self.out.commit(Purpose::FlagFailover, given_back);
         }
     }
 
     /// For which instant a crashed execution was: what the ledger says; if it says nothing of it, the latest fire before
     /// its running node appeared.
-    fn scheduled_of_crashed(&self, item: Item, now: Now) -> Timestamp {
+    fn scheduled_of_crashed(&self, item: Item) -> Timestamp {
+        let now = self.cx.now;
         let believed = !self.failover.left_by_java.contains(&item);
         let crashed = self.failover.crashed.get(&item).copied().flatten().filter(|_| believed);
-        let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+        let schedule = self.cx.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
         crashed.unwrap_or_else(|| {
-            let ran_at = self.view.item(item).and_then(|view| view.ran_at).unwrap_or(now.wall);
+            let ran_at = self.cx.view.item(item).and_then(|view| view.ran_at).unwrap_or(now.wall);
             schedule.and_then(|schedule| latest_before(schedule, ran_at)).unwrap_or(ran_at)
         })
     }
@@ -461,35 +462,40 @@ impl Participant {
     /// Notes which items were left by Java instances.
     fn note_java(&mut self) {
         let left = |item: &&Item| {
-            let view = self.view.item(**item);
+            let view = self.cx.view.item(**item);
             let running = view.and_then(|view| view.running.as_ref()?.owner.as_ref());
             let named = running.or_else(|| Some(&view?.owner.as_ref()?.instance));
-            named.is_some_and(|id| id.is_java() && !self.view.instances().contains_key(id))
+            named.is_some_and(|id| id.is_java() && !self.cx.view.instances().contains_key(id))
         };
-        let flagged = self.view.failover_items().iter();
-        let left: Vec<_> = flagged.chain(self.view.running()).filter(left).copied().collect();
+        let flagged = self.cx.view.failover_items().iter();
+        let left: Vec<_> = flagged.chain(self.cx.view.running()).filter(left).copied().collect();
         self.failover.left_by_java.extend(left);
         let concerned = |item: &Item| {
-            self.view.failover_items().contains(item)
-                || self.view.item(*item).is_some_and(|view| view.running.is_some() || view.failover.is_some())
+            self.cx.view.failover_items().contains(item)
+                || self
+                    .cx
+                    .view
+                    .item(*item)
+                    .is_some_and(|view| view.running.is_some() || view.failover.is_some())
         };
         self.failover.left_by_java.retain(concerned);
     }
 
     /// Removes what is left of a failover that was switched off (protocol 7.3, H14). Java instances remove a part of it.
-    fn clear_failover(&mut self, now: Now) {
+    fn clear_failover(&mut self) {
         self.failover = Failover::default();
-        let ours = self.is_leader() || self.view.leader().is_some_and(|leader| leader.instance.is_java());
-        let nothing = self.view.failover_items().is_empty() && self.view.taken().is_empty();
-        if nothing || !ours || !self.may_commit(now, Purpose::FlagFailover) {
+        let ours =
+            self.cx.is_leader() || self.cx.view.leader().is_some_and(|leader| leader.instance.is_java());
+        let nothing = self.cx.view.failover_items().is_empty() && self.cx.view.taken().is_empty();
+        if nothing || !ours || !self.out.may_commit(&self.cx, Purpose::FlagFailover) {
             return;
         }
-        let paths = &self.identity.paths;
+        let paths = &self.cx.identity.paths;
         let flags =
-            self.view.failover_items().iter().map(|item| Operation::delete(paths.failover_item(*item)));
+            self.cx.view.failover_items().iter().map(|item| Operation::delete(paths.failover_item(*item)));
         let taken =
-            self.view.taken().iter().filter(|item| !self.executions.is_busy(**item)).flat_map(|item| {
-                let view = self.view.item(*item);
+            self.cx.view.taken().iter().filter(|item| !self.executions.is_busy(**item)).flat_map(|item| {
+                let view = self.cx.view.item(*item);
                 let failover =
                     view.and_then(|view| view.failover.as_ref()).map(|_| paths.item_failover(*item));
                 let persistent =
@@ -498,7 +504,7 @@ impl Participant {
             });
         let transaction: Transaction = flags.chain(taken).collect();
         if !transaction.is_empty() {
-            self.commit(Purpose::FlagFailover, transaction);
+            self.out.commit(Purpose::FlagFailover, transaction);
         }
     }
 
@@ -510,19 +516,19 @@ impl Participant {
         item: Item,
         executing: bool,
     ) {
-        let paths = &self.identity.paths;
-        if !self.view.failover_items().contains(&item) && self.has_item(item) {
+        let paths = &self.cx.identity.paths;
+        if !self.cx.view.failover_items().contains(&item) && self.cx.has_item(item) {
             transaction.push(Operation::create(paths.failover_item(item), NodeKind::Persistent, ""));
         }
-        let Some(view) = self.view.item(item) else { return };
-        let mine = |taker: &&Taker| taker.instance == self.identity.instance;
+        let Some(view) = self.cx.view.item(item) else { return };
+        let mine = |taker: &&Taker| taker.instance == self.cx.identity.instance;
         if view.failovering.as_ref().filter(mine).is_some() && !executing {
             transaction.push(Operation::delete(paths.item_failovering(item)));
         }
         if view.failover.as_ref().filter(mine).is_some() {
             transaction.push(Operation::delete(paths.item_failover(item)));
         }
-        let found_by_it = self.has_item(item) && self.has_java_peers();
+        let found_by_it = self.cx.has_item(item) && self.cx.has_java_peers();
         if executing && !found_by_it && self.has_running_node(item) {
             transaction.push(Operation::delete(paths.item_running(item)));
         }

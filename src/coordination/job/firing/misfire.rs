@@ -22,7 +22,6 @@ use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::contract::records::LedgerNode;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 /// How old a fire of an item that is to be handed over may be and still be left to its next owner, who executes it if it is
 /// fresh: half of [`crate::coordination::job::frame::limits::MISFIRE_THRESHOLD`], so that there is time to hand over.
@@ -67,16 +66,10 @@ impl Misfires {
 }
 
 impl Participant {
-    /// Whether fires that cannot be executed are made up for.
-    pub(in crate::coordination) fn makes_up(&self) -> bool {
-        let settings = self.settings.as_ref().filter(|_| !mutant!(MisfireDropped));
-        settings.is_some_and(|settings| settings.configuration.misfire)
-    }
-
     /// A fire of an item could not be executed at its time.
     pub(in crate::coordination) fn missed(&mut self, item: Item, scheduled: Timestamp) {
-        if !self.makes_up() {
-            self.effects.push(Effect::Skipped { item, scheduled });
+        if !self.cx.makes_up() {
+            self.out.push(Effect::Skipped { item, scheduled });
             return;
         }
         let missed = self.fires.misfires.missed.entry(item);
@@ -88,14 +81,16 @@ impl Participant {
     /// is for this one too. Otherwise an item that changes hands all the time could be executed for the newest fire by each
     /// of its owners, and never for what it has missed.
     pub(in crate::coordination) fn owes(&self, item: Item) -> bool {
-        let missed = self.view.misfired().contains(&item) || self.fires.misfires.missed.contains_key(&item);
-        missed && self.makes_up() && self.may_make_up(item)
+        let missed =
+            self.cx.view.misfired().contains(&item) || self.fires.misfires.missed.contains_key(&item);
+        missed && self.cx.makes_up() && self.may_make_up(item)
     }
 
     /// Notes what items miss that are ours and cannot be executed, whatever the rest waits for: those that are busy while the
     /// job is to be divided, or to be handed over. Their next owner may come after the fire, and would not know of it.
-    pub(in crate::coordination) fn miss_unavailable(&mut self, now: Now) {
-        let Some(newest) = self.fires.latest().filter(|_| self.makes_up() && !self.is_relay()) else {
+    pub(in crate::coordination) fn miss_unavailable(&mut self) {
+        let now = self.cx.now;
+        let Some(newest) = self.fires.latest().filter(|_| self.cx.makes_up() && !self.cx.is_relay()) else {
             return;
         };
         let old = now.wall.duration_since(newest) > LEFT_TO_NEXT;
@@ -105,7 +100,8 @@ impl Participant {
         let unavailable: BTreeSet<_> = busy.chain(revoked).collect();
         for item in unavailable {
             let may_start = self.executions.is_starting(item)
-                || (self.fires.planned.contains_key(&item) && self.told.executable_item(item).is_some());
+                || (self.fires.planned.contains_key(&item)
+                    && self.cx.assigned.executable_item(item).is_some());
             let known = self.fires.misfires.has_missed(item, newest);
             let open = self.owed_after(item, now.wall).is_some_and(|settled| settled < newest);
             if open && !may_start && !known && self.is_in_ledger(item) && !mutant!(UnavailableNotMissed) {
@@ -116,20 +112,20 @@ impl Participant {
 
     /// Plans to make up for missed fires of items that are free: flagged ones, by whomever, and those of ours that
     /// need no flag because they can start at once.
-    pub(in crate::coordination) fn plan_misfires(&mut self, now: Now) {
-        if !self.makes_up() || self.phase != Phase::Active {
+    pub(in crate::coordination) fn plan_misfires(&mut self) {
+        if !self.cx.makes_up() || self.cx.phase != Phase::Active {
             return;
         }
         let missed = self.fires.misfires.missed.keys();
-        let candidates: BTreeSet<_> = self.view.misfired().iter().chain(missed).copied().collect();
+        let candidates: BTreeSet<_> = self.cx.view.misfired().iter().chain(missed).copied().collect();
         for item in candidates {
-            let free = !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
+            let free = !self.is_busy(item) && !self.fires.planned.contains_key(&item);
             if free
                 && !self.fires.misfires.is_flagging(item)
-                && self.told.executable_item(item).is_some()
+                && self.cx.assigned.executable_item(item).is_some()
                 && self.may_make_up(item)
             {
-                let scheduled = self.newest_missed(item, now);
+                let scheduled = self.newest_missed(item);
                 self.fires.planned.insert(item, Planned::new(Source::Misfire, scheduled));
             }
         }
@@ -137,13 +133,13 @@ impl Participant {
 
     /// What is about to start, if it makes up for missed fires: for all of them until now. Also a fire that was noted as
     /// missed since it was planned, because the item was to be somebody else's for a moment.
-    pub(in crate::coordination) fn made_up(&mut self, item: Item, planned: Planned, now: Now) -> Planned {
+    pub(in crate::coordination) fn made_up(&mut self, item: Item, planned: Planned) -> Planned {
         let newest = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
         let noted = planned.is_first_of(Source::Schedule) && newest == Some(planned.scheduled);
         if !planned.is_first_of(Source::Misfire) && !noted {
             return planned;
         }
-        let scheduled = self.newest_missed(item, now).max(planned.scheduled);
+        let scheduled = self.newest_missed(item).max(planned.scheduled);
         self.fires.misfires.missed.remove(&item);
         Planned::new(Source::Misfire, scheduled)
     }
@@ -151,7 +147,8 @@ impl Participant {
     /// The newest fire that an item has missed: the newest that has come, unless the ledger says that it was started;
     /// then what was noted when it was missed. Java peers flag and note nothing; if all that has come was started, or
     /// there is no ledger, it is the present, as for a trigger: no instant of an execution that there was.
-    fn newest_missed(&self, item: Item, now: Now) -> Timestamp {
+    fn newest_missed(&self, item: Item) -> Timestamp {
+        let now = self.cx.now;
         let settled = self.owed_after(item, now.wall);
         let is_open = |newest: &Timestamp| {
             let open = settled.is_some_and(|settled| settled < *newest) && !mutant!(MadeUpForFlaggedOnly);
@@ -160,25 +157,25 @@ impl Participant {
         let noted = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
         let noted = noted.max(self.ledger.flagged_for(item));
         let newest = self.fires.newest().filter(is_open).max(noted);
-        newest.unwrap_or_else(|| self.present_of(item, now))
+        newest.unwrap_or_else(|| self.present_of(item))
     }
 
     /// Flags missed fires of items that are not free, so that they survive us.
-    pub(in crate::coordination) fn flag_misfires(&mut self, now: Now) {
+    pub(in crate::coordination) fn flag_misfires(&mut self) {
         // A relay's turn goes on with the execution that ends, and what comes then is its next owner's.
-        let passes_on = self.is_relay() && self.pending.is_in_flight(Purpose::Complete);
+        let passes_on = self.cx.is_relay() && self.out.is_in_flight(Purpose::Complete);
         if self.fires.misfires.missed.is_empty()
             || passes_on
-            || !self.is_registered()
-            || !self.may_commit(now, Purpose::FlagMisfire)
+            || !self.cx.is_registered()
+            || !self.out.may_commit(&self.cx, Purpose::FlagMisfire)
         {
             return;
         }
         self.follow_flags();
-        let paths = &self.identity.paths;
-        let settled = !self.view.is_resharding() && self.is_ledger_read();
+        let paths = &self.cx.identity.paths;
+        let settled = !self.cx.view.is_resharding() && self.is_ledger_read();
         // After another division the ledger is somebody else's.
-        let mut transaction: Transaction = self.undivided().into_iter().collect();
+        let mut transaction: Transaction = self.cx.undivided().into_iter().collect();
         let mut flagging = BTreeMap::new();
         let mut size = 0;
         for (item, Missed { newest, flagged }) in &self.fires.misfires.missed {
@@ -190,7 +187,7 @@ impl Participant {
                 continue;
             }
             // What does not fit goes into the next transaction.
-            if size >= self.transaction_bytes {
+            if size >= self.cx.transaction_bytes {
                 break;
             }
             let flag = Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");
@@ -203,20 +200,20 @@ impl Participant {
             return;
         }
         self.fires.misfires.flagging = flagging;
-        self.commit(Purpose::FlagMisfire, transaction);
+        self.out.commit(Purpose::FlagMisfire, transaction);
     }
 
     /// Compares what was missed with the flags. What is not ours any more is its owner's concern; what was flagged, and is
     /// not any more, has been made up for.
     fn follow_flags(&mut self) {
         let mut all = std::mem::take(&mut self.fires.misfires.missed);
-        let (view, executions) = (&self.view, &self.executions);
+        let (view, executions) = (&self.cx.view, &self.executions);
         all.retain(|item, missed| {
             let flag = view.misfired().contains(item);
             let over = missed.flagged && !flag;
             // The flag of what is being started is about to go.
             missed.flagged = flag && (!executions.is_starting(*item) || mutant!(FlagOfStartingFollowed));
-            (self.told.executable_item(*item).is_some() || self.is_in_ledger(*item)) && !over
+            (self.cx.assigned.executable_item(*item).is_some() || self.is_in_ledger(*item)) && !over
         });
         self.fires.misfires.missed = all;
     }

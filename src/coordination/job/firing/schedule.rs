@@ -17,7 +17,6 @@ use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::schedule::{latest_before, latest_until};
 use crate::coordination::job::picture::settings::Schedule;
 use crate::coordination::job::rotation::Turn;
-use crate::coordination::time::Now;
 use crate::job::Item;
 use crate::mutants::mutant;
 
@@ -159,58 +158,50 @@ impl Fires {
 }
 
 impl Participant {
-    /// Whether fires concern us. Whoever wakes for one without following it would wake for it for ever.
-    pub(in crate::coordination) fn follows_schedule(&self) -> bool {
-        self.told.attached
-            && matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
-    }
-
     /// Takes notice of the fires that have come until now.
-    pub(in crate::coordination) fn follow_schedule(&mut self, now: Now) {
-        if self.follows_schedule() {
-            let registered = self.is_registered();
-            let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+    pub(in crate::coordination) fn follow_schedule(&mut self) {
+        let now = self.cx.now;
+        if self.cx.follows_schedule() {
+            let registered = self.cx.is_registered();
+            let schedule = self.cx.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
             self.fires.tick(now.wall, schedule, registered);
         }
     }
 
     /// Follows the schedule, and decides what each fire means for each item.
-    pub(in crate::coordination) fn fire(&mut self, now: Now) {
-        if !self.follows_schedule() {
+    pub(in crate::coordination) fn fire(&mut self) {
+        if !self.cx.follows_schedule() {
             return;
         }
-        self.follow_schedule(now);
-        if !self.is_registered() {
+        self.follow_schedule();
+        if !self.cx.is_registered() {
             return;
         }
-        self.miss_unavailable(now);
-        let resharding = self.view.is_resharding() && !mutant!(StartedWhileResharding);
+        self.miss_unavailable();
+        let resharding = self.cx.view.is_resharding() && !mutant!(StartedWhileResharding);
         // What comes while nothing is ours is not kept for what will be: the ledger tells what that has missed.
-        let concerned = self.is_relay() || self.told.executable().next().is_some();
+        let concerned = self.cx.is_relay() || self.cx.assigned.executable().next().is_some();
         if resharding || (concerned && !self.is_ledger_read()) || self.turn() == Turn::Changing {
             return;
         }
-        self.divide_due(now);
-        self.plan_misfires(now);
+        self.divide_due();
+        self.plan_misfires();
     }
 
     /// Whether an execution of the item may not begin because one has not ended.
-    pub(in crate::coordination) fn is_busy(&self, item: Item, now: Now) -> bool {
+    pub(in crate::coordination) fn is_busy(&self, item: Item) -> bool {
+        let now = self.cx.now;
         self.executions.is_busy(item)
-            || self.view.running().contains(&item)
-            || self.is_taken_over(item)
+            || self.cx.view.running().contains(&item)
+            || self.cx.is_taken_over(item)
             || self.failover.comes_first(item, now)
     }
 
-    /// Whether somebody has taken the item over from a crashed instance, and has not finished it.
-    fn is_taken_over(&self, item: Item) -> bool {
-        self.view.taken().contains(&item) && self.view.item(item).is_some_and(|view| view.failover.is_some())
-    }
-
-    fn divide_due(&mut self, now: Now) {
+    fn divide_due(&mut self) {
+        let now = self.cx.now;
         let Some(due) = self.fires.due.take() else { return };
-        let active = self.phase == Phase::Active;
-        let items: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
+        let active = self.cx.phase == Phase::Active;
+        let items: Vec<_> = self.cx.assigned.executable().map(|assigned| assigned.item).collect();
         for item in items {
             let planned =
                 self.fires.planned.get(&item).is_some_and(|planned| planned.scheduled >= due.scheduled);
@@ -221,7 +212,7 @@ impl Participant {
             {
                 continue;
             }
-            let free = active && !self.is_busy(item, now) && !self.fires.planned.contains_key(&item);
+            let free = active && !self.is_busy(item) && !self.fires.planned.contains_key(&item);
             let in_time = free && !due.late && !self.is_round_open();
             if !in_time {
                 self.suspect(item);

@@ -14,7 +14,6 @@ use crate::coordination::job::contract::plan::Planned;
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 /// The request to fire, as far as it was dealt with.
 #[derive(Debug, Default)]
@@ -25,27 +24,27 @@ pub(in crate::coordination) struct Trigger {
 
 impl Participant {
     /// Plans what a trigger asks for.
-    pub(in crate::coordination) fn obey_trigger(&mut self, now: Now) {
-        if !self.view.triggers().contains(&self.identity.instance) {
+    pub(in crate::coordination) fn obey_trigger(&mut self) {
+        if !self.cx.view.triggers().contains(&self.cx.identity.instance) {
             self.trigger.planned = false;
             return;
         }
-        let ready = self.told.attached && self.is_registered() && self.phase == Phase::Active;
-        let has_items = self.told.executable().next().is_some();
-        if !ready || self.view.is_resharding() || (has_items && !self.is_ledger_read()) {
+        let ready = self.cx.assigned.attached && self.cx.is_registered() && self.cx.phase == Phase::Active;
+        let has_items = self.cx.assigned.executable().next().is_some();
+        if !ready || self.cx.view.is_resharding() || (has_items && !self.is_ledger_read()) {
             return;
         }
         if !has_items && self.is_to_be_divided() {
             return; // What the division gives us is what was meant.
         }
         if !std::mem::replace(&mut self.trigger.planned, true) {
-            let items: Vec<_> = match self.is_continuous() {
+            let items: Vec<_> = match self.cx.is_continuous() {
                 true => Vec::new(),
-                false => self.told.executable().map(|assigned| assigned.item).collect(),
+                false => self.cx.assigned.executable().map(|assigned| assigned.item).collect(),
             };
             for item in items {
-                let scheduled = self.present_of(item, now);
-                if self.is_busy(item, now) || self.is_round_open() {
+                let scheduled = self.present_of(item);
+                if self.is_busy(item) || self.is_round_open() {
                     self.suspect(item);
                     self.missed(item, scheduled);
                 } else {
@@ -56,23 +55,24 @@ impl Participant {
         }
         let taken_along = |planned: &Planned| planned.is_first_of(Source::Trigger);
         let starts = self.fires.planned.values().any(taken_along) || self.executions.starts(taken_along);
-        if !starts && self.may_commit(now, Purpose::TakeTrigger) {
+        if !starts && self.out.may_commit(&self.cx, Purpose::TakeTrigger) {
             // There is nothing to execute: the request is fulfilled.
-            let trigger = self.identity.paths.trigger(&self.identity.instance);
-            self.commit(Purpose::TakeTrigger, vec![Operation::delete(trigger)]);
+            let trigger = self.cx.identity.paths.trigger(&self.cx.identity.instance);
+            self.out.commit(Purpose::TakeTrigger, vec![Operation::delete(trigger)]);
         }
     }
 
     /// Whether a division is still to come though nobody has flagged it: some item has never been given to anybody.
     fn is_to_be_divided(&self) -> bool {
-        let owner = |item: Item| self.view.item(item).and_then(|view| view.owner.as_ref());
-        let items = self.settings.iter().flat_map(|settings| settings.items());
-        self.is_enabled() && items.map(owner).any(|owner| owner.is_none())
+        let owner = |item: Item| self.cx.view.item(item).and_then(|view| view.owner.as_ref());
+        let items = self.cx.settings.iter().flat_map(|settings| settings.items());
+        self.cx.is_enabled() && items.map(owner).any(|owner| owner.is_none())
     }
 
     /// The instant of an execution of an item that no fire asks for: the present, to the millisecond, which is what the
     /// ledger keeps. After all that has fired, though our clock may be behind another's: it is no execution's that there was.
-    pub(in crate::coordination) fn present_of(&self, item: Item, now: Now) -> Timestamp {
+    pub(in crate::coordination) fn present_of(&self, item: Item) -> Timestamp {
+        let now = self.cx.now;
         // Not rounded up: that may be an instant at which a fire comes.
         let to = TimestampRound::new().smallest(Unit::Millisecond).mode(RoundMode::Floor);
         let present = now.wall.round(to).unwrap_or(now.wall);

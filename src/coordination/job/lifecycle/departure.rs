@@ -16,7 +16,6 @@ use crate::coordination::job::execution::state::{Execution, State};
 use crate::coordination::job::frame::phase::{Phase, Session};
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::nodes::ItemView;
-use crate::coordination::time::Now;
 
 /// How long cancelled executions may take to report before we leave without them.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
@@ -25,10 +24,11 @@ impl Participant {
     /// The sidecar is stopping. May come again: the earliest deadline counts, and who was told to stop stays told. It
     /// does not count for who may still execute and cannot be told to stop: whoever does not wait for that parts from
     /// the session without closing it.
-    pub(in crate::coordination) fn drain(&mut self, now: Now, deadline: Duration) {
-        let reason = match &self.phase {
+    pub(in crate::coordination) fn drain(&mut self, deadline: Duration) {
+        let now = self.cx.now;
+        let reason = match &self.cx.phase {
             Phase::Joining | Phase::Active => EndReason::Drained,
-            Phase::Away { .. } if self.has_come_back() => return self.turn_away(now, EndReason::Drained),
+            Phase::Away { .. } if self.has_come_back() => return self.turn_away(EndReason::Drained),
             // Nobody can attach any more, so nobody comes back; but who is away may still execute.
             Phase::Away { .. } => return self.leave(EndReason::Drained),
             Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended => return,
@@ -36,34 +36,34 @@ impl Participant {
             // An operator's stop stays one: the application must not come back by itself.
             Phase::Draining { reason, .. } => reason.clone(),
         };
-        if self.told.attached {
+        if self.cx.assigned.attached {
             let remaining = deadline.saturating_sub(now.mono);
-            self.tell_event(Event::Draining { remaining });
+            self.out.tell(&self.cx, Event::Draining { remaining });
         }
-        self.phase = Phase::Draining { deadline: Some(deadline), reason, cancelled: false };
+        self.cx.phase = Phase::Draining { deadline: Some(deadline), reason, cancelled: false };
     }
 
     /// Leaves without waiting for anything, but for an application that nobody can tell to stop what it executes: until
     /// it has stopped by itself, that is not handed on.
     pub(in crate::coordination) fn leave(&mut self, reason: EndReason) {
-        if matches!(self.phase, Phase::Leaving(_) | Phase::Ended) {
+        if matches!(self.cx.phase, Phase::Leaving(_) | Phase::Ended) {
             return;
         }
-        self.phase = self.leaves(reason);
+        self.cx.phase = self.leaves(reason);
     }
 
     /// Whether the application may be working on something of ours.
     fn may_work(&self) -> bool {
         let owns =
-            |view: &ItemView| view.owner.as_ref().is_some_and(|of| of.instance == self.identity.instance);
-        let owns = || !self.view.is_loaded() || self.view.items().values().any(owns);
+            |view: &ItemView| view.owner.as_ref().is_some_and(|of| of.instance == self.cx.identity.instance);
+        let owns = || !self.cx.view.is_loaded() || self.cx.view.items().values().any(owns);
         self.executions.open.values().any(|open| open.state == State::Running)
-            || (self.is_continuous() && owns())
+            || (self.cx.is_continuous() && owns())
     }
 
     /// How to leave, as things are.
     fn leaves(&self, reason: EndReason) -> Phase {
-        match self.unattended.filter(|_| self.may_work()) {
+        match self.cx.unattended.filter(|_| self.may_work()) {
             Some(until) => Phase::Draining { deadline: Some(until), reason, cancelled: true },
             None => Phase::Leaving(reason),
         }
@@ -72,72 +72,68 @@ impl Participant {
     /// The application has left, or another one takes its place. One that is waited for has gone by that; one that was to
     /// leave anyway may still go on.
     pub(in crate::coordination) fn go_away(&mut self) {
-        if matches!(self.phase, Phase::Away { .. }) {
-            self.unattended = None;
+        if matches!(self.cx.phase, Phase::Away { .. }) {
+            self.cx.unattended = None;
         }
         self.leave(EndReason::Detached);
     }
 
     /// Leaves though the application has a stream: who reads its end stops, before anything is handed on; and who does
     /// not, because it has broken just now, when the grace is over.
-    pub(in crate::coordination) fn turn_away(&mut self, now: Now, reason: EndReason) {
-        self.unattended = self.goes_on_until(now);
-        self.effects.push(Effect::CloseStream(reason.clone()));
+    pub(in crate::coordination) fn turn_away(&mut self, reason: EndReason) {
+        self.cx.unattended = self.goes_on_until();
+        self.out.push(Effect::CloseStream(reason.clone()));
         self.leave(reason);
-    }
-
-    /// Whether what runs was told to stop already, or need not be, so that nothing may begin.
-    pub(in crate::coordination) fn is_giving_up(&self) -> bool {
-        matches!(self.phase, Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended)
     }
 
     /// Ends, without touching the registry.
     pub(in crate::coordination) fn end(&mut self, reason: EndReason) {
-        self.phase = Phase::Ended;
-        self.effects.push(Effect::End(reason));
+        self.cx.phase = Phase::Ended;
+        self.out.push(Effect::End(reason));
     }
 
     /// Takes the next step of leaving.
-    pub(in crate::coordination) fn depart(&mut self, now: Now) {
-        if let Phase::Draining { deadline, reason, cancelled } = self.phase.clone() {
+    pub(in crate::coordination) fn depart(&mut self) {
+        let now = self.cx.now;
+        if let Phase::Draining { deadline, reason, cancelled } = self.cx.phase.clone() {
             let settled = self.removal_settles().is_none();
             let idle = settled
                 && (self.executions.is_idle() || mutant!(DrainedWithoutWaiting))
                 && self.is_round_over()
-                && !self.pending.is_in_flight(Purpose::FlagMisfire)
-                && !self.hands_over(now);
+                && !self.out.is_in_flight(Purpose::FlagMisfire)
+                && !self.hands_over();
             match deadline {
                 Some(deadline) if now.mono >= deadline && cancelled => {
-                    self.unattended = None;
+                    self.cx.unattended = None;
                     self.leave(reason);
                 }
                 _ if idle => self.leave(reason),
                 Some(deadline) if now.mono >= deadline => {
                     self.cancel_executions(CancelReason::DrainTimeout);
                     let deadline = Some(now.mono.saturating_add(CANCEL_GRACE));
-                    self.phase = Phase::Draining { deadline, reason, cancelled: true };
+                    self.cx.phase = Phase::Draining { deadline, reason, cancelled: true };
                 }
                 Some(_) | None => {}
             }
         }
-        if let Phase::Leaving(reason) = &self.phase {
+        if let Phase::Leaving(reason) = &self.cx.phase {
             // Whoever says that it goes executes nothing any more; of who is drained nobody knows.
             let drained = *reason == EndReason::Drained;
-            if let Some(until) = self.take_up_to_leave(now).filter(|_| drained) {
-                self.unattended = Some(until);
-                self.phase = self.leaves(EndReason::Drained);
+            if let Some(until) = self.take_up_to_leave().filter(|_| drained) {
+                self.cx.unattended = Some(until);
+                self.cx.phase = self.leaves(EndReason::Drained);
             }
         }
-        let Phase::Leaving(reason) = self.phase.clone() else { return };
+        let Phase::Leaving(reason) = self.cx.phase.clone() else { return };
         let busy = [Purpose::Register, Purpose::Start, Purpose::Complete, Purpose::Leave]
             .into_iter()
-            .any(|purpose| self.pending.is_in_flight(purpose));
-        match self.session {
+            .any(|purpose| self.out.is_in_flight(purpose));
+        match self.cx.session {
             // The session takes everything with it, or there was nothing yet.
             Session::None => self.end(reason),
-            Session::Connected(_) if self.is_namesake_there() => self.end(reason),
+            Session::Connected(_) if self.cx.name_taken => self.end(reason),
             Session::Suspended(_) => {}
-            Session::Connected(_) if busy || !self.view.is_loaded() => {}
+            Session::Connected(_) if busy || !self.cx.view.is_loaded() => {}
             Session::Connected(_) => {
                 let transaction =
                     if self.gone { self.late_nodes() } else { self.leaving_transaction(&reason) };
@@ -145,10 +141,10 @@ impl Participant {
                     // Each of these ends.
                 } else if transaction.is_empty() {
                     self.left();
-                } else if self.may_commit(now, Purpose::Leave) {
+                } else if self.out.may_commit(&self.cx, Purpose::Leave) {
                     // One that comes late takes nothing from who has registered under our name meanwhile.
-                    let transaction = self.undivided().into_iter().chain(transaction).collect();
-                    self.commit(Purpose::Leave, transaction);
+                    let transaction = self.cx.undivided().into_iter().chain(transaction).collect();
+                    self.out.commit(Purpose::Leave, transaction);
                 }
             }
         }
@@ -157,7 +153,7 @@ impl Participant {
     /// Removes our nodes, the instance last: as long as it exists, the running nodes of our items are ours. What does
     /// not fit into one transaction goes into the next.
     fn leaving_transaction(&self, reason: &EndReason) -> Transaction {
-        let paths = &self.identity.paths;
+        let paths = &self.cx.identity.paths;
         let mut transaction = Transaction::new();
         let mut size = 0;
         let mut flags = self.failover_folders();
@@ -170,7 +166,7 @@ impl Participant {
             let begin = flags.len();
             self.hand_over(&mut flags, item, self.executions.open.contains_key(&item));
             size += flags.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
-            if size >= self.transaction_bytes {
+            if size >= self.cx.transaction_bytes {
                 return flags;
             }
         }
@@ -182,20 +178,20 @@ impl Participant {
             let begin = transaction.len();
             self.end_execution(&mut transaction, item);
             size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
-            if size >= self.transaction_bytes {
+            if size >= self.cx.transaction_bytes {
                 return transaction;
             }
         }
-        if self.view.triggers().contains(&self.identity.instance) {
-            transaction.push(Operation::delete(paths.trigger(&self.identity.instance)));
+        if self.cx.view.triggers().contains(&self.cx.identity.instance) {
+            transaction.push(Operation::delete(paths.trigger(&self.cx.identity.instance)));
         }
-        if self.is_leader() {
+        if self.cx.is_leader() {
             self.give_up_leadership(&mut transaction);
         }
         transaction.extend(self.fall_silent());
         transaction.extend(self.give_up_name(reason));
-        if self.has_instance() && !mutant!(InstanceLeft) {
-            transaction.push(Operation::delete(paths.instance(&self.identity.instance)));
+        if self.cx.has_instance() && !mutant!(InstanceLeft) {
+            transaction.push(Operation::delete(paths.instance(&self.cx.identity.instance)));
         }
         transaction
     }
@@ -203,18 +199,19 @@ impl Participant {
     /// The items that others are to execute in our place: the application has not reported them, or they were taken
     /// over and not begun. None, unless the job's items fail over.
     fn unfinished_items(&self) -> Vec<Item> {
-        if !self.fails_over() || !self.is_registered() || mutant!(UnfinishedForgotten) {
+        if !self.cx.fails_over() || !self.cx.is_registered() || mutant!(UnfinishedForgotten) {
             return Vec::new();
         }
         // What an earlier session of ours left is still ours to hand on, if nobody else has it by now.
-        let left = |item: &Item| self.view.running_of(&self.identity.instance).any(|ours| ours == *item);
+        let left =
+            |item: &Item| self.cx.view.running_of(&self.cx.identity.instance).any(|ours| ours == *item);
         let open = self.executions.open.iter().filter(|(item, open)| match open.state {
             // What the job does not have any more is nobody's to take over.
-            State::Running => self.has_item(**item),
+            State::Running => self.cx.has_item(**item),
             State::Lost => left(item),
             State::Reported => false,
         });
-        let not_begun = self.view.taken().iter().copied().filter(|item| self.has_taken(*item));
+        let not_begun = self.cx.view.taken().iter().copied().filter(|item| self.cx.has_taken(*item));
         let not_begun = not_begun.filter(|item| !self.executions.open.contains_key(item));
         open.map(|(item, _)| *item).chain(not_begun).collect()
     }
@@ -223,22 +220,25 @@ impl Participant {
     /// who notices. As long as we have not become an instance again, whether or not we were told, it may still be one; and
     /// of who was stopped by an operator the others take over what is left.
     fn left_behind(&self) -> Vec<Item> {
-        let me = &self.identity.instance;
-        let is_there = || self.view.instances().contains_key(me) || self.fleet.member(me).is_some();
-        let may_be_another = || is_there() || !self.fleet.is_loaded() || self.registered.is_some();
-        if !self.fails_over() || mutant!(UnfinishedForgotten) || (!self.has_instance() && may_be_another()) {
+        let me = &self.cx.identity.instance;
+        let is_there = || self.cx.view.instances().contains_key(me) || self.cx.fleet.member(me).is_some();
+        let may_be_another = || is_there() || !self.cx.fleet.is_loaded() || self.cx.registered.is_some();
+        if !self.cx.fails_over()
+            || mutant!(UnfinishedForgotten)
+            || (!self.cx.has_instance() && may_be_another())
+        {
             return Vec::new();
         }
-        let is_ours = |item: &Item| self.is_registered() && self.executions.open.contains_key(item);
-        self.view.running_of(me).filter(|item| !is_ours(item)).collect()
+        let is_ours = |item: &Item| self.cx.is_registered() && self.executions.open.contains_key(item);
+        self.cx.view.running_of(me).filter(|item| !is_ours(item)).collect()
     }
 
     /// The items whose running nodes go with us.
     fn ended_items(&self) -> Vec<Item> {
-        let handed_over = self.fails_over() && !mutant!(UnfinishedForgotten);
+        let handed_over = self.cx.fails_over() && !mutant!(UnfinishedForgotten);
         let ends = |(item, open): &(&Item, &Execution)| match open.state {
             State::Reported => true,
-            State::Running => !handed_over || !self.has_item(**item),
+            State::Running => !handed_over || !self.cx.has_item(**item),
             State::Lost => false,
         };
         let open = self.executions.open.iter().filter(ends).map(|(item, _)| *item);
@@ -247,17 +247,17 @@ impl Participant {
 
     /// A transaction of the departure is done; more follow while our instance is there, or late nodes of ours.
     pub(in crate::coordination) fn removed(&mut self) {
-        self.gone |= !self.has_instance();
+        self.gone |= !self.cx.has_instance();
     }
 
     /// Whether there may be nodes of ours that we do not know yet, because something is in flight that creates some, or
     /// because the nodes are being read: a node of an instance that is gone would stay as long as the sidecar's session.
     fn awaits_nodes(&self) -> bool {
         let commits = [Purpose::Announce, Purpose::PlanHandoff];
-        commits.into_iter().any(|purpose| self.pending.is_in_flight(purpose))
+        commits.into_iter().any(|purpose| self.out.is_in_flight(purpose))
             || self.election.is_standing()
             || self.failover.is_taking()
-            || self.is_reading()
+            || self.out.is_reading()
     }
 
     /// Removes what was created after we had left, and flags what an earlier session of ours has left if its instance
@@ -265,13 +265,13 @@ impl Participant {
     fn late_nodes(&self) -> Transaction {
         let left = self.left_behind();
         let mut transaction = if left.is_empty() { Transaction::new() } else { self.flags(left) };
-        for item in self.view.taken().iter().copied().filter(|item| self.has_taken(*item)) {
+        for item in self.cx.view.taken().iter().copied().filter(|item| self.cx.has_taken(*item)) {
             if transaction.is_empty() {
                 transaction = self.failover_folders();
             }
             self.hand_over(&mut transaction, item, false);
         }
-        if self.is_leader() {
+        if self.cx.is_leader() {
             self.give_up_leadership(&mut transaction);
         }
         transaction.extend(self.fall_silent());
@@ -280,7 +280,7 @@ impl Participant {
 
     /// Our nodes are gone.
     fn left(&mut self) {
-        let Phase::Leaving(reason) = self.phase.clone() else { return };
+        let Phase::Leaving(reason) = self.cx.phase.clone() else { return };
         self.tell_nothing_assigned(AssignmentReason::Draining);
         self.end(reason);
     }
@@ -289,7 +289,7 @@ impl Participant {
     pub(in crate::coordination) fn leave_failed(&mut self, error: &CommitError) {
         if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_)) {
             self.checkpoints.doubt();
-            self.read_again();
+            self.out.read_again();
         }
     }
 }

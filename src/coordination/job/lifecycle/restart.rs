@@ -22,8 +22,9 @@ use crate::coordination::job::contract::records::LedgerNode;
 use crate::coordination::job::execution::deadline::Limit;
 use crate::coordination::job::execution::state::{Executions, item_of};
 use crate::coordination::job::firing::schedule::Fires;
+use crate::coordination::job::frame::context::{Identity, Request};
 use crate::coordination::job::frame::phase::{Phase, Session};
-use crate::coordination::job::participant::{Identity, Participant, Request};
+use crate::coordination::job::participant::Participant;
 use crate::coordination::job::rotation::Turn;
 use crate::coordination::time::Now;
 use crate::elasticjob::task_id;
@@ -78,7 +79,7 @@ impl Participant {
     /// application's.
     pub fn heir(identity: Identity, request: Request, former: Former) -> Self {
         let mut heir = Self::new(identity, request);
-        heir.phase = Phase::Away { until: None };
+        heir.cx.phase = Phase::Away { until: None };
         heir.fires = Fires::since(former.since);
         heir.heritage = Some(Heritage { former, found: false, back: None, instants: Instants::Unasked });
         heir
@@ -86,7 +87,7 @@ impl Participant {
 
     /// Whether it waits for an application that the former process had.
     pub fn is_heir(&self) -> bool {
-        self.heritage.is_some() && matches!(self.phase, Phase::Away { .. })
+        self.heritage.is_some() && matches!(self.cx.phase, Phase::Away { .. })
     }
 
     /// Whether the instance may leave for another one of its name: not while it is not known what it has.
@@ -96,7 +97,7 @@ impl Participant {
 
     /// The application is back. Gives what it has brought along if there is no heritage.
     pub(in crate::coordination) fn welcome(&mut self, back: Return) -> Option<Return> {
-        let away = matches!(self.phase, Phase::Away { .. });
+        let away = matches!(self.cx.phase, Phase::Away { .. });
         match self.heritage.as_mut().filter(|_| away) {
             Some(heritage) => {
                 heritage.back = Some(back);
@@ -108,7 +109,7 @@ impl Participant {
 
     /// Whether an application that was away has a stream again, and does not know yet that it is attached.
     pub(in crate::coordination) fn has_come_back(&self) -> bool {
-        match (&self.phase, &self.heritage) {
+        match (&self.cx.phase, &self.heritage) {
             (Phase::Away { .. }, Some(heritage)) => heritage.back.is_some(),
             (Phase::Away { until }, None) => until.is_none(),
             _ => false,
@@ -117,7 +118,7 @@ impl Participant {
 
     /// The application is gone again. Tells whether it is waited for.
     pub(in crate::coordination) fn misses_again(&mut self) -> bool {
-        let away = matches!(self.phase, Phase::Away { .. });
+        let away = matches!(self.cx.phase, Phase::Away { .. });
         let heritage = self.heritage.as_mut().filter(|_| away);
         heritage.map(|heritage| heritage.back = None).is_some()
     }
@@ -132,39 +133,40 @@ impl Participant {
     }
 
     /// Looks what the former process has left, and who wants it.
-    pub(in crate::coordination) fn mind_heritage(&mut self, now: Now) {
-        let (Some(heritage), Session::Connected(session)) = (&self.heritage, self.session) else { return };
+    pub(in crate::coordination) fn mind_heritage(&mut self) {
+        let now = self.cx.now;
+        let (Some(heritage), Session::Connected(session)) = (&self.heritage, self.cx.session) else { return };
         if heritage.former.session != session {
-            self.renounce(now);
+            self.renounce();
             return;
         }
-        if !self.view.is_loaded() {
+        if !self.cx.view.is_loaded() {
             return;
         }
         if !heritage.found {
             if !self.is_left(session) {
-                self.renounce(now);
+                self.renounce();
                 return;
             }
-            self.take_up(now, session);
+            self.take_up(session);
         }
         if self.awaits_instants() {
             return;
         }
         let back = self.heritage.as_mut().and_then(|heritage| heritage.back.take());
-        let over = matches!(self.phase, Phase::Away { until: Some(until) } if now.mono >= until);
+        let over = matches!(self.cx.phase, Phase::Away { until: Some(until) } if now.mono >= until);
         if let Some(back) = back {
-            self.go_on(now, back);
+            self.go_on(back);
         } else if over {
             self.heritage = None;
-            let reason = if self.is_registered() { EndReason::Detached } else { EndReason::Stopped };
+            let reason = if self.cx.is_registered() { EndReason::Detached } else { EndReason::Stopped };
             self.leave(reason);
         }
     }
 
     /// Has the ledger read if the application does not say for which instants it executes. Tells whether that is awaited.
     fn awaits_instants(&mut self) -> bool {
-        let keeps = self.keeps_ledger();
+        let keeps = self.cx.keeps_ledger();
         let Some(heritage) = &mut self.heritage else { return false };
         let unsaid = |back: &Return| back.open.iter().any(|open| open.scheduled.is_none());
         if !keeps || !heritage.back.as_ref().is_some_and(unsaid) {
@@ -172,7 +174,7 @@ impl Participant {
         }
         if matches!(heritage.instants, Instants::Unasked) {
             heritage.instants = Instants::Asked;
-            self.effects.push(Effect::ReadLedger);
+            self.out.push(Effect::ReadLedger);
         }
         matches!(heritage.instants, Instants::Asked)
     }
@@ -193,83 +195,87 @@ impl Participant {
 
     /// Looks what the former process has left though nobody wants it any more: it goes with us. Gives, if there is
     /// something, until when (monotonic) the application may still execute it.
-    pub(in crate::coordination) fn take_up_to_leave(&mut self, now: Now) -> Option<Duration> {
-        let (Some(heritage), Session::Connected(session)) = (&self.heritage, self.session) else {
+    pub(in crate::coordination) fn take_up_to_leave(&mut self) -> Option<Duration> {
+        let (Some(heritage), Session::Connected(session)) = (&self.heritage, self.cx.session) else {
             return None;
         };
         let unseen = heritage.former.session == session && !heritage.found;
         let timeout = heritage.former.timeout;
-        let finds = unseen && self.view.is_loaded() && self.is_left(session);
+        let finds = unseen && self.cx.view.is_loaded() && self.is_left(session);
         finds.then(|| {
-            self.hold_heritage(now, session);
-            self.heritage_ends(now, timeout)
+            self.hold_heritage(session);
+            self.heritage_ends(timeout)
         })
     }
 
     /// Whether the former process has left something in this session.
     fn is_left(&self, session: SessionId) -> bool {
-        let me = &self.identity.instance;
-        match self.view.instances().get(me) {
+        let me = &self.cx.identity.instance;
+        match self.cx.view.instances().get(me) {
             Some(ours) => ours.session == Some(session),
             // Who had been stopped by an operator may not have ended yet what it executes.
-            None => self.view.running_of(me).next().is_some(),
+            None => self.cx.view.running_of(me).next().is_some(),
         }
     }
 
     /// Until when (monotonic) an application goes on that the former process had.
-    fn heritage_ends(&self, now: Now, timeout: Duration) -> Duration {
+    fn heritage_ends(&self, timeout: Duration) -> Duration {
+        let now = self.cx.now;
         // Without word from the former process the application has stopped when its lease is over.
         let lease = self.lease.remaining(now.mono).unwrap_or(timeout);
         // Of a job whose configuration cannot be read it is not known for how long its applications go on.
-        let grace = self.settings.as_ref().map_or(lease, |_| self.grace().min(lease));
+        let grace = self.cx.settings.as_ref().map_or(lease, |_| self.cx.grace().min(lease));
         now.mono.saturating_add(grace)
     }
 
     /// The instance is there: it is ours, and what it executes is busy.
-    fn take_up(&mut self, now: Now, session: SessionId) {
+    fn take_up(&mut self, session: SessionId) {
+        let now = self.cx.now;
         let Some(heritage) = &self.heritage else { return };
         let timeout = heritage.former.timeout;
-        self.hold_heritage(now, session);
-        if !self.keeps_ledger() {
+        self.hold_heritage(session);
+        if !self.cx.keeps_ledger() {
             // Nobody knows what was started.
             self.fires = Fires::since(now.wall);
         }
-        let until = Some(self.heritage_ends(now, timeout));
-        self.unattended = until;
-        self.phase = Phase::Away { until };
+        let until = Some(self.heritage_ends(timeout));
+        self.cx.unattended = until;
+        self.cx.phase = Phase::Away { until };
     }
 
     /// What the instance has is ours.
-    fn hold_heritage(&mut self, now: Now, session: SessionId) {
+    fn hold_heritage(&mut self, session: SessionId) {
+        let now = self.cx.now;
         let Some(heritage) = &mut self.heritage else { return };
         heritage.found = true;
-        self.registered = Some(session);
+        self.cx.registered = Some(session);
         self.names.registered(session);
+        self.cx.name_taken = false;
         self.seen = true;
-        for item in self.view.running_of(&self.identity.instance).collect::<Vec<_>>() {
+        for item in self.cx.view.running_of(&self.cx.identity.instance).collect::<Vec<_>>() {
             self.executions.hold(item, now);
         }
     }
 
     /// The application is back: what it has open is its own again.
-    fn go_on(&mut self, now: Now, back: Return) {
+    fn go_on(&mut self, back: Return) {
         let instants = match self.heritage.take().map(|heritage| heritage.instants) {
             Some(Instants::Read(instants)) => instants,
             Some(Instants::Unasked | Instants::Asked) | None => BTreeMap::new(),
         };
-        self.unattended = None;
-        self.request = back.request;
+        self.cx.unattended = None;
+        self.cx.request = back.request;
         // It may know what cannot be read in the registry.
-        self.compile_settings(now);
-        if self.objection().is_some() || self.configuration_to_write().is_some() {
+        self.compile_settings();
+        if self.cx.objection().is_some() || self.configuration_to_write().is_some() {
             // It is not the one that the former process knew; it attaches anew.
-            self.turn_away(now, EndReason::Detached);
+            self.turn_away(EndReason::Detached);
             return;
         }
         self.overwritten = true;
-        if !self.grace().is_zero() {
+        if !self.cx.grace().is_zero() {
             for open in back.open {
-                self.adopt(now, open, &instants);
+                self.adopt(open, &instants);
             }
         }
         for item in self.executions.held() {
@@ -277,29 +283,31 @@ impl Participant {
             self.executions.drop_held(item);
             let message = "the former process of this sidecar has begun to execute the item, and the application does \
                            not; the execution counts as interrupted";
-            let path = self.identity.paths.item_running(item);
-            self.effects.push(Effect::Warn(Problem { path, message: message.to_owned() }));
+            let path = self.cx.identity.paths.item_running(item);
+            self.out.push(Effect::Warn(Problem { path, message: message.to_owned() }));
         }
         self.checkpoints.inherit(self.executions.open.keys().copied());
-        self.phase = Phase::Active;
+        self.cx.phase = Phase::Active;
+        self.cx.assigned.renew();
         self.told.renew();
         self.lease.tell_again();
     }
 
     /// Goes on with an execution, if it is what the running node says.
-    fn adopt(&mut self, now: Now, claimed: OpenExecution, instants: &BTreeMap<Item, Timestamp>) {
+    fn adopt(&mut self, claimed: OpenExecution, instants: &BTreeMap<Item, Timestamp>) {
+        let now = self.cx.now;
         let Some(item) = item_of(&claimed.execution_id) else { return };
-        let Some(settings) = self.settings.clone() else { return };
+        let Some(settings) = self.cx.settings.clone() else { return };
         let held = self.executions.open.get(&item).is_some_and(|open| open.told.is_none());
-        let running = self.view.item(item).and_then(|view| view.running.as_ref());
+        let running = self.cx.view.item(item).and_then(|view| view.running.as_ref());
         let same = running.is_some_and(|running| {
-            running.token == Some(claimed.token) && running.owner.as_ref() == Some(&self.identity.instance)
+            running.token == Some(claimed.token) && running.owner.as_ref() == Some(&self.cx.identity.instance)
         });
         let lost = claimed.cancelled == Some(CancelReason::LeaseLost);
         if !held || !same || lost || !self.is_still_ours(item) {
             return;
         }
-        let inferred = if self.has_taken(item) { Source::Failover } else { Source::Schedule };
+        let inferred = if self.cx.has_taken(item) { Source::Failover } else { Source::Schedule };
         let source = claimed.source.unwrap_or(inferred);
         let scheduled = claimed.scheduled.or_else(|| instants.get(&item).copied()).unwrap_or(now.wall);
         let planned = Planned { source, scheduled, attempt: claimed.attempt };
@@ -311,7 +319,7 @@ impl Participant {
             item,
             parameter: settings.parameter(item).map(str::to_owned),
             configuration: Arc::clone(&settings.configuration),
-            task_id: task_id::build(&self.identity.job, &[item], &self.identity.instance).into(),
+            task_id: task_id::build(&self.cx.identity.job, &[item], &self.cx.identity.instance).into(),
             source,
             attempt: claimed.attempt,
             checkpoint: None,
@@ -349,22 +357,24 @@ impl Participant {
     /// Whether an item of ours is ours to execute. What somebody executes whom an operator has stopped is others'
     /// already, and they wait for the end of it.
     fn is_still_ours(&self, item: Item) -> bool {
-        let owner = self.view.item(item).and_then(|view| view.owner.as_ref());
-        owner.is_some_and(|owner| owner.instance == self.identity.instance)
-            || !self.is_registered()
-            || self.has_taken(item)
+        let owner = self.cx.view.item(item).and_then(|view| view.owner.as_ref());
+        owner.is_some_and(|owner| owner.instance == self.cx.identity.instance)
+            || !self.cx.is_registered()
+            || self.cx.has_taken(item)
             || matches!(self.turn(), Turn::Ours(_))
     }
 
     /// There is nothing to inherit: begins as anybody, if the application is back.
-    fn renounce(&mut self, now: Now) {
+    fn renounce(&mut self) {
+        let now = self.cx.now;
         let Some(heritage) = self.heritage.take() else { return };
         match heritage.back {
             Some(back) => {
-                self.request = back.request;
+                self.cx.request = back.request;
                 self.fires = Fires::since(now.wall);
+                self.cx.assigned.renew();
                 self.told.renew();
-                self.phase = Phase::Joining;
+                self.cx.phase = Phase::Joining;
             }
             None => self.leave(EndReason::Detached),
         }

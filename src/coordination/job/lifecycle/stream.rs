@@ -22,33 +22,26 @@ use crate::coordination::job::execution::state::State;
 use crate::coordination::job::firing::trigger::Trigger;
 use crate::coordination::job::frame::phase::{Phase, Session};
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 impl Participant {
-    /// How long the instance may stay without its application. Zero: not at all.
-    pub(in crate::coordination) fn grace(&self) -> Duration {
-        let grace = self.settings.as_ref().map(|settings| settings.grace);
-        // Without an id of its application no stream can be known as the next one.
-        grace.filter(|_| self.request.resumable && !mutant!(GraceForgotten)).unwrap_or_default()
-    }
-
     /// Whether another stream of the application may take this participant over.
     pub fn may_resume(&self) -> bool {
         if self.is_heir() {
             return true;
         }
-        let session = match self.session {
+        let session = match self.cx.session {
             Session::Connected(id) | Session::Suspended(id) => Some(id),
             Session::None => None,
         };
-        let registered = self.registered.is_some() && self.registered == session;
-        let there = matches!(self.phase, Phase::Active | Phase::Away { .. });
-        there && registered && self.told.attached && !self.grace().is_zero()
+        let registered = self.cx.registered.is_some() && self.cx.registered == session;
+        let there = matches!(self.cx.phase, Phase::Active | Phase::Away { .. });
+        there && registered && self.cx.assigned.attached && !self.cx.grace().is_zero()
     }
 
     /// The application's stream has broken.
-    pub(in crate::coordination) fn detach(&mut self, now: Now) {
-        self.unattended = self.goes_on_until(now);
+    pub(in crate::coordination) fn detach(&mut self) {
+        let now = self.cx.now;
+        self.cx.unattended = self.goes_on_until();
         if self.misses_again() {
             return;
         }
@@ -57,7 +50,7 @@ impl Participant {
             return;
         }
         self.settle_lost();
-        self.take_back_retries(now);
+        self.take_back_retries();
         for (item, planned) in std::mem::take(&mut self.fires.planned) {
             match planned.source {
                 Source::Schedule | Source::Misfire => self.missed(item, planned.scheduled),
@@ -66,45 +59,47 @@ impl Participant {
             }
         }
         self.trigger = Trigger::default();
-        self.phase = Phase::Away { until: Some(now.mono.saturating_add(self.grace())) };
+        self.cx.phase = Phase::Away { until: Some(now.mono.saturating_add(self.cx.grace())) };
     }
 
     /// Whoever was told to stop what is lost has gone.
     pub(in crate::coordination) fn settle_lost(&mut self) {
         let lost = self.executions.open.iter().filter(|(_, open)| open.state == State::Lost);
         for item in lost.map(|(item, _)| *item).collect::<Vec<_>>() {
-            self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.effects);
+            self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.out);
         }
     }
 
     /// Until when (monotonic) an application that has just lost its stream may go on, whatever becomes of the instance:
     /// for the grace, and no longer than the lease that it was told. `None`: it stops at once.
-    pub(in crate::coordination) fn goes_on_until(&self, now: Now) -> Option<Duration> {
-        let until = Some(self.grace()).filter(|grace| !grace.is_zero())?.saturating_add(now.mono);
+    pub(in crate::coordination) fn goes_on_until(&self) -> Option<Duration> {
+        let now = self.cx.now;
+        let until = Some(self.cx.grace()).filter(|grace| !grace.is_zero())?.saturating_add(now.mono);
         // What the former process has told is over before our own lease is.
         let lease = self.lease.told().or(self.heritage.as_ref().and_then(|_| self.lease.end()));
         Some(lease.map_or(until, |lease| lease.min(until)))
     }
 
     /// The application has a stream again.
-    pub(in crate::coordination) fn reattach(&mut self, now: Now, back: Return) {
+    pub(in crate::coordination) fn reattach(&mut self, back: Return) {
         if self.welcome(back).is_none() {
             return;
         }
         if self.may_resume() {
-            self.unattended = None;
-            self.phase = Phase::Away { until: None };
+            self.cx.unattended = None;
+            self.cx.phase = Phase::Away { until: None };
         } else {
             // What happened in the same moment has taken its place away; it attaches anew.
-            self.turn_away(now, EndReason::Detached);
+            self.turn_away(EndReason::Detached);
         }
     }
 
     /// Ends the absence: with everything if the application is back, by leaving if its time is over.
-    pub(in crate::coordination) fn mind_grace(&mut self, now: Now) {
-        let Phase::Away { until } = self.phase else { return };
+    pub(in crate::coordination) fn mind_grace(&mut self) {
+        let now = self.cx.now;
+        let Phase::Away { until } = self.cx.phase else { return };
         if self.is_heir() {
-            self.mind_heritage(now);
+            self.mind_heritage();
             return;
         }
         let is_over = until.is_some_and(|until| now.mono >= until) && !mutant!(GraceEndless);
@@ -112,10 +107,11 @@ impl Participant {
             // Its items have waited for it; a name is not waited for once more.
             self.names.leaves_for_good();
         }
-        if self.session == Session::None || is_over {
+        if self.cx.session == Session::None || is_over {
             self.leave(EndReason::Detached);
-        } else if until.is_none() && self.is_registered() {
-            self.phase = Phase::Active;
+        } else if until.is_none() && self.cx.is_registered() {
+            self.cx.phase = Phase::Active;
+            self.cx.assigned.renew();
             self.told.renew();
             self.lease.tell_again();
         }
@@ -123,7 +119,7 @@ impl Participant {
 
     /// When the absence ends; monotonic.
     pub(in crate::coordination) fn grace_ends(&self) -> Option<Duration> {
-        match self.phase {
+        match self.cx.phase {
             Phase::Away { until } => until,
             Phase::Joining | Phase::Active | Phase::Draining { .. } | Phase::Leaving(_) | Phase::Ended => {
                 None
@@ -138,7 +134,8 @@ impl Participant {
     }
 
     /// Tells the executions that are open to an application that is back; to one that is new there are none.
-    pub(in crate::coordination) fn tell_open_executions(&mut self, now: Now) {
+    pub(in crate::coordination) fn tell_open_executions(&mut self) {
+        let now = self.cx.now;
         let mut events = Vec::new();
         for (item, open) in self.executions.open.iter().filter(|(_, open)| open.state == State::Running) {
             let Some(told) = &open.told else { continue };
@@ -157,7 +154,7 @@ impl Participant {
             events.extend(cancel);
         }
         for event in events {
-            self.tell_event(event);
+            self.out.tell(&self.cx, event);
         }
     }
 }

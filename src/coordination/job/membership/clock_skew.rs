@@ -64,35 +64,40 @@ fn certainly_ahead_ms(asked: Duration, now: Now, stamp_ms: i64) -> i64 {
 impl Participant {
     /// The difference that the job allows; `None`: it does not care.
     fn allowed_difference_ms(&self) -> Option<i64> {
-        let seconds = self.settings.as_ref()?.configuration.max_time_diff_seconds;
+        let seconds = self.cx.settings.as_ref()?.configuration.max_time_diff_seconds;
         (seconds >= 0).then(|| i64::from(seconds).saturating_mul(1_000))
     }
 
     /// Asks for the registry's time when we have registered, and then with fires.
-    pub(in crate::coordination) fn check_clock(&mut self, now: Now) {
-        if self.phase != Phase::Active || !self.is_registered() || self.allowed_difference_ms().is_none() {
+    pub(in crate::coordination) fn check_clock(&mut self) {
+        let now = self.cx.now;
+        if self.cx.phase != Phase::Active
+            || !self.cx.is_registered()
+            || self.allowed_difference_ms().is_none()
+        {
             return;
         }
         let due = self.clock_check.is_due(now.mono, self.executions.last_number);
-        if !due || !self.may_commit(now, Purpose::CheckClock) {
+        if !due || !self.out.may_commit(&self.cx, Purpose::CheckClock) {
             return;
         }
-        let paths = &self.identity.paths;
+        let paths = &self.cx.identity.paths;
         let mut transaction = Transaction::new();
-        if !self.view.has_folder(Folder::RegistryTime) {
+        if !self.cx.view.has_folder(Folder::RegistryTime) {
             let folder = paths.folder(Folder::RegistryTime);
             transaction.push(Operation::create(folder, NodeKind::Persistent, ""));
         }
-        transaction.push(match self.view.has_registry_time() {
+        transaction.push(match self.cx.view.has_registry_time() {
             true => Operation::set(paths.registry_time(), ""),
             false => Operation::create(paths.registry_time(), NodeKind::Persistent, ""),
         });
         self.clock_check.asked = now.mono;
-        self.commit(Purpose::CheckClock, transaction);
+        self.out.commit(Purpose::CheckClock, transaction);
     }
 
     /// The registry has stamped the node.
-    pub(in crate::coordination) fn clock_checked(&mut self, now: Now, results: &[OperationResult]) {
+    pub(in crate::coordination) fn clock_checked(&mut self, results: &[OperationResult]) {
+        let now = self.cx.now;
         self.clock_check.done = Some((now.mono, self.executions.last_number));
         let (Some(OperationResult::Created { stat, .. } | OperationResult::Set { stat }), Some(allowed)) =
             (results.last(), self.allowed_difference_ms())
@@ -104,7 +109,8 @@ impl Participant {
     }
 
     /// A peer has made the node, or removed it, at the same time: that is tried again at once. Nothing else is urgent.
-    pub(in crate::coordination) fn clock_check_failed(&mut self, now: Now, error: &CommitError) {
+    pub(in crate::coordination) fn clock_check_failed(&mut self, error: &CommitError) {
+        let now = self.cx.now;
         if !matches!(error.error, Error::NoNode(_) | Error::NodeExists(_)) {
             self.clock_check.done = Some((now.mono, self.executions.last_number));
         }
@@ -121,12 +127,12 @@ impl Participant {
         let message = format!(
             "the clock of {} is {}.{:03} s {side} the registry's, and maxTimeDiffSeconds is {}: its fires come too \
              {fires}; set the clock",
-            self.identity.server_ip,
+            self.cx.identity.server_ip,
             difference / 1_000,
             difference % 1_000,
             allowed / 1_000
         );
-        Some(Problem { path: self.identity.paths.registry_time(), message })
+        Some(Problem { path: self.cx.identity.paths.registry_time(), message })
     }
 }
 

@@ -98,22 +98,23 @@ pub(in crate::coordination) fn is_leftover(crash: &Crash, item: &ItemView, now: 
 impl Participant {
     /// Notes who has gone. What they executed is known only if the content of the running nodes is, so the view is
     /// read again when somebody has gone and it is not.
-    pub(in crate::coordination) fn look_for_crashes(&mut self, now: Now) {
-        let revision = (self.view.membership_revision(), self.fleet.revision());
-        if !self.view.is_loaded() || self.crash.looked == Some(revision) {
+    pub(in crate::coordination) fn look_for_crashes(&mut self) {
+        let now = self.cx.now;
+        let revision = (self.cx.view.membership_revision(), self.cx.fleet.revision());
+        if !self.cx.view.is_loaded() || self.crash.looked == Some(revision) {
             return;
         }
         self.crash.looked = Some(revision);
-        let unread = self.crash.look(&self.view, &self.fleet, now.mono);
-        let departures = self.view.seen_departures();
+        let unread = self.crash.look(&self.cx.view, &self.cx.fleet, now.mono);
+        let departures = self.cx.view.seen_departures();
         let somebody_went = std::mem::replace(&mut self.crash.departures, departures) != departures;
         let unknown = |running: &Running| running.owner.is_none();
-        let in_doubt = self.view.running().iter().any(|item| {
-            let running = self.view.item(*item).and_then(|view| view.running.as_ref());
+        let in_doubt = self.cx.view.running().iter().any(|item| {
+            let running = self.cx.view.item(*item).and_then(|view| view.running.as_ref());
             running.is_some_and(unknown) && !self.executions.is_busy(*item)
         });
-        if unread || (somebody_went && in_doubt && self.fails_over()) {
-            self.read_again();
+        if unread || (somebody_went && in_doubt && self.cx.fails_over()) {
+            self.out.read_again();
         }
     }
 }

@@ -26,12 +26,6 @@ use crate::coordination::time::Now;
 /// What the application was told last.
 #[derive(Debug, Default)]
 pub(in crate::coordination) struct Told {
-    /// Whether it was told `Attached`.
-    pub(in crate::coordination) attached: bool,
-    /// The assignment.
-    pub(in crate::coordination) assignment: Option<Assignment>,
-    /// The newest generation that it acknowledged.
-    pub(in crate::coordination) acknowledged: Generation,
     session: Option<SessionStatus>,
     enabled: bool,
     leader: bool,
@@ -53,21 +47,16 @@ const PROBLEMS_PAUSE: Duration = Duration::from_secs(1);
 const PROBLEMS_BURST: Duration = Duration::from_secs(7);
 
 impl Told {
-    /// The generation that was told last.
-    pub(in crate::coordination) fn generation(&self) -> Generation {
-        self.assignment.as_ref().map(|assignment| assignment.generation).unwrap_or_default()
-    }
-
     /// What was told may be out of date though the view has not changed.
     pub(in crate::coordination) fn look_again(&mut self) {
         self.revision = None;
     }
 
-    /// Forgets what a stream was told: there is another one. What was acknowledged stays so.
+    /// Forgets what a stream was told: there is another one.
     pub(in crate::coordination) fn renew(&mut self) {
-        let (acknowledged, session) = (self.acknowledged, self.session);
-        let (problems, problems_rested) = (std::mem::take(&mut self.problems), self.problems_rested);
-        *self = Self { acknowledged, session, problems, problems_rested, ..Self::default() };
+        let (session, problems_rested) = (self.session, self.problems_rested);
+        let problems = std::mem::take(&mut self.problems);
+        *self = Self { session, problems, problems_rested, ..Self::default() };
     }
 
     /// When there is something to tell though nothing else happens; monotonic.
@@ -87,90 +76,83 @@ impl Told {
         let before = std::mem::replace(&mut self.problems, problems);
         self.problems.iter().filter(|problem| !before.contains(problem)).cloned().collect()
     }
-
-    /// The items that were told and may be executed.
-    pub(in crate::coordination) fn executable(&self) -> impl Iterator<Item = &AssignedItem> {
-        self.assignment.iter().flat_map(|assignment| &assignment.items).filter(|item| !item.disabled)
-    }
-
-    /// An item that was told and may be executed.
-    pub(in crate::coordination) fn executable_item(&self, item: Item) -> Option<&AssignedItem> {
-        let items = &self.assignment.as_ref()?.items;
-        let index = items.binary_search_by_key(&item, |assigned| assigned.item).ok()?;
-        items.get(index).filter(|assigned| !assigned.disabled)
-    }
 }
 
 impl Participant {
     /// Tells what has changed.
-    pub(in crate::coordination) fn tell(&mut self, now: Now) {
-        if !self.view.is_loaded()
-            || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
+    pub(in crate::coordination) fn tell(&mut self) {
+        let now = self.cx.now;
+        if !self.cx.view.is_loaded()
+            || !matches!(self.cx.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
         {
             return;
         }
-        let Some(settings) = &self.settings else { return };
+        let Some(settings) = &self.cx.settings else { return };
         let configuration = Arc::clone(&settings.configuration);
         let problems = self.problems();
         let before = self.told.problems_told;
         let fresh = self.told.take_problems(now, problems);
-        self.effects.extend(fresh.into_iter().map(Effect::Warn));
+        self.out.extend(fresh.into_iter().map(Effect::Warn));
         let job_changed =
             self.told.configuration.as_ref() != Some(&configuration) || self.told.problems_told != before;
         self.told.configuration = Some(Arc::clone(&configuration));
         // What was the name's is told together with the rest; so is what started before the stream broke.
-        if !self.told.attached && (self.pending.is_in_flight(Purpose::Renew) || self.starts_what_goes()) {
+        if !self.cx.assigned.attached && (self.out.is_in_flight(Purpose::Renew) || self.starts_what_goes()) {
             return;
         }
-        if !self.told.attached {
-            self.told.attached = true;
-            let instance = self.identity.instance.clone();
-            let (resumed, grace) = (self.resumable_executions(), self.grace());
+        if !self.cx.assigned.attached {
+            self.cx.assigned.attached = true;
+            let instance = self.cx.identity.instance.clone();
+            let (resumed, grace) = (self.resumable_executions(), self.cx.grace());
             let lease_renewal_interval = self.lease.renewal_interval(now.mono);
-            self.tell_event(Event::Attached {
-                instance,
-                configuration: Arc::clone(&configuration),
-                resumed,
-                grace,
-                lease_renewal_interval,
-            });
-            self.tell_assignment(now, Some(AssignmentReason::Attached));
-            self.tell_open_executions(now);
+            self.out.tell(
+                &self.cx,
+                Event::Attached {
+                    instance,
+                    configuration: Arc::clone(&configuration),
+                    resumed,
+                    grace,
+                    lease_renewal_interval,
+                },
+            );
+            self.tell_assignment(Some(AssignmentReason::Attached));
+            self.tell_open_executions();
             let problems = self.told.problems.clone();
             if !problems.is_empty() {
-                self.tell_event(Event::JobChanged { configuration, problems, grace });
+                self.out.tell(&self.cx, Event::JobChanged { configuration, problems, grace });
             }
             return;
         }
         if job_changed {
             let problems = self.told.problems.clone();
-            let grace = self.grace();
-            self.tell_event(Event::JobChanged { configuration, problems, grace });
+            let grace = self.cx.grace();
+            self.out.tell(&self.cx, Event::JobChanged { configuration, problems, grace });
         }
-        let leader = self.is_leader();
+        let leader = self.cx.is_leader();
         if leader != self.told.leader {
             self.told.leader = leader;
-            self.tell_event(Event::LeadershipChanged(leader));
+            self.out.tell(&self.cx, Event::LeadershipChanged(leader));
         }
-        let revision = (self.view.membership_revision(), self.fleet.revision());
+        let revision = (self.cx.view.membership_revision(), self.cx.fleet.revision());
         let changed = self.told.revision != Some(revision) || self.is_to_be_revoked();
-        if self.view.is_resharding() {
+        if self.cx.view.is_resharding() {
             self.tell_losses();
         } else if changed && !self.starts_what_goes() {
             self.told.revision = Some(revision);
-            self.tell_assignment(now, None);
+            self.tell_assignment(None);
         }
     }
 
     /// Tells of items that somebody else has by now, and may work on, though the rest is not to be told yet: another
     /// resharding may be due, and wait for what is executed.
     fn tell_losses(&mut self) {
-        let Some(told) = self.told.assignment.as_ref().filter(|_| self.turn() == Turn::Assigned) else {
+        let Some(told) = self.cx.assigned.assignment.as_ref().filter(|_| self.turn() == Turn::Assigned)
+        else {
             return;
         };
         let is_lost = |told: &AssignedItem| {
-            let owner = self.view.item(told.item).and_then(|view| view.owner.as_ref());
-            owner.is_some_and(|owner| owner.instance != self.identity.instance)
+            let owner = self.cx.view.item(told.item).and_then(|view| view.owner.as_ref());
+            owner.is_some_and(|owner| owner.instance != self.cx.identity.instance)
                 && !self.executions.is_starting(told.item)
         };
         if told.items.iter().any(is_lost) {
@@ -188,7 +170,7 @@ impl Participant {
             return false;
         }
         let items = item_set(Some(&self.current_assignment()));
-        let told = self.told.assignment.as_ref().map(|told| item_set(Some(told)));
+        let told = self.cx.assigned.assignment.as_ref().map(|told| item_set(Some(told)));
         // What is taken over belongs to no assignment.
         let was_told = |item: &Item, source: Source| match &told {
             Some(told) => told.contains(item),
@@ -199,17 +181,17 @@ impl Participant {
 
     /// Whether an item that was told is to be somebody else's, and nothing of ours prevents it from being told any more.
     fn is_to_be_revoked(&self) -> bool {
-        let told = self.told.assignment.iter().flat_map(|told| &told.items);
-        self.fleet.plan().is_some() && told.map(|assigned| assigned.item).any(|item| self.is_revoked(item))
+        let told = self.cx.assigned.assignment.iter().flat_map(|told| &told.items);
+        self.cx.fleet.plan().is_some() && told.map(|assigned| assigned.item).any(|item| self.is_revoked(item))
     }
 
     /// Tells the assignment, if it differs from the one told or a reason says that it has to be told.
-    fn tell_assignment(&mut self, now: Now, reason: Option<AssignmentReason>) {
-        let gentle = !matches!(self.handoff_mode(now), Mode::Stock(_));
+    fn tell_assignment(&mut self, reason: Option<AssignmentReason>) {
+        let gentle = !matches!(self.handoff_mode(), Mode::Stock(_));
         let assignment = self.current_assignment();
-        let enabled = self.is_enabled();
+        let enabled = self.cx.is_enabled();
         let reason = reason.or_else(|| {
-            let told = self.told.assignment.as_ref()?;
+            let told = self.cx.assigned.assignment.as_ref()?;
             let same = told.items == assignment.items && told.total == assignment.total;
             // What a disabled server took is to be somebody else's: that needs a word that can be acknowledged.
             let goes = self.revocation().is_some_and(|revoked| revoked > told.generation);
@@ -233,29 +215,32 @@ impl Participant {
     }
 
     fn put_assignment(&mut self, assignment: Assignment, reason: AssignmentReason) {
-        let before = item_set(self.told.assignment.as_ref());
+        let before = item_set(self.cx.assigned.assignment.as_ref());
         let after = item_set(Some(&assignment));
         // An item that is ours by another token may have been somebody else's in between.
-        let told = self.told.assignment.iter().flat_map(|told| &told.items);
+        let told = self.cx.assigned.assignment.iter().flat_map(|told| &told.items);
         let told: BTreeSet<_> = told.map(|assigned| (assigned.item, assigned.token)).collect();
         if assignment.items.iter().any(|assigned| !told.contains(&(assigned.item, assigned.token))) {
             self.ledger.look_again();
         }
-        let leader = self.is_leader();
+        let leader = self.cx.is_leader();
         self.told.leader = leader;
-        self.told.assignment = Some(assignment.clone());
-        self.tell_event(Event::AssignmentChanged {
-            assignment,
-            added: after.difference(&before).copied().collect(),
-            revoked: before.difference(&after).copied().collect(),
-            leader,
-            reason,
-        });
+        self.cx.assigned.assignment = Some(assignment.clone());
+        self.out.tell(
+            &self.cx,
+            Event::AssignmentChanged {
+                assignment,
+                added: after.difference(&before).copied().collect(),
+                revoked: before.difference(&after).copied().collect(),
+                leader,
+                reason,
+            },
+        );
     }
 
     /// What the view says that we own.
     fn current_assignment(&self) -> Assignment {
-        let settings = self.settings.as_ref();
+        let settings = self.cx.settings.as_ref();
         let total = settings.map_or(0, |settings| settings.configuration.sharding_total_count);
         // A generation never goes backwards, even if somebody deleted all assignments.
         let turn = self.turn();
@@ -264,13 +249,14 @@ impl Participant {
             Turn::Assigned | Turn::Changing => Generation::default(),
         };
         let revoked = self.revocation().unwrap_or_default();
-        let generation = self.view.generation().max(relayed).max(revoked).max(self.told.generation());
+        let generation =
+            self.cx.view.generation().max(relayed).max(revoked).max(self.cx.assigned.generation());
         let mut items = Vec::new();
-        if self.is_registered() && (self.is_enabled() || mutant!(DisabledServerExecutes)) {
-            for (item, view) in self.view.items().range(..Item(total)) {
+        if self.cx.is_registered() && (self.cx.is_enabled() || mutant!(DisabledServerExecutes)) {
+            for (item, view) in self.cx.view.items().range(..Item(total)) {
                 let Some(owner) = &view.owner else { continue };
                 let token = match turn {
-                    Turn::Assigned if owner.instance == self.identity.instance => {
+                    Turn::Assigned if owner.instance == self.cx.identity.instance => {
                         if self.is_revoked(*item) || self.is_to_be_renewed(owner) {
                             continue;
                         }
@@ -293,7 +279,7 @@ impl Participant {
 
     /// Tells that nothing is ours any more.
     pub(in crate::coordination) fn tell_nothing_assigned(&mut self, reason: AssignmentReason) {
-        let Some(told) = &self.told.assignment else { return };
+        let Some(told) = &self.cx.assigned.assignment else { return };
         if told.items.is_empty() {
             return;
         }
@@ -303,18 +289,21 @@ impl Participant {
     }
 
     /// Tells the session's state, once the application is attached.
-    pub(in crate::coordination) fn tell_session(&mut self, now: Now, status: SessionStatus) {
-        if self.told.session.replace(status) != Some(status) && self.told.attached {
+    pub(in crate::coordination) fn tell_session(&mut self, status: SessionStatus) {
+        let now = self.cx.now;
+        if self.told.session.replace(status) != Some(status) && self.cx.assigned.attached {
             let lease_end = self.lease.tell(now.mono);
-            self.tell_event(Event::SessionChanged { status, lease_end });
+            self.out.tell(&self.cx, Event::SessionChanged { status, lease_end });
         }
     }
 
     /// Tells that the session is lost, and everything with it.
     pub(in crate::coordination) fn tell_session_lost(&mut self) {
         self.told.revision = None;
-        if self.told.session.replace(SessionStatus::Lost) != Some(SessionStatus::Lost) && self.told.attached {
-            self.tell_event(Event::SessionChanged { status: SessionStatus::Lost, lease_end: None });
+        if self.told.session.replace(SessionStatus::Lost) != Some(SessionStatus::Lost)
+            && self.cx.assigned.attached
+        {
+            self.out.tell(&self.cx, Event::SessionChanged { status: SessionStatus::Lost, lease_end: None });
         }
         self.tell_nothing_assigned(AssignmentReason::SessionLost);
     }

@@ -9,7 +9,6 @@ use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::event::{Event, WaitsFor};
 use crate::coordination::job::frame::phase::{Phase, Session};
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 /// How long it is not told: a sidecar that has just started needs that long to find its registry.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -31,8 +30,9 @@ impl Waiting {
 
 impl Participant {
     /// Tells an application that is not attached what it waits for.
-    pub(in crate::coordination) fn tell_waiting(&mut self, now: Now) {
-        if self.phase != Phase::Joining && !self.has_come_back() {
+    pub(in crate::coordination) fn tell_waiting(&mut self) {
+        let now = self.cx.now;
+        if self.cx.phase != Phase::Joining && !self.has_come_back() {
             self.waiting = Waiting::default();
             return;
         }
@@ -42,16 +42,16 @@ impl Participant {
             return;
         }
         self.waiting.told = Some(what.clone());
-        self.effects.push(Effect::Tell(Event::Waiting(what)));
+        self.out.push(Effect::Tell(Event::Waiting(what)));
     }
 
     fn waits_for(&self) -> WaitsFor {
-        match self.session {
+        match self.cx.session {
             Session::None => WaitsFor::Session,
             Session::Suspended(_) => WaitsFor::Registry,
-            Session::Connected(_) => match self.identity.name.clone().filter(|_| self.is_namesake_there()) {
+            Session::Connected(_) => match self.cx.identity.name.clone().filter(|_| self.cx.name_taken) {
                 Some(name) => WaitsFor::Name(name),
-                None if !self.view.is_loaded() || !self.fleet.is_loaded() => WaitsFor::Nodes,
+                None if !self.cx.view.is_loaded() || !self.cx.fleet.is_loaded() => WaitsFor::Nodes,
                 None => WaitsFor::Registration,
             },
         }

@@ -12,42 +12,43 @@ use crate::tree::{NodeKind, Operation, Transaction};
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::once::round::{Acting, Round};
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 impl Participant {
     /// Whether everybody is at a gate.
     pub(in crate::coordination) fn is_complete(&self, gate: Gate) -> bool {
-        let registered = self.view.registered(gate);
-        let here =
-            |item: Item| registered.contains(&item) || self.view.item(item).is_some_and(|view| view.disabled);
-        !registered.is_empty() && self.settings.as_ref().is_some_and(|settings| settings.items().all(here))
+        let registered = self.cx.view.registered(gate);
+        let here = |item: Item| {
+            registered.contains(&item) || self.cx.view.item(item).is_some_and(|view| view.disabled)
+        };
+        !registered.is_empty() && self.cx.settings.as_ref().is_some_and(|settings| settings.items().all(here))
     }
 
     /// Registers what is to be at the present gate and is not.
-    pub(in crate::coordination) fn register_items(&mut self, now: Now) {
+    pub(in crate::coordination) fn register_items(&mut self) {
+        let now = self.cx.now;
         let Some(round) = &self.guarantee.round else { return };
         let Some(gate) = round.gate() else { return };
         let late = now.mono >= round.until || round.acting != Acting::No;
-        if late || !self.is_registered() || !self.may_commit(now, Purpose::Guarantee) {
+        if late || !self.cx.is_registered() || !self.out.may_commit(&self.cx, Purpose::Guarantee) {
             return;
         }
-        let paths = &self.identity.paths;
+        let paths = &self.cx.identity.paths;
         let folders = [Folder::Guarantee, Folder::Gate(gate)].into_iter();
-        let folders = folders.filter(|folder| !self.view.has_folder(*folder));
+        let folders = folders.filter(|folder| !self.cx.view.has_folder(*folder));
         let mut transaction: Transaction =
             folders.map(|folder| Operation::create(paths.folder(folder), NodeKind::Persistent, "")).collect();
         let mut size: usize = transaction.iter().map(Operation::wire_size).sum();
         let mut registering = BTreeSet::new();
         let mut news = false;
         for item in round.items.difference(&round.registered).copied() {
-            if size >= self.transaction_bytes {
+            if size >= self.cx.transaction_bytes {
                 break;
             }
-            if gate == Gate::Completed && !self.has_ended_here(round, item, now) {
+            if gate == Gate::Completed && !self.has_ended_here(round, item) {
                 continue;
             }
             registering.insert(item);
-            if !self.view.registered(gate).contains(&item) {
+            if !self.cx.view.registered(gate).contains(&item) {
                 let step = Operation::create(paths.guarantee_item(gate, item), NodeKind::Persistent, "");
                 size += step.wire_size();
                 transaction.push(step);
@@ -56,7 +57,7 @@ impl Participant {
         }
         if news {
             self.guarantee.registering = registering;
-            self.commit(Purpose::Guarantee, transaction);
+            self.out.commit(Purpose::Guarantee, transaction);
         } else if let Some(round) = &mut self.guarantee.round {
             // They are there: somebody who had the items before us registered them.
             round.registered.extend(registering);
@@ -64,29 +65,30 @@ impl Participant {
     }
 
     /// Whether an item is ours to register as completed, and nobody executes it or is about to.
-    fn has_ended_here(&self, round: &Round, item: Item, now: Now) -> bool {
+    fn has_ended_here(&self, round: &Round, item: Item) -> bool {
         // What has come to us from somebody else may still have to be executed; the ledger tells.
-        let known = !self.view.is_resharding() && self.is_ledger_read();
-        let ours = round.executed.contains(&item) || (known && self.told.executable_item(item).is_some());
+        let known = !self.cx.view.is_resharding() && self.is_ledger_read();
+        let ours =
+            round.executed.contains(&item) || (known && self.cx.assigned.executable_item(item).is_some());
         let waits = self.fires.planned.contains_key(&item) || self.retries.concerns(item);
-        ours && !self.is_busy(item, now) && !waits
+        ours && !self.is_busy(item) && !waits
     }
 
     /// Takes back what was registered at gates that were given up.
-    pub(in crate::coordination) fn withdraw(&mut self, now: Now) {
-        if self.guarantee.withdrawn.is_empty() || self.pending.is_in_flight(Purpose::Guarantee) {
+    pub(in crate::coordination) fn withdraw(&mut self) {
+        if self.guarantee.withdrawn.is_empty() || self.out.is_in_flight(Purpose::Guarantee) {
             return;
         }
-        if !self.view.is_loaded() {
+        if !self.cx.view.is_loaded() {
             return;
         }
-        let view = &self.view;
+        let view = &self.cx.view;
         self.guarantee.withdrawn.retain(|(gate, item)| view.registered(*gate).contains(item));
-        if self.guarantee.withdrawn.is_empty() || !self.may_commit(now, Purpose::Guarantee) {
+        if self.guarantee.withdrawn.is_empty() || !self.out.may_commit(&self.cx, Purpose::Guarantee) {
             return;
         }
         let transaction = self.withdrawal();
-        self.commit(Purpose::Guarantee, transaction);
+        self.out.commit(Purpose::Guarantee, transaction);
     }
 
     /// The steps that take back what nobody will complete; as many as a request takes.
@@ -96,16 +98,17 @@ impl Participant {
         if let Some(round) = &guarantee.round
             && let Some(gate) = round.gate()
             // What was executed stays registered as such, unless there is nobody to see it.
-            && (gate == Gate::Started || self.view.instances().len() <= 1)
+            && (gate == Gate::Started || self.cx.view.instances().len() <= 1)
         {
             withdrawn.extend(round.items.iter().map(|item| (gate, *item)));
         }
         let mut size = 0;
-        let there = withdrawn.into_iter().filter(|(gate, item)| self.view.registered(*gate).contains(item));
+        let there =
+            withdrawn.into_iter().filter(|(gate, item)| self.cx.view.registered(*gate).contains(item));
         there
-            .map(|(gate, item)| Operation::delete(self.identity.paths.guarantee_item(gate, item)))
+            .map(|(gate, item)| Operation::delete(self.cx.identity.paths.guarantee_item(gate, item)))
             .take_while(|step| {
-                let fits = size < self.transaction_bytes / 2;
+                let fits = size < self.cx.transaction_bytes / 2;
                 size += step.wire_size();
                 fits
             })
@@ -114,22 +117,22 @@ impl Participant {
 
     /// Removes a gate with all that is registered there; in one transaction, unless that is too large.
     pub(in crate::coordination) fn removal(&self, gate: Gate) -> Vec<Transaction> {
-        let paths = &self.identity.paths;
+        let paths = &self.cx.identity.paths;
         let mut steps: Vec<_> = Vec::new();
         if gate == Gate::Started {
             // Nothing of this round has been executed, so that is left of earlier ones, and would be taken for ours.
-            let stale = self.view.registered(Gate::Completed).iter();
+            let stale = self.cx.view.registered(Gate::Completed).iter();
             steps.extend(stale.map(|item| Operation::delete(paths.guarantee_item(Gate::Completed, *item))));
         }
-        let registered = self.view.registered(gate).iter();
+        let registered = self.cx.view.registered(gate).iter();
         steps.extend(registered.map(|item| Operation::delete(paths.guarantee_item(gate, *item))));
-        if self.view.has_folder(Folder::Gate(gate)) {
+        if self.cx.view.has_folder(Folder::Gate(gate)) {
             steps.push(Operation::delete(paths.folder(Folder::Gate(gate))));
         }
         let mut transactions = vec![Transaction::new()];
         let mut size = 0;
         for step in steps {
-            if size >= self.transaction_bytes {
+            if size >= self.cx.transaction_bytes {
                 transactions.push(Transaction::new());
                 size = 0;
             }

@@ -17,28 +17,28 @@ use crate::coordination::job::contract::event::{Event, ListenerCall};
 use crate::coordination::job::frame::limits::HEAD_START;
 use crate::coordination::job::once::round::{Acting, Latch, Round};
 use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 impl Participant {
     /// Joins the latch when everybody is at the gate; acts; leaves it.
-    pub(in crate::coordination) fn attend_latch(&mut self, now: Now) {
-        self.note_complete(now);
+    pub(in crate::coordination) fn attend_latch(&mut self) {
+        let now = self.cx.now;
+        self.note_complete();
         let waiting = self.guarantee.round.as_ref().and_then(|round| Some((round.gate()?, round)));
         match (self.guarantee.latch, waiting) {
             (None, Some((gate, round))) => {
                 let pausing = self.guarantee.retry_at.is_some_and(|at| now.mono < at);
                 let ready = !round.registered.is_empty() || gate == Gate::Completed;
                 let limit = round.until.saturating_sub(now.mono);
-                if ready && !pausing && self.is_connected() && self.goes_first(now) && !limit.is_zero() {
+                if ready && !pausing && self.cx.is_connected() && self.goes_first() && !limit.is_zero() {
                     self.guarantee.latch = Some((gate, Latch::Joining));
-                    self.effects.push(Effect::HoldLatch { gate, limit });
+                    self.out.push(Effect::HoldLatch { gate, limit });
                 }
             }
             (Some((held, Latch::Held)), waiting) => {
                 let called = waiting.filter(|(gate, _)| *gate == held).map(|(_, round)| round);
                 match called {
                     // It was answered in [`Self::listener_reported`], or is late.
-                    Some(round) if self.is_staying() && matches!(round.acting, Acting::Called(_)) => {
+                    Some(round) if self.cx.is_staying() && matches!(round.acting, Acting::Called(_)) => {
                         if now.mono >= round.answer_until {
                             self.acted(held, Err("the application did not answer in time".to_owned()));
                         }
@@ -51,7 +51,8 @@ impl Participant {
     }
 
     /// Notes since when everybody is at the gate where we wait.
-    fn note_complete(&mut self, now: Now) {
+    fn note_complete(&mut self) {
+        let now = self.cx.now;
         let gate = self.guarantee.round.as_ref().and_then(Round::gate);
         let complete = gate.is_some_and(|gate| self.is_complete(gate));
         let since = self.guarantee.complete_since.unwrap_or(now.mono);
@@ -59,23 +60,25 @@ impl Participant {
     }
 
     /// Whether everybody is there and it is ours to act: we own the first item, or who does has had its time.
-    fn goes_first(&self, now: Now) -> bool {
-        let owner = self.view.item(Item(0)).and_then(|item| item.owner.as_ref());
-        let ours = owner.is_some_and(|owner| owner.instance == self.identity.instance);
+    fn goes_first(&self) -> bool {
+        let now = self.cx.now;
+        let owner = self.cx.view.item(Item(0)).and_then(|item| item.owner.as_ref());
+        let ours = owner.is_some_and(|owner| owner.instance == self.cx.identity.instance);
         let since = self.guarantee.complete_since;
         let ours = ours || mutant!(ListenerCalledTwice);
         since.is_some_and(|since| ours || now.mono >= since.saturating_add(HEAD_START))
     }
 
     /// We hold the latch: look again, and act if everybody is still there.
-    pub(in crate::coordination) fn latch_held(&mut self, now: Now, gate: Gate) {
+    pub(in crate::coordination) fn latch_held(&mut self, gate: Gate) {
+        let now = self.cx.now;
         if self.guarantee.latch != Some((gate, Latch::Joining)) {
             return;
         }
         self.guarantee.latch = Some((gate, Latch::Held));
         let complete = self.is_complete(gate) || mutant!(ListenerCalledTwice);
         let calls = self.guarantee.calls;
-        let staying = self.is_staying();
+        let staying = self.cx.is_staying();
         let round = self.guarantee.round.as_mut().filter(|round| round.gate() == Some(gate));
         match round {
             Some(round) if round.acting == Acting::Done => {
@@ -83,11 +86,14 @@ impl Participant {
                 self.leave_latch(gate, removal);
             }
             Some(round) if complete && staying && now.mono < round.answer_until => {
-                let call_id = format!("{}-call-{}", self.identity.execution_prefix, calls + 1);
+                let call_id = format!("{}-call-{}", self.cx.identity.execution_prefix, calls + 1);
                 round.acting = Acting::Called(call_id.clone());
                 let (scheduled, remaining) = (round.scheduled, round.answer_until.saturating_sub(now.mono));
                 self.guarantee.calls = calls + 1;
-                self.tell_event(Event::CallListener(ListenerCall { call_id, gate, scheduled, remaining }));
+                self.out.tell(
+                    &self.cx,
+                    Event::CallListener(ListenerCall { call_id, gate, scheduled, remaining }),
+                );
             }
             Some(_) | None => self.leave_latch(gate, Vec::new()),
         }
@@ -100,17 +106,17 @@ impl Participant {
         call: &str,
         outcome: Result<(), String>,
     ) {
-        let number = call.strip_prefix(&*self.identity.execution_prefix);
+        let number = call.strip_prefix(&*self.cx.identity.execution_prefix);
         let number = number.and_then(|rest| rest.strip_prefix("-call-")?.parse::<u64>().ok());
         if !number.is_some_and(|number| (1..=self.guarantee.calls).contains(&number)) {
             let refusal = Refusal::UnknownCall { call_id: Excerpt::of(call) };
-            self.effects.push(Effect::Answer(ticket, Answer::Refused(refusal)));
+            self.out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             return;
         }
         let round = self.guarantee.round.as_ref();
         let gate =
             round.filter(|round| round.acting == Acting::Called(call.to_owned())).and_then(Round::gate);
-        self.effects.push(Effect::Answer(ticket, Answer::ListenerReported { in_time: gate.is_some() }));
+        self.out.push(Effect::Answer(ticket, Answer::ListenerReported { in_time: gate.is_some() }));
         if let Some(gate) = gate {
             self.acted(gate, outcome);
         }
@@ -127,7 +133,7 @@ impl Participant {
                 Gate::Started => "; the items of this instance are not executed, those of others are",
                 Gate::Completed => "",
             };
-            let message = format!("the once-listener of {} failed: {error}{then}", self.identity.instance);
+            let message = format!("the once-listener of {} failed: {error}{then}", self.cx.identity.instance);
             self.guarantee.problem = Some((gate, message));
             if gate == Gate::Started {
                 if let Some(round) = &mut self.guarantee.round {
@@ -143,7 +149,7 @@ impl Participant {
     fn leave_latch(&mut self, gate: Gate, transactions: Vec<Transaction>) {
         self.guarantee.latch = Some((gate, Latch::Leaving));
         if !mutant!(LatchKept) {
-            self.effects.push(Effect::LeaveLatch { gate, transactions });
+            self.out.push(Effect::LeaveLatch { gate, transactions });
         }
     }
 }

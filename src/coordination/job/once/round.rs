@@ -189,13 +189,9 @@ impl Guarantee {
 }
 
 impl Participant {
-    fn once_listener(&self) -> Option<OnceListener> {
-        self.settings.as_ref().and_then(|settings| settings.once_listener)
-    }
-
     /// Whether executions may start, as far as other instances are concerned.
     pub(in crate::coordination) fn is_gate_open(&self) -> bool {
-        self.once_listener().is_none() || self.is_round_open() || mutant!(GateIgnored)
+        self.cx.once_listener().is_none() || self.is_round_open() || mutant!(GateIgnored)
     }
 
     /// Whether we are in a round whose executions have begun: a further fire has to wait for the next one.
@@ -205,13 +201,13 @@ impl Participant {
 
     /// Whether a missed fire of the item may be made up for now.
     pub(in crate::coordination) fn may_make_up(&self, item: Item) -> bool {
-        if self.once_listener().is_none() {
+        if self.cx.once_listener().is_none() {
             return true;
         }
         match &self.guarantee.round {
             Some(round) if round.stage == Stage::Before => !round.barred,
             Some(_) => self.is_inside(item),
-            None => !self.view.registered(Gate::Started).is_empty() || self.all_have_missed(),
+            None => !self.cx.view.registered(Gate::Started).is_empty() || self.all_have_missed(),
         }
     }
 
@@ -221,27 +217,31 @@ impl Participant {
             let registered = round.registered.contains(&item) || self.guarantee.registering.contains(&item);
             round.barred || (round.stage == Stage::After && registered)
         });
-        !over && !self.view.registered(Gate::Completed).contains(&item)
+        !over && !self.cx.view.registered(Gate::Completed).contains(&item)
     }
 
     /// Whether each item has missed a fire and everybody sees it and will come.
     fn all_have_missed(&self) -> bool {
         let missed = |item: Item| {
-            self.view.misfired().contains(&item) || self.view.item(item).is_some_and(|view| view.disabled)
+            self.cx.view.misfired().contains(&item)
+                || self.cx.view.item(item).is_some_and(|view| view.disabled)
         };
-        !self.has_java_peers() && self.settings.as_ref().is_some_and(|settings| settings.items().all(missed))
+        !self.cx.has_java_peers()
+            && self.cx.settings.as_ref().is_some_and(|settings| settings.items().all(missed))
     }
 
     /// Goes on if the gate at which we wait was removed. Comes before the fires, so that one that was seen after the
     /// removal belongs to the next round.
-    pub(in crate::coordination) fn pass_gate(&mut self, now: Now) {
+    pub(in crate::coordination) fn pass_gate(&mut self) {
+        let now = self.cx.now;
         let idle = self.has_nothing_to_execute();
         let guarantee = &mut self.guarantee;
         let Some(round) = &mut guarantee.round else { return };
         let Some(gate) = round.gate() else { return };
         // Nobody but who found it complete takes away what we have registered.
-        let gone = !round.registered.is_empty() && round.registered.is_disjoint(self.view.registered(gate));
-        if !self.view.is_loaded() || !gone || !guarantee.registering.is_empty() {
+        let gone =
+            !round.registered.is_empty() && round.registered.is_disjoint(self.cx.view.registered(gate));
+        if !self.cx.view.is_loaded() || !gone || !guarantee.registering.is_empty() {
             return;
         }
         match gate {
@@ -263,35 +263,31 @@ impl Participant {
 
     /// Whether nothing is executed or about to be.
     fn has_nothing_to_execute(&self) -> bool {
-        let waits = self.phase == Phase::Active && self.planned_items().next().is_some();
+        let waits = self.cx.phase == Phase::Active && self.planned_items().next().is_some();
         self.executions.is_idle() && !waits && self.retries.is_empty()
     }
 
     /// Takes the next step around a fire.
-    pub(in crate::coordination) fn guard(&mut self, now: Now) {
-        let Some(listener) = self.once_listener() else {
+    pub(in crate::coordination) fn guard(&mut self) {
+        let Some(listener) = self.cx.once_listener() else {
             self.give_up_round();
-            self.withdraw(now);
-            self.attend_latch(now);
+            self.withdraw();
+            self.attend_latch();
             return;
         };
-        self.note_taken_over(now, listener);
+        self.note_taken_over(listener);
         if self.guarantee.round.is_none() {
-            self.begin_round(now, listener);
+            self.begin_round(listener);
         }
         match self.guarantee.round.as_ref().map(|round| round.stage) {
-            Some(Stage::Before) => self.wait_before(now),
-            Some(Stage::Open) => self.watch_executions(now, listener),
-            Some(Stage::After) => self.wait_after(now),
+            Some(Stage::Before) => self.wait_before(),
+            Some(Stage::Open) => self.watch_executions(listener),
+            Some(Stage::After) => self.wait_after(),
             None => {}
         }
-        self.register_items(now);
-        self.withdraw(now);
-        self.attend_latch(now);
-    }
-
-    pub(in crate::coordination) fn is_staying(&self) -> bool {
-        matches!(self.phase, Phase::Active | Phase::Draining { .. })
+        self.register_items();
+        self.withdraw();
+        self.attend_latch();
     }
 
     /// What waits for the gate: everything planned, but what was taken over.
@@ -300,8 +296,10 @@ impl Participant {
         planned.filter(|(_, planned)| !planned.is_first_of(Source::Failover))
     }
 
-    fn begin_round(&mut self, now: Now, listener: OnceListener) {
-        if self.phase != Phase::Active || !self.is_registered() || !self.guarantee.withdrawn.is_empty() {
+    fn begin_round(&mut self, listener: OnceListener) {
+        let now = self.cx.now;
+        if self.cx.phase != Phase::Active || !self.cx.is_registered() || !self.guarantee.withdrawn.is_empty()
+        {
             return;
         }
         let Some(scheduled) = self.planned_items().map(|(_, planned)| planned.scheduled).max() else {
@@ -312,9 +310,10 @@ impl Participant {
         self.guarantee.round = Some(round);
     }
 
-    fn wait_before(&mut self, now: Now) {
-        let active = self.phase == Phase::Active;
-        let owned: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
+    fn wait_before(&mut self) {
+        let now = self.cx.now;
+        let active = self.cx.phase == Phase::Active;
+        let owned: Vec<_> = self.cx.assigned.executable().map(|assigned| assigned.item).collect();
         let Some(round) = &mut self.guarantee.round else { return };
         if active {
             round.items.extend(owned);
@@ -327,10 +326,11 @@ impl Participant {
         }
     }
 
-    fn watch_executions(&mut self, now: Now, listener: OnceListener) {
+    fn watch_executions(&mut self, listener: OnceListener) {
+        let now = self.cx.now;
         self.follow_executions();
         // A flag that is on its way is made up for in this round as well.
-        if self.pending.is_in_flight(Purpose::FlagMisfire) || !self.has_nothing_to_execute() {
+        if self.out.is_in_flight(Purpose::FlagMisfire) || !self.has_nothing_to_execute() {
             return;
         }
         if let Some(round) = &mut self.guarantee.round {
@@ -354,9 +354,10 @@ impl Participant {
         }
     }
 
-    fn wait_after(&mut self, now: Now) {
+    fn wait_after(&mut self) {
+        let now = self.cx.now;
         self.follow_executions();
-        let owned: Vec<_> = self.told.executable().map(|assigned| assigned.item).collect();
+        let owned: Vec<_> = self.cx.assigned.executable().map(|assigned| assigned.item).collect();
         let idle = self.has_nothing_to_execute();
         let Some(round) = &mut self.guarantee.round else { return };
         // What was a crashed instance's is ours to register.
@@ -369,12 +370,13 @@ impl Participant {
     }
 
     /// What we have taken over and executed is registered by nobody else.
-    fn note_taken_over(&mut self, now: Now, listener: OnceListener) {
+    fn note_taken_over(&mut self, listener: OnceListener) {
+        let now = self.cx.now;
         let executing = self.executions.open.iter().filter(|(_, open)| open.taken_over);
         let executing: BTreeSet<_> = executing.map(|(item, _)| *item).collect();
         let before = std::mem::replace(&mut self.guarantee.taken_over, executing.clone());
         let ended: Vec<_> = before.difference(&executing).copied().collect();
-        if ended.is_empty() || !self.is_registered() {
+        if ended.is_empty() || !self.cx.is_registered() {
             return;
         }
         let round = self.guarantee.round.get_or_insert_with(|| {
@@ -394,7 +396,7 @@ impl Participant {
         let guarantee = &self.guarantee;
         let left_to_others = guarantee.round.as_ref().is_some_and(|round| {
             let registered = round.executed.is_subset(&round.registered);
-            round.stage == Stage::After && registered && self.view.instances().len() > 1
+            round.stage == Stage::After && registered && self.cx.view.instances().len() > 1
         });
         let round_over = guarantee.round.is_none() || left_to_others;
         round_over && guarantee.latch.is_none() && guarantee.withdrawn.is_empty()
@@ -402,8 +404,8 @@ impl Participant {
 
     /// We have waited too long at a gate.
     fn too_late(&mut self, gate: Gate) {
-        let registered = self.view.registered(gate);
-        let settings = self.settings.as_ref();
+        let registered = self.cx.view.registered(gate);
+        let settings = self.cx.settings.as_ref();
         let missing: Vec<_> = settings
             .into_iter()
             .flat_map(crate::coordination::job::picture::settings::Settings::items)
@@ -438,7 +440,7 @@ impl Participant {
             if make_up {
                 self.missed(item, scheduled);
             } else {
-                self.effects.push(Effect::Skipped { item, scheduled });
+                self.out.push(Effect::Skipped { item, scheduled });
             }
         }
     }
@@ -447,7 +449,7 @@ impl Participant {
     fn give_up_round(&mut self) {
         let Some(round) = self.guarantee.round.take() else { return };
         let Some(gate) = round.gate() else { return };
-        let owned = self.told.executable().map(|assigned| assigned.item);
+        let owned = self.cx.assigned.executable().map(|assigned| assigned.item);
         let items: BTreeSet<_> = round.items.iter().copied().chain(owned).collect();
         self.guarantee.withdrawn.extend(items.into_iter().map(|item| (gate, item)));
     }

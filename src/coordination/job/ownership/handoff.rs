@@ -171,11 +171,12 @@ impl Handoff {
 
 impl Participant {
     /// By which rules items change hands now.
-    pub(in crate::coordination) fn handoff_mode(&mut self, now: Now) -> Mode {
-        let Some(settings) = &self.settings else {
+    pub(in crate::coordination) fn handoff_mode(&mut self) -> Mode {
+        let now = self.cx.now;
+        let Some(settings) = &self.cx.settings else {
             return Mode::Stock(StockReason::Configured("the job's configuration is not known"));
         };
-        let mode = Mode::of(&self.view, &self.fleet, settings);
+        let mode = Mode::of(&self.cx.view, &self.cx.fleet, settings);
         let Mode::Undecided(silent) = mode else {
             self.handoff.undecided_since = None;
             return mode;
@@ -187,40 +188,39 @@ impl Participant {
         Mode::Stock(StockReason::Silent(silent))
     }
 
-    /// Whether the application works on its items all the time, so that there is nothing to execute.
-    pub(in crate::coordination) fn is_continuous(&self) -> bool {
-        self.settings.as_ref().is_some_and(|settings| settings.handoff.continuous)
-    }
-
     /// The steps that say what we can, as a part of our registration.
     pub(in crate::coordination) fn first_word(&self) -> Transaction {
-        let me = &self.identity.instance;
-        let path = self.identity.paths.fleet().member(me);
-        let left = self.fleet.member(me).map(|_| Operation::delete(path.clone()));
-        let say = Operation::create(path, NodeKind::Ephemeral, self.request.profile.write());
+        let me = &self.cx.identity.instance;
+        let path = self.cx.identity.paths.fleet().member(me);
+        let left = self.cx.fleet.member(me).map(|_| Operation::delete(path.clone()));
+        let say = Operation::create(path, NodeKind::Ephemeral, self.cx.request.profile.write());
         left.into_iter().chain([say]).collect()
     }
 
     /// Says that we are about to leave, or away, or back; and says what we can again if it is gone.
-    pub(in crate::coordination) fn announce(&mut self, now: Now) {
-        let Session::Connected(session) = self.session else { return };
-        let leaving =
-            matches!(self.phase, Phase::Draining { reason: EndReason::Drained, .. }) && !self.keeps_items();
+    pub(in crate::coordination) fn announce(&mut self) {
+        let now = self.cx.now;
+        let Session::Connected(session) = self.cx.session else { return };
+        let leaving = matches!(self.cx.phase, Phase::Draining { reason: EndReason::Drained, .. })
+            && !self.keeps_items();
         if leaving {
             self.handoff.leaving_since.get_or_insert(now.mono);
         }
-        if !self.is_registered() || !self.fleet.is_loaded() || matches!(self.phase, Phase::Leaving(_)) {
+        if !self.cx.is_registered()
+            || !self.cx.fleet.is_loaded()
+            || matches!(self.cx.phase, Phase::Leaving(_))
+        {
             return;
         }
-        let away = matches!(self.phase, Phase::Away { until: Some(_) });
-        let profile = Profile { leaving, away, ..self.request.profile.clone() };
-        let path = self.identity.paths.fleet().member(&self.identity.instance);
+        let away = matches!(self.cx.phase, Phase::Away { until: Some(_) });
+        let profile = Profile { leaving, away, ..self.cx.request.profile.clone() };
+        let path = self.cx.identity.paths.fleet().member(&self.cx.identity.instance);
         let data = profile.write();
         let is_on_its_way = |(revision, since): (u64, Duration)| {
-            revision == self.fleet.revision() && now.mono < since.saturating_add(WORD_SEEN)
+            revision == self.cx.fleet.revision() && now.mono < since.saturating_add(WORD_SEEN)
         };
         let mut transaction = Transaction::new();
-        match self.fleet.member(&self.identity.instance) {
+        match self.cx.fleet.member(&self.cx.identity.instance) {
             Some(known) if known.session == Some(session) && known.profile == profile => return,
             Some(known) if known.session == Some(session) => {
                 let version = Some(known.version);
@@ -232,32 +232,33 @@ impl Participant {
                 transaction.push(Operation::create(path, NodeKind::Ephemeral, data));
             }
         }
-        if self.may_commit(now, Purpose::Announce) {
-            self.commit(Purpose::Announce, transaction);
+        if self.out.may_commit(&self.cx, Purpose::Announce) {
+            self.out.commit(Purpose::Announce, transaction);
         }
     }
 
     /// Who should own each item in the end, if items change hands gently.
-    pub(in crate::coordination) fn targets(&mut self, now: Now) -> Vec<InstanceId> {
-        let state = (self.view.membership_revision(), self.fleet.revision(), self.absences.revision());
+    pub(in crate::coordination) fn targets(&mut self) -> Vec<InstanceId> {
+        let now = self.cx.now;
+        let state = (self.cx.view.membership_revision(), self.cx.fleet.revision(), self.absences.revision());
         if let Some((known, targets)) = &self.handoff.targets
             && *known == state
         {
             return targets.clone();
         }
-        let Some(settings) = &self.settings else { return Vec::new() };
-        let targets = targets(&self.view, &self.fleet, &self.absences, settings, now);
+        let Some(settings) = &self.cx.settings else { return Vec::new() };
+        let targets = targets(&self.cx.view, &self.cx.fleet, &self.absences, settings, now);
         self.handoff.targets = Some((state, targets.clone()));
         targets
     }
 
     /// Who is to own each item at once: who does, if it is online or waited for; else who should in the end.
-    pub(in crate::coordination) fn owners_at_once(&mut self, now: Now) -> Vec<InstanceId> {
-        let targets = self.targets(now);
+    pub(in crate::coordination) fn owners_at_once(&mut self) -> Vec<InstanceId> {
+        let targets = self.targets();
         let owner = |(item, target): (u32, &InstanceId)| {
-            let owner = self.view.item(Item(item)).and_then(|view| view.owner.as_ref());
+            let owner = self.cx.view.item(Item(item)).and_then(|view| view.owner.as_ref());
             let online = owner.filter(|owner| {
-                self.view.instances().contains_key(&owner.instance)
+                self.cx.view.instances().contains_key(&owner.instance)
                     || self.absences.stays_with(&owner.instance).is_some()
             });
             online.map_or_else(|| target.clone(), |owner| owner.instance.clone())
@@ -266,29 +267,31 @@ impl Participant {
     }
 
     /// Writes down which items are to change hands, if we lead.
-    pub(in crate::coordination) fn plan_handoff(&mut self, now: Now) {
-        let leads = self.is_registered() && self.is_leader() && self.is_enabled();
+    pub(in crate::coordination) fn plan_handoff(&mut self) {
+        let leads = self.cx.is_registered() && self.cx.is_leader() && self.cx.is_enabled();
         if !leads
-            || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
-            || self.view.is_resharding()
+            || !matches!(self.cx.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
+            || self.cx.view.is_resharding()
         {
             return;
         }
-        let mode = self.handoff_mode(now);
+        let mode = self.handoff_mode();
         let wanted = match mode {
-            Mode::Gentle => self.moves(now),
+            Mode::Gentle => self.moves(),
             Mode::Stock(_) => BTreeMap::new(),
             Mode::Undecided(_) => return,
         };
-        let Session::Connected(session) = self.session else { return };
-        let path = self.identity.paths.fleet().handoff();
+        let Session::Connected(session) = self.cx.session else { return };
+        let path = self.cx.identity.paths.fleet().handoff();
         let mut transaction = Transaction::new();
-        if let Some(leader) = self.view.leader() {
-            transaction
-                .push(Operation::Check { path: self.identity.paths.leader(), version: Some(leader.version) });
+        if let Some(leader) = self.cx.view.leader() {
+            transaction.push(Operation::Check {
+                path: self.cx.identity.paths.leader(),
+                version: Some(leader.version),
+            });
         }
         let data = HandoffPlan::write(&wanted);
-        match self.fleet.plan() {
+        match self.cx.fleet.plan() {
             None if wanted.is_empty() => return,
             Some(plan) if plan.targets == wanted && !wanted.is_empty() && plan.session == Some(session) => {
                 return;
@@ -306,18 +309,18 @@ impl Participant {
                 }
             }
         }
-        if self.may_commit(now, Purpose::PlanHandoff) {
-            self.commit(Purpose::PlanHandoff, transaction);
+        if self.out.may_commit(&self.cx, Purpose::PlanHandoff) {
+            self.out.commit(Purpose::PlanHandoff, transaction);
         }
     }
 
     /// The items that are with one instance that is online, and should be with another, or with nobody.
-    fn moves(&mut self, now: Now) -> BTreeMap<Item, Option<InstanceId>> {
-        let targets = self.targets(now);
-        let total = self.settings.as_ref().map_or(u32::MAX, |s| s.configuration.sharding_total_count);
-        let surplus = self.view.items().range(Item(total)..).map(|(item, _)| (*item, None));
+    fn moves(&mut self) -> BTreeMap<Item, Option<InstanceId>> {
+        let targets = self.targets();
+        let total = self.cx.settings.as_ref().map_or(u32::MAX, |s| s.configuration.sharding_total_count);
+        let surplus = self.cx.view.items().range(Item(total)..).map(|(item, _)| (*item, None));
         let moves = |(item, target): &(Item, Option<InstanceId>)| {
-            let owner = self.view.online_owner(*item);
+            let owner = self.cx.view.online_owner(*item);
             owner.is_some_and(|owner| target.as_ref() != Some(owner))
         };
         (0..).map(Item).zip(targets.into_iter().map(Some)).chain(surplus).filter(moves).collect()
@@ -332,26 +335,26 @@ impl Participant {
         if self.is_deaf() {
             return false;
         }
-        self.fleet.is_to_leave(item, &self.identity.instance) && !self.executions.is_starting(item)
+        self.cx.fleet.is_to_leave(item, &self.cx.identity.instance) && !self.executions.is_starting(item)
     }
 
     /// Whether nobody can tell the application to let go of what it works on. Who leaves without a stream gives away
     /// what it does not execute, unless the application works on it without that.
     fn is_deaf(&self) -> bool {
-        let deaf = self.unattended.is_some() && self.is_continuous();
-        deaf || matches!(self.phase, Phase::Away { .. })
+        let deaf = self.cx.unattended.is_some() && self.cx.is_continuous();
+        deaf || matches!(self.cx.phase, Phase::Away { .. })
     }
 
     /// Whether we have given an item to somebody else, and do not see it yet.
     pub(in crate::coordination) fn is_given(&self, item: Item) -> bool {
-        let owner = self.view.item(item).and_then(|view| view.owner.as_ref());
+        let owner = self.cx.view.item(item).and_then(|view| view.owner.as_ref());
         let given = self.handoff.given.get(&item).filter(|_| !mutant!(GivenForgotten));
         owner.is_some_and(|owner| given == Some(&owner.token))
     }
 
     /// Forgets what was given as soon as it is seen, or seen not to have taken effect.
     pub(in crate::coordination) fn forget_given(&mut self) {
-        if !self.view.is_loaded() {
+        if !self.cx.view.is_loaded() {
             return;
         }
         if std::mem::take(&mut self.handoff.in_doubt) {
@@ -360,7 +363,7 @@ impl Participant {
         }
         let mut given = std::mem::take(&mut self.handoff.given);
         let ours = |item: &Item, token: &FencingToken| {
-            let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
+            let owner = self.cx.view.item(*item).and_then(|view| view.owner.as_ref());
             owner.is_some_and(|owner| owner.token == *token)
         };
         given.retain(|item, token| ours(item, token));
@@ -369,10 +372,10 @@ impl Participant {
 
     /// The latest plan that takes an item from us, as a generation.
     pub(in crate::coordination) fn revocation(&self) -> Option<Generation> {
-        let plan = self.fleet.plan()?;
+        let plan = self.cx.fleet.plan()?;
         let mine = |item: &Item| {
-            let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
-            owner.is_some_and(|owner| owner.instance == self.identity.instance)
+            let owner = self.cx.view.item(*item).and_then(|view| view.owner.as_ref());
+            owner.is_some_and(|owner| owner.instance == self.cx.identity.instance)
         };
         plan.targets
             .keys()
@@ -381,42 +384,49 @@ impl Participant {
     }
 
     /// Gives items that are to be somebody else's to whom they are to go, as soon as the application is done with them.
-    pub(in crate::coordination) fn release(&mut self, now: Now) {
+    pub(in crate::coordination) fn release(&mut self) {
+        let now = self.cx.now;
         self.handoff.deadline = None;
         if self.is_deaf() {
             self.handoff.revoked.clear();
             return;
         }
-        let (Some(plan), Some(settings)) = (self.fleet.plan().cloned(), &self.settings) else {
+        let (Some(plan), Some(settings)) = (self.cx.fleet.plan().cloned(), &self.cx.settings) else {
             self.handoff.revoked.clear();
             return;
         };
         let (policy, patience) = (settings.handoff.handoff, settings.handoff.deadline);
-        let told: BTreeSet<Item> =
-            self.told.assignment.iter().flat_map(|told| &told.items).map(|assigned| assigned.item).collect();
+        let told: BTreeSet<Item> = self
+            .cx
+            .assigned
+            .assignment
+            .iter()
+            .flat_map(|told| &told.items)
+            .map(|assigned| assigned.item)
+            .collect();
         let mut transaction = Transaction::new();
         let mut targets = BTreeSet::new();
         let mut given = BTreeMap::new();
         let mut kept = BTreeMap::new();
         let mut size = 0;
         for (item, target) in &plan.targets {
-            let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
-            let Some(owner) = owner.filter(|owner| owner.instance == self.identity.instance) else {
+            let owner = self.cx.view.item(*item).and_then(|view| view.owner.as_ref());
+            let Some(owner) = owner.filter(|owner| owner.instance == self.cx.identity.instance) else {
                 continue;
             };
-            if target.as_ref() == Some(&self.identity.instance) || told.contains(item) {
+            if target.as_ref() == Some(&self.cx.identity.instance) || told.contains(item) {
                 continue;
             }
-            let generation = self.told.generation();
+            let generation = self.cx.assigned.generation();
             let known = self.handoff.revoked.remove(item);
             let revoked = known.unwrap_or(Revoked { since: now.mono, told: generation });
             let due = revoked.since.saturating_add(patience);
             let acknowledged = policy != Policy::Drained
-                || self.told.acknowledged >= revoked.told
+                || self.cx.assigned.acknowledged >= revoked.told
                 || mutant!(AcknowledgementIgnored);
             let done = acknowledged && (!self.executions.is_busy(*item) || mutant!(HandedOverWhileBusy));
-            if (done || now.mono >= due) && size < self.transaction_bytes {
-                let path = self.identity.paths.item_instance(*item);
+            if (done || now.mono >= due) && size < self.cx.transaction_bytes {
+                let path = self.cx.identity.paths.item_instance(*item);
                 let before = transaction.len();
                 match target {
                     Some(target) if mutant!(HandedOverWithSameToken) => {
@@ -442,55 +452,56 @@ impl Participant {
         self.handoff.revoked = kept;
         // What was just renewed has the version under which it was the name's before: it must be seen first.
         let writes = [Purpose::Start, Purpose::FlagMisfire, Purpose::Renew];
-        let writes = writes.map(|purpose| self.pending.is_in_flight(purpose));
-        let ready = self.is_registered() && !writes.contains(&true) && !mutant!(NeverHandedOver);
-        if transaction.is_empty() || !ready || !self.may_commit(now, Purpose::HandOff) {
+        let writes = writes.map(|purpose| self.out.is_in_flight(purpose));
+        let ready = self.cx.is_registered() && !writes.contains(&true) && !mutant!(NeverHandedOver);
+        if transaction.is_empty() || !ready || !self.out.may_commit(&self.cx, Purpose::HandOff) {
             return;
         }
         // Only as long as it is the leader's will, we are there, and so is who gets them: what somebody had who has left is
         // divided anew, by who may not have seen to whom it was given. A division that we have not seen makes the
         // items somebody else's, under the same version of their nodes: they are new.
-        let (path, version) = (self.identity.paths.fleet().handoff(), Some(plan.version));
+        let (path, version) = (self.cx.identity.paths.fleet().handoff(), Some(plan.version));
         let mut steps = vec![Operation::Check { path, version }];
-        steps.extend(self.undivided());
-        let present = |id| Operation::Check { path: self.identity.paths.instance(id), version: None };
-        steps.extend([&self.identity.instance].into_iter().chain(targets).map(present));
-        steps.push(self.fleet.handed_over());
+        steps.extend(self.cx.undivided());
+        let present = |id| Operation::Check { path: self.cx.identity.paths.instance(id), version: None };
+        steps.extend([&self.cx.identity.instance].into_iter().chain(targets).map(present));
+        steps.push(self.cx.fleet.handed_over());
         steps.extend(transaction);
         self.handoff.given = given;
-        self.commit(Purpose::HandOff, steps);
+        self.out.commit(Purpose::HandOff, steps);
     }
 
     /// Whether a departure waits until others have our items.
-    pub(in crate::coordination) fn hands_over(&mut self, now: Now) -> bool {
+    pub(in crate::coordination) fn hands_over(&mut self) -> bool {
+        let now = self.cx.now;
         let fresh = |since: Duration| now.mono < since.saturating_add(DEPARTURE_MAX);
-        if !self.handoff.leaving_since.is_some_and(fresh) || !self.is_registered() {
+        if !self.handoff.leaving_since.is_some_and(fresh) || !self.cx.is_registered() {
             return false;
         }
-        let me = &self.identity.instance;
+        let me = &self.cx.identity.instance;
         let owns = |view: &ItemView| view.owner.as_ref().is_some_and(|owner| owner.instance == *me);
-        let stays = |id: &InstanceId| self.fleet.member(id).is_some_and(|member| !member.profile.leaving);
-        self.view.items().values().any(owns)
-            && self.view.available().iter().any(|id| id != me && stays(id))
-            && self.handoff_mode(now) == Mode::Gentle
+        let stays = |id: &InstanceId| self.cx.fleet.member(id).is_some_and(|member| !member.profile.leaving);
+        self.cx.view.items().values().any(owns)
+            && self.cx.view.available().iter().any(|id| id != me && stays(id))
+            && self.handoff_mode() == Mode::Gentle
     }
 
     /// The steps that take back what we have told the other sidecars.
     pub(in crate::coordination) fn fall_silent(&self) -> Transaction {
-        let member = self.fleet.member(&self.identity.instance);
+        let member = self.cx.fleet.member(&self.cx.identity.instance);
         let member = member.filter(|member| self.is_in_our_session(member.session) && !mutant!(MemberLeft));
-        let path = self.identity.paths.fleet().member(&self.identity.instance);
+        let path = self.cx.identity.paths.fleet().member(&self.cx.identity.instance);
         member.map(|_| Operation::delete(path)).into_iter().chain(self.withdraw_plan()).collect()
     }
 
     /// The step that takes back the plan of a leader that leads no more.
     pub(in crate::coordination) fn withdraw_plan(&self) -> Option<Operation> {
-        let plan = self.fleet.plan().filter(|plan| self.is_in_our_session(plan.session));
-        plan.map(|_| Operation::delete(self.identity.paths.fleet().handoff()))
+        let plan = self.cx.fleet.plan().filter(|plan| self.is_in_our_session(plan.session));
+        plan.map(|_| Operation::delete(self.cx.identity.paths.fleet().handoff()))
     }
 
     fn is_in_our_session(&self, session: Option<SessionId>) -> bool {
-        matches!(self.session, Session::Connected(ours) if session == Some(ours))
+        matches!(self.cx.session, Session::Connected(ours) if session == Some(ours))
     }
 }
 

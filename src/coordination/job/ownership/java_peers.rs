@@ -26,7 +26,6 @@ use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::nodes::{InstanceView, ItemView};
-use crate::coordination::time::Now;
 
 /// How long the flag stays up after a division. ElasticJob 3.0.5's cache was seen to be behind the flag by at most 21 ms
 /// with 20 items and 410 ms with 100, on a busy machine. A fire that meets a division is late by as much; that is less than
@@ -122,27 +121,28 @@ fn age(instance: &InstanceView, newest: Option<Timestamp>) -> Duration {
 
 impl Participant {
     /// Notes which instances are not to be given items yet.
-    pub(in crate::coordination) fn mind_java_peers(&mut self, now: Now) {
+    pub(in crate::coordination) fn mind_java_peers(&mut self) {
         let peers = &mut self.java_peers;
         (peers.due, peers.ready_at) = (None, None);
         let unready = std::mem::take(&mut peers.unready);
-        self.find_unready(now);
+        self.find_unready();
         if self.java_peers.unready != unready {
             self.sharding.look_again();
         }
     }
 
-    fn find_unready(&mut self, now: Now) {
-        if !self.view.is_loaded() {
+    fn find_unready(&mut self) {
+        let now = self.cx.now;
+        if !self.cx.view.is_loaded() {
             return;
         }
-        self.java_peers.note_flag(self.view.necessary(), now.mono);
-        let revision = self.view.membership_revision();
+        self.java_peers.note_flag(self.cx.view.necessary(), now.mono);
+        let revision = self.cx.view.membership_revision();
         if self.java_peers.looked != Some(revision) {
             self.java_peers.looked = Some(revision);
-            self.java_peers.look(&self.view, now.mono);
+            self.java_peers.look(&self.cx.view, now.mono);
         }
-        let Some(settings) = self.settings.as_ref().filter(|_| self.has_java_peers()) else { return };
+        let Some(settings) = self.cx.settings.as_ref().filter(|_| self.cx.has_java_peers()) else { return };
         let Some(schedule) = &settings.schedule else { return };
         // An assignment for good is made among all instances that are there.
         if settings.configuration.static_sharding || mutant!(NewcomerGetsItems) {
@@ -174,20 +174,20 @@ impl Participant {
     /// Whether an instance has been given items since it registered: it keeps them, though the schedule has changed and a
     /// fire comes now.
     fn was_given_items(&self, id: &InstanceId) -> bool {
-        let Some(created) = self.view.instances().get(id).map(|instance| instance.created) else {
+        let Some(created) = self.cx.view.instances().get(id).map(|instance| instance.created) else {
             return false;
         };
         let given = |item: &ItemView| {
             let owner = item.owner.as_ref().filter(|owner| owner.instance == *id);
             owner.is_some_and(|owner| owner.token > FencingToken::from(created))
         };
-        self.view.items().values().any(given)
+        self.cx.view.items().values().any(given)
     }
 
     /// The instances that may be given items by ElasticJob's rules, in the order in which strategies take them. One that is
     /// not ready is not among them, unless nobody is.
     pub(in crate::coordination) fn assignable(&self) -> Vec<InstanceId> {
-        let available = self.view.available();
+        let available = self.cx.view.available();
         let is_unready = |id: &InstanceId| self.java_peers.unready.contains(id);
         if available.iter().all(is_unready) {
             return available;
@@ -197,18 +197,21 @@ impl Participant {
 
     /// Whether the flag is up although the items were divided after it was raised.
     pub(in crate::coordination) fn is_flag_answered(&self) -> bool {
-        let divided = Generation(self.view.sharding_changed().map_or(0, |zxid| zxid.0));
-        self.view.necessary() && self.has_java_peers() && divided == self.view.generation()
+        let divided = Generation(self.cx.view.sharding_changed().map_or(0, |zxid| zxid.0));
+        self.cx.view.necessary() && self.cx.has_java_peers() && divided == self.cx.view.generation()
     }
 
     /// Whether the flag stays up after a division.
     pub(in crate::coordination) fn keeps_flag(&self) -> bool {
-        self.has_java_peers() && !mutant!(FlagLoweredWithDivision)
+        self.cx.has_java_peers() && !mutant!(FlagLoweredWithDivision)
     }
 
     /// Takes the flag down when the Java instances' caches have seen the division.
-    pub(in crate::coordination) fn lower_flag(&mut self, now: Now) {
-        let Some(divided) = self.view.sharding_changed().filter(|_| self.is_flag_answered()) else { return };
+    pub(in crate::coordination) fn lower_flag(&mut self) {
+        let now = self.cx.now;
+        let Some(divided) = self.cx.view.sharding_changed().filter(|_| self.is_flag_answered()) else {
+            return;
+        };
         let since = match self.java_peers.divided {
             Some((known, since)) if known == divided => since,
             Some(_) | None => now.mono,
@@ -219,30 +222,31 @@ impl Participant {
             self.java_peers.due = Some(due);
             return;
         }
-        if !self.may_commit(now, Purpose::FlagResharding) {
+        if !self.out.may_commit(&self.cx, Purpose::FlagResharding) {
             return;
         }
-        let paths = &self.identity.paths;
+        let paths = &self.cx.identity.paths;
         let mut transaction = Transaction::new();
-        if let Some(leader) = self.view.leader() {
+        if let Some(leader) = self.cx.view.leader() {
             transaction.push(Operation::Check { path: paths.leader(), version: Some(leader.version) });
         }
-        transaction.extend(self.undivided());
+        transaction.extend(self.cx.undivided());
         transaction.push(Operation::delete(paths.necessary()));
-        if self.view.processing() {
+        if self.cx.view.processing() {
             transaction.push(Operation::delete(paths.processing()));
         }
-        self.commit(Purpose::FlagResharding, transaction);
+        self.out.commit(Purpose::FlagResharding, transaction);
     }
 
     /// Whether a division that takes items from an instance that is there has to wait, because a fire is being started.
-    pub(in crate::coordination) fn waits_for_fire(&mut self, owners: &[InstanceId], now: Now) -> bool {
-        if self.view.necessary() || !self.has_java_peers() || mutant!(DividedAtFire) {
+    pub(in crate::coordination) fn waits_for_fire(&mut self, owners: &[InstanceId]) -> bool {
+        let now = self.cx.now;
+        if self.cx.view.necessary() || !self.cx.has_java_peers() || mutant!(DividedAtFire) {
             return false;
         }
         let lowered = self.java_peers.lowered.filter(|_| !mutant!(LoweringUnnoticed));
         let lowered = lowered.map(|lowered| lowered.saturating_add(AFTER_FIRE));
-        let schedule = self.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+        let schedule = self.cx.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
         let fire = || schedule?.next_after(now.wall.checked_sub(AFTER_FIRE).ok()?);
         let near = fire().filter(|fire| fire.duration_since(now.wall) < BEFORE_FIRE);
         let over = near.and_then(|fire| fire.checked_add(AFTER_FIRE).ok());
@@ -250,7 +254,7 @@ impl Participant {
         let over = over.map(|wait| now.mono.saturating_add(wait));
         let Some(until) = lowered.max(over).filter(|until| *until > now.mono) else { return false };
         let moves = |(item, owner): (u32, &InstanceId)| {
-            self.view.online_owner(Item(item)).is_some_and(|before| before != owner)
+            self.cx.view.online_owner(Item(item)).is_some_and(|before| before != owner)
         };
         if !(0..).zip(owners).any(moves) {
             return false;

@@ -16,7 +16,6 @@ use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::nodes::ItemView;
 use crate::coordination::job::picture::settings::Settings;
-use crate::coordination::time::Now;
 
 /// How long a Java leader has to notice by itself, and between two reminders.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -36,36 +35,39 @@ impl Nudge {
 
 impl Participant {
     /// Reminds a Java leader of items that belong to nobody, and of us.
-    pub(in crate::coordination) fn nudge_leader(&mut self, now: Now) {
-        let orphans = self.has_orphans(now) && !mutant!(JavaLeaderNotReminded);
+    pub(in crate::coordination) fn nudge_leader(&mut self) {
+        let now = self.cx.now;
+        let orphans = self.has_orphans() && !mutant!(JavaLeaderNotReminded);
         if !orphans && (!self.is_left_out() || mutant!(LeftOutOfDivision)) {
             self.nudge.due = None;
             return;
         }
         let due = *self.nudge.due.get_or_insert(now.mono.saturating_add(PATIENCE));
-        if now.mono < due || !self.may_commit(now, Purpose::Nudge) {
+        if now.mono < due || !self.out.may_commit(&self.cx, Purpose::Nudge) {
             return;
         }
         self.nudge.due = Some(now.mono.saturating_add(PATIENCE));
-        let Some(version) = self.view.server_version(self.identity.server_ip) else { return };
+        let Some(version) = self.cx.view.server_version(self.cx.identity.server_ip) else { return };
         // An operator's change in between makes it fail, and is an event itself.
-        let path = self.identity.paths.server(self.identity.server_ip);
+        let path = self.cx.identity.paths.server(self.cx.identity.server_ip);
         let (data, version) = (b"ENABLED".as_slice().into(), Some(version));
-        self.commit(Purpose::Nudge, vec![Operation::Set { path, data, version }]);
+        self.out.commit(Purpose::Nudge, vec![Operation::Set { path, data, version }]);
     }
 
     /// The settings of the job, if a Java instance leads it, we may own items of it, and no division is under way.
     fn led_by_java(&self) -> Option<&Settings> {
-        let java_leads = self.view.leader().is_some_and(|leader| leader.instance.is_java());
-        let ready = self.phase == Phase::Active && self.is_registered() && self.is_enabled();
-        let settings = self.settings.as_ref().filter(|_| ready && java_leads && !self.view.is_resharding());
+        let java_leads = self.cx.view.leader().is_some_and(|leader| leader.instance.is_java());
+        let ready = self.cx.phase == Phase::Active && self.cx.is_registered() && self.cx.is_enabled();
+        let settings =
+            self.cx.settings.as_ref().filter(|_| ready && java_leads && !self.cx.view.is_resharding());
         settings.filter(|settings| !settings.configuration.static_sharding)
     }
 
     /// Whether items have no owner that is online.
-    fn has_orphans(&self, now: Now) -> bool {
+    fn has_orphans(&self) -> bool {
+        let now = self.cx.now;
         let is_orphan = |item: Item| {
-            let owner = self.view.item(item).and_then(|view| view.owner.as_ref());
+            let owner = self.cx.view.item(item).and_then(|view| view.owner.as_ref());
             owner.is_none_or(|owner| self.crash.gone_since(&owner.instance, now).is_some())
         };
         self.led_by_java().is_some_and(|settings| settings.items().any(is_orphan))
@@ -77,13 +79,13 @@ impl Participant {
         let Some(settings) = self.led_by_java().filter(|settings| settings.knows_strategy()) else {
             return false;
         };
-        let me = &self.identity.instance;
+        let me = &self.cx.identity.instance;
         let is_ours = |item: &ItemView| item.owner.as_ref().is_some_and(|owner| owner.instance == *me);
         // Asked at each step: one that owns items looks no further.
-        if self.view.items().values().any(is_ours) {
+        if self.cx.view.items().values().any(is_ours) {
             return false;
         }
-        let instances = u32::try_from(self.view.available().len()).unwrap_or(u32::MAX);
+        let instances = u32::try_from(self.cx.view.available().len()).unwrap_or(u32::MAX);
         instances <= settings.configuration.sharding_total_count
     }
 }

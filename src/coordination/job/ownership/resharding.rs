@@ -149,35 +149,36 @@ impl Sharding {
 
 impl Participant {
     /// Divides the items, if we lead and it is due.
-    pub(in crate::coordination) fn shard(&mut self, now: Now) {
-        if !self.view.is_loaded() || matches!(self.session, Session::Suspended(_)) {
+    pub(in crate::coordination) fn shard(&mut self) {
+        let now = self.cx.now;
+        if !self.cx.view.is_loaded() || matches!(self.cx.session, Session::Suspended(_)) {
             return self.sharding.pause();
         }
         let since = self.sharding.wait.flagged_since.unwrap_or(now.mono);
-        self.sharding.wait.flagged_since = self.view.necessary().then_some(since);
-        let leads = self.is_registered() && self.is_leader() && self.is_enabled();
-        if !leads || !matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. }) {
+        self.sharding.wait.flagged_since = self.cx.view.necessary().then_some(since);
+        let leads = self.cx.is_registered() && self.cx.is_leader() && self.cx.is_enabled();
+        if !leads || !matches!(self.cx.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. }) {
             self.sharding.forget();
             return;
         }
-        let at_once = match self.handoff_mode(now) {
+        let at_once = match self.handoff_mode() {
             Mode::Gentle => None,
             Mode::Stock(reason) => Some(reason),
             Mode::Undecided(_) => return,
         };
         let gentle = at_once.is_none();
-        let in_flight = self.pending.is_in_flight(Purpose::Shard);
+        let in_flight = self.out.is_in_flight(Purpose::Shard);
         let begun = in_flight || self.sharding.progress.as_ref().is_some_and(|progress| progress.done > 0);
-        let asked = self.view.necessary() && (gentle || !self.is_flag_answered());
-        if !asked && !begun && !self.is_stale(gentle, now) {
+        let asked = self.cx.view.necessary() && (gentle || !self.is_flag_answered());
+        if !asked && !begun && !self.is_stale(gentle) {
             // One that had to wait may not be needed any more.
             self.sharding.progress = None;
             self.sharding.wait_for(now.mono, Vec::new());
-            self.lower_flag(now);
+            self.lower_flag();
             return;
         }
-        let kept = if gentle { self.owners_at_once(now) } else { Vec::new() };
-        let Some(settings) = &self.settings else { return };
+        let kept = if gentle { self.owners_at_once() } else { Vec::new() };
+        let Some(settings) = &self.cx.settings else { return };
         let available = self.assignable();
         let total = settings.configuration.sharding_total_count;
         if available.is_empty() || in_flight {
@@ -192,16 +193,16 @@ impl Participant {
                 progress
             }
             Some(_) | None => {
-                let rule = former_rule::rule(&self.view, &self.fleet);
+                let rule = former_rule::rule(&self.cx.view, &self.cx.fleet);
                 let owners = if gentle { kept } else { owners(settings, &available, rule, now) };
                 let plan = Plan { available, total, gentle, owners };
                 Progress { plan, done: 0, done_next: 0, finished_next: false }
             }
         };
-        if self.waits_for_fire(&plan.plan.owners, now) {
+        if self.waits_for_fire(&plan.plan.owners) {
             return;
         }
-        let waiting_for = self.moving_and_running(&plan.plan, now);
+        let waiting_for = self.moving_and_running(&plan.plan);
         let must_wait = !waiting_for.is_empty();
         self.sharding.wait_for(now.mono, waiting_for);
         self.sharding.progress = Some(plan);
@@ -210,17 +211,18 @@ impl Participant {
                 self.suspect(item);
             }
             self.sharding.progress = None;
-            self.flag_resharding(now);
-        } else if self.may_commit(now, Purpose::Shard) {
-            let transaction = self.sharding_transaction(at_once.as_ref(), now);
-            self.commit(Purpose::Shard, transaction);
+            self.flag_resharding();
+        } else if self.out.may_commit(&self.cx, Purpose::Shard) {
+            let transaction = self.sharding_transaction(at_once.as_ref());
+            self.out.commit(Purpose::Shard, transaction);
         }
     }
 
     /// Whether the assignment is not what it should be. Looks only when something that matters has changed.
-    fn is_stale(&mut self, gentle: bool, now: Now) -> bool {
-        let revision = (self.view.membership_revision(), self.absences.revision());
-        let rule = former_rule::rule(&self.view, &self.fleet);
+    fn is_stale(&mut self, gentle: bool) -> bool {
+        let now = self.cx.now;
+        let revision = (self.cx.view.membership_revision(), self.absences.revision());
+        let rule = former_rule::rule(&self.cx.view, &self.cx.fleet);
         if let Some(checked) = self.sharding.checked
             && ((checked.revision, checked.gentle, checked.rule) == (revision, gentle, rule)
                 || mutant!(MembershipComparedOnce))
@@ -228,11 +230,11 @@ impl Participant {
             return checked.stale;
         }
         let available = self.assignable();
-        let stale = self.settings.as_ref().is_some_and(|settings| match gentle {
-            true => has_orphans(&self.view, &self.absences, settings),
+        let stale = self.cx.settings.as_ref().is_some_and(|settings| match gentle {
+            true => has_orphans(&self.cx.view, &self.absences, settings),
             false => {
                 let membership = self.sharding.membership.as_ref();
-                is_stale(&self.view, &available, settings, membership, rule, now)
+                is_stale(&self.cx.view, &available, settings, membership, rule, now)
             }
         });
         self.sharding.checked = Some(Checked { revision, gentle, rule, stale });
@@ -240,49 +242,40 @@ impl Participant {
     }
 
     /// The items that are to change hands or to vanish, and are being executed by somebody who is online.
-    fn moving_and_running(&self, plan: &Plan, now: Now) -> Vec<Item> {
+    fn moving_and_running(&self, plan: &Plan) -> Vec<Item> {
+        let now = self.cx.now;
         let moves = |item: &Item| {
-            let owner = self.view.item(*item).and_then(|view| view.owner.as_ref());
+            let owner = self.cx.view.item(*item).and_then(|view| view.owner.as_ref());
             let next = usize::try_from(item.0).ok().and_then(|index| plan.owners.get(index));
             match plan.gentle {
                 // Who takes over what a dead owner left does not hinder its next owner.
-                true => next.is_none() && self.view.online_owner(*item).is_none(),
+                true => next.is_none() && self.cx.view.online_owner(*item).is_none(),
                 false => next.is_none() || owner.map(|owner| &owner.instance) != next,
             }
         };
         // What a crashed instance left is flagged for failover first, or else deleted by the sharding itself.
-        let fails_over = self.fails_over();
+        let fails_over = self.cx.fails_over();
         let live = |item: &Item| {
             let leftover = |view| is_leftover(&self.crash, view, now);
-            fails_over || !self.view.item(*item).is_some_and(leftover)
+            fails_over || !self.cx.view.item(*item).is_some_and(leftover)
         };
-        let ours = self.executions.busy_items().filter(|_| self.monitors());
-        let running: BTreeSet<_> = self.view.running().iter().copied().filter(live).chain(ours).collect();
+        let ours = self.executions.busy_items().filter(|_| self.cx.monitors());
+        let running: BTreeSet<_> = self.cx.view.running().iter().copied().filter(live).chain(ours).collect();
         running.into_iter().filter(moves).filter(|_| !mutant!(ShardedWithoutWaiting)).collect()
     }
 
-    /// The step that fails if the items were divided anew, or are about to be, since we looked.
-    pub(in crate::coordination) fn undivided(&self) -> Option<Operation> {
-        let path = self.identity.paths.leader_sharding();
-        self.view.sharding_version().map(|version| Operation::Check { path, version: Some(version) })
-    }
-
-    pub(in crate::coordination) fn monitors(&self) -> bool {
-        self.settings.as_ref().is_some_and(|settings| settings.configuration.monitor_execution)
-    }
-
     /// Makes everybody hold still until the running items have ended.
-    fn flag_resharding(&mut self, now: Now) {
-        if self.view.necessary() || !self.may_commit(now, Purpose::FlagResharding) {
+    fn flag_resharding(&mut self) {
+        if self.cx.view.necessary() || !self.out.may_commit(&self.cx, Purpose::FlagResharding) {
             return;
         }
-        let paths = &self.identity.paths;
+        let paths = &self.cx.identity.paths;
         // Raising the version makes starts fail that were sent before the flag was seen.
         let transaction = vec![
             Operation::create(paths.necessary(), NodeKind::Persistent, ""),
             Operation::set(paths.leader_sharding(), ""),
         ];
-        self.commit(Purpose::FlagResharding, transaction);
+        self.out.commit(Purpose::FlagResharding, transaction);
     }
 
     /// The steps that end the waiting for those whose items a gentle division gives to others, before its first item.
@@ -292,50 +285,51 @@ impl Participant {
             return Transaction::new();
         };
         let moves = |(item, next): (Item, &InstanceId)| {
-            let owner = &self.view.item(item)?.owner.as_ref()?.instance;
-            (owner != next && !self.view.instances().contains_key(owner)).then_some(item)
+            let owner = &self.cx.view.item(item)?.owner.as_ref()?.instance;
+            (owner != next && !self.cx.view.instances().contains_key(owner)).then_some(item)
         };
         self.end_absences((0..).map(Item).zip(&progress.plan.owners).filter_map(moves))
     }
 
     /// The next transaction of the division in progress; with the reason, if it is one by ElasticJob's rules.
-    fn sharding_transaction(&mut self, at_once: Option<&StockReason>, now: Now) -> Transaction {
-        let paths = &self.identity.paths;
+    fn sharding_transaction(&mut self, at_once: Option<&StockReason>) -> Transaction {
+        let now = self.cx.now;
+        let paths = &self.cx.identity.paths;
         let mut transaction = Transaction::new();
-        if let Some(leader) = self.view.leader() {
+        if let Some(leader) = self.cx.view.leader() {
             transaction.push(Operation::Check { path: paths.leader(), version: Some(leader.version) });
         }
         if let Some(reason) = at_once {
             transaction.extend(reason.still_holds(paths));
-            transaction.extend(self.fleet.not_handed_over().filter(|_| !mutant!(HandoverUnseen)));
+            transaction.extend(self.cx.fleet.not_handed_over().filter(|_| !mutant!(HandoverUnseen)));
         }
-        let version = self.view.sharding_version();
+        let version = self.cx.view.sharding_version();
         transaction.push(Operation::Set { path: paths.leader_sharding(), data: [].into(), version });
-        if !self.view.has_folder(Folder::Sharding) {
+        if !self.cx.view.has_folder(Folder::Sharding) {
             transaction.push(Operation::create(paths.folder(Folder::Sharding), NodeKind::Persistent, ""));
         }
         let absences = self.absences_to_end();
-        let monitors = self.settings.as_ref().is_some_and(|s| s.configuration.monitor_execution);
-        let (fails_over, keeps_flag) = (self.fails_over(), self.keeps_flag());
-        let bytes_max = self.transaction_bytes;
+        let monitors = self.cx.settings.as_ref().is_some_and(|s| s.configuration.monitor_execution);
+        let (fails_over, keeps_flag) = (self.cx.fails_over(), self.keeps_flag());
+        let bytes_max = self.cx.transaction_bytes;
         let Some(progress) = &mut self.sharding.progress else { return transaction };
-        if !self.view.necessary() {
+        if !self.cx.view.necessary() {
             // The flag goes up with the first change and down with the last, so that whoever sees the changes one by
             // one knows when they are complete; beside Java instances some time later.
             transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
         }
         transaction.extend(absences);
         let mut size: usize = transaction.iter().map(Operation::wire_size).sum();
-        let surplus = self.view.items().range(Item(progress.plan.total)..).map(|(item, _)| *item);
+        let surplus = self.cx.view.items().range(Item(progress.plan.total)..).map(|(item, _)| *item);
         // What somebody online has is given up first.
-        let goes = |item: &Item| !progress.plan.gentle || self.view.online_owner(*item).is_none();
+        let goes = |item: &Item| !progress.plan.gentle || self.cx.view.online_owner(*item).is_none();
         let beyond = surplus.filter(goes).map(|item| (item, None));
         let within = (0..).map(Item).zip(progress.plan.owners.iter().map(Some));
         let mut finished = true;
         progress.done_next = progress.done;
         for (item, owner) in within.chain(beyond).skip(progress.done) {
             let before = transaction.len();
-            let view = self.view.item(item);
+            let view = self.cx.view.item(item);
             match owner {
                 Some(owner) => {
                     let leftover =
@@ -359,7 +353,7 @@ impl Participant {
             if !keeps_flag {
                 transaction.push(Operation::delete(paths.necessary()));
             }
-            if self.view.processing() {
+            if self.cx.view.processing() {
                 transaction.push(Operation::delete(paths.processing()));
             }
         }
