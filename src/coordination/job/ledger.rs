@@ -11,28 +11,23 @@
 //! Java peers do not keep the ledger; with them, an item may run twice or not at all at a fire that meets a
 //! resharding, as it always could. Jobs that do not monitor executions have none either.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::event::AssignedItem;
-use crate::coordination::job::contract::plan::{Planned, Source};
+use crate::coordination::job::contract::plan::Planned;
 use crate::coordination::job::contract::records::{LedgerEntry, LedgerNode};
-use crate::coordination::job::frame::limits::MISFIRE_THRESHOLD;
-use crate::coordination::job::participant::Participant;
-use crate::coordination::job::picture::schedule::latest_until;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
 use crate::job::{FencingToken, Generation, Item};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Path};
 
 /// The pause before a failed read is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How old a fire may be that an item's new owner makes up for, besides the time for which the item may have waited for
-/// its owner. Above the longest session timeout (10 minutes), after which the items of a dead machine change hands; a
-/// longer gap means that the job was off, and nobody expects what was missed then.
-const HANDOVER_MAX: SignedDuration = SignedDuration::from_mins(11);
 /// An entry that lies this far in the future was written by a clock that was wrong; it must not stop the job.
 const CLOCK_WRONG: SignedDuration = SignedDuration::from_hours(1);
 
@@ -117,6 +112,11 @@ impl Ledger {
         self.entries.get(&item)?.says.flagged
     }
 
+    /// For which instant an item was started last.
+    pub(in crate::coordination) fn started(&self, item: Item) -> Option<Timestamp> {
+        self.entries.get(&item)?.says.started
+    }
+
     /// Notes what our transaction has made of an item's node. Not every one that starts an item writes the ledger, and the
     /// entry may have been read since: only what is newer than the entry counts, or ours would pass for the present one
     /// when somebody else has written as often as we had not.
@@ -128,146 +128,140 @@ impl Ledger {
     }
 }
 
-impl Participant {
+/// What a reading of the ledger has changed.
+#[derive(Debug)]
+pub(in crate::coordination) struct Reread {
+    /// The job's item walks over the servers, or did so at the last reading.
+    relay: bool,
+    /// The items whose tokens are not those of the last reading.
+    changed: BTreeSet<Item>,
+}
+
+impl Reread {
+    /// Whether others may have executed an item since the last reading.
+    pub(in crate::coordination) fn may_have_been_elsewhere(&self, item: Item) -> bool {
+        self.relay || self.changed.contains(&item)
+    }
+}
+
+impl Ledger {
     /// Whether it is known which fires of our items have been started.
-    pub(in crate::coordination) fn is_ledger_read(&self) -> bool {
-        let read = self.ledger.generation == Some(self.cx.assigned.generation());
-        read || !self.cx.keeps_ledger() || mutant!(LedgerNotRead)
+    pub(in crate::coordination) fn is_ledger_read(&self, cx: &Context) -> bool {
+        let read = self.generation == Some(cx.assigned.generation());
+        read || !cx.keeps_ledger() || mutant!(LedgerNotRead)
     }
 
     /// Whether a fire of an item has been started before.
-    pub(in crate::coordination) fn was_started(
-        &self,
-        item: Item,
-        scheduled: Timestamp,
-        now: Timestamp,
-    ) -> bool {
-        self.settled(item, now).is_some_and(|settled| settled >= scheduled)
+    pub(in crate::coordination) fn was_started(&self, cx: &Context, item: Item, scheduled: Timestamp, now: Timestamp) -> bool {
+        self.settled(cx, item, now).is_some_and(|settled| settled >= scheduled)
     }
 
     /// Up to which fire nothing of an item is missed, but what is flagged or noted elsewhere; `None`: nothing is known.
-    pub(in crate::coordination) fn settled(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
-        self.ledger.latest(item, now).filter(|_| self.cx.keeps_ledger())
+    pub(in crate::coordination) fn settled(&self, cx: &Context, item: Item, now: Timestamp) -> Option<Timestamp> {
+        self.latest(item, now).filter(|_| cx.keeps_ledger())
     }
 
     /// After which instant the fires of an item are owed: what the ledger says; for an item without an entry, since when
     /// there is the item, or the configuration asks for it and our server is enabled, so that it waits for its first
     /// division; and since when we have been there without a Java instance, which would have left no entry. The former is
     /// by the registry's clock, so nothing counts as started because of it.
-    pub(in crate::coordination) fn owed_after(&self, item: Item, now: Timestamp) -> Option<Timestamp> {
+    pub(in crate::coordination) fn owed_after(&self, cx: &Context, item: Item, now: Timestamp) -> Option<Timestamp> {
         let never_fired = || {
             let since =
-                self.cx.view.item(item).and_then(|view| view.since).filter(|_| self.cx.keeps_ledger())?;
-            let asked = self.cx.view.config_since().max(self.ledger.disabled_until);
+                cx.view.item(item).and_then(|view| view.since).filter(|_| cx.keeps_ledger())?;
+            let asked = cx.view.config_since().max(self.disabled_until);
             let since = asked.map_or(since, |asked| since.min(asked));
-            Some(since.max(self.ledger.unmixed_since?))
+            Some(since.max(self.unmixed_since?))
         };
-        self.settled(item, now).or_else(never_fired)
+        self.settled(cx, item, now).or_else(never_fired)
     }
 
     /// Notes since when there have been sidecars only, and until when nobody wanted us to execute anything, as far as we
     /// have seen.
-    pub(in crate::coordination) fn note_company(&mut self) {
-        let now = self.cx.now;
-        if self.cx.is_registered() && (self.ledger.unmixed_since.is_none() || self.cx.has_java_peers()) {
-            self.ledger.unmixed_since = Some(now.wall);
+    pub(in crate::coordination) fn note_company(&mut self, cx: &Context)  {
+        let now = cx.now;
+        if cx.is_registered() && (self.unmixed_since.is_none() || cx.has_java_peers()) {
+            self.unmixed_since = Some(now.wall);
         }
-        if self.cx.is_registered() && !self.cx.is_enabled() {
-            self.ledger.disabled_until = Some(now.wall);
+        if cx.is_registered() && !cx.is_enabled() {
+            self.disabled_until = Some(now.wall);
         }
     }
 
     /// An item's entry, as long as the item is ours, told or revoked. Who takes over what is somebody else's leaves the
     /// ledger to its owner: it says for which instant that is already.
-    fn ledger_entry(&self, item: Item) -> Option<&Entry> {
-        let token = self.token(item)?;
-        self.ledger.entries.get(&item).filter(|entry| self.cx.keeps_ledger() && entry.token == token)
+    fn ledger_entry(&self, cx: &Context, item: Item) -> Option<&Entry> {
+        let token = token(cx, item)?;
+        self.entries.get(&item).filter(|entry| cx.keeps_ledger() && entry.token == token)
     }
 
     /// Whether what happens to an item can be written down: it is ours, and its entry is known.
-    pub(in crate::coordination) fn is_in_ledger(&self, item: Item) -> bool {
-        self.ledger_entry(item).is_some()
-    }
-
-    /// With which token an item is ours.
-    fn token(&self, item: Item) -> Option<FencingToken> {
-        let told = self.cx.assigned.executable_item(item).map(|assigned| assigned.token);
-        told.or_else(|| {
-            let view = self.cx.view.item(item).filter(|view| !view.disabled)?;
-            let owner = view.owner.as_ref().filter(|owner| owner.instance == self.cx.identity.instance)?;
-            Some(owner.token)
-        })
+    pub(in crate::coordination) fn is_in_ledger(&self, cx: &Context, item: Item) -> bool {
+        self.ledger_entry(cx, item).is_some()
     }
 
     /// The step that writes down an execution, to go with the one that starts it, and what it makes of the node.
-    pub(in crate::coordination) fn ledger_start(
-        &self,
-        item: Item,
-        planned: Planned,
-    ) -> Option<(Operation, LedgerNode)> {
-        let entry = self.ledger_entry(item).filter(|_| !mutant!(StartedWithoutLedger))?;
-        let says = entry.says.after_start(planned, self.cx.waits_for_failover(item));
-        Some(entry.write(self.cx.identity.paths.ledger_entry(item), says))
+    pub(in crate::coordination) fn ledger_start(&self, cx: &Context, item: Item, planned: Planned) -> Option<(Operation, LedgerNode)> {
+        let entry = self.ledger_entry(cx, item).filter(|_| !mutant!(StartedWithoutLedger))?;
+        let says = entry.says.after_start(planned, cx.waits_for_failover(item));
+        Some(entry.write(cx.identity.paths.ledger_entry(item), says))
     }
 
     /// The step that writes down a missed fire, to go with the one that flags it, and what it makes of the node.
-    pub(in crate::coordination) fn ledger_flag(
-        &self,
-        item: Item,
-        scheduled: Timestamp,
-    ) -> Option<(Operation, LedgerNode)> {
-        let entry = self.ledger_entry(item).filter(|_| !mutant!(FlaggedWithoutLedger))?;
-        Some(entry.write(self.cx.identity.paths.ledger_entry(item), entry.says.after_flag(scheduled)))
+    pub(in crate::coordination) fn ledger_flag(&self, cx: &Context, item: Item, scheduled: Timestamp) -> Option<(Operation, LedgerNode)> {
+        let entry = self.ledger_entry(cx, item).filter(|_| !mutant!(FlaggedWithoutLedger))?;
+        Some(entry.write(cx.identity.paths.ledger_entry(item), entry.says.after_flag(scheduled)))
     }
 
-    /// Has the ledger read after each sharding.
-    pub(in crate::coordination) fn consult_ledger(&mut self) {
-        let now = self.cx.now;
-        let generation = self.cx.assigned.generation();
-        let pausing = self.ledger.retry_at.is_some_and(|at| now.mono < at);
-        if self.is_ledger_read() || self.ledger.reading.is_some() || pausing {
-            return;
+    /// Has the ledger read after each sharding. Tells whether all entries are known without that.
+    pub(in crate::coordination) fn consult_ledger(&mut self, cx: &Context, out: &mut Outbox) -> bool {
+        let now = cx.now;
+        let generation = cx.assigned.generation();
+        let pausing = self.retry_at.is_some_and(|at| now.mono < at);
+        if self.is_ledger_read(cx) || self.reading.is_some() || pausing {
+            return false;
         }
-        if !self.cx.is_registered()
-            || self.cx.view.is_resharding()
-            || self.cx.assigned.executable().next().is_none()
+        if !cx.is_registered()
+            || cx.view.is_resharding()
+            || cx.assigned.executable().next().is_none()
         {
-            return;
+            return false;
         }
-        let relay = self.cx.is_relay() || self.ledger.of_relay;
+        let relay = cx.is_relay() || self.of_relay;
         let known = |assigned: &AssignedItem| {
             !relay
-                && self.ledger.entries.get(&assigned.item).is_some_and(|entry| entry.token == assigned.token)
+                && self.entries.get(&assigned.item).is_some_and(|entry| entry.token == assigned.token)
         };
-        if self.cx.assigned.assignment.iter().flat_map(|told| &told.items).all(known) {
+        if cx.assigned.assignment.iter().flat_map(|told| &told.items).all(known) {
             // No item has come that we did not have before. One may have been revoked for a while, and fires with it.
-            self.ledger.generation = Some(generation);
-            self.take_over();
-            return;
+            self.generation = Some(generation);
+            return true;
         }
-        self.ledger.reading = Some(generation);
-        self.out.push(Effect::ReadLedger);
+        self.reading = Some(generation);
+        out.push(Effect::ReadLedger);
+        false
     }
 
-    /// The ledger was read.
-    pub(in crate::coordination) fn ledger_read(&mut self, read: Result<BTreeMap<Item, LedgerNode>, String>) {
-        let now = self.cx.now;
-        let reading = self.ledger.reading.take();
+    /// The ledger was read. `revoked`: items that are ours until their next owners have them. Gives what has changed;
+    /// `None`: nothing is known.
+    pub(in crate::coordination) fn ledger_read(&mut self, cx: &Context, revoked: impl Iterator<Item = Item>, read: Result<BTreeMap<Item, LedgerNode>, String>) -> Option<Reread> {
+        let now = cx.now;
+        let reading = self.reading.take();
         let Ok(read) = read else {
-            self.ledger.retry_at = Some(now.mono.saturating_add(PAUSE));
-            return;
+            self.retry_at = Some(now.mono.saturating_add(PAUSE));
+            return None;
         };
-        self.ledger.retry_at = None;
+        self.retry_at = None;
         // A sharding that came in between makes the read worthless. While the job's nodes are not known, nobody can say what
         // is owed: it is read again when they are.
-        if reading != Some(self.cx.assigned.generation()) || !self.cx.view.is_loaded() {
-            return;
+        if reading != Some(cx.assigned.generation()) || !cx.view.is_loaded() {
+            return None;
         }
-        self.ledger.generation = reading;
-        let told = self.cx.assigned.assignment.iter().flat_map(|told| &told.items);
+        self.generation = reading;
+        let told = cx.assigned.assignment.iter().flat_map(|told| &told.items);
         let told = told.map(|assigned| (assigned.item, assigned.token));
-        let revoked = self.handoff.revoked_items().filter_map(|item| Some((item, self.token(item)?)));
-        self.ledger.entries = told
+        let revoked = revoked.filter_map(|item| Some((item, token(cx, item)?)));
+        self.entries = told
             .chain(revoked)
             .map(|(item, token)| {
                 let node = read.get(&item);
@@ -276,116 +270,28 @@ impl Participant {
                 let same = |known: &&Entry| known.token == token && known.version >= version;
                 // What we have written since the read is newer.
                 let known =
-                    self.ledger.entries.get(&item).filter(|known| same(known) || mutant!(LedgerEntryKept));
+                    self.entries.get(&item).filter(|known| same(known) || mutant!(LedgerEntryKept));
                 (item, known.copied().unwrap_or(Entry { says, version, token }))
             })
             .collect();
-        self.forget_overtaken();
-        self.take_over();
+        let tokens: BTreeMap<_, _> =
+            self.entries.iter().map(|(item, entry)| (*item, entry.token)).collect();
+        let before = std::mem::replace(&mut self.tokens, tokens);
+        let tokens = &self.tokens;
+        let items = before.keys().chain(tokens.keys()).copied();
+        let changed = items.filter(|item| before.get(item) != tokens.get(item)).collect();
+        let relay = cx.is_relay();
+        let relay = std::mem::replace(&mut self.of_relay, relay) || relay;
+        Some(Reread { relay, changed })
     }
+}
 
-    /// Forgets what owners in between have executed or made up for, as the ledger tells.
-    fn forget_overtaken(&mut self) {
-        let now = self.cx.now;
-        let tokens = self.ledger.entries.iter().map(|(item, entry)| (*item, entry.token)).collect();
-        let before = std::mem::replace(&mut self.ledger.tokens, tokens);
-        let relay = self.cx.is_relay();
-        let relay = std::mem::replace(&mut self.ledger.of_relay, relay) || relay;
-        // Who leaves is told nothing any more: what it had may be somebody else's.
-        let is_others = |item: &Item| {
-            let owner = self.cx.view.item(*item).and_then(|view| view.owner.as_ref());
-            owner.is_some_and(|owner| owner.instance != self.cx.identity.instance)
-        };
-        let came = |item: &Item| relay || is_others(item) || before.get(item) != self.ledger.tokens.get(item);
-        // The flag may be that of an earlier fire.
-        let is_flagged = |item: &Item, missed: Timestamp| {
-            self.cx.view.misfired().contains(item) && self.ledger.flagged_for(*item) >= Some(missed)
-        };
-        let is_over = |item: &Item, missed: Timestamp| {
-            came(item) && !is_flagged(item, missed) && self.was_started(*item, missed, now.wall)
-        };
-        let (mut planned, mut misfires) = (self.fires.planned.clone(), self.fires.misfires.clone());
-        planned.retain(|item, planned| match planned.source {
-            _ if planned.is_retry() => true,
-            Source::Schedule => !self.was_started(*item, planned.scheduled, now.wall),
-            Source::Misfire => !is_over(item, planned.scheduled),
-            Source::Trigger | Source::Failover => true,
-        });
-        // Also of an item that has stayed ours: in a relay, or in one that has just ended, others execute it. What was noted
-        // while the entry was old is not missed if it is that very instant for which the item was started.
-        let started = |item: &Item| self.ledger.entries.get(item).and_then(|entry| entry.says.started);
-        misfires.forget(|item, missed| is_over(item, missed) || started(item) == Some(missed));
-        // What an operator has asked for is still to be done, under an instant that is no fire's that was executed.
-        for (item, planned) in &mut planned {
-            if planned.is_first_of(Source::Trigger) && self.was_started(*item, planned.scheduled, now.wall) {
-                planned.scheduled = self.present_of(*item);
-            }
-        }
-        (self.fires.planned, self.fires.misfires) = (planned, misfires);
-    }
-
-    /// Makes up for fires that came while the items changed hands, and that nobody started.
-    fn take_over(&mut self) {
-        let now = self.cx.now;
-        // What has come in this step, or while we slept, was there before we looked.
-        self.follow_schedule();
-        let schedule = self.cx.settings.as_ref().and_then(|settings| settings.schedule.clone());
-        let knows = !self.cx.is_relay() || self.has_ledger_of_turns();
-        let Some(schedule) = schedule.filter(|_| knows) else { return };
-        let items: Vec<_> = self.cx.assigned.executable().map(|assigned| assigned.item).collect();
-        let grace = self.cx.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
-        let oldest = HANDOVER_MAX.saturating_add(SignedDuration::try_from(grace).unwrap_or_default());
-        for item in items {
-            let returned = self.names.returned(item);
-            self.names.caught_up(item);
-            // Since when it has been the name's is by the registry's clock, and a fire just before that, by another's, was
-            // executed by nobody: there would be an entry.
-            let early = |since: Timestamp| since.saturating_sub(MISFIRE_THRESHOLD).unwrap_or(since);
-            let exists = self.cx.view.item(item).and_then(|view| view.since);
-            let owed = returned.filter(|_| self.settled(item, now.wall).is_none());
-            let owed = owed.map(|since| exists.map_or(early(since), |exists| early(since).max(exists)));
-            // It may have come to the name while we had no session, and we have been there for longer.
-            let owed = owed.into_iter().chain(self.owed_after(item, now.wall)).min();
-            let Some(latest) = owed.map(|owed| owed.max(self.fires.asked_since().unwrap_or(owed))) else {
-                continue;
-            };
-            let Some(missed) = schedule.next_after(latest).filter(|missed| *missed <= now.wall) else {
-                continue;
-            };
-            if now.wall.duration_since(missed) > oldest {
-                continue;
-            }
-            let (newest, before) = latest_until(&schedule, missed, now.wall);
-            // Who came after a fire makes up for it only while it is fresh: then it met our registration. What was
-            // missed before we came is not ours to judge, maybe nobody was there on purpose; unless it waited for us.
-            let witnessed = returned.is_some() || self.fires.latest().is_some_and(|fired| fired >= newest);
-            let fresh = now.wall.duration_since(newest) <= MISFIRE_THRESHOLD;
-            // What is known to be missed is made up for, and what is about to make up for it is for all of it.
-            let planned = self.fires.planned.get(&item).filter(|planned| planned.source != Source::Trigger);
-            let starting = self.executions.what_starts(item).filter(|planned| planned.is_fire());
-            let mut planned = planned.copied().into_iter().chain(starting);
-            let planned = planned.find(|planned| planned.scheduled >= newest);
-            if self.fires.misfires.has_missed(item, newest)
-                || planned.is_some_and(|planned| !planned.is_first_of(Source::Schedule))
-            {
-                continue;
-            }
-            // The newest is about to be divided, or to start, or is executed now; what is missing then lies before it. Of
-            // what is to start that may have been noted before; but it may have been somebody else's since.
-            let free = !self.is_busy(item) && !self.fires.planned.contains_key(&item);
-            let executes = !self.fires.is_due() && fresh && free && !self.owes(item) && planned.is_none();
-            if executes {
-                self.fires.planned.insert(item, Planned::new(Source::Schedule, newest));
-            }
-            if executes || planned.is_some() || self.fires.is_due() {
-                // What is flagged is made up for by somebody in any case, and what came after the flag with it.
-                let flagged = self.cx.view.misfired().contains(&item);
-                if let Some(before) = before.filter(|_| witnessed || flagged) {
-                    self.missed(item, before);
-                }
-            } else if witnessed || fresh {
-                self.missed(item, newest);
-            }
-        }
-    }
+/// With which token an item is ours.
+fn token(cx: &Context, item: Item) -> Option<FencingToken> {
+    let told = cx.assigned.executable_item(item).map(|assigned| assigned.token);
+    told.or_else(|| {
+        let view = cx.view.item(item).filter(|view| !view.disabled)?;
+        let owner = view.owner.as_ref().filter(|owner| owner.instance == cx.identity.instance)?;
+        Some(owner.token)
+    })
 }

@@ -12,6 +12,7 @@
 //! for ([`firing`])? What is tried again ([`execution`])? What starts ([`firing`])? Is our clock right ([`membership`])?
 //! What has ended, and until when may the rest run ([`execution`])? How do we leave ([`lifecycle`])?
 
+pub(in crate::coordination) mod agenda;
 pub mod contract;
 pub mod execution;
 mod failover;

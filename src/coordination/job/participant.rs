@@ -4,8 +4,8 @@
 //! stream; [`Participant::step`] is called by the runner with everything that happened since the last call.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use crate::coordination::job::agenda::{Agenda, Awaited};
 use crate::coordination::job::contract::answer::{Answer, Refusal, Ticket};
 use crate::coordination::job::contract::commit::{CommitId, Purpose};
 use crate::coordination::job::contract::effect::Effect;
@@ -16,6 +16,7 @@ use crate::coordination::job::execution::retry::Retries;
 use crate::coordination::job::execution::slow::Slow;
 use crate::coordination::job::execution::state::Executions;
 use crate::coordination::job::failover::takeover::Failover;
+use crate::coordination::job::firing::misfire::Misfires;
 use crate::coordination::job::firing::schedule::Fires;
 use crate::coordination::job::firing::trigger::Trigger;
 use crate::coordination::job::frame::context::{Context, Identity, Request};
@@ -23,9 +24,13 @@ use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::{Phase, Session};
 use crate::coordination::job::ledger::Ledger;
+use crate::coordination::job::lifecycle::removal::Removal;
+use crate::coordination::job::frame::verdict::Verdict;
+use crate::coordination::job::membership::registration::Registration;
 use crate::coordination::job::lifecycle::restart::Heritage;
 use crate::coordination::job::membership::clock_skew::ClockCheck;
 use crate::coordination::job::membership::instance_name::Names;
+use crate::coordination::job::membership::announcement::Announcement;
 use crate::coordination::job::membership::leadership::Election;
 use crate::coordination::job::membership::liveness::Crash;
 use crate::coordination::job::notices::assignment::Told;
@@ -40,7 +45,7 @@ use crate::coordination::job::ownership::resharding::Sharding;
 use crate::coordination::job::picture::nodes::ConfigView;
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::job::picture::{Picture, difference};
-use crate::coordination::job::rotation::Relay;
+use crate::coordination::job::rotation::{Relay, repair_relay};
 use crate::coordination::lease::Lease;
 use crate::coordination::time::{Now, Wakeup};
 use crate::job::{Generation, JobConfiguration, Problem};
@@ -53,20 +58,17 @@ pub struct Participant {
     pub(in crate::coordination) cx: Context,
     pub(in crate::coordination) out: Outbox,
     pub(in crate::coordination) lease: Lease,
-    /// Whether the view has shown our instance since it was registered in this session.
-    pub(in crate::coordination) seen: bool,
-    /// When our node was removed; monotonic. `None`: it was not, or it is settled what that means.
-    pub(in crate::coordination) removed_at: Option<Duration>,
+    pub(in crate::coordination) removal: Removal,
     /// Whether our nodes have been removed because we leave.
     pub(in crate::coordination) gone: bool,
-    /// Whether the request's `overwrite` has been carried out; once is enough.
-    pub(in crate::coordination) overwritten: bool,
+    pub(in crate::coordination) registration: Registration,
     settings_revision: u64,
     pub(in crate::coordination) election: Election,
     pub(in crate::coordination) sharding: Sharding,
     pub(in crate::coordination) crash: Crash,
     pub(in crate::coordination) handoff: Handoff,
     pub(in crate::coordination) names: Names,
+    pub(in crate::coordination) announcement: Announcement,
     pub(in crate::coordination) absences: Absences,
     pub(in crate::coordination) nudge: Nudge,
     pub(in crate::coordination) java_peers: JavaPeers,
@@ -74,7 +76,10 @@ pub struct Participant {
     pub(in crate::coordination) failover: Failover,
     pub(in crate::coordination) told: Told,
     pub(in crate::coordination) ledger: Ledger,
+    pub(in crate::coordination) agenda: Agenda,
+    pub(in crate::coordination) awaited: Awaited,
     pub(in crate::coordination) fires: Fires,
+    pub(in crate::coordination) misfires: Misfires,
     pub(in crate::coordination) trigger: Trigger,
     pub(in crate::coordination) guarantee: Guarantee,
     pub(in crate::coordination) executions: Executions,
@@ -100,16 +105,16 @@ impl Participant {
             cx: Context::new(identity, request),
             out: Outbox::default(),
             lease: Lease::default(),
-            seen: false,
-            removed_at: None,
+            removal: Removal::default(),
             gone: false,
-            overwritten: false,
+            registration: Registration::default(),
             settings_revision: 0,
             election: Election::default(),
             sharding: Sharding::default(),
             crash: Crash::default(),
             handoff: Handoff::default(),
             names: Names::default(),
+            announcement: Announcement::default(),
             absences: Absences::default(),
             nudge: Nudge::default(),
             java_peers: JavaPeers::default(),
@@ -117,7 +122,10 @@ impl Participant {
             failover: Failover::default(),
             told: Told::default(),
             ledger: Ledger::default(),
+            agenda: Agenda::default(),
+            awaited: Awaited::default(),
             fires: Fires::default(),
+            misfires: Misfires::default(),
             trigger: Trigger::default(),
             guarantee: Guarantee::default(),
             executions,
@@ -161,47 +169,65 @@ impl Participant {
             self.compare_configurations();
             self.mind_grace();
             self.notice_removal();
-            self.register();
-            self.announce();
-            self.renew_items();
-            self.mind_turn();
+            let verdict = self.registration.register(&self.cx, &mut self.names, &mut self.out);
+            self.obey(verdict);
+            self.cx.name_taken = self.names.is_taken();
+            self.announcement.announce(&self.cx, &self.names, &mut self.out);
+            self.names.renew_items(&self.cx, &mut self.out, |item| self.handoff.is_given(&self.cx, item));
+            if self.relay.mind_turn(&self.cx) {
+                self.told.look_again();
+            }
             self.resolve();
             self.forget_given();
             self.tell_waiting();
             self.tell();
             self.tell_lease();
-            self.elect();
-            self.look_for_crashes();
+            self.election.elect(&self.cx, &mut self.out);
+            self.crash.look_for_crashes(&self.cx, |item| self.executions.has_open(item), &mut self.out);
             self.mind_absences();
             self.mind_java_peers();
             self.shard();
             self.plan_handoff();
             self.nudge_leader();
-            self.take_back_retries();
+            self.retries.take_back_retries(&self.cx, &self.executions, &mut self.agenda);
             self.fail_over();
-            self.repair_relay();
-            self.note_company();
-            self.consult_ledger();
+            repair_relay(&self.cx, &mut self.out);
+            self.ledger.note_company(&self.cx);
+            if self.ledger.consult_ledger(&self.cx, &mut self.out) {
+                self.catch_up();
+            }
             self.pass_gate();
             self.fire();
             self.obey_trigger();
-            self.retry();
+            let is_gate_open = self.is_gate_open();
+            self.retries.retry(&self.cx, &mut self.executions, &mut self.checkpoints, &mut self.agenda, &self.awaited, &mut self.out, is_gate_open);
             self.flag_misfires();
             self.guard();
             self.start();
-            self.check_clock();
-            self.write_checkpoints();
+            self.clock_check.check_clock(&self.cx, self.executions.last_number, &mut self.out);
+            self.checkpoints.write_checkpoints(&self.cx, &self.executions, &mut self.out);
             self.complete();
             self.release();
-            self.enforce_deadlines();
-            self.look_for_slow();
-            self.note_failures();
+            while let verdict @ Verdict::Disconnect(_) = self.executions.enforce_deadlines(&self.cx, &mut self.out) {
+                self.obey(verdict);
+            }
+            self.slow.look_for_slow(&self.cx, &self.executions);
+            self.retries.note_failures(&self.cx, &mut self.executions, &mut self.checkpoints, &mut self.out);
             self.depart();
             self.investigate();
         }
         self.wakeup = self.find_wakeup();
         self.cx.forget();
         self.out.take()
+    }
+
+    fn obey(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Continue => {}
+            Verdict::Disconnect(reason) => self.turn_away(reason),
+            Verdict::Leave(reason) => self.leave(reason),
+            Verdict::End(reason) => self.end(reason),
+        }
     }
 
     /// When to call [`Self::step`] again if nothing happens before. An alarm that is due since the last step is told as well.
@@ -224,10 +250,12 @@ impl Participant {
             self.crash.next_retry(now.mono),
             self.handoff.next_retry(now.mono),
             self.names.next_retry(now.mono),
+            self.announcement.next_retry(now.mono),
             self.absences.next_retry(now.mono),
             self.nudge.next_retry(now.mono),
             self.java_peers.next_retry(now.mono),
             self.failover.next_retry(now.mono),
+            self.awaited.ends().filter(|at| *at > now.mono).min(),
             self.ledger.next_retry(now.mono),
             self.guarantee.next_retry(now.mono),
             self.executions.deadlines.next_retry(now.mono),
@@ -239,7 +267,7 @@ impl Participant {
             self.grace_ends(),
             self.lease.next_word(),
             self.waiting.next_word(),
-            self.next_look_at_slow(),
+            self.slow.next_look_at_slow(&self.cx, &self.executions),
             self.told.next_word(),
             drain,
         ];
@@ -302,14 +330,18 @@ impl Participant {
             Input::LatchHeld(gate) => self.latch_held(gate),
             Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
             Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
-            Input::Checkpoints(found) => self.checkpoints_found(found),
-            Input::Progress(ticket, report) => self.progress(ticket, report),
+            Input::Checkpoints(found) => self.checkpoints.checkpoints_found(&self.cx, found),
+            Input::Progress(ticket, report) => self.checkpoints.progress(&self.cx, &mut self.executions, &mut self.out, ticket, report),
             Input::Ledger(read) => {
                 self.instants_read(&read);
-                self.ledger_read(read);
+                let revoked: Vec<_> = self.handoff.revoked_items().collect();
+                if let Some(reread) = self.ledger.ledger_read(&self.cx, revoked.into_iter(), read) {
+                    self.forget_overtaken(&reread);
+                    self.catch_up();
+                }
             }
             Input::Report(ticket, results) => self.report(ticket, &results),
-            Input::Cancel(ticket, items) => self.cancel_by_operator(ticket, items.as_ref()),
+            Input::Cancel(ticket, items) => self.executions.cancel_by_operator(&self.cx, &mut self.retries, &mut self.checkpoints, &mut self.out, ticket, items.as_ref()),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
             Input::AskLease(ticket) => self.answer_lease(ticket),
             Input::Detached => self.detach(),
@@ -337,7 +369,7 @@ impl Participant {
         self.cx.session = Session::None;
         self.lease = Lease::default();
         self.cx.registered = None;
-        self.seen = false;
+        self.removal.forget_session();
         self.forget_removal();
         self.out.forget();
         self.cx.forget();
@@ -345,13 +377,17 @@ impl Participant {
         self.sharding.forget();
         self.crash = Crash::default();
         self.handoff = Handoff::default();
+        self.announcement = Announcement::default();
         self.nudge = Nudge::default();
         self.relay = Relay::default();
         self.failover = Failover::default();
         self.ledger.forget();
         self.fires.forget();
-        self.drop_retries("the session is lost");
-        self.forget_checkpoints();
+        self.agenda.forget();
+        self.misfires = Misfires::default();
+        self.awaited = Awaited::default();
+        self.retries.drop_retries(&mut self.checkpoints, &mut self.out, "the session is lost");
+        self.checkpoints.forget_checkpoints(&self.executions, &mut self.out);
         self.trigger = Trigger::default();
         self.clock_check.forget();
         self.guarantee.forget();
@@ -370,6 +406,22 @@ impl Participant {
         }
     }
 
+    /// Our registration is in the registry, and its changes are in the view.
+    fn registered_now(&mut self) {
+        if let Session::Connected(id) | Session::Suspended(id) = self.cx.session {
+            self.cx.registered = Some(id);
+            self.names.registered(id);
+            self.cx.name_taken = false;
+            self.announcement.registered(&self.cx);
+            // What was divided before we knew that we are registered was not told.
+            self.told.look_again();
+            self.registration.was_written();
+        }
+        if self.cx.phase == Phase::Joining {
+            self.cx.phase = Phase::Active;
+        }
+    }
+
     fn committed(&mut self, id: CommitId, result: CommitResult) {
         let now = self.cx.now;
         let Some(purpose) = self.out.pending.end(id) else { return };
@@ -381,9 +433,9 @@ impl Participant {
                     Purpose::Shard => self.sharding.committed(),
                     Purpose::Start => self.started(&results),
                     Purpose::Complete => self.completed(),
-                    Purpose::Checkpoint => self.checkpoints_written(),
+                    Purpose::Checkpoint => self.checkpoints.checkpoints_written(&mut self.out),
                     Purpose::FlagMisfire => self.flagged(),
-                    Purpose::CheckClock => self.clock_checked(&results),
+                    Purpose::CheckClock => self.clock_check.clock_checked(&self.cx, self.executions.last_number, &results),
                     Purpose::Guarantee => self.guarantee.committed(),
                     Purpose::Leave => self.removed(),
                     Purpose::Abdicate
@@ -411,9 +463,9 @@ impl Participant {
                 match purpose {
                     Purpose::Start => self.start_failed(&error, unknown),
                     Purpose::Complete => self.complete_failed(&error),
-                    Purpose::Checkpoint => self.checkpoints_failed(&error),
+                    Purpose::Checkpoint => self.checkpoints.checkpoints_failed(&mut self.out, &error),
                     Purpose::FlagMisfire => self.flag_failed(),
-                    Purpose::CheckClock => self.clock_check_failed(&error),
+                    Purpose::CheckClock => self.clock_check.clock_check_failed(&self.cx, self.executions.last_number, &error),
                     Purpose::Guarantee => self.guarantee.failed(),
                     Purpose::HandOff => self.handoff.give_failed(),
                     Purpose::Leave => self.leave_failed(&error),
@@ -496,7 +548,7 @@ impl Participant {
     /// The problem that the application's configuration is not the one in force.
     fn ignored_problem(&self) -> Option<Problem> {
         // A configuration that is to be written is not ignored.
-        let is_ignored = !self.ignored.is_empty() && self.configuration_to_write().is_none();
+        let is_ignored = !self.ignored.is_empty() && self.registration.configuration_to_write(&self.cx).is_none();
         is_ignored.then(|| Problem {
             path: self.cx.identity.paths.config(),
             message: format!(
@@ -520,12 +572,12 @@ impl Participant {
                 problems.push(Settings::never_fires(path));
             }
         }
-        problems.extend(self.slow_problem());
+        problems.extend(self.slow.slow_problem(&self.cx));
         problems.extend(self.request_limit_problem());
         problems.extend(self.election.problem(&self.cx.identity.paths));
         problems.extend(self.sharding.problem(&self.cx.identity.paths));
         problems.extend(self.failover.problem(&self.cx.identity.paths));
-        problems.extend(self.clock_problem());
+        problems.extend(self.clock_check.clock_problem(&self.cx));
         problems.extend(self.guarantee.problem(&self.cx.identity.paths));
         problems.sort();
         problems

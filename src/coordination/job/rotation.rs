@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
+use crate::coordination::job::frame::phase::Phase;
 use crate::job::{FencingToken, Item};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
-
-use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::participant::Participant;
 
 /// How long the node is missing before the assignment holds again. Far above the pause between Java's two requests; with
 /// it, a fire that came meanwhile is still an ordinary one.
@@ -59,95 +59,96 @@ impl Relay {
     }
 }
 
-impl Participant {
-    /// Notices that the turn ends, and when nobody has got it after that.
-    pub(in crate::coordination) fn mind_turn(&mut self) {
-        let now = self.cx.now;
-        if !self.cx.is_relay() || !self.cx.view.is_loaded() {
-            return;
+impl Relay {
+    /// Notices that the turn ends, and when nobody has got it after that. Tells whether the assignment holds again.
+    pub(in crate::coordination) fn mind_turn(&mut self, cx: &Context) -> bool  {
+        let now = cx.now;
+        if !cx.is_relay() || !cx.view.is_loaded() {
+            return false;
         }
-        let Some(next) = self.cx.view.next_server() else {
-            if let Some((_, ip)) = self.relay.seen.take() {
-                let is_there = self.cx.view.available().iter().any(|id| id.server_ip() == ip);
+        let Some(next) = cx.view.next_server() else {
+            if let Some((_, ip)) = self.seen.take() {
+                let is_there = cx.view.available().iter().any(|id| id.server_ip() == ip);
                 let changing = now.mono.saturating_add(PASSING_ON);
                 let ended = is_there.then_some(now.wall);
-                self.relay = Relay { seen: None, ended, changing: Some(changing) };
+                *self = Relay { seen: None, ended, changing: Some(changing) };
             }
-            if self.relay.changing.is_some_and(|until| now.mono >= until) {
-                self.relay.changing = None;
-                self.told.look_again();
+            if self.changing.is_some_and(|until| now.mono >= until) {
+                self.changing = None;
+                return true;
             }
-            return;
+            return false;
         };
         let (token, ip) = (next.token, next.ip);
-        if self.relay.seen.is_none_or(|(seen, _)| seen != token) {
+        if self.seen.is_none_or(|(seen, _)| seen != token) {
             // A fire that came in between is for whom it has come to.
-            let ended = self.relay.changing.and(self.relay.ended).unwrap_or(next.since);
-            self.relay = Relay { seen: Some((token, ip)), ended: Some(ended), changing: None };
+            let ended = self.changing.and(self.ended).unwrap_or(next.since);
+            *self = Relay { seen: Some((token, ip)), ended: Some(ended), changing: None };
         }
+        false
     }
 
     /// Whose turn it is.
-    pub(in crate::coordination) fn turn(&self) -> Turn {
-        if !self.cx.is_relay() {
+    pub(in crate::coordination) fn turn(&self, cx: &Context) -> Turn {
+        if !cx.is_relay() {
             return Turn::Assigned;
         }
-        let Some(next) = self.cx.view.next_server() else {
-            return if self.relay.changing.is_some() { Turn::Changing } else { Turn::Assigned };
+        let Some(next) = cx.view.next_server() else {
+            return if self.changing.is_some() { Turn::Changing } else { Turn::Assigned };
         };
         let Some(ip) = next.ip else { return Turn::Assigned };
-        let first = self.cx.view.available().into_iter().find(|id| id.server_ip() == Some(ip));
-        if first.as_ref() == Some(&self.cx.identity.instance) {
+        let first = cx.view.available().into_iter().find(|id| id.server_ip() == Some(ip));
+        if first.as_ref() == Some(&cx.identity.instance) {
             Turn::Ours(next.token)
         } else {
             Turn::Others(next.token)
         }
     }
 
-    /// Whether the ledger tells what was executed or missed in the turns before ours, so that a fire between two turns, by
-    /// clocks that differ, is nobody else's: there is no Java instance, and what is missed is written down.
-    pub(in crate::coordination) fn has_ledger_of_turns(&self) -> bool {
-        self.cx.makes_up() && self.cx.keeps_ledger() && !self.cx.has_java_peers()
-    }
-
     /// Whether an instant is not after the one when we got the turn: then it was the predecessor's, who has executed the
     /// item for it or flagged it as missed.
-    pub(in crate::coordination) fn came_before_turn(&self, scheduled: Timestamp) -> bool {
-        if self.has_ledger_of_turns() {
+    pub(in crate::coordination) fn came_before_turn(&self, cx: &Context, scheduled: Timestamp) -> bool {
+        if has_ledger_of_turns(cx) {
             return false;
         }
-        let for_us = matches!(self.turn(), Turn::Ours(_) | Turn::Assigned) && self.cx.is_relay();
-        self.relay.ended.is_some_and(|ended| for_us && scheduled <= ended)
+        let for_us = matches!(self.turn(cx), Turn::Ours(_) | Turn::Assigned) && cx.is_relay();
+        self.ended.is_some_and(|ended| for_us && scheduled <= ended)
     }
+}
 
-    /// The steps that give the turn to the next server, to go with those that end our execution of an item. One that the
-    /// job had when it was no relay yet has no turns.
-    pub(in crate::coordination) fn pass_on(&self, transaction: &mut Transaction, item: Item) {
-        if !self.cx.is_relay() || !self.cx.has_item(item) {
-            return;
-        }
-        let servers: Vec<Ipv4Addr> = self.assignable().iter().filter_map(|id| id.server_ip()).collect();
-        let ours = servers.iter().position(|ip| *ip == self.cx.identity.server_ip);
-        let steps = if mutant!(TurnKept) { 0 } else { 1 };
-        let next = ours.and_then(|ours| servers.iter().cycle().nth(ours + steps)).or(servers.first());
-        let Some(next) = next else { return };
-        let path = self.cx.identity.paths.next_job_instance_ip();
-        if let Some(known) = self.cx.view.next_server() {
-            transaction.push(Operation::Delete { path: path.clone(), version: Some(known.version) });
-        }
-        transaction.push(Operation::create(path, NodeKind::Ephemeral, next.to_string()));
+/// Whether the ledger tells what was executed or missed in the turns before ours, so that a fire between two turns, by
+/// clocks that differ, is nobody else's: there is no Java instance, and what is missed is written down.
+pub(in crate::coordination) fn has_ledger_of_turns(cx: &Context) -> bool {
+    cx.makes_up() && cx.keeps_ledger() && !cx.has_java_peers()
+}
+
+/// The steps that give the turn to the next server, to go with those that end our execution of an item. One that the
+/// job had when it was no relay yet has no turns.
+pub(in crate::coordination) fn pass_on(cx: &Context, transaction: &mut Transaction, item: Item)  {
+    if !cx.is_relay() || !cx.has_item(item) {
+        return;
     }
+    let servers: Vec<Ipv4Addr> = cx.assignable().iter().filter_map(|id| id.server_ip()).collect();
+    let ours = servers.iter().position(|ip| *ip == cx.identity.server_ip);
+    let steps = if mutant!(TurnKept) { 0 } else { 1 };
+    let next = ours.and_then(|ours| servers.iter().cycle().nth(ours + steps)).or(servers.first());
+    let Some(next) = next else { return };
+    let path = cx.identity.paths.next_job_instance_ip();
+    if let Some(known) = cx.view.next_server() {
+        transaction.push(Operation::Delete { path: path.clone(), version: Some(known.version) });
+    }
+    transaction.push(Operation::create(path, NodeKind::Ephemeral, next.to_string()));
+}
 
-    /// Removes a turn of somebody who is not there, so that the item does not stand still (P7).
-    pub(in crate::coordination) fn repair_relay(&mut self) {
-        let Some(next) = self.cx.view.next_server().filter(|_| self.cx.is_relay()) else { return };
-        let is_there = self.cx.view.available().iter().any(|id| id.server_ip() == next.ip);
-        let ours =
-            self.cx.is_leader() || self.cx.view.leader().is_some_and(|leader| leader.instance.is_java());
-        let (path, version) = (self.cx.identity.paths.next_job_instance_ip(), Some(next.version));
-        let active = self.cx.phase == Phase::Active && self.cx.is_registered();
-        if !is_there && ours && active && self.out.may_commit(&self.cx, Purpose::RepairRelay) {
-            self.out.commit(Purpose::RepairRelay, vec![Operation::Delete { path, version }]);
-        }
+/// Removes a turn of somebody who is not there, so that the item does not stand still (P7).
+pub(in crate::coordination) fn repair_relay(cx: &Context, out: &mut Outbox)  {
+    let Some(next) = cx.view.next_server().filter(|_| cx.is_relay()) else { return };
+    let is_there = cx.view.available().iter().any(|id| id.server_ip() == next.ip);
+    let ours =
+        cx.is_leader() || cx.view.leader().is_some_and(|leader| leader.instance.is_java());
+    let (path, version) = (cx.identity.paths.next_job_instance_ip(), Some(next.version));
+    let active = cx.phase == Phase::Active && cx.is_registered();
+    if !is_there && ours && active && out.may_commit(cx, Purpose::RepairRelay) {
+        out.commit(Purpose::RepairRelay, vec![Operation::Delete { path, version }]);
     }
 }

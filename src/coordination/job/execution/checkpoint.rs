@@ -22,10 +22,10 @@ use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::plan::Planned;
 use crate::coordination::job::contract::records::{Checkpoint, FoundCheckpoints};
 use crate::coordination::job::contract::report::ProgressReport;
-use crate::coordination::job::execution::deadline::Limit;
-use crate::coordination::job::execution::state::State;
+use crate::coordination::job::execution::limit::Limit;
+use crate::coordination::job::execution::state::{Executions, State};
+use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
-use crate::coordination::job::participant::Participant;
 use crate::excerpt::Excerpt;
 use crate::job::Item;
 use crate::mutants::mutant;
@@ -146,49 +146,49 @@ impl Write {
     }
 }
 
-impl Participant {
+impl Checkpoints {
     /// The application says how far it is.
-    pub(in crate::coordination) fn progress(&mut self, ticket: Ticket, report: ProgressReport) {
-        let now = self.cx.now;
+    pub(in crate::coordination) fn progress(&mut self, cx: &Context, executions: &mut Executions, out: &mut Outbox, ticket: Ticket, report: ProgressReport)  {
+        let now = cx.now;
         let ProgressReport { execution_id, extend_deadline, checkpoint } = report;
-        let Some(number) = self.executions.number(&execution_id) else {
+        let Some(number) = executions.number(&execution_id) else {
             let refusal = Refusal::UnknownProgress { execution_id: Excerpt::of(&execution_id) };
-            self.out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
+            out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             return;
         };
-        let timeout = self.cx.policy().timeout.filter(|_| extend_deadline);
-        let item = self.executions.by_number.get(&number).copied();
-        let execution = item.and_then(|item| Some((item, self.executions.open.get_mut(&item)?)));
+        let timeout = cx.policy().timeout.filter(|_| extend_deadline);
+        let item = executions.by_number.get(&number).copied();
+        let execution = item.and_then(|item| Some((item, executions.open.get_mut(&item)?)));
         let Some((item, execution)) = execution.filter(|(_, open)| open.state == State::Running) else {
             let refusal = Refusal::ExecutionOver { execution_id: Excerpt::of(&execution_id) };
-            self.out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
+            out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             return;
         };
         let cancelled = execution.limit.cancelled.is_some();
         if let Some(timeout) = timeout.filter(|_| !cancelled) {
-            self.executions.deadlines.forget(number, execution.limit);
+            executions.deadlines.forget(number, execution.limit);
             execution.limit = Limit::until(Some(now.mono.saturating_add(timeout)));
-            self.executions.deadlines.watch(number, execution.limit);
+            executions.deadlines.watch(number, execution.limit);
         }
         let remaining = execution.limit.remaining(now.mono).filter(|_| !cancelled);
         let deadline = remaining.and_then(|remaining| now.wall.checked_add(remaining).ok());
         let scheduled_ms = execution.planned.scheduled.as_millisecond();
         let Some(data) = checkpoint else {
             let answer = Answer::Progressed { deadline, cancelled, superseded: false };
-            self.out.push(Effect::Answer(ticket, answer));
+            out.push(Effect::Answer(ticket, answer));
             return;
         };
         let checkpoint = Checkpoint { scheduled_ms, data };
-        self.checkpoints.latest.insert(item, checkpoint.clone());
+        self.latest.insert(item, checkpoint.clone());
         let write = Write { number, checkpoint, ticket, deadline, cancelled };
-        let older = self.checkpoints.waiting.insert(item, write);
-        self.out.extend(older.map(|older| older.answer(true)));
+        let older = self.waiting.insert(item, write);
+        out.extend(older.map(|older| older.answer(true)));
     }
 
     /// Writes down what has come.
-    pub(in crate::coordination) fn write_checkpoints(&mut self) {
-        let (executions, out) = (&self.executions, &mut self.out);
-        self.checkpoints.waiting.retain(|item, write| {
+    pub(in crate::coordination) fn write_checkpoints(&mut self, cx: &Context, executions: &Executions, out: &mut Outbox)  {
+        let (executions, out) = (executions, out);
+        self.waiting.retain(|item, write| {
             let open = executions.open.get(item).filter(|open| open.number == write.number);
             let runs = open.is_some_and(|open| open.state == State::Running);
             if !runs {
@@ -197,60 +197,60 @@ impl Participant {
             }
             runs
         });
-        let idle = self.checkpoints.waiting.is_empty() && self.checkpoints.inherited.is_empty();
-        if idle || !self.cx.is_registered() {
+        let idle = self.waiting.is_empty() && self.inherited.is_empty();
+        if idle || !cx.is_registered() {
             return;
         }
-        if !self.checkpoints.listed {
-            self.find_checkpoints();
+        if !self.listed {
+            self.find_checkpoints(cx, out);
             return;
         }
-        if self.checkpoints.waiting.is_empty() || !self.out.may_commit(&self.cx, Purpose::Checkpoint) {
+        if self.waiting.is_empty() || !out.may_commit(cx, Purpose::Checkpoint) {
             return;
         }
         // A write that comes after our instance has gone must not overtake whoever has the item now.
         let mut transaction =
-            vec![Operation::check(self.cx.identity.paths.instance(&self.cx.identity.instance))];
+            vec![Operation::check(cx.identity.paths.instance(&cx.identity.instance))];
         let mut size = 0;
-        while size < self.cx.transaction_bytes
-            && let Some((item, write)) = self.checkpoints.waiting.pop_first()
+        while size < cx.transaction_bytes
+            && let Some((item, write)) = self.waiting.pop_first()
         {
             let begin = transaction.len();
-            self.write_checkpoint(&mut transaction, item, &write.checkpoint);
+            self.write_checkpoint(cx, &mut transaction, item, &write.checkpoint);
             size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
-            self.checkpoints.nodes.insert(item, Some(write.checkpoint.scheduled_ms));
-            self.checkpoints.writing.insert(item, write);
+            self.nodes.insert(item, Some(write.checkpoint.scheduled_ms));
+            self.writing.insert(item, write);
         }
-        self.out.commit(Purpose::Checkpoint, transaction);
+        out.commit(Purpose::Checkpoint, transaction);
     }
 
-    fn write_checkpoint(&self, transaction: &mut Transaction, item: Item, checkpoint: &Checkpoint) {
-        let paths = &self.cx.identity.paths;
-        if self.cx.view.running().contains(&item) {
+    fn write_checkpoint(&self, cx: &Context, transaction: &mut Transaction, item: Item, checkpoint: &Checkpoint)  {
+        let paths = &cx.identity.paths;
+        if cx.view.running().contains(&item) {
             transaction.push(Operation::check(paths.item_running(item)));
         }
-        transaction.push(match self.checkpoints.nodes.contains_key(&item) {
+        transaction.push(match self.nodes.contains_key(&item) {
             true => Operation::set(paths.checkpoint(item), checkpoint.write()),
             false => Operation::create(paths.checkpoint(item), NodeKind::Persistent, checkpoint.write()),
         });
     }
 
     /// Has the folder listed.
-    fn find_checkpoints(&mut self) {
-        let now = self.cx.now;
-        let checkpoints = &mut self.checkpoints;
+    fn find_checkpoints(&mut self, cx: &Context, out: &mut Outbox)  {
+        let now = cx.now;
+        let checkpoints = self;
         if !checkpoints.listing && checkpoints.retry_at.is_none_or(|at| now.mono >= at) {
             checkpoints.listing = true;
             // The instance reads its own checkpoints again, because an unknown outcome may have left another one there.
             let known = checkpoints.latest.keys().chain(&checkpoints.inherited).copied().collect();
-            self.out.push(Effect::FindCheckpoints(known));
+            out.push(Effect::FindCheckpoints(known));
         }
     }
 
     /// The folder was listed, and what a former process may have written was read.
-    pub(in crate::coordination) fn checkpoints_found(&mut self, found: Result<FoundCheckpoints, String>) {
-        let now = self.cx.now;
-        let checkpoints = &mut self.checkpoints;
+    pub(in crate::coordination) fn checkpoints_found(&mut self, cx: &Context, found: Result<FoundCheckpoints, String>)  {
+        let now = cx.now;
+        let checkpoints = self;
         checkpoints.listing = false;
         match found {
             Ok(FoundCheckpoints { nodes, read }) => {
@@ -271,26 +271,26 @@ impl Participant {
     }
 
     /// The checkpoints are recorded.
-    pub(in crate::coordination) fn checkpoints_written(&mut self) {
-        let written = std::mem::take(&mut self.checkpoints.writing);
-        self.out.extend(written.values().map(|write| write.answer(false)));
+    pub(in crate::coordination) fn checkpoints_written(&mut self, out: &mut Outbox)  {
+        let written = std::mem::take(&mut self.writing);
+        out.extend(written.values().map(|write| write.answer(false)));
     }
 
     /// They are not, or nobody knows; they are tried again while their executions run.
-    pub(in crate::coordination) fn checkpoints_failed(&mut self, error: &CommitError) {
+    pub(in crate::coordination) fn checkpoints_failed(&mut self, out: &mut Outbox, error: &CommitError)  {
         if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::OutcomeUnknown(_)) {
-            self.checkpoints.doubt();
+            self.doubt();
         }
-        self.checkpoints.put_back(&mut self.out);
+        self.put_back(out);
     }
 
     /// The session is lost, and with it everything that was executed.
-    pub(in crate::coordination) fn forget_checkpoints(&mut self) {
-        let lost = std::mem::take(&mut self.checkpoints);
+    pub(in crate::coordination) fn forget_checkpoints(&mut self, executions: &Executions, out: &mut Outbox)  {
+        let lost = std::mem::take(self);
         for (item, write) in lost.waiting.into_iter().chain(lost.writing) {
-            let execution_id = Excerpt::of(&self.executions.id(item, write.number));
+            let execution_id = Excerpt::of(&executions.id(item, write.number));
             let refusal = Refusal::ExecutionOver { execution_id };
-            self.out.push(Effect::Answer(write.ticket, Answer::Refused(refusal)));
+            out.push(Effect::Answer(write.ticket, Answer::Refused(refusal)));
         }
     }
 }

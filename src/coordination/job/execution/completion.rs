@@ -6,13 +6,7 @@
 
 use std::time::Duration;
 
-use crate::excerpt::Excerpt;
-use crate::job::Item;
-use crate::mutants::mutant;
-use crate::tree::{CommitError, Error, Operation, Transaction};
-
-use crate::coordination::job::contract::answer::Ticket;
-use crate::coordination::job::contract::answer::{Answer, CompletionStatus, Refusal};
+use crate::coordination::job::contract::answer::{Answer, CompletionStatus, Refusal, Ticket};
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::report::ExecutionResult;
@@ -23,6 +17,11 @@ use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::membership::liveness::is_leftover;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::nodes::Taker;
+use crate::coordination::job::rotation::pass_on;
+use crate::excerpt::Excerpt;
+use crate::job::Item;
+use crate::mutants::mutant;
+use crate::tree::{CommitError, Error, Operation, Transaction};
 
 /// How often the view is read again because of running nodes in the way, at most.
 const INVESTIGATION_PAUSE: Duration = Duration::from_secs(10);
@@ -172,7 +171,7 @@ impl Participant {
             transaction.push(Operation::delete(paths.checkpoint(item)));
         }
         if !execution.is_some_and(|execution| execution.taken_over) || mutant!(TakeoverNodesLeft) {
-            self.pass_on(transaction, item);
+            pass_on(&self.cx, transaction, item);
             return;
         }
         let Some(view) = self.cx.view.item(item) else { return };
@@ -234,7 +233,7 @@ impl Participant {
         let ours =
             self.cx.was_registered() && !self.out.is_in_flight(Purpose::Start) && !self.cx.fails_over();
         let left = self.cx.view.running_of(&self.cx.identity.instance);
-        left.filter(move |item| ours && !self.executions.is_busy(*item))
+        left.filter(move |item| ours && !self.executions.has_open(*item))
     }
 
     /// Running nodes of our items that nobody will delete: what we have left, or with the id of an instance that is not
@@ -251,7 +250,7 @@ impl Participant {
             mine(item) && view.is_some_and(|view| is_leftover(&self.crash, view, now))
         };
         let orphans = self.cx.view.running_known().filter(is_orphan);
-        ours.chain(orphans.filter(|item| !self.executions.is_busy(*item))).collect()
+        ours.chain(orphans.filter(|item| !self.executions.has_open(*item))).collect()
     }
 
     /// Notes that a running node is in the way. If nobody knows whose it is, the view is read again, which tells: one
@@ -259,7 +258,7 @@ impl Participant {
     pub(in crate::coordination) fn suspect(&mut self, item: Item) {
         let running = self.cx.view.item(item).and_then(|view| view.running.as_ref());
         let unknown = running.is_some_and(|running| running.owner.is_none());
-        if unknown && !self.executions.is_busy(item) {
+        if unknown && !self.executions.has_open(item) {
             self.executions.suspicious = true;
         }
     }

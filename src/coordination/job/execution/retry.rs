@@ -12,16 +12,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::job::Item;
-use crate::mutants::mutant;
-
+use crate::coordination::job::agenda::{Agenda, Awaited};
 use crate::coordination::job::contract::answer::Cancelled;
 use crate::coordination::job::contract::effect::{Effect, RetryNews};
 use crate::coordination::job::contract::event::CancelReason;
 use crate::coordination::job::contract::plan::Planned;
 use crate::coordination::job::contract::report::Outcome;
+use crate::coordination::job::execution::checkpoint::Checkpoints;
+use crate::coordination::job::execution::state::Executions;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::participant::Participant;
+use crate::job::Item;
+use crate::mutants::mutant;
 
 /// How an execution ended that was recorded.
 #[derive(Debug, Clone, Copy)]
@@ -99,14 +102,14 @@ impl Retries {
     }
 }
 
-impl Participant {
+impl Retries {
     /// Looks at what has failed, and at what waits: whether it still may be tried again, and whether its time has come.
-    pub(in crate::coordination) fn retry(&mut self) {
-        self.note_failures();
-        if self.retries.is_empty() {
+    pub(in crate::coordination) fn retry(&mut self, cx: &Context, executions: &mut Executions, checkpoints: &mut Checkpoints, agenda: &mut Agenda, awaited: &Awaited, out: &mut Outbox, is_gate_open: bool)  {
+        self.note_failures(cx, executions, checkpoints, out);
+        if self.is_empty() {
             return;
         }
-        let why = match self.cx.phase {
+        let why = match cx.phase {
             Phase::Active => None,
             // They wait for the application to come back, like everything else.
             Phase::Away { .. } => return,
@@ -115,84 +118,66 @@ impl Participant {
             }
         };
         if let Some(why) = why {
-            self.drop_retries(why);
+            self.drop_retries(checkpoints, out, why);
             return;
         }
-        let items: Vec<_> = self.retries.waiting.keys().copied().collect();
+        let items: Vec<_> = self.waiting.keys().copied().collect();
         for item in items {
-            if let Some(why) = self.overtaken(item) {
-                self.drop_retry(item, why);
+            if let Some(why) = overtaken(cx, executions, agenda, awaited, item, is_gate_open) {
+                self.drop_retry(checkpoints, out, item, why);
             }
         }
-        if self.cx.is_registered() && !self.cx.view.is_resharding() {
-            self.offer_retries();
+        if cx.is_registered() && !cx.view.is_resharding() {
+            self.offer_retries(cx, agenda);
         }
-    }
-
-    /// Why an item cannot be tried again; `None`: it can.
-    fn overtaken(&self, item: Item) -> Option<&'static str> {
-        if self.fires.planned.contains_key(&item) || self.executions.is_busy(item) {
-            return Some("another execution of the item takes its place");
-        }
-        if !self.cx.is_registered() {
-            // Nothing is known while the registry is away.
-            return None;
-        }
-        if self.cx.assigned.executable_item(item).is_none() && !mutant!(RetriedByFormerOwner) {
-            return Some("the item is not ours any more, or is disabled");
-        }
-        if self.is_busy(item) {
-            return Some("somebody else executes the item");
-        }
-        (!self.is_gate_open()).then_some("the round of the once-listener is over")
     }
 
     /// Plans what is due. It is taken back before the next look at what fires, if it could not be started.
-    fn offer_retries(&mut self) {
-        let now = self.cx.now;
-        while let Some((at, item)) = self.retries.due.first().copied().filter(|(at, _)| *at <= now.mono) {
-            self.retries.due.remove(&(at, item));
-            if let Some(waiting) = self.retries.waiting.remove(&item) {
-                self.retries.offered.insert(item, waiting.failed);
-                self.fires.planned.insert(item, waiting.planned);
+    fn offer_retries(&mut self, cx: &Context, agenda: &mut Agenda)  {
+        let now = cx.now;
+        while let Some((at, item)) = self.due.first().copied().filter(|(at, _)| *at <= now.mono) {
+            self.due.remove(&(at, item));
+            if let Some(waiting) = self.waiting.remove(&item) {
+                self.offered.insert(item, waiting.failed);
+                agenda.plan(item, waiting.planned);
             }
         }
     }
 
     /// Takes back what was offered and has not been started, so that a fire can take its place.
-    pub(in crate::coordination) fn take_back_retries(&mut self) {
-        let now = self.cx.now;
-        let offered: Vec<_> = self.retries.offered.iter().map(|(item, failed)| (*item, *failed)).collect();
+    pub(in crate::coordination) fn take_back_retries(&mut self, cx: &Context, executions: &Executions, agenda: &mut Agenda)  {
+        let now = cx.now;
+        let offered: Vec<_> = self.offered.iter().map(|(item, failed)| (*item, *failed)).collect();
         for (item, failed) in offered {
-            let planned = self.fires.planned.get(&item).copied().filter(|planned| planned.is_retry());
+            let planned = agenda.planned(item).filter(|planned| planned.is_retry());
             if let Some(planned) = planned {
-                self.fires.planned.remove(&item);
-                self.retries.offered.remove(&item);
-                self.retries.insert(item, Waiting { planned, failed, at: now.mono });
-            } else if self.executions.open.contains_key(&item) || !self.executions.is_busy(item) {
-                self.retries.offered.remove(&item);
+                agenda.withdraw(item);
+                self.offered.remove(&item);
+                self.insert(item, Waiting { planned, failed, at: now.mono });
+            } else if executions.open.contains_key(&item) || !executions.has_open(item) {
+                self.offered.remove(&item);
             }
         }
     }
 
     /// What was planned has met an execution of somebody else.
-    pub(in crate::coordination) fn could_not_start(&mut self, item: Item, planned: Planned) {
+    pub(in crate::coordination) fn could_not_start(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox, item: Item, planned: Planned)  {
         if planned.is_retry() {
-            self.retries.offered.remove(&item);
+            self.offered.remove(&item);
             let why = "somebody else executes the item";
-            self.out.push(Effect::Retry(item, RetryNews::Dropped { attempt: planned.attempt, why }));
+            out.push(Effect::Retry(item, RetryNews::Dropped { attempt: planned.attempt, why }));
         } else {
-            self.missed(item, planned.scheduled);
+            agenda.miss(cx, out, item, planned.scheduled);
         }
     }
 
     /// Decides what becomes of executions that have failed.
-    pub(in crate::coordination) fn note_failures(&mut self) {
-        let now = self.cx.now;
-        let policy = self.cx.policy().retry;
-        for (item, ended) in std::mem::take(&mut self.executions.ended) {
+    pub(in crate::coordination) fn note_failures(&mut self, cx: &Context, executions: &mut Executions, checkpoints: &mut Checkpoints, out: &mut Outbox)  {
+        let now = cx.now;
+        let policy = cx.policy().retry;
+        for (item, ended) in std::mem::take(&mut executions.ended) {
             if ended.ending == Ending::Success {
-                self.checkpoints.deleted(item, ended.planned.scheduled);
+                checkpoints.deleted(item, ended.planned.scheduled);
             }
             let wanted = match (ended.ending, ended.cancelled) {
                 (Ending::Failure, None) => policy.on.failure,
@@ -201,48 +186,66 @@ impl Participant {
                 (Ending::Success | Ending::Failure | Ending::Rejection, _) => false,
             };
             if !wanted || policy.attempts <= 1 {
-                self.checkpoints.discard(item, ended.planned.scheduled);
+                checkpoints.discard(item, ended.planned.scheduled);
                 continue;
             }
             let attempt = ended.planned.attempt;
             if attempt >= policy.attempts && !mutant!(RetriedForEver) {
-                self.checkpoints.discard(item, ended.planned.scheduled);
-                self.out.push(Effect::Retry(item, RetryNews::GivenUp { attempts: attempt }));
+                checkpoints.discard(item, ended.planned.scheduled);
+                out.push(Effect::Retry(item, RetryNews::GivenUp { attempts: attempt }));
                 continue;
             }
             let pause = policy.pause_after(attempt);
             let planned = Planned { attempt: attempt.saturating_add(1), ..ended.planned };
             let waiting = Waiting { planned, failed: ended.number, at: now.mono.saturating_add(pause) };
-            self.retries.insert(item, waiting);
+            self.insert(item, waiting);
             let attempt = planned.attempt;
-            self.out.push(Effect::Retry(item, RetryNews::Waits { attempt, of: policy.attempts, pause }));
+            out.push(Effect::Retry(item, RetryNews::Waits { attempt, of: policy.attempts, pause }));
         }
     }
 
     /// Nothing that waits is tried again.
-    pub(in crate::coordination) fn drop_retries(&mut self, why: &'static str) {
-        let items: Vec<_> = self.retries.waiting.keys().copied().collect();
+    pub(in crate::coordination) fn drop_retries(&mut self, checkpoints: &mut Checkpoints, out: &mut Outbox, why: &'static str)  {
+        let items: Vec<_> = self.waiting.keys().copied().collect();
         for item in items {
-            self.drop_retry(item, why);
+            self.drop_retry(checkpoints, out, item, why);
         }
     }
 
     /// An operator wants nothing of this item to be executed now; gives what had waited.
-    pub(in crate::coordination) fn cancel_retry(&mut self, item: Item) -> Option<Cancelled> {
-        let failed = self.drop_retry(item, "an operator has cancelled it")?;
-        Some(Cancelled { item, execution_id: self.executions.id(item, failed), was_waiting: true })
+    pub(in crate::coordination) fn cancel_retry(&mut self, executions: &Executions, checkpoints: &mut Checkpoints, out: &mut Outbox, item: Item) -> Option<Cancelled> {
+        let failed = self.drop_retry(checkpoints, out, item, "an operator has cancelled it")?;
+        Some(Cancelled { item, execution_id: executions.id(item, failed), was_waiting: true })
     }
 
     /// The items that wait to be tried again.
     pub(in crate::coordination) fn items_to_retry(&self) -> impl Iterator<Item = Item> + '_ {
-        self.retries.waiting.keys().copied()
+        self.waiting.keys().copied()
     }
 
-    fn drop_retry(&mut self, item: Item, why: &'static str) -> Option<u64> {
-        let waiting = self.retries.remove(item)?;
+    fn drop_retry(&mut self, checkpoints: &mut Checkpoints, out: &mut Outbox, item: Item, why: &'static str) -> Option<u64> {
+        let waiting = self.remove(item)?;
         let attempt = waiting.planned.attempt;
-        self.checkpoints.discard(item, waiting.planned.scheduled);
-        self.out.push(Effect::Retry(item, RetryNews::Dropped { attempt, why }));
+        checkpoints.discard(item, waiting.planned.scheduled);
+        out.push(Effect::Retry(item, RetryNews::Dropped { attempt, why }));
         Some(waiting.failed)
     }
+}
+
+/// Why an item cannot be tried again; `None`: it can.
+fn overtaken(cx: &Context, executions: &Executions, agenda: &Agenda, awaited: &Awaited, item: Item, is_gate_open: bool) -> Option<&'static str> {
+    if agenda.is_planned(item) || executions.has_open(item) {
+        return Some("another execution of the item takes its place");
+    }
+    if !cx.is_registered() {
+        // Nothing is known while the registry is away.
+        return None;
+    }
+    if cx.assigned.executable_item(item).is_none() && !mutant!(RetriedByFormerOwner) {
+        return Some("the item is not ours any more, or is disabled");
+    }
+    if executions.is_busy(cx, awaited, item) {
+        return Some("somebody else executes the item");
+    }
+    (!is_gate_open).then_some("the round of the once-listener is over")
 }

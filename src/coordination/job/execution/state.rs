@@ -10,22 +10,21 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::coordination::job::agenda::Awaited;
+use crate::coordination::job::contract::answer::{CompletionStatus, Ticket};
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::contract::event::{CancelReason, Event, Execute};
+use crate::coordination::job::contract::plan::{Planned, Source};
+use crate::coordination::job::contract::records::LedgerNode;
+use crate::coordination::job::execution::limit::{Deadlines, Limit};
+use crate::coordination::job::execution::retry::{Ended, Ending};
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::participant::Participant;
 use crate::elasticjob::task_id;
 use crate::job::{FencingToken, Item, JobConfiguration};
 use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
-
-use crate::coordination::job::contract::answer::CompletionStatus;
-use crate::coordination::job::contract::answer::Ticket;
-use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::contract::event::{CancelReason, Event, Execute};
-use crate::coordination::job::contract::plan::Planned;
-use crate::coordination::job::contract::plan::Source;
-use crate::coordination::job::contract::records::LedgerNode;
-use crate::coordination::job::execution::deadline::{Deadlines, Limit};
-use crate::coordination::job::execution::retry::{Ended, Ending};
-use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::participant::Participant;
 
 /// Lost executions whose late reports are still told apart from recorded ones.
 const LOST_REMEMBERED: usize = 1024;
@@ -136,10 +135,23 @@ impl Executions {
     }
 
     /// Whether an execution of the item is starting or open.
-    pub(in crate::coordination) fn is_busy(&self, item: Item) -> bool {
+    pub(in crate::coordination) fn has_open(&self, item: Item) -> bool {
         self.open.contains_key(&item)
             || self.starting.contains_key(&item)
             || self.unresolved.contains_key(&item)
+    }
+
+    /// Whether an execution of the item may not begin because one has not ended.
+    pub(in crate::coordination) fn is_busy(
+        &self,
+        cx: &Context,
+        awaited: &Awaited,
+        item: Item,
+    ) -> bool {
+        self.has_open(item)
+            || cx.view.running().contains(&item)
+            || cx.is_taken_over(item)
+            || awaited.comes_first(item, cx.now.mono)
     }
 
     /// Whether an execution of the item is starting, so that the application has not been told of it.
@@ -222,7 +234,7 @@ impl Participant {
 
     /// Starts what is planned.
     pub(in crate::coordination) fn start(&mut self) {
-        if self.fires.planned.is_empty() || self.cx.phase != Phase::Active {
+        if self.agenda.has_no_plans() || self.cx.phase != Phase::Active {
             return;
         }
         if !self.cx.is_registered() || !self.out.may_commit(&self.cx, Purpose::Start) {
@@ -230,13 +242,13 @@ impl Participant {
         }
         let Some(settings) = &self.cx.settings else { return };
         if settings.parameters.is_err() {
-            self.fires.planned.clear();
+            self.agenda.withdraw_all();
             return;
         }
         let configuration = Arc::clone(&settings.configuration);
         // What was taken over belongs to no sharding, and waits for none.
         let resharding = self.cx.view.is_resharding() && !mutant!(StartedWhileResharding);
-        let assigned_too = !resharding && self.is_ledger_read() && self.is_gate_open();
+        let assigned_too = !resharding && self.ledger.is_ledger_read(&self.cx) && self.is_gate_open();
         let (batch, transaction) = self.start_batch(&configuration, assigned_too);
         if batch.is_empty() {
             return;
@@ -270,7 +282,7 @@ impl Participant {
         while size < self.cx.transaction_bytes
             && let Some((item, planned)) = self.next_planned(assigned_too)
         {
-            if self.fires.misfires.is_flagging(item) {
+            if self.misfires.is_flagging(item) {
                 // What is in flight writes the item's entry in the ledger.
                 waiting.push((item, planned));
                 continue;
@@ -292,12 +304,12 @@ impl Participant {
                     instance.as_str(),
                 ));
             }
-            let (step, entry) = self.ledger_start(item, planned).unzip();
+            let (step, entry) = self.ledger.ledger_start(&self.cx, item, planned).unzip();
             transaction.extend(step);
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
             batch.insert(item, Starting { planned, index, entry });
         }
-        self.fires.planned.extend(waiting);
+        self.agenda.put_back(waiting);
         let triggered = batch.values().any(|starting| starting.planned.is_first_of(Source::Trigger));
         if triggered && self.cx.view.triggers().contains(&instance) {
             transaction.push(Operation::delete(self.cx.identity.paths.trigger(&instance)));
@@ -308,26 +320,24 @@ impl Participant {
     /// Takes the next execution that is planned and may begin now.
     fn next_planned(&mut self, assigned_too: bool) -> Option<(Item, Planned)> {
         if assigned_too {
-            return self.fires.planned.pop_first();
+            return self.agenda.take_first();
         }
-        let mut planned = self.fires.planned.iter();
-        let (item, _) = planned.find(|(_, planned)| planned.is_first_of(Source::Failover))?;
-        self.fires.planned.remove_entry(&item.clone())
+        self.agenda.take_first_that(|planned| planned.is_first_of(Source::Failover))
     }
 
     /// Whether an execution that was planned is still to begin.
     fn may_start(&mut self, item: Item, planned: Planned) -> bool {
         if planned.is_first_of(Source::Failover) {
             return self.cx.has_taken(item)
-                && !self.executions.is_busy(item)
+                && !self.executions.has_open(item)
                 && !self.cx.view.running().contains(&item);
         }
         let retried = planned.is_retry() && mutant!(RetriedByFormerOwner);
         if self.cx.assigned.executable_item(item).is_none() && !retried {
             return false;
         }
-        if self.is_busy(item) {
-            self.could_not_start(item, planned);
+        if self.executions.is_busy(&self.cx, &self.awaited, item) {
+            self.retries.could_not_start(&self.cx, &mut self.agenda, &mut self.out, item, planned);
             return false;
         }
         true
@@ -420,7 +430,7 @@ impl Participant {
                 self.executions.unresolved.insert(item, starting);
                 self.out.forget_and_read(&mut self.cx);
             } else {
-                self.fires.planned.entry(item).or_insert(planned);
+                self.agenda.plan_if_free(item, planned);
             }
         }
     }
@@ -440,7 +450,7 @@ impl Participant {
                 results.push(token);
                 self.executions.starting.insert(item, starting);
             } else if !starting.planned.is_first_of(Source::Failover) {
-                self.fires.planned.entry(item).or_insert(starting.planned);
+                self.agenda.plan_if_free(item, starting.planned);
             }
         }
         self.begin(&results.into_iter().map(Some).collect::<Vec<_>>());
@@ -472,7 +482,7 @@ impl Participant {
                             self.executions.lost.pop_first();
                         }
                     }
-                    self.stop_execution(item, reason);
+                    self.executions.stop_execution(&self.cx, &mut self.out, item, reason);
                 }
                 State::Reported | State::Lost => {}
             }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::coordination::job::agenda::Awaited;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::plan::{Planned, Source};
@@ -21,29 +22,19 @@ use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::nodes::{ItemView, Taker};
 use crate::coordination::job::picture::schedule::latest_before;
-use crate::coordination::time::Now;
 use crate::elasticjob::path::{Folder, JobPaths};
 use crate::job::{Item, Problem};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
-/// How long an item's owner leaves it alone because it is flagged. Then nobody seems to be able to take it.
-const FLAG_FIRST: Duration = Duration::from_secs(10);
 /// The pause after a failed attempt to take items.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What a participant has to do with crashed items.
 #[derive(Debug, Default)]
 pub(in crate::coordination) struct Failover {
-    /// What the attempt in flight takes; empty: there is none.
-    taking: BTreeSet<Item>,
     failures: u32,
     retry_at: Option<Duration>,
-    /// Since when flags are known.
-    flagged_since: BTreeMap<Item, Duration>,
-    /// Since when only the persistent node says that an item was taken over. Its taker has lost its session, or the other
-    /// node has not been read yet.
-    half_taken_since: BTreeMap<Item, Duration>,
     /// The ledger's entries of items that we have taken, as far as we have read them: for which instants their crashed
     /// executions were. `None`: the ledger does not tell. We read an item's entry before we execute it: we may have taken
     /// the item in an attempt whose end we do not know, or in a session that we have lost.
@@ -54,23 +45,9 @@ pub(in crate::coordination) struct Failover {
 }
 
 impl Failover {
-    /// When the next pause or head start ends.
+    /// When the next pause ends.
     pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
-        let since = self.flagged_since.values().chain(self.half_taken_since.values());
-        let ends = since.flat_map(|since| [HEAD_START, FLAG_FIRST].map(|wait| since.saturating_add(wait)));
-        ends.chain(self.retry_at).filter(|at| *at > now).min()
-    }
-
-    /// Whether an attempt to take items is in flight.
-    pub(in crate::coordination) fn is_taking(&self) -> bool {
-        !self.taking.is_empty()
-    }
-
-    /// Whether the failover of an item comes before any other execution of it: we are taking it, or it is flagged, or
-    /// its taker has not said that it has ended. Its owner waits for a flag for [`FLAG_FIRST`] at most.
-    pub(in crate::coordination) fn comes_first(&self, item: Item, now: Now) -> bool {
-        let mut since = self.flagged_since.get(&item).into_iter().chain(self.half_taken_since.get(&item));
-        self.taking.contains(&item) || since.any(|since| now.mono < since.saturating_add(FLAG_FIRST))
+        self.retry_at.filter(|at| *at > now)
     }
 
     /// What is wrong, if items cannot be taken.
@@ -103,7 +80,7 @@ impl Participant {
     /// The attempt to take items has ended; the view tells what was taken.
     pub(in crate::coordination) fn taken(&mut self, read: Result<WrittenDown, String>) {
         let now = self.cx.now;
-        let taking = std::mem::take(&mut self.failover.taking);
+        let taking = self.awaited.ended();
         match read {
             Ok(WrittenDown { ledger, checkpoints }) => {
                 self.failover.failures = 0;
@@ -126,8 +103,8 @@ impl Participant {
         let now = self.cx.now;
         let me = &self.cx.identity.instance;
         let view = self.cx.view.item(item)?;
-        let busy = self.executions.is_busy(item) && !mutant!(OwnRunningFailsOver);
-        if busy || self.failover.taking.contains(&item) {
+        let busy = self.executions.has_open(item) && !mutant!(OwnRunningFailsOver);
+        if busy || self.awaited.taking().contains(&item) {
             return None;
         }
         let is_me = |taker: &Option<Taker>| taker.as_ref().is_some_and(|taker| taker.instance == *me);
@@ -241,17 +218,10 @@ impl Participant {
     /// Takes our share of what is flagged, under the latch that Java peers take as well.
     fn take_flagged(&mut self) {
         let now = self.cx.now;
-        let failover = &mut self.failover;
-        failover.flagged_since.retain(|item, _| self.cx.view.failover_items().contains(item));
-        for item in self.cx.view.failover_items() {
-            failover.flagged_since.entry(*item).or_insert(now.mono);
-        }
-        let pausing = failover.retry_at.is_some_and(|at| now.mono < at);
-        if failover.flagged_since.is_empty()
-            || !failover.taking.is_empty()
-            || pausing
-            || !self.cx.is_enabled()
-        {
+        self.awaited.update_flags(self.cx.view.failover_items(), now.mono);
+        let pausing = self.failover.retry_at.is_some_and(|at| now.mono < at);
+        let busy = !self.awaited.taking().is_empty() || pausing;
+        if self.awaited.flagged_since().is_empty() || busy || !self.cx.is_enabled() {
             return;
         }
         if self.waits_for_sharding() {
@@ -261,7 +231,7 @@ impl Participant {
         let (echoes, share): (Vec<_>, Vec<_>) =
             self.share().into_iter().partition(|item| self.failover.echoes.may_be_echo(&self.cx.view, *item));
         let is_old = |item: &Item| {
-            let since = self.failover.flagged_since.get(item);
+            let since = self.awaited.flagged_since().get(item);
             since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START)) || mutant!(EchoAtOnce)
         };
         let echoes: Vec<_> = echoes.into_iter().filter(is_old).collect();
@@ -283,7 +253,7 @@ impl Participant {
         }
         if !taking.is_empty() {
             transaction.push(self.count_failover(None));
-            self.failover.taking.clone_from(&taking);
+            self.awaited.take(taking.clone());
             self.out.push(Effect::TakeOver { transaction, items: taking });
         }
     }
@@ -308,7 +278,7 @@ impl Participant {
         let ours = self.cx.view.leader().is_some_and(|leader| !leader.instance.is_java());
         let fresh = |since: &Duration| now.mono < since.saturating_add(HEAD_START);
         let waits = !self.cx.view.running().is_empty();
-        self.cx.view.is_resharding() && ours && !waits && self.failover.flagged_since.values().any(fresh)
+        self.cx.view.is_resharding() && ours && !waits && self.awaited.flagged_since().values().any(fresh)
     }
 
     /// Which of the flagged items are ours to take: each item is one instance's, by its number; whatever is left after a
@@ -320,14 +290,14 @@ impl Participant {
         let place = available.iter().position(|id| *id == self.cx.identity.instance);
         let is_ours = |item: &Item| {
             let whose = usize::try_from(item.0).ok().and_then(|number| number.checked_rem(available.len()));
-            let since = self.failover.flagged_since.get(item);
+            let since = self.awaited.flagged_since().get(item);
             place == whose || since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START))
         };
         let is_free = |item: &Item| {
             let view = self.cx.view.item(*item);
             let disabled = view.is_some_and(|view| view.disabled);
             let held = view.is_some_and(|view| view.failover.is_some());
-            !disabled && !held && !self.executions.is_busy(*item) && self.cx.has_item(*item)
+            !disabled && !held && !self.executions.has_open(*item) && self.cx.has_item(*item)
         };
         let flagged = self.cx.view.failover_items().iter().copied();
         let share: Vec<_> = flagged.filter(is_ours).filter(is_free).collect();
@@ -379,29 +349,26 @@ impl Participant {
             view.is_some_and(|view| view.failovering.is_some() && view.failover.is_none())
         };
         let half: BTreeSet<_> = self.cx.view.taken().iter().copied().filter(is_half).collect();
-        self.failover.half_taken_since.retain(|item, _| half.contains(item));
-        for item in half {
-            self.failover.half_taken_since.entry(item).or_insert(now.mono);
-        }
+        self.awaited.update_half_taken(&half, now.mono);
     }
 
     /// Has that read which was written down of items that we have taken, if it was not read.
     fn read_taken(&mut self) {
         let now = self.cx.now;
         let pausing = self.failover.retry_at.is_some_and(|at| now.mono < at);
-        if pausing || self.failover.is_taking() || mutant!(TakenUnread) {
+        if pausing || !self.awaited.taking().is_empty() || mutant!(TakenUnread) {
             return;
         }
         let taken = self.cx.view.taken().iter().copied();
         let unread: BTreeSet<_> = taken
             .filter(|item| {
                 self.cx.has_taken(*item)
-                    && !self.executions.is_busy(*item)
+                    && !self.executions.has_open(*item)
                     && !self.failover.crashed.contains_key(item)
             })
             .collect();
         if !unread.is_empty() {
-            self.failover.taking.clone_from(&unread);
+            self.awaited.take(unread.clone());
             self.out.push(Effect::TakeOver { transaction: Transaction::new(), items: unread });
         }
     }
@@ -418,8 +385,8 @@ impl Participant {
             .copied()
             .filter(|item| {
                 self.cx.has_taken(*item)
-                    && !self.executions.is_busy(*item)
-                    && !self.failover.taking.contains(item)
+                    && !self.executions.has_open(*item)
+                    && !self.awaited.taking().contains(item)
                     && (self.failover.crashed.contains_key(item) || mutant!(TakenUnread))
             })
             .collect();
@@ -430,9 +397,9 @@ impl Participant {
                 None => {
                     let scheduled = self.scheduled_of_crashed(item);
                     let planned = Planned::new(Source::Failover, scheduled);
-                    let before = self.fires.planned.insert(item, planned);
+                    let before = self.agenda.plan(item, planned);
                     if let Some(before) = before.filter(|before| before.source != Source::Failover) {
-                        self.missed(item, before.scheduled);
+                        self.agenda.miss(&self.cx, &mut self.out, item, before.scheduled);
                     }
                 }
                 Some(running) if running.owner.is_none() => self.suspect(item),
@@ -484,6 +451,7 @@ impl Participant {
     /// Removes what is left of a failover that was switched off (protocol 7.3, H14). Java instances remove a part of it.
     fn clear_failover(&mut self) {
         self.failover = Failover::default();
+        self.awaited = Awaited::default();
         let ours =
             self.cx.is_leader() || self.cx.view.leader().is_some_and(|leader| leader.instance.is_java());
         let nothing = self.cx.view.failover_items().is_empty() && self.cx.view.taken().is_empty();
@@ -494,7 +462,7 @@ impl Participant {
         let flags =
             self.cx.view.failover_items().iter().map(|item| Operation::delete(paths.failover_item(*item)));
         let taken =
-            self.cx.view.taken().iter().filter(|item| !self.executions.is_busy(**item)).flat_map(|item| {
+            self.cx.view.taken().iter().filter(|item| !self.executions.has_open(**item)).flat_map(|item| {
                 let view = self.cx.view.item(*item);
                 let failover =
                     view.and_then(|view| view.failover.as_ref()).map(|_| paths.item_failover(*item));

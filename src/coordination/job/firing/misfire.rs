@@ -16,7 +16,6 @@ use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::plan::Planned;
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::contract::records::LedgerNode;
@@ -27,38 +26,14 @@ use crate::coordination::job::participant::Participant;
 /// fresh: half of [`crate::coordination::job::frame::limits::MISFIRE_THRESHOLD`], so that there is time to hand over.
 const LEFT_TO_NEXT: SignedDuration = SignedDuration::from_millis(500);
 
-/// What an item has missed, as far as we know.
-#[derive(Debug, Clone, Copy)]
-struct Missed {
-    newest: Timestamp,
-    /// Whether the item's flag has been seen.
-    flagged: bool,
-}
-
-/// What the items of one participant have missed.
-#[derive(Debug, Clone, Default)]
+/// The flags of missed fires that are being written.
+#[derive(Debug, Default)]
 pub(in crate::coordination) struct Misfires {
-    missed: BTreeMap<Item, Missed>,
     /// What the flagging in flight flags, and what it makes of the items' nodes in the ledger.
     flagging: BTreeMap<Item, Option<LedgerNode>>,
 }
 
 impl Misfires {
-    /// Nothing is ours any more: others will make up for what was missed.
-    pub(in crate::coordination) fn forget_all(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Forgets what somebody else has made up for.
-    pub(in crate::coordination) fn forget(&mut self, is_over: impl Fn(&Item, Timestamp) -> bool) {
-        self.missed.retain(|item, missed| !is_over(item, missed.newest));
-    }
-
-    /// Whether it is known that an item has missed a fire.
-    pub(in crate::coordination) fn has_missed(&self, item: Item, fire: Timestamp) -> bool {
-        self.missed.get(&item).is_some_and(|missed| missed.newest >= fire)
-    }
-
     /// Whether the item's flag is being written, and with it the ledger.
     pub(in crate::coordination) fn is_flagging(&self, item: Item) -> bool {
         self.flagging.contains_key(&item)
@@ -66,23 +41,12 @@ impl Misfires {
 }
 
 impl Participant {
-    /// A fire of an item could not be executed at its time.
-    pub(in crate::coordination) fn missed(&mut self, item: Item, scheduled: Timestamp) {
-        if !self.cx.makes_up() {
-            self.out.push(Effect::Skipped { item, scheduled });
-            return;
-        }
-        let missed = self.fires.misfires.missed.entry(item);
-        let missed = missed.or_insert(Missed { newest: scheduled, flagged: false });
-        missed.newest = missed.newest.max(scheduled);
-    }
-
     /// Whether an item, free for a fire that comes now, is known to have missed earlier ones: then what makes up for those
     /// is for this one too. Otherwise an item that changes hands all the time could be executed for the newest fire by each
     /// of its owners, and never for what it has missed.
     pub(in crate::coordination) fn owes(&self, item: Item) -> bool {
         let missed =
-            self.cx.view.misfired().contains(&item) || self.fires.misfires.missed.contains_key(&item);
+            self.cx.view.misfired().contains(&item) || self.agenda.newest_missed(item).is_some();
         missed && self.cx.makes_up() && self.may_make_up(item)
     }
 
@@ -100,12 +64,12 @@ impl Participant {
         let unavailable: BTreeSet<_> = busy.chain(revoked).collect();
         for item in unavailable {
             let may_start = self.executions.is_starting(item)
-                || (self.fires.planned.contains_key(&item)
+                || (self.agenda.is_planned(item)
                     && self.cx.assigned.executable_item(item).is_some());
-            let known = self.fires.misfires.has_missed(item, newest);
-            let open = self.owed_after(item, now.wall).is_some_and(|settled| settled < newest);
-            if open && !may_start && !known && self.is_in_ledger(item) && !mutant!(UnavailableNotMissed) {
-                self.missed(item, newest);
+            let known = self.agenda.has_missed(item, newest);
+            let open = self.ledger.owed_after(&self.cx, item, now.wall).is_some_and(|settled| settled < newest);
+            if open && !may_start && !known && self.ledger.is_in_ledger(&self.cx, item) && !mutant!(UnavailableNotMissed) {
+                self.agenda.miss(&self.cx, &mut self.out, item, newest);
             }
         }
     }
@@ -116,17 +80,17 @@ impl Participant {
         if !self.cx.makes_up() || self.cx.phase != Phase::Active {
             return;
         }
-        let missed = self.fires.misfires.missed.keys();
+        let missed = self.agenda.missed().keys();
         let candidates: BTreeSet<_> = self.cx.view.misfired().iter().chain(missed).copied().collect();
         for item in candidates {
-            let free = !self.is_busy(item) && !self.fires.planned.contains_key(&item);
+            let free = !self.executions.is_busy(&self.cx, &self.awaited, item) && !self.agenda.is_planned(item);
             if free
-                && !self.fires.misfires.is_flagging(item)
+                && !self.misfires.is_flagging(item)
                 && self.cx.assigned.executable_item(item).is_some()
                 && self.may_make_up(item)
             {
                 let scheduled = self.newest_missed(item);
-                self.fires.planned.insert(item, Planned::new(Source::Misfire, scheduled));
+                self.agenda.plan(item, Planned::new(Source::Misfire, scheduled));
             }
         }
     }
@@ -134,13 +98,13 @@ impl Participant {
     /// What is about to start, if it makes up for missed fires: for all of them until now. Also a fire that was noted as
     /// missed since it was planned, because the item was to be somebody else's for a moment.
     pub(in crate::coordination) fn made_up(&mut self, item: Item, planned: Planned) -> Planned {
-        let newest = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
+        let newest = self.agenda.newest_missed(item);
         let noted = planned.is_first_of(Source::Schedule) && newest == Some(planned.scheduled);
         if !planned.is_first_of(Source::Misfire) && !noted {
             return planned;
         }
         let scheduled = self.newest_missed(item).max(planned.scheduled);
-        self.fires.misfires.missed.remove(&item);
+        self.agenda.make_up(item);
         Planned::new(Source::Misfire, scheduled)
     }
 
@@ -149,22 +113,22 @@ impl Participant {
     /// there is no ledger, it is the present, as for a trigger: no instant of an execution that there was.
     fn newest_missed(&self, item: Item) -> Timestamp {
         let now = self.cx.now;
-        let settled = self.owed_after(item, now.wall);
+        let settled = self.ledger.owed_after(&self.cx, item, now.wall);
         let is_open = |newest: &Timestamp| {
             let open = settled.is_some_and(|settled| settled < *newest) && !mutant!(MadeUpForFlaggedOnly);
-            open && !self.came_before_turn(*newest)
+            open && !self.relay.came_before_turn(&self.cx, *newest)
         };
-        let noted = self.fires.misfires.missed.get(&item).map(|missed| missed.newest);
+        let noted = self.agenda.newest_missed(item);
         let noted = noted.max(self.ledger.flagged_for(item));
         let newest = self.fires.newest().filter(is_open).max(noted);
-        newest.unwrap_or_else(|| self.present_of(item))
+        newest.unwrap_or_else(|| self.fires.present_of(&self.cx, &self.ledger, &self.executions, item))
     }
 
     /// Flags missed fires of items that are not free, so that they survive us.
     pub(in crate::coordination) fn flag_misfires(&mut self) {
         // A relay's turn goes on with the execution that ends, and what comes then is its next owner's.
         let passes_on = self.cx.is_relay() && self.out.is_in_flight(Purpose::Complete);
-        if self.fires.misfires.missed.is_empty()
+        if self.agenda.missed().is_empty()
             || passes_on
             || !self.cx.is_registered()
             || !self.out.may_commit(&self.cx, Purpose::FlagMisfire)
@@ -173,17 +137,17 @@ impl Participant {
         }
         self.follow_flags();
         let paths = &self.cx.identity.paths;
-        let settled = !self.cx.view.is_resharding() && self.is_ledger_read();
+        let settled = !self.cx.view.is_resharding() && self.ledger.is_ledger_read(&self.cx);
         // After another division the ledger is somebody else's.
         let mut transaction: Transaction = self.cx.undivided().into_iter().collect();
         let mut flagging = BTreeMap::new();
         let mut size = 0;
-        for (item, Missed { newest, flagged }) in &self.fires.misfires.missed {
-            let planned = self.fires.planned.get(item);
+        for (item, missed) in self.agenda.missed() {
+            let planned = self.agenda.planned(*item);
             let made_up = planned.is_some_and(|planned| planned.is_first_of(Source::Misfire));
             // What is being started writes the ledger itself.
-            let ready = settled || self.is_in_ledger(*item);
-            if *flagged || made_up || !ready || self.executions.is_starting(*item) {
+            let ready = settled || self.ledger.is_in_ledger(&self.cx, *item);
+            if missed.is_flagged() || made_up || !ready || self.executions.is_starting(*item) {
                 continue;
             }
             // What does not fit goes into the next transaction.
@@ -191,7 +155,7 @@ impl Participant {
                 break;
             }
             let flag = Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");
-            let (step, entry) = self.ledger_flag(*item, *newest).unzip();
+            let (step, entry) = self.ledger.ledger_flag(&self.cx, *item, missed.newest()).unzip();
             let steps = std::iter::once(flag).chain(step);
             transaction.extend(steps.inspect(|step| size += step.wire_size()));
             flagging.insert(*item, entry);
@@ -199,28 +163,24 @@ impl Participant {
         if flagging.is_empty() {
             return;
         }
-        self.fires.misfires.flagging = flagging;
+        self.misfires.flagging = flagging;
         self.out.commit(Purpose::FlagMisfire, transaction);
     }
 
     /// Compares what was missed with the flags. What is not ours any more is its owner's concern; what was flagged, and is
     /// not any more, has been made up for.
     fn follow_flags(&mut self) {
-        let mut all = std::mem::take(&mut self.fires.misfires.missed);
-        let (view, executions) = (&self.cx.view, &self.executions);
-        all.retain(|item, missed| {
-            let flag = view.misfired().contains(item);
-            let over = missed.flagged && !flag;
-            // The flag of what is being started is about to go.
-            missed.flagged = flag && (!executions.is_starting(*item) || mutant!(FlagOfStartingFollowed));
-            (self.cx.assigned.executable_item(*item).is_some() || self.is_in_ledger(*item)) && !over
+        let (cx, executions, ledger) = (&self.cx, &self.executions, &self.ledger);
+        self.agenda.keep_missed(|item, missed| {
+            let is_starting = executions.is_starting(*item) && !mutant!(FlagOfStartingFollowed);
+            let over = missed.follow_flag(cx.view.misfired().contains(item), is_starting);
+            (cx.assigned.executable_item(*item).is_some() || ledger.is_in_ledger(cx, *item)) && !over
         });
-        self.fires.misfires.missed = all;
     }
 
     /// The flags are in the registry.
     pub(in crate::coordination) fn flagged(&mut self) {
-        for (item, entry) in std::mem::take(&mut self.fires.misfires.flagging) {
+        for (item, entry) in std::mem::take(&mut self.misfires.flagging) {
             if let Some(entry) = entry {
                 self.ledger.written(item, entry);
             }
@@ -229,7 +189,7 @@ impl Participant {
 
     /// The flags were not written; they will be tried again.
     pub(in crate::coordination) fn flag_failed(&mut self) {
-        self.fires.misfires.flagging.clear();
+        self.misfires.flagging.clear();
         self.ledger.doubt();
     }
 }

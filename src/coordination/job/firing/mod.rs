@@ -1,5 +1,6 @@
 //! From the instant of the schedule to the transaction that starts items.
 
+mod catch_up;
 pub mod misfire;
 pub mod schedule;
 pub(super) mod trigger;

@@ -5,14 +5,14 @@
 //! missed, if the job has `misfire` on; otherwise it is skipped. We make up for it as soon as the item is free (see
 //! `misfire`), where Java peers wait for the next fire (H8 to H10).
 
-use std::collections::BTreeMap;
-
-use jiff::{SignedDuration, Timestamp};
+use jiff::{RoundMode, SignedDuration, Timestamp, TimestampRound, Unit};
 
 use crate::coordination::job::contract::plan::{Planned, Source};
-use crate::coordination::job::firing::misfire::Misfires;
+use crate::coordination::job::execution::state::Executions;
+use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::limits::MISFIRE_THRESHOLD;
 use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::ledger::Ledger;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::schedule::{latest_before, latest_until};
 use crate::coordination::job::picture::settings::Schedule;
@@ -52,9 +52,6 @@ pub(in crate::coordination) struct Fires {
     /// before that are owed to nobody.
     asked_since: Option<Timestamp>,
     due: Option<Due>,
-    /// What is to start, by item.
-    pub(in crate::coordination) planned: BTreeMap<Item, Planned>,
-    pub(in crate::coordination) misfires: Misfires,
 }
 
 impl Fires {
@@ -103,8 +100,6 @@ impl Fires {
     /// Nothing is ours any more: others will execute what was due.
     pub(in crate::coordination) fn forget(&mut self) {
         self.due = None;
-        self.planned.clear();
-        self.misfires.forget_all();
     }
 
     /// The latest fire that has come.
@@ -115,6 +110,26 @@ impl Fires {
     /// The newest fire that there was, whether we were there or not.
     pub(in crate::coordination) fn newest(&self) -> Option<Timestamp> {
         self.latest.or(self.before)
+    }
+
+    /// The instant of an execution of an item that no fire asks for: the present, to the millisecond, which is what the
+    /// ledger keeps. After all that has fired, though our clock may be behind another's: it is no execution's that there was.
+    pub(in crate::coordination) fn present_of(
+        &self,
+        cx: &Context,
+        ledger: &Ledger,
+        executions: &Executions,
+        item: Item,
+    ) -> Timestamp {
+        let now = cx.now;
+        // Not rounded up: that may be an instant at which a fire comes.
+        let to = TimestampRound::new().smallest(Unit::Millisecond).mode(RoundMode::Floor);
+        let present = now.wall.round(to).unwrap_or(now.wall);
+        let executing = executions.open.get(&item).map(|open| open.planned.scheduled);
+        let starting = executions.what_starts(item).map(|planned| planned.scheduled);
+        let fired = ledger.settled(cx, item, now.wall).max(self.newest()).max(executing).max(starting);
+        let after = fired.and_then(|fired| fired.checked_add(SignedDuration::from_millis(1)).ok());
+        after.map_or(present, |after| after.max(present))
     }
 
     /// Whether a fire waits to be divided.
@@ -181,20 +196,11 @@ impl Participant {
         let resharding = self.cx.view.is_resharding() && !mutant!(StartedWhileResharding);
         // What comes while nothing is ours is not kept for what will be: the ledger tells what that has missed.
         let concerned = self.cx.is_relay() || self.cx.assigned.executable().next().is_some();
-        if resharding || (concerned && !self.is_ledger_read()) || self.turn() == Turn::Changing {
+        if resharding || (concerned && !self.ledger.is_ledger_read(&self.cx)) || self.relay.turn(&self.cx) == Turn::Changing {
             return;
         }
         self.divide_due();
         self.plan_misfires();
-    }
-
-    /// Whether an execution of the item may not begin because one has not ended.
-    pub(in crate::coordination) fn is_busy(&self, item: Item) -> bool {
-        let now = self.cx.now;
-        self.executions.is_busy(item)
-            || self.cx.view.running().contains(&item)
-            || self.cx.is_taken_over(item)
-            || self.failover.comes_first(item, now)
     }
 
     fn divide_due(&mut self) {
@@ -204,28 +210,28 @@ impl Participant {
         let items: Vec<_> = self.cx.assigned.executable().map(|assigned| assigned.item).collect();
         for item in items {
             let planned =
-                self.fires.planned.get(&item).is_some_and(|planned| planned.scheduled >= due.scheduled);
+                self.agenda.planned(item).is_some_and(|planned| planned.scheduled >= due.scheduled);
             if planned
-                || self.was_started(item, due.scheduled, now.wall)
-                || self.fires.misfires.has_missed(item, due.scheduled)
-                || self.came_before_turn(due.scheduled)
+                || self.ledger.was_started(&self.cx, item, due.scheduled, now.wall)
+                || self.agenda.has_missed(item, due.scheduled)
+                || self.relay.came_before_turn(&self.cx, due.scheduled)
             {
                 continue;
             }
-            let free = active && !self.is_busy(item) && !self.fires.planned.contains_key(&item);
+            let free = active && !self.executions.is_busy(&self.cx, &self.awaited, item) && !self.agenda.is_planned(item);
             let in_time = free && !due.late && !self.is_round_open();
             if !in_time {
                 self.suspect(item);
             }
             if !in_time || self.owes(item) {
-                self.missed(item, due.scheduled);
+                self.agenda.miss(&self.cx, &mut self.out, item, due.scheduled);
                 continue;
             }
             let planned = Planned::new(Source::Schedule, due.scheduled);
-            self.fires.planned.insert(item, planned);
+            self.agenda.plan(item, planned);
             // Somebody else may have executed that one before the item was ours.
-            if let Some(missed) = due.missed.filter(|missed| !self.was_started(item, *missed, now.wall)) {
-                self.missed(item, missed);
+            if let Some(missed) = due.missed.filter(|missed| !self.ledger.was_started(&self.cx, item, *missed, now.wall)) {
+                self.agenda.miss(&self.cx, &mut self.out, item, missed);
             }
         }
     }

@@ -4,7 +4,6 @@
 //! obeyed twice. Items that are being executed are made up for when they are free, like at a fire, where Java peers
 //! drop the whole request.
 
-use jiff::{RoundMode, SignedDuration, Timestamp, TimestampRound, Unit};
 
 use crate::job::Item;
 use crate::tree::Operation;
@@ -31,7 +30,7 @@ impl Participant {
         }
         let ready = self.cx.assigned.attached && self.cx.is_registered() && self.cx.phase == Phase::Active;
         let has_items = self.cx.assigned.executable().next().is_some();
-        if !ready || self.cx.view.is_resharding() || (has_items && !self.is_ledger_read()) {
+        if !ready || self.cx.view.is_resharding() || (has_items && !self.ledger.is_ledger_read(&self.cx)) {
             return;
         }
         if !has_items && self.is_to_be_divided() {
@@ -43,18 +42,18 @@ impl Participant {
                 false => self.cx.assigned.executable().map(|assigned| assigned.item).collect(),
             };
             for item in items {
-                let scheduled = self.present_of(item);
-                if self.is_busy(item) || self.is_round_open() {
+                let scheduled = self.fires.present_of(&self.cx, &self.ledger, &self.executions, item);
+                if self.executions.is_busy(&self.cx, &self.awaited, item) || self.is_round_open() {
                     self.suspect(item);
-                    self.missed(item, scheduled);
+                    self.agenda.miss(&self.cx, &mut self.out, item, scheduled);
                 } else {
                     let planned = Planned::new(Source::Trigger, scheduled);
-                    self.fires.planned.entry(item).or_insert(planned);
+                    self.agenda.plan_if_free(item, planned);
                 }
             }
         }
         let taken_along = |planned: &Planned| planned.is_first_of(Source::Trigger);
-        let starts = self.fires.planned.values().any(taken_along) || self.executions.starts(taken_along);
+        let starts = self.agenda.plans().any(|(_, planned)| taken_along(&planned)) || self.executions.starts(taken_along);
         if !starts && self.out.may_commit(&self.cx, Purpose::TakeTrigger) {
             // There is nothing to execute: the request is fulfilled.
             let trigger = self.cx.identity.paths.trigger(&self.cx.identity.instance);
@@ -67,19 +66,5 @@ impl Participant {
         let owner = |item: Item| self.cx.view.item(item).and_then(|view| view.owner.as_ref());
         let items = self.cx.settings.iter().flat_map(|settings| settings.items());
         self.cx.is_enabled() && items.map(owner).any(|owner| owner.is_none())
-    }
-
-    /// The instant of an execution of an item that no fire asks for: the present, to the millisecond, which is what the
-    /// ledger keeps. After all that has fired, though our clock may be behind another's: it is no execution's that there was.
-    pub(in crate::coordination) fn present_of(&self, item: Item) -> Timestamp {
-        let now = self.cx.now;
-        // Not rounded up: that may be an instant at which a fire comes.
-        let to = TimestampRound::new().smallest(Unit::Millisecond).mode(RoundMode::Floor);
-        let present = now.wall.round(to).unwrap_or(now.wall);
-        let executing = self.executions.open.get(&item).map(|open| open.planned.scheduled);
-        let starting = self.executions.what_starts(item).map(|planned| planned.scheduled);
-        let fired = self.settled(item, now.wall).max(self.fires.newest()).max(executing).max(starting);
-        let after = fired.and_then(|fired| fired.checked_add(SignedDuration::from_millis(1)).ok());
-        after.map_or(present, |after| after.max(present))
     }
 }

@@ -4,6 +4,7 @@
 //! told that is ours, and the phase.
 
 use std::net::Ipv4Addr;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,6 +118,8 @@ pub(in crate::coordination) struct Context {
     pub(in crate::coordination) assigned: Assigned,
     /// Whether another session has our name, as far as is known: what stands in the registry under our id is not ours.
     pub(in crate::coordination) name_taken: bool,
+    /// The instances that are not to be given items yet.
+    pub(in crate::coordination) unready: BTreeSet<InstanceId>,
 }
 
 impl Context {
@@ -138,6 +141,7 @@ impl Context {
             transaction_bytes: TRANSACTION_BYTES_MAX,
             assigned: Assigned::default(),
             name_taken: false,
+            unready: BTreeSet::new(),
         }
     }
 
@@ -316,5 +320,16 @@ impl Context {
 
     pub(in crate::coordination) fn is_staying(&self) -> bool {
         matches!(self.phase, Phase::Active | Phase::Draining { .. })
+    }
+
+    /// The instances that may be given items by ElasticJob's rules, in the order in which strategies take them. One that is
+    /// not ready is not among them, unless nobody is.
+    pub(in crate::coordination) fn assignable(&self) -> Vec<InstanceId> {
+        let available = self.view.available();
+        let is_unready = |id: &InstanceId| self.unready.contains(id);
+        if available.iter().all(is_unready) {
+            return available;
+        }
+        available.into_iter().filter(|id| !is_unready(id)).collect()
     }
 }

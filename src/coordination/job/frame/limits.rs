@@ -14,3 +14,6 @@ pub(in crate::coordination) const HEAD_START: Duration = Duration::from_secs(1);
 /// How late a fire may be noticed and still be an ordinary one: far above the lateness of a loaded machine's timers,
 /// far below what anybody calls a suspension.
 pub const MISFIRE_THRESHOLD: SignedDuration = SignedDuration::from_secs(1);
+
+/// How long the removal of a whole job takes, node by node.
+pub(in crate::coordination) const REMOVAL_TAKES: Duration = Duration::from_millis(500);

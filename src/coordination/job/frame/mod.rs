@@ -5,3 +5,4 @@ pub mod limits;
 pub(in crate::coordination) mod outbox;
 pub mod pending;
 pub(in crate::coordination) mod phase;
+pub(in crate::coordination) mod verdict;

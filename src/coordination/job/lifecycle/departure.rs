@@ -5,17 +5,18 @@
 
 use std::time::Duration;
 
-use crate::job::Item;
-use crate::mutants::mutant;
-use crate::tree::{CommitError, Error, Operation, Transaction};
-
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::{Effect, EndReason};
 use crate::coordination::job::contract::event::{AssignmentReason, CancelReason, Event};
 use crate::coordination::job::execution::state::{Execution, State};
 use crate::coordination::job::frame::phase::{Phase, Session};
+use crate::coordination::job::membership::announcement::fall_silent;
+use crate::coordination::job::membership::leadership::give_up_leadership;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::nodes::ItemView;
+use crate::job::Item;
+use crate::mutants::mutant;
+use crate::tree::{CommitError, Error, Operation, Transaction};
 
 /// How long cancelled executions may take to report before we leave without them.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
@@ -186,10 +187,10 @@ impl Participant {
             transaction.push(Operation::delete(paths.trigger(&self.cx.identity.instance)));
         }
         if self.cx.is_leader() {
-            self.give_up_leadership(&mut transaction);
+            give_up_leadership(&self.cx, &mut transaction);
         }
-        transaction.extend(self.fall_silent());
-        transaction.extend(self.give_up_name(reason));
+        transaction.extend(fall_silent(&self.cx));
+        transaction.extend(self.names.give_up_name(&self.cx, reason));
         if self.cx.has_instance() && !mutant!(InstanceLeft) {
             transaction.push(Operation::delete(paths.instance(&self.cx.identity.instance)));
         }
@@ -256,7 +257,7 @@ impl Participant {
         let commits = [Purpose::Announce, Purpose::PlanHandoff];
         commits.into_iter().any(|purpose| self.out.is_in_flight(purpose))
             || self.election.is_standing()
-            || self.failover.is_taking()
+            || !self.awaited.taking().is_empty()
             || self.out.is_reading()
     }
 
@@ -272,9 +273,9 @@ impl Participant {
             self.hand_over(&mut transaction, item, false);
         }
         if self.cx.is_leader() {
-            self.give_up_leadership(&mut transaction);
+            give_up_leadership(&self.cx, &mut transaction);
         }
-        transaction.extend(self.fall_silent());
+        transaction.extend(fall_silent(&self.cx));
         transaction
     }
 

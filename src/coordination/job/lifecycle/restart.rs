@@ -19,8 +19,9 @@ use crate::coordination::job::contract::event::{CancelReason, Execute};
 use crate::coordination::job::contract::plan::{Planned, Source};
 use crate::coordination::job::contract::reattach::{Former, OpenExecution, Return};
 use crate::coordination::job::contract::records::LedgerNode;
-use crate::coordination::job::execution::deadline::Limit;
+use crate::coordination::job::execution::limit::Limit;
 use crate::coordination::job::execution::state::{Executions, item_of};
+use crate::coordination::job::firing::misfire::Misfires;
 use crate::coordination::job::firing::schedule::Fires;
 use crate::coordination::job::frame::context::{Identity, Request};
 use crate::coordination::job::frame::phase::{Phase, Session};
@@ -236,7 +237,7 @@ impl Participant {
         self.hold_heritage(session);
         if !self.cx.keeps_ledger() {
             // Nobody knows what was started.
-            self.fires = Fires::since(now.wall);
+            self.begin_fires(Fires::since(now.wall));
         }
         let until = Some(self.heritage_ends(timeout));
         self.cx.unattended = until;
@@ -251,7 +252,7 @@ impl Participant {
         self.cx.registered = Some(session);
         self.names.registered(session);
         self.cx.name_taken = false;
-        self.seen = true;
+        self.removal.was_seen();
         for item in self.cx.view.running_of(&self.cx.identity.instance).collect::<Vec<_>>() {
             self.executions.hold(item, now);
         }
@@ -267,12 +268,12 @@ impl Participant {
         self.cx.request = back.request;
         // It may know what cannot be read in the registry.
         self.compile_settings();
-        if self.cx.objection().is_some() || self.configuration_to_write().is_some() {
+        if self.cx.objection().is_some() || self.registration.configuration_to_write(&self.cx).is_some() {
             // It is not the one that the former process knew; it attaches anew.
             self.turn_away(EndReason::Detached);
             return;
         }
-        self.overwritten = true;
+        self.registration.was_written();
         if !self.cx.grace().is_zero() {
             for open in back.open {
                 self.adopt(open, &instants);
@@ -361,7 +362,13 @@ impl Participant {
         owner.is_some_and(|owner| owner.instance == self.cx.identity.instance)
             || !self.cx.is_registered()
             || self.cx.has_taken(item)
-            || matches!(self.turn(), Turn::Ours(_))
+            || matches!(self.relay.turn(&self.cx), Turn::Ours(_))
+    }
+
+    fn begin_fires(&mut self, fires: Fires) {
+        self.fires = fires;
+        self.agenda.forget();
+        self.misfires = Misfires::default();
     }
 
     /// There is nothing to inherit: begins as anybody, if the application is back.
@@ -371,7 +378,7 @@ impl Participant {
         match heritage.back {
             Some(back) => {
                 self.cx.request = back.request;
-                self.fires = Fires::since(now.wall);
+                self.begin_fires(Fires::since(now.wall));
                 self.cx.assigned.renew();
                 self.told.renew();
                 self.cx.phase = Phase::Joining;

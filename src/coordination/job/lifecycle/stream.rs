@@ -50,10 +50,10 @@ impl Participant {
             return;
         }
         self.settle_lost();
-        self.take_back_retries();
-        for (item, planned) in std::mem::take(&mut self.fires.planned) {
+        self.retries.take_back_retries(&self.cx, &self.executions, &mut self.agenda);
+        for (item, planned) in self.agenda.withdraw_all() {
             match planned.source {
-                Source::Schedule | Source::Misfire => self.missed(item, planned.scheduled),
+                Source::Schedule | Source::Misfire => self.agenda.miss(&self.cx, &mut self.out, item, planned.scheduled),
                 // The nodes that ask for them are still there.
                 Source::Trigger | Source::Failover => {}
             }

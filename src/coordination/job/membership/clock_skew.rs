@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
+use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::time::Now;
 use crate::elasticjob::path::Folder;
 use crate::job::Problem;
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
-
-use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::participant::Participant;
-use crate::coordination::time::Now;
 
 /// How long a comparison holds: clocks drift by less than that matters, and are set by people rarely.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -61,64 +61,58 @@ fn certainly_ahead_ms(asked: Duration, now: Now, stamp_ms: i64) -> i64 {
     certain.saturating_mul(ahead.signum())
 }
 
-impl Participant {
-    /// The difference that the job allows; `None`: it does not care.
-    fn allowed_difference_ms(&self) -> Option<i64> {
-        let seconds = self.cx.settings.as_ref()?.configuration.max_time_diff_seconds;
-        (seconds >= 0).then(|| i64::from(seconds).saturating_mul(1_000))
-    }
-
+impl ClockCheck {
     /// Asks for the registry's time when we have registered, and then with fires.
-    pub(in crate::coordination) fn check_clock(&mut self) {
-        let now = self.cx.now;
-        if self.cx.phase != Phase::Active
-            || !self.cx.is_registered()
-            || self.allowed_difference_ms().is_none()
+    pub(in crate::coordination) fn check_clock(&mut self, cx: &Context, started: u64, out: &mut Outbox)  {
+        let now = cx.now;
+        if cx.phase != Phase::Active
+            || !cx.is_registered()
+            || allowed_difference_ms(cx).is_none()
         {
             return;
         }
-        let due = self.clock_check.is_due(now.mono, self.executions.last_number);
-        if !due || !self.out.may_commit(&self.cx, Purpose::CheckClock) {
+        let due = self.is_due(now.mono, started);
+        if !due || !out.may_commit(cx, Purpose::CheckClock) {
             return;
         }
-        let paths = &self.cx.identity.paths;
+        let paths = &cx.identity.paths;
         let mut transaction = Transaction::new();
-        if !self.cx.view.has_folder(Folder::RegistryTime) {
+        if !cx.view.has_folder(Folder::RegistryTime) {
             let folder = paths.folder(Folder::RegistryTime);
             transaction.push(Operation::create(folder, NodeKind::Persistent, ""));
         }
-        transaction.push(match self.cx.view.has_registry_time() {
+        transaction.push(match cx.view.has_registry_time() {
             true => Operation::set(paths.registry_time(), ""),
             false => Operation::create(paths.registry_time(), NodeKind::Persistent, ""),
         });
-        self.clock_check.asked = now.mono;
-        self.out.commit(Purpose::CheckClock, transaction);
+        self.asked = now.mono;
+        out.commit(Purpose::CheckClock, transaction);
     }
 
     /// The registry has stamped the node.
-    pub(in crate::coordination) fn clock_checked(&mut self, results: &[OperationResult]) {
-        let now = self.cx.now;
-        self.clock_check.done = Some((now.mono, self.executions.last_number));
+    pub(in crate::coordination) fn clock_checked(&mut self, cx: &Context, started: u64, results: &[OperationResult])  {
+        let now = cx.now;
+        self.done = Some((now.mono, started));
         let (Some(OperationResult::Created { stat, .. } | OperationResult::Set { stat }), Some(allowed)) =
-            (results.last(), self.allowed_difference_ms())
+            (results.last(), allowed_difference_ms(cx))
         else {
             return;
         };
-        let ahead = certainly_ahead_ms(self.clock_check.asked, now, stat.modified_ms);
-        self.clock_check.found(ahead, allowed);
+        let ahead = certainly_ahead_ms(self.asked, now, stat.modified_ms);
+        self.found(ahead, allowed);
     }
 
     /// A peer has made the node, or removed it, at the same time: that is tried again at once. Nothing else is urgent.
-    pub(in crate::coordination) fn clock_check_failed(&mut self, error: &CommitError) {
-        let now = self.cx.now;
+    pub(in crate::coordination) fn clock_check_failed(&mut self, cx: &Context, started: u64, error: &CommitError)  {
+        let now = cx.now;
         if !matches!(error.error, Error::NoNode(_) | Error::NodeExists(_)) {
-            self.clock_check.done = Some((now.mono, self.executions.last_number));
+            self.done = Some((now.mono, started));
         }
     }
 
     /// A clock that differs by more than the job allows.
-    pub(in crate::coordination) fn clock_problem(&self) -> Option<Problem> {
-        let (allowed, ahead) = (self.allowed_difference_ms()?, self.clock_check.ahead_ms);
+    pub(in crate::coordination) fn clock_problem(&self, cx: &Context) -> Option<Problem> {
+        let (allowed, ahead) = (allowed_difference_ms(cx)?, self.ahead_ms);
         if ahead.saturating_abs() <= allowed {
             return None;
         }
@@ -127,13 +121,19 @@ impl Participant {
         let message = format!(
             "the clock of {} is {}.{:03} s {side} the registry's, and maxTimeDiffSeconds is {}: its fires come too \
              {fires}; set the clock",
-            self.cx.identity.server_ip,
+            cx.identity.server_ip,
             difference / 1_000,
             difference % 1_000,
             allowed / 1_000
         );
-        Some(Problem { path: self.cx.identity.paths.registry_time(), message })
+        Some(Problem { path: cx.identity.paths.registry_time(), message })
     }
+}
+
+/// The difference that the job allows; `None`: it does not care.
+fn allowed_difference_ms(cx: &Context) -> Option<i64> {
+    let seconds = cx.settings.as_ref()?.configuration.max_time_diff_seconds;
+    (seconds >= 0).then(|| i64::from(seconds).saturating_mul(1_000))
 }
 
 #[cfg(test)]

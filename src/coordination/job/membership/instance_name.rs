@@ -11,16 +11,17 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::contract::effect::{Effect, EndReason};
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
+use crate::coordination::job::frame::phase::{Phase, Session};
+use crate::coordination::job::frame::verdict::Verdict;
+use crate::coordination::job::picture::fleet_view::NameView;
+use crate::coordination::job::picture::nodes::Ownership;
 use crate::job::{InstanceId, Item, Problem};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, SessionId};
-
-use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::contract::effect::{Effect, EndReason};
-use crate::coordination::job::frame::phase::{Phase, Session};
-use crate::coordination::job::participant::Participant;
-use crate::coordination::job::picture::fleet_view::NameView;
-use crate::coordination::job::picture::nodes::Ownership;
 
 /// How long a newcomer waits for its name. Above the default session timeout, after which a killed predecessor is gone;
 /// below the minute after which clients give up, so that they learn why.
@@ -51,6 +52,11 @@ impl Names {
         self.for_good = true;
     }
 
+    /// Whether another session has our name, as far as is known.
+    pub(in crate::coordination) fn is_taken(&self) -> bool {
+        self.holder.is_some()
+    }
+
     /// Our nodes are there.
     pub(in crate::coordination) fn registered(&mut self, session: SessionId) {
         self.session = Some(session);
@@ -68,127 +74,99 @@ impl Names {
     }
 }
 
-impl Participant {
-    /// Whether we may not register yet, because somebody has our name or it is not known whether. Gives up in the end.
-    pub(in crate::coordination) fn waits_for_name(&mut self) -> bool {
-        let now = self.cx.now;
-        let (Some(name), Session::Connected(session)) = (self.cx.identity.name.clone(), self.cx.session)
+impl Names {
+    /// Looks whether somebody has our name. Gives up waiting for it in the end.
+    pub(in crate::coordination) fn waits_for_name(&mut self, cx: &Context, out: &mut Outbox) -> Verdict {
+        let now = cx.now;
+        let (Some(name), Session::Connected(session)) = (cx.identity.name.clone(), cx.session)
         else {
-            return false;
+            return Verdict::Continue;
         };
-        if !self.cx.fleet.is_loaded() {
-            return true;
-        }
-        let ours = [Some(session), self.names.session];
-        let paths = &self.cx.identity.paths;
-        let registered = self.cx.view.instances().iter();
+        let ours = [Some(session), self.session];
+        let paths = &cx.identity.paths;
+        let registered = cx.view.instances().iter();
         let registered =
             registered.filter(|(_, view)| view.session.is_none() || !ours.contains(&view.session));
         let registered = registered.map(|(id, _)| (id, paths.instance(id)));
         // Whom an operator has stopped is no instance any more, and falls silent when it has ended what it executes.
-        let stopped = self.cx.fleet.members().filter(|(_, member)| member.session.is_some());
+        let stopped = cx.fleet.members().filter(|(_, member)| member.session.is_some());
         let stopped = stopped.filter(|(_, member)| !ours.contains(&member.session));
         let stopped = stopped.map(|(id, _)| (id, paths.fleet().member(id)));
         let is_namesake = |(id, _): &(&InstanceId, _)| id.has_name(name.as_str());
         let holder = registered.chain(stopped).find(is_namesake).filter(|_| !mutant!(NameTakenFromLiving));
         let Some((holder, path)) = holder.map(|(id, path)| (id.clone(), path)) else {
-            self.names.holder = None;
-            self.cx.name_taken = false;
-            return false;
+            self.holder = None;
+            return Verdict::Continue;
         };
-        let known = self.names.holder.take().filter(|(known, _)| *known == holder);
+        let known = self.holder.take().filter(|(known, _)| *known == holder);
         if known.is_none() {
             let message = format!(
                 "instance name `{name}` is in use by another session; waiting until that has left. If it was killed, \
                  it has when its session times out; if it lives, stop one of the two, or give one another name"
             );
-            self.out.push(Effect::Warn(Problem { path: path.clone(), message }));
+            out.push(Effect::Warn(Problem { path: path.clone(), message }));
         }
         let since = known.map_or(now.mono, |(_, since)| since);
-        self.names.holder = Some((holder, since));
-        self.cx.name_taken = true;
+        self.holder = Some((holder, since));
         if now.mono >= since.saturating_add(WAIT_MAX) {
-            self.end(EndReason::NameTaken { name, path });
+            return Verdict::End(EndReason::NameTaken { name, path });
         }
-        true
-    }
-
-    /// The step that writes our name down.
-    pub(in crate::coordination) fn take_name(&self) -> Option<Operation> {
-        let name = self.cx.identity.name.as_ref()?;
-        let path = self.cx.identity.paths.fleet().name(name.as_str());
-        let data = NameView::write(&self.cx.identity.instance, &self.cx.request.profile);
-        Some(match self.cx.fleet.names().get(name.as_str()) {
-            // Fails if somebody else of this name has come since we looked.
-            Some(known) => {
-                Operation::Set { path, data: data.as_bytes().into(), version: Some(known.version) }
-            }
-            None => Operation::create(path, NodeKind::Persistent, data),
-        })
+        Verdict::Continue
     }
 
     /// Whether our items are to stay with us when we leave.
-    pub(in crate::coordination) fn keeps_items(&self) -> bool {
-        let grace = self.cx.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
-        self.cx.identity.name.is_some() && !self.names.for_good && !grace.is_zero()
+    pub(in crate::coordination) fn keeps_items(&self, cx: &Context) -> bool {
+        let grace = cx.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
+        cx.identity.name.is_some() && !self.for_good && !grace.is_zero()
     }
 
     /// The step that takes our name back; `None`: it stays written down, because we come back, or is not.
-    pub(in crate::coordination) fn give_up_name(&self, reason: &EndReason) -> Option<Operation> {
+    pub(in crate::coordination) fn give_up_name(&self, cx: &Context, reason: &EndReason) -> Option<Operation> {
         let by_operator = matches!(reason, EndReason::Stopped | EndReason::JobRemoved);
-        let known = self.cx.name_view().filter(|_| by_operator || !self.keeps_items())?;
-        let path = self.cx.identity.paths.fleet().name(self.cx.identity.name.as_ref()?.as_str());
+        let known = cx.name_view().filter(|_| by_operator || !self.keeps_items(cx))?;
+        let path = cx.identity.paths.fleet().name(cx.identity.name.as_ref()?.as_str());
         Some(Operation::Delete { path, version: Some(known.version) })
     }
 
-    /// Whether an item's node was written for the name before we had it: the item is ours when we have renewed it.
-    pub(in crate::coordination) fn is_to_be_renewed(&self, owner: &Ownership) -> bool {
-        let me = &self.cx.identity.instance;
-        let named = self.cx.identity.name.as_ref().is_some_and(|name| owner.instance.has_name(name.as_str()));
-        let registered = self.cx.view.instances().get(me).map(|view| view.created.into());
-        let named = named && !mutant!(NameNotRenewed);
-        named && (owner.instance != *me || registered.is_none_or(|registered| owner.token < registered))
-    }
-
     /// Renews what was the name's before we had it. Gives the name up when an operator has stopped us.
-    pub(in crate::coordination) fn renew_items(&mut self) {
-        let now = self.cx.now;
-        if let Phase::Draining { reason, .. } = &self.cx.phase
+    pub(in crate::coordination) fn renew_items(&mut self, cx: &Context, out: &mut Outbox, is_given: impl Fn(Item) -> bool) {
+        let now = cx.now;
+        if let Phase::Draining { reason, .. } = &cx.phase
             && let EndReason::Stopped | EndReason::JobRemoved = reason
-            && let Some(step) = self.give_up_name(reason)
-            && self.out.may_commit(&self.cx, Purpose::ForgetNames)
+            && let Some(step) = self.give_up_name(cx, reason)
+            && out.may_commit(cx, Purpose::ForgetNames)
         {
-            return self.out.commit(Purpose::ForgetNames, vec![step]);
+            return out.commit(Purpose::ForgetNames, vec![step]);
         }
-        if self.cx.phase != Phase::Active || !self.cx.is_registered() || self.cx.view.is_resharding() {
+        if cx.phase != Phase::Active || !cx.is_registered() || cx.view.is_resharding() {
             return;
         }
-        let (Some(name), Some(known)) = (&self.cx.identity.name, self.cx.name_view()) else { return };
-        if !self.out.may_commit(&self.cx, Purpose::Renew) {
+        let (Some(name), Some(known)) = (&cx.identity.name, cx.name_view()) else { return };
+        if !out.may_commit(cx, Purpose::Renew) {
             return;
         }
-        let path = self.cx.identity.paths.fleet().name(name.as_str());
+        let path = cx.identity.paths.fleet().name(name.as_str());
         let mut transaction = vec![Operation::Check { path, version: Some(known.version) }];
         // A division that we have not seen makes the items somebody else's, under the same version of their nodes.
-        transaction.extend(self.cx.undivided());
-        transaction.push(self.cx.fleet.handed_over());
+        transaction.extend(cx.undivided());
+        transaction.push(cx.fleet.handed_over());
         let mut size = 0;
         let mut renewed = Vec::new();
-        for (item, view) in self.cx.view.items() {
+        for (item, view) in cx.view.items() {
             // What we have just given to others has the version under which it was the name's before.
-            let is_due = |owner: &&Ownership| self.is_to_be_renewed(owner) && !self.is_given(*item);
+            let is_due = |owner: &&Ownership| is_to_be_renewed(cx, owner) && !is_given(*item);
             let Some(owner) = view.owner.as_ref().filter(is_due) else { continue };
             // What does not fit goes into the next transaction.
-            if size >= self.cx.transaction_bytes {
+            if size >= cx.transaction_bytes {
                 break;
             }
-            let path = self.cx.identity.paths.item_instance(*item);
+            let path = cx.identity.paths.item_instance(*item);
             let before = transaction.len();
             transaction.push(Operation::Delete { path: path.clone(), version: Some(owner.version) });
             transaction.push(Operation::create(
                 path,
                 NodeKind::Persistent,
-                self.cx.identity.instance.as_str(),
+                cx.identity.instance.as_str(),
             ));
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
             renewed.push((*item, owner.since.unwrap_or(now.wall)));
@@ -198,8 +176,31 @@ impl Participant {
         }
         // Noted though it may fail: they were the name's in any case.
         for (item, since) in renewed {
-            self.names.returned.entry(item).or_insert(since);
+            self.returned.entry(item).or_insert(since);
         }
-        self.out.commit(Purpose::Renew, transaction);
+        out.commit(Purpose::Renew, transaction);
     }
+}
+
+/// The step that writes our name down.
+pub(in crate::coordination) fn take_name(cx: &Context) -> Option<Operation> {
+    let name = cx.identity.name.as_ref()?;
+    let path = cx.identity.paths.fleet().name(name.as_str());
+    let data = NameView::write(&cx.identity.instance, &cx.request.profile);
+    Some(match cx.fleet.names().get(name.as_str()) {
+        // Fails if somebody else of this name has come since we looked.
+        Some(known) => {
+            Operation::Set { path, data: data.as_bytes().into(), version: Some(known.version) }
+        }
+        None => Operation::create(path, NodeKind::Persistent, data),
+    })
+}
+
+/// Whether an item's node was written for the name before we had it: the item is ours when we have renewed it.
+pub(in crate::coordination) fn is_to_be_renewed(cx: &Context, owner: &Ownership) -> bool {
+    let me = &cx.identity.instance;
+    let named = cx.identity.name.as_ref().is_some_and(|name| owner.instance.has_name(name.as_str()));
+    let registered = cx.view.instances().get(me).map(|view| view.created.into());
+    let named = named && !mutant!(NameNotRenewed);
+    named && (owner.instance != *me || registered.is_none_or(|registered| owner.token < registered))
 }

@@ -5,16 +5,17 @@
 
 use std::time::Duration;
 
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::contract::effect::Effect;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
+use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::membership::announcement::withdraw_plan;
+use crate::coordination::job::frame::limits::REMOVAL_TAKES;
 use crate::elasticjob::path::JobPaths;
 use crate::job::{InstanceId, Problem};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
-
-use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::contract::effect::Effect;
-use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::membership::registration::REMOVAL_TAKES;
-use crate::coordination::job::participant::Participant;
 
 /// How long a candidate stays in the latch. Holding it takes two round trips; whoever takes longer is stuck.
 pub const LATCH_LIMIT: Duration = Duration::from_secs(10);
@@ -68,74 +69,74 @@ impl Election {
     }
 }
 
-impl Participant {
+impl Election {
     /// Stands for election, gives up leadership, or clears away what a leader left that is not online.
-    pub(in crate::coordination) fn elect(&mut self) {
-        let now = self.cx.now;
-        if !matches!(self.cx.phase, Phase::Active) || !self.cx.is_registered() {
+    pub(in crate::coordination) fn elect(&mut self, cx: &Context, out: &mut Outbox)  {
+        let now = cx.now;
+        if !matches!(cx.phase, Phase::Active) || !cx.is_registered() {
             return;
         }
-        let Some(leader) = self.cx.view.leader().cloned() else {
-            self.election.leftover_since = None;
-            let since = *self.election.vacant_since.get_or_insert(now.mono);
+        let Some(leader) = cx.view.leader().cloned() else {
+            self.leftover_since = None;
+            let since = *self.vacant_since.get_or_insert(now.mono);
             // Somebody may be removing the whole job, and whoever stands creates nodes. Otherwise a leader goes together
             // with its instance.
-            let last = self.election.last.as_ref();
-            let odd = last.is_some_and(|last| self.cx.view.instances().contains_key(last));
+            let last = self.last.as_ref();
+            let odd = last.is_some_and(|last| cx.view.instances().contains_key(last));
             if !odd || now.mono >= since.saturating_add(REMOVAL_TAKES) {
-                self.stand();
+                self.stand(cx, out);
             }
             return;
         };
-        self.election.vacant_since = None;
-        self.election.last = Some(leader.instance.clone());
-        let leftover = if self.cx.view.instances().contains_key(&leader.instance) {
-            self.election.leftover_since = None;
+        self.vacant_since = None;
+        self.last = Some(leader.instance.clone());
+        let leftover = if cx.view.instances().contains_key(&leader.instance) {
+            self.leftover_since = None;
             false
         } else {
-            let since = *self.election.leftover_since.get_or_insert(now.mono);
+            let since = *self.leftover_since.get_or_insert(now.mono);
             now.mono >= since.saturating_add(LEFTOVER_AFTER) && !mutant!(LeftoverLeaderKept)
         };
-        let abdicate = self.cx.is_leader() && !self.cx.is_enabled() && !mutant!(DisabledLeaderStays);
-        if (abdicate || leftover) && self.out.may_commit(&self.cx, Purpose::Abdicate) {
+        let abdicate = cx.is_leader() && !cx.is_enabled() && !mutant!(DisabledLeaderStays);
+        if (abdicate || leftover) && out.may_commit(cx, Purpose::Abdicate) {
             let mut transaction = Transaction::new();
             if abdicate {
-                self.give_up_leadership(&mut transaction);
-                transaction.extend(self.withdraw_plan());
+                give_up_leadership(cx, &mut transaction);
+                transaction.extend(withdraw_plan(cx));
             } else {
-                let (path, version) = (self.cx.identity.paths.leader(), Some(leader.version));
+                let (path, version) = (cx.identity.paths.leader(), Some(leader.version));
                 transaction.push(Operation::Delete { path, version });
             }
-            self.out.commit(Purpose::Abdicate, transaction);
+            out.commit(Purpose::Abdicate, transaction);
         }
     }
 
-    /// The steps that end our leadership. Who leads next has to divide our items: a Java instance does so only if it is
-    /// asked to, and it may have seen our instance go while we still led.
-    pub(in crate::coordination) fn give_up_leadership(&self, transaction: &mut Transaction) {
-        let paths = &self.cx.identity.paths;
-        let Some(leader) = self.cx.view.leader().filter(|_| !mutant!(LeadershipKept)) else { return };
-        let stays = self.cx.settings.as_ref().is_some_and(|settings| settings.configuration.static_sharding);
-        let others = self.cx.view.instances().keys().any(InstanceId::is_java);
-        if others && !stays && !self.cx.view.necessary() {
-            transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
-            transaction.push(Operation::set(paths.leader_sharding(), ""));
-        }
-        transaction.push(Operation::Delete { path: paths.leader(), version: Some(leader.version) });
-    }
-
-    fn stand(&mut self) {
-        let now = self.cx.now;
-        let pausing = self.election.retry_at.is_some_and(|at| now.mono < at);
-        if self.election.standing || pausing || !self.cx.is_enabled() {
+    fn stand(&mut self, cx: &Context, out: &mut Outbox)  {
+        let now = cx.now;
+        let pausing = self.retry_at.is_some_and(|at| now.mono < at);
+        if self.standing || pausing || !cx.is_enabled() {
             return;
         }
-        self.election.standing = true;
-        let instance = self.cx.identity.instance.as_str();
-        self.out.push(Effect::Elect(vec![Operation::create(
-            self.cx.identity.paths.leader(),
+        self.standing = true;
+        let instance = cx.identity.instance.as_str();
+        out.push(Effect::Elect(vec![Operation::create(
+            cx.identity.paths.leader(),
             NodeKind::Ephemeral,
             instance,
         )]));
     }
+}
+
+/// The steps that end our leadership. Who leads next has to divide our items: a Java instance does so only if it is
+/// asked to, and it may have seen our instance go while we still led.
+pub(in crate::coordination) fn give_up_leadership(cx: &Context, transaction: &mut Transaction)  {
+    let paths = &cx.identity.paths;
+    let Some(leader) = cx.view.leader().filter(|_| !mutant!(LeadershipKept)) else { return };
+    let stays = cx.settings.as_ref().is_some_and(|settings| settings.configuration.static_sharding);
+    let others = cx.view.instances().keys().any(InstanceId::is_java);
+    if others && !stays && !cx.view.necessary() {
+        transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
+        transaction.push(Operation::set(paths.leader_sharding(), ""));
+    }
+    transaction.push(Operation::Delete { path: paths.leader(), version: Some(leader.version) });
 }

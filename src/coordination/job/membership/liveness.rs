@@ -8,15 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::job::InstanceId;
-use crate::mutants::mutant;
-
+use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::limits::HEAD_START;
-use crate::coordination::job::participant::Participant;
+use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::picture::fleet_view::FleetView;
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::nodes::{ItemView, Running};
 use crate::coordination::time::Now;
+use crate::job::{InstanceId, Item};
+use crate::mutants::mutant;
 
 /// How long a Java instance may be away before it counts as gone: far above the two requests between which it is away
 /// when it reconnects, far below any session timeout, which a real crash takes to be noticed anyway.
@@ -95,26 +95,26 @@ pub(in crate::coordination) fn is_leftover(crash: &Crash, item: &ItemView, now: 
         .is_some_and(|executor| crash.gone_since(executor, now).is_some() || mutant!(ForeignRunningDeleted))
 }
 
-impl Participant {
+impl Crash {
     /// Notes who has gone. What they executed is known only if the content of the running nodes is, so the view is
     /// read again when somebody has gone and it is not.
-    pub(in crate::coordination) fn look_for_crashes(&mut self) {
-        let now = self.cx.now;
-        let revision = (self.cx.view.membership_revision(), self.cx.fleet.revision());
-        if !self.cx.view.is_loaded() || self.crash.looked == Some(revision) {
+    pub(in crate::coordination) fn look_for_crashes(&mut self, cx: &Context, has_open: impl Fn(Item) -> bool, out: &mut Outbox)  {
+        let now = cx.now;
+        let revision = (cx.view.membership_revision(), cx.fleet.revision());
+        if !cx.view.is_loaded() || self.looked == Some(revision) {
             return;
         }
-        self.crash.looked = Some(revision);
-        let unread = self.crash.look(&self.cx.view, &self.cx.fleet, now.mono);
-        let departures = self.cx.view.seen_departures();
-        let somebody_went = std::mem::replace(&mut self.crash.departures, departures) != departures;
+        self.looked = Some(revision);
+        let unread = self.look(&cx.view, &cx.fleet, now.mono);
+        let departures = cx.view.seen_departures();
+        let somebody_went = std::mem::replace(&mut self.departures, departures) != departures;
         let unknown = |running: &Running| running.owner.is_none();
-        let in_doubt = self.cx.view.running().iter().any(|item| {
-            let running = self.cx.view.item(*item).and_then(|view| view.running.as_ref());
-            running.is_some_and(unknown) && !self.executions.is_busy(*item)
+        let in_doubt = cx.view.running().iter().any(|item| {
+            let running = cx.view.item(*item).and_then(|view| view.running.as_ref());
+            running.is_some_and(unknown) && !has_open(*item)
         });
-        if unread || (somebody_went && in_doubt && self.cx.fails_over()) {
-            self.out.read_again();
+        if unread || (somebody_went && in_doubt && cx.fails_over()) {
+            out.read_again();
         }
     }
 }

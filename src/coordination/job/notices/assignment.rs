@@ -8,20 +8,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::job::{Generation, Item, JobConfiguration, Problem};
-use crate::mutants::mutant;
-
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
-use crate::coordination::job::contract::event::{
-    AssignedItem, Assignment, AssignmentReason, Event, SessionStatus,
-};
+use crate::coordination::job::contract::event::{AssignedItem, Assignment, AssignmentReason, Event, SessionStatus};
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::membership::instance_name::is_to_be_renewed;
 use crate::coordination::job::ownership::handoff::Mode;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::rotation::Turn;
 use crate::coordination::time::Now;
+use crate::job::{Generation, Item, JobConfiguration, Problem};
+use crate::mutants::mutant;
 
 /// What the application was told last.
 #[derive(Debug, Default)]
@@ -146,7 +144,7 @@ impl Participant {
     /// Tells of items that somebody else has by now, and may work on, though the rest is not to be told yet: another
     /// resharding may be due, and wait for what is executed.
     fn tell_losses(&mut self) {
-        let Some(told) = self.cx.assigned.assignment.as_ref().filter(|_| self.turn() == Turn::Assigned)
+        let Some(told) = self.cx.assigned.assignment.as_ref().filter(|_| self.relay.turn(&self.cx) == Turn::Assigned)
         else {
             return;
         };
@@ -198,7 +196,7 @@ impl Participant {
             if same && ((gentle && !goes) || told.generation == assignment.generation) {
                 // What others hand to each other is none of the application's business.
                 None
-            } else if self.turn() != Turn::Assigned {
+            } else if self.relay.turn(&self.cx) != Turn::Assigned {
                 Some(AssignmentReason::Relayed)
             } else if told.generation != assignment.generation {
                 Some(if gentle { AssignmentReason::HandedOff } else { AssignmentReason::Resharded })
@@ -243,7 +241,7 @@ impl Participant {
         let settings = self.cx.settings.as_ref();
         let total = settings.map_or(0, |settings| settings.configuration.sharding_total_count);
         // A generation never goes backwards, even if somebody deleted all assignments.
-        let turn = self.turn();
+        let turn = self.relay.turn(&self.cx);
         let relayed = match turn {
             Turn::Ours(token) | Turn::Others(token) => Generation(token.0),
             Turn::Assigned | Turn::Changing => Generation::default(),
@@ -257,7 +255,7 @@ impl Participant {
                 let Some(owner) = &view.owner else { continue };
                 let token = match turn {
                     Turn::Assigned if owner.instance == self.cx.identity.instance => {
-                        if self.is_revoked(*item) || self.is_to_be_renewed(owner) {
+                        if self.is_revoked(*item) || is_to_be_renewed(&self.cx, owner) {
                             continue;
                         }
                         owner.token

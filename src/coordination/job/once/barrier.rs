@@ -67,11 +67,11 @@ impl Participant {
     /// Whether an item is ours to register as completed, and nobody executes it or is about to.
     fn has_ended_here(&self, round: &Round, item: Item) -> bool {
         // What has come to us from somebody else may still have to be executed; the ledger tells.
-        let known = !self.cx.view.is_resharding() && self.is_ledger_read();
+        let known = !self.cx.view.is_resharding() && self.ledger.is_ledger_read(&self.cx);
         let ours =
             round.executed.contains(&item) || (known && self.cx.assigned.executable_item(item).is_some());
-        let waits = self.fires.planned.contains_key(&item) || self.retries.concerns(item);
-        ours && !self.is_busy(item) && !waits
+        let waits = self.agenda.is_planned(item) || self.retries.concerns(item);
+        ours && !self.executions.is_busy(&self.cx, &self.awaited, item) && !waits
     }
 
     /// Takes back what was registered at gates that were given up.

@@ -292,8 +292,7 @@ impl Participant {
 
     /// What waits for the gate: everything planned, but what was taken over.
     fn planned_items(&self) -> impl Iterator<Item = (Item, Planned)> + '_ {
-        let planned = self.fires.planned.iter().map(|(item, planned)| (*item, *planned));
-        planned.filter(|(_, planned)| !planned.is_first_of(Source::Failover))
+        self.agenda.plans().filter(|(_, planned)| !planned.is_first_of(Source::Failover))
     }
 
     fn begin_round(&mut self, listener: OnceListener) {
@@ -344,8 +343,8 @@ impl Participant {
         let (inside, outside): (Vec<_>, Vec<_>) =
             planned.into_iter().partition(|(item, _)| self.is_inside(*item));
         for (item, planned) in outside {
-            self.fires.planned.remove(&item);
-            self.could_not_start(item, planned);
+            self.agenda.withdraw(item);
+            self.retries.could_not_start(&self.cx, &mut self.agenda, &mut self.out, item, planned);
         }
         let busy: Vec<_> = self.executions.busy_items().collect();
         if let Some(round) = &mut self.guarantee.round {
@@ -436,9 +435,9 @@ impl Participant {
     pub(in crate::coordination) fn skip_planned(&mut self, make_up: bool) {
         let planned: Vec<_> = self.planned_items().collect();
         for (item, Planned { scheduled, .. }) in planned {
-            self.fires.planned.remove(&item);
+            self.agenda.withdraw(item);
             if make_up {
-                self.missed(item, scheduled);
+                self.agenda.miss(&self.cx, &mut self.out, item, scheduled);
             } else {
                 self.out.push(Effect::Skipped { item, scheduled });
             }

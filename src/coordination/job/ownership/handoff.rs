@@ -10,36 +10,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use crate::elasticjob::handoff_policy::Handoff as Policy;
-use crate::elasticjob::java;
-use crate::elasticjob::path::JobPaths;
-use crate::elasticjob::rendezvous;
-use crate::job::{FencingToken, Generation, InstanceId, Item, ShardingStrategy};
-use crate::mutants::mutant;
-use crate::tree::{NodeKind, Operation, SessionId, Transaction};
-
 use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::contract::effect::EndReason;
+use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::phase::{Phase, Session};
-use crate::coordination::job::ownership::allocation::{self, Held, Member, Rule};
-use crate::coordination::job::ownership::former_rule;
+use crate::coordination::job::ownership::allocation::{Held, Member, Rule, self};
 use crate::coordination::job::ownership::reservation::Absences;
-use crate::coordination::job::ownership::resharding;
+use crate::coordination::job::ownership::{former_rule, resharding};
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::fleet_view::{FleetView, HandoffPlan, Profile};
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::nodes::ItemView;
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::time::Now;
+use crate::elasticjob::handoff_policy::Handoff as Policy;
+use crate::elasticjob::path::JobPaths;
+use crate::elasticjob::{java, rendezvous};
+use crate::job::{FencingToken, Generation, InstanceId, Item, ShardingStrategy};
+use crate::mutants::mutant;
+use crate::tree::{NodeKind, Operation, Transaction};
 
 /// How long an instance may be online before it has said what it can. It does so right after it has registered; who is
 /// silent for longer is no sidecar that hands items over.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// How long we wait to see what we have said; before the others take us for one that is silent. What somebody deleted in
-/// the meantime is not seen at all.
-const WORD_SEEN: Duration = Duration::from_millis(500);
-/// How long a departing instance waits for others to take its items. They are given to somebody in any case.
-const DEPARTURE_MAX: Duration = Duration::from_secs(5);
 
 /// By which rules items change hands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,21 +125,20 @@ pub(in crate::coordination) struct Handoff {
     given: BTreeMap<Item, FencingToken>,
     /// Whether it is not known if the last request to give items has taken effect.
     in_doubt: bool,
-    leaving_since: Option<Duration>,
     deadline: Option<Duration>,
-    /// What was known of the fleet when we registered, which says what we can; and when that was.
-    said: Option<(u64, Duration)>,
 }
 
 impl Handoff {
-    /// What we can is said; it is not known yet.
-    pub(in crate::coordination) fn registered(&mut self, fleet_revision: u64, now: Now) {
-        self.said = Some((fleet_revision, now.mono));
-    }
-
     /// The items that are ours until the next owner has them, though the application was told to let go.
     pub(in crate::coordination) fn revoked_items(&self) -> impl Iterator<Item = Item> + '_ {
         self.revoked.keys().copied()
+    }
+
+    /// Whether we have given an item to somebody else, and do not see it yet.
+    pub(in crate::coordination) fn is_given(&self, cx: &Context, item: Item) -> bool {
+        let owner = cx.view.item(item).and_then(|view| view.owner.as_ref());
+        let given = self.given.get(&item).filter(|_| !mutant!(GivenForgotten));
+        owner.is_some_and(|owner| given == Some(&owner.token))
     }
 
     /// The request to give items has failed. If it is not known whether it took effect, the next snapshot tells.
@@ -163,9 +154,7 @@ impl Handoff {
     /// When silence becomes an answer, or an item goes whatever its owner does.
     pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
         let silence = self.undecided_since.map(|since| since.saturating_add(SILENCE_MAX));
-        let departure = self.leaving_since.map(|since| since.saturating_add(DEPARTURE_MAX));
-        let word = self.said.map(|(_, since)| since.saturating_add(WORD_SEEN));
-        [silence, word, departure, self.deadline].into_iter().flatten().filter(|at| *at > now).min()
+        [silence, self.deadline].into_iter().flatten().filter(|at| *at > now).min()
     }
 }
 
@@ -186,55 +175,6 @@ impl Participant {
             return Mode::Undecided(silent);
         }
         Mode::Stock(StockReason::Silent(silent))
-    }
-
-    /// The steps that say what we can, as a part of our registration.
-    pub(in crate::coordination) fn first_word(&self) -> Transaction {
-        let me = &self.cx.identity.instance;
-        let path = self.cx.identity.paths.fleet().member(me);
-        let left = self.cx.fleet.member(me).map(|_| Operation::delete(path.clone()));
-        let say = Operation::create(path, NodeKind::Ephemeral, self.cx.request.profile.write());
-        left.into_iter().chain([say]).collect()
-    }
-
-    /// Says that we are about to leave, or away, or back; and says what we can again if it is gone.
-    pub(in crate::coordination) fn announce(&mut self) {
-        let now = self.cx.now;
-        let Session::Connected(session) = self.cx.session else { return };
-        let leaving = matches!(self.cx.phase, Phase::Draining { reason: EndReason::Drained, .. })
-            && !self.keeps_items();
-        if leaving {
-            self.handoff.leaving_since.get_or_insert(now.mono);
-        }
-        if !self.cx.is_registered()
-            || !self.cx.fleet.is_loaded()
-            || matches!(self.cx.phase, Phase::Leaving(_))
-        {
-            return;
-        }
-        let away = matches!(self.cx.phase, Phase::Away { until: Some(_) });
-        let profile = Profile { leaving, away, ..self.cx.request.profile.clone() };
-        let path = self.cx.identity.paths.fleet().member(&self.cx.identity.instance);
-        let data = profile.write();
-        let is_on_its_way = |(revision, since): (u64, Duration)| {
-            revision == self.cx.fleet.revision() && now.mono < since.saturating_add(WORD_SEEN)
-        };
-        let mut transaction = Transaction::new();
-        match self.cx.fleet.member(&self.cx.identity.instance) {
-            Some(known) if known.session == Some(session) && known.profile == profile => return,
-            Some(known) if known.session == Some(session) => {
-                let version = Some(known.version);
-                transaction.push(Operation::Set { path, data: data.as_bytes().into(), version });
-            }
-            None if self.handoff.said.is_some_and(is_on_its_way) => return,
-            known => {
-                transaction.extend(known.map(|_| Operation::delete(path.clone())));
-                transaction.push(Operation::create(path, NodeKind::Ephemeral, data));
-            }
-        }
-        if self.out.may_commit(&self.cx, Purpose::Announce) {
-            self.out.commit(Purpose::Announce, transaction);
-        }
     }
 
     /// Who should own each item in the end, if items change hands gently.
@@ -329,7 +269,7 @@ impl Participant {
     /// Whether an item of ours is to be somebody else's, so that the application is to let go of it. Not while it is
     /// being started: the application is told in the order in which things happen; nor while nobody can be told.
     pub(in crate::coordination) fn is_revoked(&self, item: Item) -> bool {
-        if self.is_given(item) {
+        if self.handoff.is_given(&self.cx, item) {
             return true;
         }
         if self.is_deaf() {
@@ -343,13 +283,6 @@ impl Participant {
     fn is_deaf(&self) -> bool {
         let deaf = self.cx.unattended.is_some() && self.cx.is_continuous();
         deaf || matches!(self.cx.phase, Phase::Away { .. })
-    }
-
-    /// Whether we have given an item to somebody else, and do not see it yet.
-    pub(in crate::coordination) fn is_given(&self, item: Item) -> bool {
-        let owner = self.cx.view.item(item).and_then(|view| view.owner.as_ref());
-        let given = self.handoff.given.get(&item).filter(|_| !mutant!(GivenForgotten));
-        owner.is_some_and(|owner| given == Some(&owner.token))
     }
 
     /// Forgets what was given as soon as it is seen, or seen not to have taken effect.
@@ -424,7 +357,7 @@ impl Participant {
             let acknowledged = policy != Policy::Drained
                 || self.cx.assigned.acknowledged >= revoked.told
                 || mutant!(AcknowledgementIgnored);
-            let done = acknowledged && (!self.executions.is_busy(*item) || mutant!(HandedOverWhileBusy));
+            let done = acknowledged && (!self.executions.has_open(*item) || mutant!(HandedOverWhileBusy));
             if (done || now.mono >= due) && size < self.cx.transaction_bytes {
                 let path = self.cx.identity.paths.item_instance(*item);
                 let before = transaction.len();
@@ -474,8 +407,7 @@ impl Participant {
     /// Whether a departure waits until others have our items.
     pub(in crate::coordination) fn hands_over(&mut self) -> bool {
         let now = self.cx.now;
-        let fresh = |since: Duration| now.mono < since.saturating_add(DEPARTURE_MAX);
-        if !self.handoff.leaving_since.is_some_and(fresh) || !self.cx.is_registered() {
+        if !self.announcement.waits(now.mono) || !self.cx.is_registered() {
             return false;
         }
         let me = &self.cx.identity.instance;
@@ -484,24 +416,6 @@ impl Participant {
         self.cx.view.items().values().any(owns)
             && self.cx.view.available().iter().any(|id| id != me && stays(id))
             && self.handoff_mode() == Mode::Gentle
-    }
-
-    /// The steps that take back what we have told the other sidecars.
-    pub(in crate::coordination) fn fall_silent(&self) -> Transaction {
-        let member = self.cx.fleet.member(&self.cx.identity.instance);
-        let member = member.filter(|member| self.is_in_our_session(member.session) && !mutant!(MemberLeft));
-        let path = self.cx.identity.paths.fleet().member(&self.cx.identity.instance);
-        member.map(|_| Operation::delete(path)).into_iter().chain(self.withdraw_plan()).collect()
-    }
-
-    /// The step that takes back the plan of a leader that leads no more.
-    pub(in crate::coordination) fn withdraw_plan(&self) -> Option<Operation> {
-        let plan = self.cx.fleet.plan().filter(|plan| self.is_in_our_session(plan.session));
-        plan.map(|_| Operation::delete(self.cx.identity.paths.fleet().handoff()))
-    }
-
-    fn is_in_our_session(&self, session: Option<SessionId>) -> bool {
-        matches!(self.cx.session, Session::Connected(ours) if session == Some(ours))
     }
 }
 

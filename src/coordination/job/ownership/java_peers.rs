@@ -13,7 +13,7 @@
 //!
 //! Each wait is bounded. A leader that follows another one derives it from the view again, or waits once more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -61,8 +61,6 @@ struct Seen {
 pub(in crate::coordination) struct JavaPeers {
     looked: Option<u64>,
     seen: BTreeMap<InstanceId, Seen>,
-    /// The instances that are not to be given items yet.
-    unready: BTreeSet<InstanceId>,
     /// Since when the flag has been up, and when it went down; monotonic.
     flagged: Option<Duration>,
     lowered: Option<Duration>,
@@ -124,9 +122,9 @@ impl Participant {
     pub(in crate::coordination) fn mind_java_peers(&mut self) {
         let peers = &mut self.java_peers;
         (peers.due, peers.ready_at) = (None, None);
-        let unready = std::mem::take(&mut peers.unready);
+        let unready = std::mem::take(&mut self.cx.unready);
         self.find_unready();
-        if self.java_peers.unready != unready {
+        if self.cx.unready != unready {
             self.sharding.look_again();
         }
     }
@@ -168,7 +166,7 @@ impl Participant {
         let unready: Vec<_> = late.into_iter().filter(is_unready).collect();
         let ready_at = unready.iter().map(|(_, seen)| seen.ready).filter(|at| *at > now.mono).min();
         let unready = unready.into_iter().map(|(id, _)| id.clone()).collect();
-        (self.java_peers.unready, self.java_peers.ready_at) = (unready, ready_at);
+        (self.cx.unready, self.java_peers.ready_at) = (unready, ready_at);
     }
 
     /// Whether an instance has been given items since it registered: it keeps them, though the schedule has changed and a
@@ -182,17 +180,6 @@ impl Participant {
             owner.is_some_and(|owner| owner.token > FencingToken::from(created))
         };
         self.cx.view.items().values().any(given)
-    }
-
-    /// The instances that may be given items by ElasticJob's rules, in the order in which strategies take them. One that is
-    /// not ready is not among them, unless nobody is.
-    pub(in crate::coordination) fn assignable(&self) -> Vec<InstanceId> {
-        let available = self.cx.view.available();
-        let is_unready = |id: &InstanceId| self.java_peers.unready.contains(id);
-        if available.iter().all(is_unready) {
-            return available;
-        }
-        available.into_iter().filter(|id| !is_unready(id)).collect()
     }
 
     /// Whether the flag is up although the items were divided after it was raised.

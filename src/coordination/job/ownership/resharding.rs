@@ -179,7 +179,7 @@ impl Participant {
         }
         let kept = if gentle { self.owners_at_once() } else { Vec::new() };
         let Some(settings) = &self.cx.settings else { return };
-        let available = self.assignable();
+        let available = self.cx.assignable();
         let total = settings.configuration.sharding_total_count;
         if available.is_empty() || in_flight {
             return;
@@ -229,7 +229,7 @@ impl Participant {
         {
             return checked.stale;
         }
-        let available = self.assignable();
+        let available = self.cx.assignable();
         let stale = self.cx.settings.as_ref().is_some_and(|settings| match gentle {
             true => has_orphans(&self.cx.view, &self.absences, settings),
             false => {

@@ -1,0 +1,234 @@
+//! What is to come, by item: executions that are to start, fires that were missed, and failovers that come before both.
+//!
+//! Rooms above decide what is planned, missed and awaited; this one only keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::coordination::job::contract::effect::Effect;
+use crate::coordination::job::contract::plan::Planned;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::limits::HEAD_START;
+use crate::coordination::job::frame::outbox::Outbox;
+use crate::job::Item;
+
+/// How long an item's owner leaves it alone because it is flagged. Then nobody seems to be able to take it.
+const FLAG_FIRST: Duration = Duration::from_secs(10);
+
+/// What an item has missed, as far as we know.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::coordination) struct Missed {
+    newest: Timestamp,
+    /// Whether the item's flag has been seen.
+    flagged: bool,
+}
+
+impl Missed {
+    /// The newest fire that was missed.
+    pub(in crate::coordination) fn newest(&self) -> Timestamp {
+        self.newest
+    }
+
+    /// Whether the item's flag has been seen.
+    pub(in crate::coordination) fn is_flagged(&self) -> bool {
+        self.flagged
+    }
+
+    /// Compares it with the item's flag. Tells whether it is over: what was flagged, and is not any more, has been made
+    /// up for. `is_starting`: the flag of what is being started is about to go.
+    pub(in crate::coordination) fn follow_flag(&mut self, flag: bool, is_starting: bool) -> bool {
+        let is_over = self.flagged && !flag;
+        self.flagged = flag && !is_starting;
+        is_over
+    }
+}
+
+/// What is to start, and what was missed.
+#[derive(Debug, Default)]
+pub(in crate::coordination) struct Agenda {
+    planned: BTreeMap<Item, Planned>,
+    missed: BTreeMap<Item, Missed>,
+}
+
+impl Agenda {
+    /// Nothing is ours any more: others will execute and make up for it.
+    pub(in crate::coordination) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Plans an execution. Gives the one that was planned before.
+    pub(in crate::coordination) fn plan(&mut self, item: Item, planned: Planned) -> Option<Planned> {
+        self.planned.insert(item, planned)
+    }
+
+    /// Plans an execution, unless there is one.
+    pub(in crate::coordination) fn plan_if_free(&mut self, item: Item, planned: Planned) {
+        self.planned.entry(item).or_insert(planned);
+    }
+
+    /// Takes an execution back.
+    pub(in crate::coordination) fn withdraw(&mut self, item: Item) -> Option<Planned> {
+        self.planned.remove(&item)
+    }
+
+    /// Takes all executions back.
+    pub(in crate::coordination) fn withdraw_all(&mut self) -> BTreeMap<Item, Planned> {
+        std::mem::take(&mut self.planned)
+    }
+
+    /// Takes the first execution that is planned.
+    pub(in crate::coordination) fn take_first(&mut self) -> Option<(Item, Planned)> {
+        self.planned.pop_first()
+    }
+
+    /// Takes the first execution of a kind.
+    pub(in crate::coordination) fn take_first_that(
+        &mut self,
+        is_it: impl Fn(Planned) -> bool,
+    ) -> Option<(Item, Planned)> {
+        let (item, _) = self.planned.iter().find(|(_, planned)| is_it(**planned))?;
+        self.planned.remove_entry(&item.clone())
+    }
+
+    /// Plans these again.
+    pub(in crate::coordination) fn put_back(&mut self, planned: Vec<(Item, Planned)>) {
+        self.planned.extend(planned);
+    }
+
+    /// Whether nothing is planned.
+    pub(in crate::coordination) fn has_no_plans(&self) -> bool {
+        self.planned.is_empty()
+    }
+
+    /// Whether an execution of the item is planned.
+    pub(in crate::coordination) fn is_planned(&self, item: Item) -> bool {
+        self.planned.contains_key(&item)
+    }
+
+    /// The execution of the item that is planned.
+    pub(in crate::coordination) fn planned(&self, item: Item) -> Option<Planned> {
+        self.planned.get(&item).copied()
+    }
+
+    /// All that is planned.
+    pub(in crate::coordination) fn plans(&self) -> impl Iterator<Item = (Item, Planned)> + '_ {
+        self.planned.iter().map(|(item, planned)| (*item, *planned))
+    }
+
+    /// Plans each execution anew, or takes it back.
+    pub(in crate::coordination) fn plan_anew(
+        &mut self,
+        revise: impl Fn(Item, Planned) -> Option<Planned>,
+    ) {
+        let planned = std::mem::take(&mut self.planned);
+        self.planned =
+            planned.into_iter().filter_map(|(item, planned)| Some((item, revise(item, planned)?))).collect();
+    }
+
+    /// A fire of an item could not be executed at its time.
+    pub(in crate::coordination) fn miss(
+        &mut self,
+        cx: &Context,
+        out: &mut Outbox,
+        item: Item,
+        scheduled: Timestamp,
+    ) {
+        if !cx.makes_up() {
+            out.push(Effect::Skipped { item, scheduled });
+            return;
+        }
+        let missed = self.missed.entry(item).or_insert(Missed { newest: scheduled, flagged: false });
+        missed.newest = missed.newest.max(scheduled);
+    }
+
+    /// The newest fire that an item is known to have missed.
+    pub(in crate::coordination) fn newest_missed(&self, item: Item) -> Option<Timestamp> {
+        self.missed.get(&item).map(|missed| missed.newest)
+    }
+
+    /// Whether it is known that an item has missed a fire.
+    pub(in crate::coordination) fn has_missed(&self, item: Item, fire: Timestamp) -> bool {
+        self.newest_missed(item).is_some_and(|newest| newest >= fire)
+    }
+
+    /// All that was missed.
+    pub(in crate::coordination) fn missed(&self) -> &BTreeMap<Item, Missed> {
+        &self.missed
+    }
+
+    /// Forgets what an item has missed: it is made up for.
+    pub(in crate::coordination) fn make_up(&mut self, item: Item) {
+        self.missed.remove(&item);
+    }
+
+    /// Keeps what was missed and is still to be made up for by us.
+    pub(in crate::coordination) fn keep_missed(&mut self, keeps: impl FnMut(&Item, &mut Missed) -> bool) {
+        self.missed.retain(keeps);
+    }
+}
+
+/// The failovers that come before all else that is to be executed of an item.
+#[derive(Debug, Default)]
+pub(in crate::coordination) struct Awaited {
+    /// What the attempt in flight takes; empty: there is none.
+    taking: BTreeSet<Item>,
+    /// Since when flags are known.
+    flagged_since: BTreeMap<Item, Duration>,
+    /// Since when only the persistent node says that an item was taken over. Its taker has lost its session, or the other
+    /// node has not been read yet.
+    half_taken_since: BTreeMap<Item, Duration>,
+}
+
+impl Awaited {
+    /// When the next head start ends, or the wait of an owner.
+    pub(in crate::coordination) fn ends(&self) -> impl Iterator<Item = Duration> + '_ {
+        let since = self.flagged_since.values().chain(self.half_taken_since.values());
+        since.flat_map(|since| [HEAD_START, FLAG_FIRST].map(|wait| since.saturating_add(wait)))
+    }
+
+    /// Whether the failover of an item comes before any other execution of it: we are taking it, or it is flagged, or
+    /// its taker has not said that it has ended. Its owner waits for a flag for [`FLAG_FIRST`] at most.
+    pub(in crate::coordination) fn comes_first(&self, item: Item, now: Duration) -> bool {
+        let mut since = self.flagged_since.get(&item).into_iter().chain(self.half_taken_since.get(&item));
+        self.taking.contains(&item) || since.any(|since| now < since.saturating_add(FLAG_FIRST))
+    }
+
+    /// An attempt takes these.
+    pub(in crate::coordination) fn take(&mut self, items: BTreeSet<Item>) {
+        self.taking = items;
+    }
+
+    /// The attempt has ended. Gives what it was to take.
+    pub(in crate::coordination) fn ended(&mut self) -> BTreeSet<Item> {
+        std::mem::take(&mut self.taking)
+    }
+
+    /// What the attempt in flight takes; empty: there is none.
+    pub(in crate::coordination) fn taking(&self) -> &BTreeSet<Item> {
+        &self.taking
+    }
+
+    /// Notes since when flags are known.
+    pub(in crate::coordination) fn update_flags(&mut self, flagged: &BTreeSet<Item>, now: Duration) {
+        update(&mut self.flagged_since, flagged, now);
+    }
+
+    /// Notes since when items are half taken.
+    pub(in crate::coordination) fn update_half_taken(&mut self, half: &BTreeSet<Item>, now: Duration) {
+        update(&mut self.half_taken_since, half, now);
+    }
+
+    /// Since when flags are known.
+    pub(in crate::coordination) fn flagged_since(&self) -> &BTreeMap<Item, Duration> {
+        &self.flagged_since
+    }
+}
+
+fn update(since: &mut BTreeMap<Item, Duration>, items: &BTreeSet<Item>, now: Duration) {
+    since.retain(|item, _| items.contains(item));
+    for item in items {
+        since.entry(*item).or_insert(now);
+    }
+}
