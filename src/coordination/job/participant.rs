@@ -5,12 +5,15 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::coordination::job::agenda::{Agenda, Awaited};
 use crate::coordination::job::contract::answer::{Answer, Refusal, Ticket};
 use crate::coordination::job::contract::commit::{CommitId, Purpose};
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::event::{CancelReason, SessionStatus};
 use crate::coordination::job::contract::input::Input;
+use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
 use crate::coordination::job::execution::retry::Retries;
 use crate::coordination::job::execution::slow::Slow;
@@ -23,16 +26,16 @@ use crate::coordination::job::frame::context::{Context, Identity, Request};
 use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::{Phase, Session};
+use crate::coordination::job::frame::verdict::Verdict;
 use crate::coordination::job::ledger::Ledger;
 use crate::coordination::job::lifecycle::removal::Removal;
-use crate::coordination::job::frame::verdict::Verdict;
-use crate::coordination::job::membership::registration::Registration;
 use crate::coordination::job::lifecycle::restart::Heritage;
+use crate::coordination::job::membership::announcement::Announcement;
 use crate::coordination::job::membership::clock_skew::ClockCheck;
 use crate::coordination::job::membership::instance_name::Names;
-use crate::coordination::job::membership::announcement::Announcement;
 use crate::coordination::job::membership::leadership::Election;
 use crate::coordination::job::membership::liveness::Crash;
+use crate::coordination::job::membership::registration::Registration;
 use crate::coordination::job::notices::assignment::Told;
 use crate::coordination::job::notices::waiting::Waiting;
 use crate::coordination::job::once::round::Guarantee;
@@ -48,7 +51,7 @@ use crate::coordination::job::picture::{Picture, difference};
 use crate::coordination::job::rotation::{Relay, repair_relay};
 use crate::coordination::lease::Lease;
 use crate::coordination::time::{Now, Wakeup};
-use crate::job::{Generation, JobConfiguration, Problem};
+use crate::job::{Generation, Item, JobConfiguration, Problem};
 use crate::mutants::mutant;
 use crate::tree::{CommitResult, Error};
 
@@ -206,7 +209,7 @@ impl Participant {
             self.start();
             self.clock_check.check_clock(&self.cx, self.executions.last_number, &mut self.out);
             self.checkpoints.write_checkpoints(&self.cx, &self.executions, &mut self.out);
-            self.complete();
+            self.executions.complete(&self.cx, &self.crash, &self.checkpoints, &mut self.out);
             self.release();
             while let verdict @ Verdict::Disconnect(_) = self.executions.enforce_deadlines(&self.cx, &mut self.out) {
                 self.obey(verdict);
@@ -214,7 +217,7 @@ impl Participant {
             self.slow.look_for_slow(&self.cx, &self.executions);
             self.retries.note_failures(&self.cx, &mut self.executions, &mut self.checkpoints, &mut self.out);
             self.depart();
-            self.investigate();
+            self.executions.investigate(&self.cx, &mut self.out);
         }
         self.wakeup = self.find_wakeup();
         self.cx.forget();
@@ -274,6 +277,12 @@ impl Participant {
         let mono = retries.into_iter().flatten().filter(|at| *at > now.mono).min();
         let wall = if self.cx.follows_schedule() { self.fires.next() } else { None };
         Wakeup { wall, mono }
+    }
+
+    /// What the start that was asked for last is to begin, as long as nobody knows what has become of it: the item, why, and
+    /// for which instant.
+    pub fn starting(&self) -> impl Iterator<Item = (Item, Source, Timestamp)> + '_ {
+        self.executions.starting().map(|(item, planned)| (item, planned.source, planned.scheduled))
     }
 
     /// How many items the job has, as far as is known: the bound of executions that can be open at once.
@@ -340,7 +349,7 @@ impl Participant {
                     self.catch_up();
                 }
             }
-            Input::Report(ticket, results) => self.report(ticket, &results),
+            Input::Report(ticket, results) => self.executions.report(&mut self.out, ticket, &results),
             Input::Cancel(ticket, items) => self.executions.cancel_by_operator(&self.cx, &mut self.retries, &mut self.checkpoints, &mut self.out, ticket, items.as_ref()),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
             Input::AskLease(ticket) => self.answer_lease(ticket),
@@ -393,7 +402,7 @@ impl Participant {
         self.guarantee.forget();
         self.lose_heritage();
         if !mutant!(LostSessionKeepsExecutions) {
-            self.cancel_executions(CancelReason::LeaseLost);
+            self.executions.cancel_executions(&self.cx, &mut self.out, CancelReason::LeaseLost);
         }
         self.tell_session_lost();
         if self.cx.unattended.take().is_some() {
@@ -432,7 +441,7 @@ impl Participant {
                     Purpose::Register => self.registered_now(),
                     Purpose::Shard => self.sharding.committed(),
                     Purpose::Start => self.started(&results),
-                    Purpose::Complete => self.completed(),
+                    Purpose::Complete => self.executions.completed(&mut self.out),
                     Purpose::Checkpoint => self.checkpoints.checkpoints_written(&mut self.out),
                     Purpose::FlagMisfire => self.flagged(),
                     Purpose::CheckClock => self.clock_check.clock_checked(&self.cx, self.executions.last_number, &results),
@@ -462,7 +471,7 @@ impl Participant {
                 }
                 match purpose {
                     Purpose::Start => self.start_failed(&error, unknown),
-                    Purpose::Complete => self.complete_failed(&error),
+                    Purpose::Complete => self.executions.complete_failed(&self.cx, &mut self.checkpoints, &mut self.out, &error),
                     Purpose::Checkpoint => self.checkpoints.checkpoints_failed(&mut self.out, &error),
                     Purpose::FlagMisfire => self.flag_failed(),
                     Purpose::CheckClock => self.clock_check.clock_check_failed(&self.cx, self.executions.last_number, &error),

@@ -8,12 +8,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::coordination::job::contract::answer::{Answer, Cancelled, Refusal, Ticket};
+use crate::coordination::job::contract::answer::{Answer, Cancelled, CompletionStatus, Refusal, Ticket};
 use crate::coordination::job::contract::effect::{Effect, EndReason};
 use crate::coordination::job::contract::event::{CancelReason, Event};
 use crate::coordination::job::execution::checkpoint::Checkpoints;
 use crate::coordination::job::execution::limit::Limit;
-use crate::coordination::job::execution::retry::Retries;
+use crate::coordination::job::execution::retry::{Retries};
 use crate::coordination::job::execution::state::{Executions, State};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
@@ -21,6 +21,43 @@ use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::frame::verdict::Verdict;
 use crate::job::{Item, Problem};
 use crate::mutants::mutant;
+
+/// Lost executions whose late reports are still told apart from recorded ones.
+const LOST_REMEMBERED: usize = 1024;
+
+impl Executions {
+    /// Tells the application to stop everything; what it still reports is too late.
+    pub(in crate::coordination) fn cancel_executions(&mut self, cx: &Context, out: &mut Outbox, reason: CancelReason)  {
+        let lost = reason == CancelReason::LeaseLost;
+        if lost {
+            self.forget_starting();
+            self.completing.clear();
+            for item in std::mem::take(&mut self.reported) {
+                self.settle(item, CompletionStatus::LeaseLost, out);
+            }
+        }
+        let open: Vec<_> = self.open.iter().map(|(item, open)| (*item, open.number)).collect();
+        for (item, number) in open {
+            let Some(execution) = self.open.get_mut(&item) else { continue };
+            match execution.state {
+                State::Reported if lost => {
+                    self.settle(item, CompletionStatus::LeaseLost, out);
+                }
+                State::Running => {
+                    if lost {
+                        execution.state = State::Lost;
+                        self.lost.insert(number);
+                        if self.lost.len() > LOST_REMEMBERED {
+                            self.lost.pop_first();
+                        }
+                    }
+                    self.stop_execution(cx, out, item, reason);
+                }
+                State::Reported | State::Lost => {}
+            }
+        }
+    }
+}
 
 impl Executions {
     /// Tells the application to stop an execution.

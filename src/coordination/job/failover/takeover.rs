@@ -121,7 +121,7 @@ impl Participant {
         };
         if since.is_some() && running.is_some() {
             // Whether that still runs has to be known first.
-            self.suspect(item);
+            self.executions.suspect(&self.cx, item);
             return None;
         }
         since
@@ -305,7 +305,7 @@ impl Participant {
             share.into_iter().partition(|item| self.cx.view.running().contains(item));
         for item in running {
             // Whose that is has to be known before it may be deleted.
-            self.suspect(item);
+            self.executions.suspect(&self.cx, item);
         }
         clear
     }
@@ -402,7 +402,7 @@ impl Participant {
                         self.agenda.miss(&self.cx, &mut self.out, item, before.scheduled);
                     }
                 }
-                Some(running) if running.owner.is_none() => self.suspect(item),
+                Some(running) if running.owner.is_none() => self.executions.suspect(&self.cx, item),
                 Some(_) => {
                     self.hand_over(&mut given_back, item, false);
                 }
@@ -497,7 +497,7 @@ impl Participant {
             transaction.push(Operation::delete(paths.item_failover(item)));
         }
         let found_by_it = self.cx.has_item(item) && self.cx.has_java_peers();
-        if executing && !found_by_it && self.has_running_node(item) {
+        if executing && !found_by_it && self.executions.has_running_node(&self.cx, item) {
             transaction.push(Operation::delete(paths.item_running(item)));
         }
     }

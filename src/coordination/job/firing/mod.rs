@@ -3,4 +3,5 @@
 mod catch_up;
 pub mod misfire;
 pub mod schedule;
+mod start;
 pub(super) mod trigger;

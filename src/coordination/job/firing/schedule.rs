@@ -221,7 +221,7 @@ impl Participant {
             let free = active && !self.executions.is_busy(&self.cx, &self.awaited, item) && !self.agenda.is_planned(item);
             let in_time = free && !due.late && !self.is_round_open();
             if !in_time {
-                self.suspect(item);
+                self.executions.suspect(&self.cx, item);
             }
             if !in_time || self.owes(item) {
                 self.agenda.miss(&self.cx, &mut self.out, item, due.scheduled);

@@ -110,7 +110,7 @@ impl Participant {
                 }
                 _ if idle => self.leave(reason),
                 Some(deadline) if now.mono >= deadline => {
-                    self.cancel_executions(CancelReason::DrainTimeout);
+                    self.executions.cancel_executions(&self.cx, &mut self.out, CancelReason::DrainTimeout);
                     let deadline = Some(now.mono.saturating_add(CANCEL_GRACE));
                     self.cx.phase = Phase::Draining { deadline, reason, cancelled: true };
                 }
@@ -153,7 +153,7 @@ impl Participant {
 
     /// Removes our nodes, the instance last: as long as it exists, the running nodes of our items are ours. What does
     /// not fit into one transaction goes into the next.
-    fn leaving_transaction(&self, reason: &EndReason) -> Transaction {
+    fn leaving_transaction(&mut self, reason: &EndReason) -> Transaction {
         let paths = &self.cx.identity.paths;
         let mut transaction = Transaction::new();
         let mut size = 0;
@@ -177,7 +177,7 @@ impl Participant {
         transaction.extend(self.withdrawal());
         for item in self.ended_items() {
             let begin = transaction.len();
-            self.end_execution(&mut transaction, item);
+            self.executions.end_execution(&self.cx, &self.checkpoints, &mut transaction, item);
             size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
             if size >= self.cx.transaction_bytes {
                 return transaction;
@@ -243,7 +243,7 @@ impl Participant {
             State::Lost => false,
         };
         let open = self.executions.open.iter().filter(ends).map(|(item, _)| *item);
-        open.chain(self.left_running()).collect()
+        open.chain(self.executions.left_running(&self.cx, &self.out)).collect()
     }
 
     /// A transaction of the departure is done; more follow while our instance is there, or late nodes of ours.

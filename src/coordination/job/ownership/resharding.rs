@@ -208,7 +208,7 @@ impl Participant {
         self.sharding.progress = Some(plan);
         if must_wait {
             for item in self.sharding.wait.items.clone() {
-                self.suspect(item);
+                self.executions.suspect(&self.cx, item);
             }
             self.sharding.progress = None;
             self.flag_resharding();
