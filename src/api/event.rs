@@ -11,7 +11,7 @@ use crate::coordination::job::contract::event::{
     Assignment, AssignmentReason, CancelReason, Event, ListenerCall, SessionStatus,
 };
 use crate::coordination::job::contract::plan::Source;
-use crate::coordination::job::ownership::handoff::Mode;
+use crate::coordination::job::ownership::mode::Mode;
 use crate::coordination::time::Now;
 use crate::elasticjob::path::Gate;
 use crate::elasticjob::redaction;

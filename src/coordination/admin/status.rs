@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
 
 use crate::coordination::job::ownership::former_rule;
-use crate::coordination::job::ownership::handoff::Mode;
+use crate::coordination::job::ownership::mode::Mode;
 use crate::coordination::job::picture::fleet_view::FleetView;
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::nodes::ConfigView;

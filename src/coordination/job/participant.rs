@@ -40,11 +40,13 @@ use crate::coordination::job::notices::assignment::Told;
 use crate::coordination::job::notices::waiting::Waiting;
 use crate::coordination::job::once::round::Guarantee;
 use crate::coordination::job::ownership::former_rule;
-use crate::coordination::job::ownership::handoff::Handoff;
+use crate::coordination::job::ownership::handoff_release::Handoff;
 use crate::coordination::job::ownership::java_peers::JavaPeers;
 use crate::coordination::job::ownership::leader_reminder::Nudge;
+use crate::coordination::job::ownership::mode::Modes;
 use crate::coordination::job::ownership::reservation::Absences;
 use crate::coordination::job::ownership::resharding::Sharding;
+use crate::coordination::job::ownership::targets::Targets;
 use crate::coordination::job::picture::nodes::ConfigView;
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::job::picture::{Picture, difference};
@@ -69,6 +71,8 @@ pub struct Participant {
     pub(in crate::coordination) election: Election,
     pub(in crate::coordination) sharding: Sharding,
     pub(in crate::coordination) crash: Crash,
+    pub(in crate::coordination) modes: Modes,
+    pub(in crate::coordination) targets: Targets,
     pub(in crate::coordination) handoff: Handoff,
     pub(in crate::coordination) names: Names,
     pub(in crate::coordination) announcement: Announcement,
@@ -115,6 +119,8 @@ impl Participant {
             election: Election::default(),
             sharding: Sharding::default(),
             crash: Crash::default(),
+            modes: Modes::default(),
+            targets: Targets::default(),
             handoff: Handoff::default(),
             names: Names::default(),
             announcement: Announcement::default(),
@@ -181,17 +187,23 @@ impl Participant {
                 self.told.look_again();
             }
             self.resolve();
-            self.forget_given();
+            if self.handoff.forget_given(&self.cx) {
+                self.told.look_again();
+            }
             self.tell_waiting();
             self.tell();
             self.tell_lease();
             self.election.elect(&self.cx, &mut self.out);
             self.crash.look_for_crashes(&self.cx, |item| self.executions.has_open(item), &mut self.out);
-            self.mind_absences();
-            self.mind_java_peers();
-            self.shard();
-            self.plan_handoff();
-            self.nudge_leader();
+            self.absences.mind_absences(&self.cx, &mut self.out);
+            let unready = self.java_peers.find_unready(&self.cx);
+            if unready != self.cx.unready {
+                self.cx.unready = unready;
+                self.sharding.look_again();
+            }
+            self.sharding.shard(&self.cx, &self.crash, &mut self.executions, &self.absences, &mut self.java_peers, &mut self.modes, &mut self.targets, &mut self.out);
+            self.targets.plan_handoff(&self.cx, &self.absences, &mut self.modes, &mut self.out);
+            self.nudge.nudge_leader(&self.cx, &self.crash, &mut self.out);
             self.retries.take_back_retries(&self.cx, &self.executions, &mut self.agenda);
             self.fail_over();
             repair_relay(&self.cx, &mut self.out);
@@ -210,7 +222,7 @@ impl Participant {
             self.clock_check.check_clock(&self.cx, self.executions.last_number, &mut self.out);
             self.checkpoints.write_checkpoints(&self.cx, &self.executions, &mut self.out);
             self.executions.complete(&self.cx, &self.crash, &self.checkpoints, &mut self.out);
-            self.release();
+            self.handoff.release(&self.cx, &self.executions, &mut self.out);
             while let verdict @ Verdict::Disconnect(_) = self.executions.enforce_deadlines(&self.cx, &mut self.out) {
                 self.obey(verdict);
             }
@@ -251,6 +263,7 @@ impl Participant {
             self.out.pending.next_retry(now.mono),
             self.election.next_retry(now.mono),
             self.crash.next_retry(now.mono),
+            self.modes.next_retry(now.mono),
             self.handoff.next_retry(now.mono),
             self.names.next_retry(now.mono),
             self.announcement.next_retry(now.mono),
@@ -319,7 +332,7 @@ impl Participant {
             Input::SessionResumed => {
                 if let Session::Suspended(id) = self.cx.session {
                     self.cx.session = Session::Connected(id);
-                    self.handoff.look_again();
+                    self.modes.look_again();
                     self.tell_session(SessionStatus::Connected);
                 }
             }
@@ -385,6 +398,8 @@ impl Participant {
         self.election = Election::default();
         self.sharding.forget();
         self.crash = Crash::default();
+        self.modes = Modes::default();
+        self.targets = Targets::default();
         self.handoff = Handoff::default();
         self.announcement = Announcement::default();
         self.nudge = Nudge::default();

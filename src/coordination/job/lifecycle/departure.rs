@@ -12,6 +12,7 @@ use crate::coordination::job::execution::state::{Execution, State};
 use crate::coordination::job::frame::phase::{Phase, Session};
 use crate::coordination::job::membership::announcement::fall_silent;
 use crate::coordination::job::membership::leadership::give_up_leadership;
+use crate::coordination::job::ownership::handoff_release::hands_over;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::nodes::ItemView;
 use crate::job::Item;
@@ -102,7 +103,7 @@ impl Participant {
                 && (self.executions.is_idle() || mutant!(DrainedWithoutWaiting))
                 && self.is_round_over()
                 && !self.out.is_in_flight(Purpose::FlagMisfire)
-                && !self.hands_over();
+                && !hands_over(&self.cx, &self.announcement, &mut self.modes);
             match deadline {
                 Some(deadline) if now.mono >= deadline && cancelled => {
                     self.cx.unattended = None;

@@ -14,7 +14,7 @@ use crate::coordination::job::contract::event::{AssignedItem, Assignment, Assign
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::membership::instance_name::is_to_be_renewed;
-use crate::coordination::job::ownership::handoff::Mode;
+use crate::coordination::job::ownership::mode::Mode;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::rotation::Turn;
 use crate::coordination::time::Now;
@@ -180,19 +180,19 @@ impl Participant {
     /// Whether an item that was told is to be somebody else's, and nothing of ours prevents it from being told any more.
     fn is_to_be_revoked(&self) -> bool {
         let told = self.cx.assigned.assignment.iter().flat_map(|told| &told.items);
-        self.cx.fleet.plan().is_some() && told.map(|assigned| assigned.item).any(|item| self.is_revoked(item))
+        self.cx.fleet.plan().is_some() && told.map(|assigned| assigned.item).any(|item| self.handoff.is_revoked(&self.cx, &self.executions, item))
     }
 
     /// Tells the assignment, if it differs from the one told or a reason says that it has to be told.
     fn tell_assignment(&mut self, reason: Option<AssignmentReason>) {
-        let gentle = !matches!(self.handoff_mode(), Mode::Stock(_));
+        let gentle = !matches!(self.modes.now(&self.cx), Mode::Stock(_));
         let assignment = self.current_assignment();
         let enabled = self.cx.is_enabled();
         let reason = reason.or_else(|| {
             let told = self.cx.assigned.assignment.as_ref()?;
             let same = told.items == assignment.items && told.total == assignment.total;
             // What a disabled server took is to be somebody else's: that needs a word that can be acknowledged.
-            let goes = self.revocation().is_some_and(|revoked| revoked > told.generation);
+            let goes = self.handoff.revocation(&self.cx, &self.executions).is_some_and(|revoked| revoked > told.generation);
             if same && ((gentle && !goes) || told.generation == assignment.generation) {
                 // What others hand to each other is none of the application's business.
                 None
@@ -246,7 +246,7 @@ impl Participant {
             Turn::Ours(token) | Turn::Others(token) => Generation(token.0),
             Turn::Assigned | Turn::Changing => Generation::default(),
         };
-        let revoked = self.revocation().unwrap_or_default();
+        let revoked = self.handoff.revocation(&self.cx, &self.executions).unwrap_or_default();
         let generation =
             self.cx.view.generation().max(relayed).max(revoked).max(self.cx.assigned.generation());
         let mut items = Vec::new();
@@ -255,7 +255,7 @@ impl Participant {
                 let Some(owner) = &view.owner else { continue };
                 let token = match turn {
                     Turn::Assigned if owner.instance == self.cx.identity.instance => {
-                        if self.is_revoked(*item) || is_to_be_renewed(&self.cx, owner) {
+                        if self.handoff.is_revoked(&self.cx, &self.executions, *item) || is_to_be_renewed(&self.cx, owner) {
                             continue;
                         }
                         owner.token

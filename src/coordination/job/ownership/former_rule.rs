@@ -17,8 +17,8 @@ use crate::elasticjob::strategy;
 use crate::job::{InstanceId, Problem, ShardingStrategy};
 use crate::mutants::mutant;
 
-use crate::coordination::job::ownership::allocation::{Held, Member, Rule};
-use crate::coordination::job::ownership::handoff::Mode;
+use crate::coordination::job::ownership::member::{Held, Member, Rule};
+use crate::coordination::job::ownership::mode::Mode;
 use crate::coordination::job::picture::fleet_view::FleetView;
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::settings::Settings;

@@ -13,19 +13,19 @@
 //!
 //! Each wait is bounded. A leader that follows another one derives it from the view again, or waits once more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
+use crate::coordination::job::picture::job_view::JobView;
+use crate::coordination::job::picture::nodes::{InstanceView, ItemView};
 use crate::job::{FencingToken, Generation, InstanceId, Item};
 use crate::mutants::mutant;
 use crate::tree::{Operation, SessionId, Transaction, Zxid};
-
-use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::participant::Participant;
-use crate::coordination::job::picture::job_view::JobView;
-use crate::coordination::job::picture::nodes::{InstanceView, ItemView};
 
 /// How long the flag stays up after a division. ElasticJob 3.0.5's cache was seen to be behind the flag by at most 21 ms
 /// with 20 items and 410 ms with 100, on a busy machine. A fire that meets a division is late by as much; that is less than
@@ -117,123 +117,92 @@ fn age(instance: &InstanceView, newest: Option<Timestamp>) -> Duration {
     age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default()
 }
 
-impl Participant {
-    /// Notes which instances are not to be given items yet.
-    pub(in crate::coordination) fn mind_java_peers(&mut self) {
-        let peers = &mut self.java_peers;
-        (peers.due, peers.ready_at) = (None, None);
-        let unready = std::mem::take(&mut self.cx.unready);
-        self.find_unready();
-        if self.cx.unready != unready {
-            self.sharding.look_again();
+impl JavaPeers {
+    /// Looks which instances are not to be given items yet.
+    pub(in crate::coordination) fn find_unready(&mut self, cx: &Context) -> BTreeSet<InstanceId> {
+        (self.due, self.ready_at) = (None, None);
+        let nobody = BTreeSet::new();
+        let now = cx.now;
+        if !cx.view.is_loaded() {
+            return nobody;
         }
-    }
-
-    fn find_unready(&mut self) {
-        let now = self.cx.now;
-        if !self.cx.view.is_loaded() {
-            return;
+        self.note_flag(cx.view.necessary(), now.mono);
+        let revision = cx.view.membership_revision();
+        if self.looked != Some(revision) {
+            self.looked = Some(revision);
+            self.look(&cx.view, now.mono);
         }
-        self.java_peers.note_flag(self.cx.view.necessary(), now.mono);
-        let revision = self.cx.view.membership_revision();
-        if self.java_peers.looked != Some(revision) {
-            self.java_peers.looked = Some(revision);
-            self.java_peers.look(&self.cx.view, now.mono);
-        }
-        let Some(settings) = self.cx.settings.as_ref().filter(|_| self.cx.has_java_peers()) else { return };
-        let Some(schedule) = &settings.schedule else { return };
+        let Some(settings) = cx.settings.as_ref().filter(|_| cx.has_java_peers()) else { return nobody };
+        let Some(schedule) = &settings.schedule else { return nobody };
         // An assignment for good is made among all instances that are there.
         if settings.configuration.static_sharding || mutant!(NewcomerGetsItems) {
-            return;
+            return nobody;
         }
         // A fire that has come since the flag went up waits for the owner that the division chooses.
-        let flagged = self.java_peers.flagged.filter(|_| !mutant!(JoinedWhileFlagged));
+        let flagged = self.flagged.filter(|_| !mutant!(JoinedWhileFlagged));
         let from = flagged.unwrap_or(now.mono);
         let late = |seen: &Seen| seen.away.is_none() && seen.ready > from;
-        let late: Vec<_> = self.java_peers.seen.iter().filter(|(_, seen)| late(seen)).collect();
+        let late: Vec<_> = self.seen.iter().filter(|(_, seen)| late(seen)).collect();
         if late.is_empty() {
-            return;
+            return nobody;
         }
         let wall = |mono: Duration| match mono.checked_sub(now.mono) {
             Some(ahead) => now.wall.checked_add(ahead),
             None => now.wall.checked_sub(now.mono.saturating_sub(mono)),
         };
-        let Some(fire) = wall(from).ok().and_then(|from| schedule.next_after(from)) else { return };
+        let Some(fire) = wall(from).ok().and_then(|from| schedule.next_after(from)) else { return nobody };
         let misses_it = |seen: &Seen| wall(seen.ready).is_ok_and(|ready| fire < ready);
         let is_unready = |(id, seen): &(&InstanceId, &Seen)| {
-            misses_it(seen) && (!self.was_given_items(id) || mutant!(GivenTakenBack))
+            misses_it(seen) && (!was_given_items(cx, id) || mutant!(GivenTakenBack))
         };
         let unready: Vec<_> = late.into_iter().filter(is_unready).collect();
         let ready_at = unready.iter().map(|(_, seen)| seen.ready).filter(|at| *at > now.mono).min();
         let unready = unready.into_iter().map(|(id, _)| id.clone()).collect();
-        (self.cx.unready, self.java_peers.ready_at) = (unready, ready_at);
-    }
-
-    /// Whether an instance has been given items since it registered: it keeps them, though the schedule has changed and a
-    /// fire comes now.
-    fn was_given_items(&self, id: &InstanceId) -> bool {
-        let Some(created) = self.cx.view.instances().get(id).map(|instance| instance.created) else {
-            return false;
-        };
-        let given = |item: &ItemView| {
-            let owner = item.owner.as_ref().filter(|owner| owner.instance == *id);
-            owner.is_some_and(|owner| owner.token > FencingToken::from(created))
-        };
-        self.cx.view.items().values().any(given)
-    }
-
-    /// Whether the flag is up although the items were divided after it was raised.
-    pub(in crate::coordination) fn is_flag_answered(&self) -> bool {
-        let divided = Generation(self.cx.view.sharding_changed().map_or(0, |zxid| zxid.0));
-        self.cx.view.necessary() && self.cx.has_java_peers() && divided == self.cx.view.generation()
-    }
-
-    /// Whether the flag stays up after a division.
-    pub(in crate::coordination) fn keeps_flag(&self) -> bool {
-        self.cx.has_java_peers() && !mutant!(FlagLoweredWithDivision)
+        self.ready_at = ready_at;
+        unready
     }
 
     /// Takes the flag down when the Java instances' caches have seen the division.
-    pub(in crate::coordination) fn lower_flag(&mut self) {
-        let now = self.cx.now;
-        let Some(divided) = self.cx.view.sharding_changed().filter(|_| self.is_flag_answered()) else {
+    pub(in crate::coordination) fn lower_flag(&mut self, cx: &Context, out: &mut Outbox)  {
+        let now = cx.now;
+        let Some(divided) = cx.view.sharding_changed().filter(|_| is_flag_answered(cx)) else {
             return;
         };
-        let since = match self.java_peers.divided {
+        let since = match self.divided {
             Some((known, since)) if known == divided => since,
             Some(_) | None => now.mono,
         };
-        self.java_peers.divided = Some((divided, since));
+        self.divided = Some((divided, since));
         let due = since.saturating_add(CACHES_FOLLOW);
         if now.mono < due {
-            self.java_peers.due = Some(due);
+            self.due = Some(due);
             return;
         }
-        if !self.out.may_commit(&self.cx, Purpose::FlagResharding) {
+        if !out.may_commit(cx, Purpose::FlagResharding) {
             return;
         }
-        let paths = &self.cx.identity.paths;
+        let paths = &cx.identity.paths;
         let mut transaction = Transaction::new();
-        if let Some(leader) = self.cx.view.leader() {
+        if let Some(leader) = cx.view.leader() {
             transaction.push(Operation::Check { path: paths.leader(), version: Some(leader.version) });
         }
-        transaction.extend(self.cx.undivided());
+        transaction.extend(cx.undivided());
         transaction.push(Operation::delete(paths.necessary()));
-        if self.cx.view.processing() {
+        if cx.view.processing() {
             transaction.push(Operation::delete(paths.processing()));
         }
-        self.out.commit(Purpose::FlagResharding, transaction);
+        out.commit(Purpose::FlagResharding, transaction);
     }
 
     /// Whether a division that takes items from an instance that is there has to wait, because a fire is being started.
-    pub(in crate::coordination) fn waits_for_fire(&mut self, owners: &[InstanceId]) -> bool {
-        let now = self.cx.now;
-        if self.cx.view.necessary() || !self.cx.has_java_peers() || mutant!(DividedAtFire) {
+    pub(in crate::coordination) fn waits_for_fire(&mut self, cx: &Context, owners: &[InstanceId]) -> bool {
+        let now = cx.now;
+        if cx.view.necessary() || !cx.has_java_peers() || mutant!(DividedAtFire) {
             return false;
         }
-        let lowered = self.java_peers.lowered.filter(|_| !mutant!(LoweringUnnoticed));
+        let lowered = self.lowered.filter(|_| !mutant!(LoweringUnnoticed));
         let lowered = lowered.map(|lowered| lowered.saturating_add(AFTER_FIRE));
-        let schedule = self.cx.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+        let schedule = cx.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
         let fire = || schedule?.next_after(now.wall.checked_sub(AFTER_FIRE).ok()?);
         let near = fire().filter(|fire| fire.duration_since(now.wall) < BEFORE_FIRE);
         let over = near.and_then(|fire| fire.checked_add(AFTER_FIRE).ok());
@@ -241,12 +210,36 @@ impl Participant {
         let over = over.map(|wait| now.mono.saturating_add(wait));
         let Some(until) = lowered.max(over).filter(|until| *until > now.mono) else { return false };
         let moves = |(item, owner): (u32, &InstanceId)| {
-            self.cx.view.online_owner(Item(item)).is_some_and(|before| before != owner)
+            cx.view.online_owner(Item(item)).is_some_and(|before| before != owner)
         };
         if !(0..).zip(owners).any(moves) {
             return false;
         }
-        self.java_peers.due = Some(until);
+        self.due = Some(until);
         true
     }
+}
+
+/// Whether an instance has been given items since it registered: it keeps them, though the schedule has changed and a
+/// fire comes now.
+fn was_given_items(cx: &Context, id: &InstanceId) -> bool {
+    let Some(created) = cx.view.instances().get(id).map(|instance| instance.created) else {
+        return false;
+    };
+    let given = |item: &ItemView| {
+        let owner = item.owner.as_ref().filter(|owner| owner.instance == *id);
+        owner.is_some_and(|owner| owner.token > FencingToken::from(created))
+    };
+    cx.view.items().values().any(given)
+}
+
+/// Whether the flag is up although the items were divided after it was raised.
+pub(in crate::coordination) fn is_flag_answered(cx: &Context) -> bool {
+    let divided = Generation(cx.view.sharding_changed().map_or(0, |zxid| zxid.0));
+    cx.view.necessary() && cx.has_java_peers() && divided == cx.view.generation()
+}
+
+/// Whether the flag stays up after a division.
+pub(in crate::coordination) fn keeps_flag(cx: &Context) -> bool {
+    cx.has_java_peers() && !mutant!(FlagLoweredWithDivision)
 }

@@ -4,7 +4,11 @@ mod allocation;
 #[cfg(test)]
 mod balance;
 pub(in crate::coordination) mod former_rule;
-pub mod handoff;
+pub(in crate::coordination) mod handoff_plan;
+pub(in crate::coordination) mod handoff_release;
+pub(in crate::coordination) mod member;
+pub mod mode;
+pub(in crate::coordination) mod targets;
 pub(super) mod java_peers;
 pub(super) mod leader_reminder;
 pub mod reservation;

@@ -9,15 +9,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::job::{InstanceId, Item};
-use crate::mutants::mutant;
-use crate::tree::{Operation, Transaction};
-
 use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::participant::Participant;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::picture::fleet_view::FleetView;
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::nodes::ServerStatus;
+use crate::job::{InstanceId, Item};
+use crate::mutants::mutant;
+use crate::tree::{Operation, Transaction};
 
 /// What the names were looked at for: the views' revisions, and the grace.
 type Looked = (u64, u64, Duration);
@@ -98,61 +98,61 @@ impl Absences {
     }
 }
 
-impl Participant {
+impl Absences {
     /// Notes who is away, if we lead.
-    pub(in crate::coordination) fn mind_absences(&mut self) {
-        let now = self.cx.now;
-        if !self.cx.is_registered() || !self.cx.is_leader() || !self.cx.fleet.is_loaded() {
-            self.absences.forget();
+    pub(in crate::coordination) fn mind_absences(&mut self, cx: &Context, out: &mut Outbox)  {
+        let now = cx.now;
+        if !cx.is_registered() || !cx.is_leader() || !cx.fleet.is_loaded() {
+            self.forget();
             return;
         }
-        let grace = self.cx.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
-        self.absences.look(&self.cx.view, &self.cx.fleet, grace, now.mono);
-        self.forget_names();
+        let grace = cx.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
+        self.look(&cx.view, &cx.fleet, grace, now.mono);
+        self.forget_names(cx, out);
     }
 
     /// Deletes the names that are waited for no more and own nothing. Those that do go with their items.
-    fn forget_names(&mut self) {
-        if self.cx.fleet.names().len() == self.absences.kept.len() {
+    fn forget_names(&self, cx: &Context, out: &mut Outbox)  {
+        if cx.fleet.names().len() == self.kept.len() {
             return;
         }
         let owner = |item: &crate::coordination::job::picture::nodes::ItemView| {
             item.owner.as_ref().map(|owner| owner.instance.clone())
         };
-        let owners: BTreeSet<_> = self.cx.view.items().values().filter_map(owner).collect();
+        let owners: BTreeSet<_> = cx.view.items().values().filter_map(owner).collect();
         let owning: BTreeSet<_> = owners.iter().filter_map(InstanceId::unique).collect();
         let over =
-            self.cx.fleet.names().iter().filter(|(name, _)| {
-                !self.absences.kept.contains_key(*name) && !owning.contains(name.as_str())
+            cx.fleet.names().iter().filter(|(name, _)| {
+                !self.kept.contains_key(*name) && !owning.contains(name.as_str())
             });
         let mut transaction = Transaction::new();
         let mut size = 0;
         for (name, known) in over {
-            if size >= self.cx.transaction_bytes {
+            if size >= cx.transaction_bytes {
                 break;
             }
-            let path = self.cx.identity.paths.fleet().name(name);
+            let path = cx.identity.paths.fleet().name(name);
             let step = Operation::Delete { path, version: Some(known.version) };
             size += step.wire_size();
             transaction.push(step);
         }
-        if !transaction.is_empty() && self.out.may_commit(&self.cx, Purpose::ForgetNames) {
-            self.out.commit(Purpose::ForgetNames, transaction);
+        if !transaction.is_empty() && out.may_commit(cx, Purpose::ForgetNames) {
+            out.commit(Purpose::ForgetNames, transaction);
         }
     }
+}
 
-    /// The steps that end the waiting for the owners of these items, to go with the one that gives them to others.
-    pub(in crate::coordination) fn end_absences(&self, items: impl Iterator<Item = Item>) -> Transaction {
-        let owner = |item| self.cx.view.item(item).and_then(|view| view.owner.as_ref());
-        let names: BTreeSet<_> =
-            items.filter_map(owner).filter_map(|owner| owner.instance.unique()).collect();
-        let known = names.into_iter().filter_map(|name| Some((name, self.cx.fleet.names().get(name)?)));
-        let step = |(name, known): (&str, &crate::coordination::job::picture::fleet_view::NameView)| {
-            Operation::Delete {
-                path: self.cx.identity.paths.fleet().name(name),
-                version: Some(known.version),
-            }
-        };
-        known.map(step).collect()
-    }
+/// The steps that end the waiting for the owners of these items, to go with the one that gives them to others.
+pub(in crate::coordination) fn end_absences(cx: &Context, items: impl Iterator<Item = Item>) -> Transaction {
+    let owner = |item| cx.view.item(item).and_then(|view| view.owner.as_ref());
+    let names: BTreeSet<_> =
+        items.filter_map(owner).filter_map(|owner| owner.instance.unique()).collect();
+    let known = names.into_iter().filter_map(|name| Some((name, cx.fleet.names().get(name)?)));
+    let step = |(name, known): (&str, &crate::coordination::job::picture::fleet_view::NameView)| {
+        Operation::Delete {
+            path: cx.identity.paths.fleet().name(name),
+            version: Some(known.version),
+        }
+    };
+    known.map(step).collect()
 }

@@ -8,19 +8,22 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::execution::state::Executions;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::{Phase, Session};
-use crate::coordination::job::membership::liveness::is_leftover;
-use crate::coordination::job::ownership::allocation::Rule;
+use crate::coordination::job::membership::liveness::{Crash, is_leftover};
 use crate::coordination::job::ownership::former_rule;
-use crate::coordination::job::ownership::handoff::{Mode, StockReason};
-use crate::coordination::job::ownership::reservation::Absences;
-use crate::coordination::job::participant::Participant;
+use crate::coordination::job::ownership::java_peers::{JavaPeers, is_flag_answered, keeps_flag};
+use crate::coordination::job::ownership::member::Rule;
+use crate::coordination::job::ownership::mode::{Mode, Modes, StockReason};
+use crate::coordination::job::ownership::reservation::{Absences, end_absences};
+use crate::coordination::job::ownership::targets::{Targets, owners};
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::nodes::ItemView;
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::time::Now;
 use crate::elasticjob::path::{Folder, JobPaths};
-use crate::elasticjob::strategy;
 use crate::job::{InstanceId, Item, Problem, ShardingStrategy};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
@@ -147,44 +150,44 @@ impl Sharding {
     }
 }
 
-impl Participant {
+impl Sharding {
     /// Divides the items, if we lead and it is due.
-    pub(in crate::coordination) fn shard(&mut self) {
-        let now = self.cx.now;
-        if !self.cx.view.is_loaded() || matches!(self.cx.session, Session::Suspended(_)) {
-            return self.sharding.pause();
+    pub(in crate::coordination) fn shard(&mut self, cx: &Context, crash: &Crash, executions: &mut Executions, absences: &Absences, java_peers: &mut JavaPeers, modes: &mut Modes, targets: &mut Targets, out: &mut Outbox)  {
+        let now = cx.now;
+        if !cx.view.is_loaded() || matches!(cx.session, Session::Suspended(_)) {
+            return self.pause();
         }
-        let since = self.sharding.wait.flagged_since.unwrap_or(now.mono);
-        self.sharding.wait.flagged_since = self.cx.view.necessary().then_some(since);
-        let leads = self.cx.is_registered() && self.cx.is_leader() && self.cx.is_enabled();
-        if !leads || !matches!(self.cx.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. }) {
-            self.sharding.forget();
+        let since = self.wait.flagged_since.unwrap_or(now.mono);
+        self.wait.flagged_since = cx.view.necessary().then_some(since);
+        let leads = cx.is_registered() && cx.is_leader() && cx.is_enabled();
+        if !leads || !matches!(cx.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. }) {
+            self.forget();
             return;
         }
-        let at_once = match self.handoff_mode() {
+        let at_once = match modes.now(cx) {
             Mode::Gentle => None,
             Mode::Stock(reason) => Some(reason),
             Mode::Undecided(_) => return,
         };
         let gentle = at_once.is_none();
-        let in_flight = self.out.is_in_flight(Purpose::Shard);
-        let begun = in_flight || self.sharding.progress.as_ref().is_some_and(|progress| progress.done > 0);
-        let asked = self.cx.view.necessary() && (gentle || !self.is_flag_answered());
-        if !asked && !begun && !self.is_stale(gentle) {
+        let in_flight = out.is_in_flight(Purpose::Shard);
+        let begun = in_flight || self.progress.as_ref().is_some_and(|progress| progress.done > 0);
+        let asked = cx.view.necessary() && (gentle || !is_flag_answered(cx));
+        if !asked && !begun && !self.is_stale(cx, absences, gentle) {
             // One that had to wait may not be needed any more.
-            self.sharding.progress = None;
-            self.sharding.wait_for(now.mono, Vec::new());
-            self.lower_flag();
+            self.progress = None;
+            self.wait_for(now.mono, Vec::new());
+            java_peers.lower_flag(cx, out);
             return;
         }
-        let kept = if gentle { self.owners_at_once() } else { Vec::new() };
-        let Some(settings) = &self.cx.settings else { return };
-        let available = self.cx.assignable();
+        let kept = if gentle { targets.owners_at_once(cx, absences) } else { Vec::new() };
+        let Some(settings) = &cx.settings else { return };
+        let available = cx.assignable();
         let total = settings.configuration.sharding_total_count;
         if available.is_empty() || in_flight {
             return;
         }
-        let plan = match self.sharding.progress.take() {
+        let plan = match self.progress.take() {
             Some(mut progress) if progress.plan.is_for(&available, total, gentle) => {
                 if gentle {
                     // Items may have been handed over since.
@@ -193,147 +196,110 @@ impl Participant {
                 progress
             }
             Some(_) | None => {
-                let rule = former_rule::rule(&self.cx.view, &self.cx.fleet);
+                let rule = former_rule::rule(&cx.view, &cx.fleet);
                 let owners = if gentle { kept } else { owners(settings, &available, rule, now) };
                 let plan = Plan { available, total, gentle, owners };
                 Progress { plan, done: 0, done_next: 0, finished_next: false }
             }
         };
-        if self.waits_for_fire(&plan.plan.owners) {
+        if java_peers.waits_for_fire(cx, &plan.plan.owners) {
             return;
         }
-        let waiting_for = self.moving_and_running(&plan.plan);
+        let waiting_for = moving_and_running(cx, crash, executions, &plan.plan);
         let must_wait = !waiting_for.is_empty();
-        self.sharding.wait_for(now.mono, waiting_for);
-        self.sharding.progress = Some(plan);
+        self.wait_for(now.mono, waiting_for);
+        self.progress = Some(plan);
         if must_wait {
-            for item in self.sharding.wait.items.clone() {
-                self.executions.suspect(&self.cx, item);
+            for item in self.wait.items.clone() {
+                executions.suspect(cx, item);
             }
-            self.sharding.progress = None;
-            self.flag_resharding();
-        } else if self.out.may_commit(&self.cx, Purpose::Shard) {
-            let transaction = self.sharding_transaction(at_once.as_ref());
-            self.out.commit(Purpose::Shard, transaction);
+            self.progress = None;
+            flag_resharding(cx, out);
+        } else if out.may_commit(cx, Purpose::Shard) {
+            let transaction = self.sharding_transaction(cx, crash, at_once.as_ref());
+            out.commit(Purpose::Shard, transaction);
         }
     }
 
     /// Whether the assignment is not what it should be. Looks only when something that matters has changed.
-    fn is_stale(&mut self, gentle: bool) -> bool {
-        let now = self.cx.now;
-        let revision = (self.cx.view.membership_revision(), self.absences.revision());
-        let rule = former_rule::rule(&self.cx.view, &self.cx.fleet);
-        if let Some(checked) = self.sharding.checked
+    fn is_stale(&mut self, cx: &Context, absences: &Absences, gentle: bool) -> bool {
+        let now = cx.now;
+        let revision = (cx.view.membership_revision(), absences.revision());
+        let rule = former_rule::rule(&cx.view, &cx.fleet);
+        if let Some(checked) = self.checked
             && ((checked.revision, checked.gentle, checked.rule) == (revision, gentle, rule)
                 || mutant!(MembershipComparedOnce))
         {
             return checked.stale;
         }
-        let available = self.cx.assignable();
-        let stale = self.cx.settings.as_ref().is_some_and(|settings| match gentle {
-            true => has_orphans(&self.cx.view, &self.absences, settings),
+        let available = cx.assignable();
+        let stale = cx.settings.as_ref().is_some_and(|settings| match gentle {
+            true => has_orphans(&cx.view, absences, settings),
             false => {
-                let membership = self.sharding.membership.as_ref();
-                is_stale(&self.cx.view, &available, settings, membership, rule, now)
+                let membership = self.membership.as_ref();
+                is_stale(&cx.view, &available, settings, membership, rule, now)
             }
         });
-        self.sharding.checked = Some(Checked { revision, gentle, rule, stale });
+        self.checked = Some(Checked { revision, gentle, rule, stale });
         stale
     }
 
-    /// The items that are to change hands or to vanish, and are being executed by somebody who is online.
-    fn moving_and_running(&self, plan: &Plan) -> Vec<Item> {
-        let now = self.cx.now;
-        let moves = |item: &Item| {
-            let owner = self.cx.view.item(*item).and_then(|view| view.owner.as_ref());
-            let next = usize::try_from(item.0).ok().and_then(|index| plan.owners.get(index));
-            match plan.gentle {
-                // Who takes over what a dead owner left does not hinder its next owner.
-                true => next.is_none() && self.cx.view.online_owner(*item).is_none(),
-                false => next.is_none() || owner.map(|owner| &owner.instance) != next,
-            }
-        };
-        // What a crashed instance left is flagged for failover first, or else deleted by the sharding itself.
-        let fails_over = self.cx.fails_over();
-        let live = |item: &Item| {
-            let leftover = |view| is_leftover(&self.crash, view, now);
-            fails_over || !self.cx.view.item(*item).is_some_and(leftover)
-        };
-        let ours = self.executions.busy_items().filter(|_| self.cx.monitors());
-        let running: BTreeSet<_> = self.cx.view.running().iter().copied().filter(live).chain(ours).collect();
-        running.into_iter().filter(moves).filter(|_| !mutant!(ShardedWithoutWaiting)).collect()
-    }
-
-    /// Makes everybody hold still until the running items have ended.
-    fn flag_resharding(&mut self) {
-        if self.cx.view.necessary() || !self.out.may_commit(&self.cx, Purpose::FlagResharding) {
-            return;
-        }
-        let paths = &self.cx.identity.paths;
-        // Raising the version makes starts fail that were sent before the flag was seen.
-        let transaction = vec![
-            Operation::create(paths.necessary(), NodeKind::Persistent, ""),
-            Operation::set(paths.leader_sharding(), ""),
-        ];
-        self.out.commit(Purpose::FlagResharding, transaction);
-    }
-
     /// The steps that end the waiting for those whose items a gentle division gives to others, before its first item.
-    fn absences_to_end(&self) -> Transaction {
-        let Some(progress) = self.sharding.progress.as_ref().filter(|one| one.plan.gentle && one.done == 0)
+    fn absences_to_end(&self, cx: &Context) -> Transaction {
+        let Some(progress) = self.progress.as_ref().filter(|one| one.plan.gentle && one.done == 0)
         else {
             return Transaction::new();
         };
         let moves = |(item, next): (Item, &InstanceId)| {
-            let owner = &self.cx.view.item(item)?.owner.as_ref()?.instance;
-            (owner != next && !self.cx.view.instances().contains_key(owner)).then_some(item)
+            let owner = &cx.view.item(item)?.owner.as_ref()?.instance;
+            (owner != next && !cx.view.instances().contains_key(owner)).then_some(item)
         };
-        self.end_absences((0..).map(Item).zip(&progress.plan.owners).filter_map(moves))
+        end_absences(cx, (0..).map(Item).zip(&progress.plan.owners).filter_map(moves))
     }
 
     /// The next transaction of the division in progress; with the reason, if it is one by ElasticJob's rules.
-    fn sharding_transaction(&mut self, at_once: Option<&StockReason>) -> Transaction {
-        let now = self.cx.now;
-        let paths = &self.cx.identity.paths;
+    fn sharding_transaction(&mut self, cx: &Context, crash: &Crash, at_once: Option<&StockReason>) -> Transaction {
+        let now = cx.now;
+        let paths = &cx.identity.paths;
         let mut transaction = Transaction::new();
-        if let Some(leader) = self.cx.view.leader() {
+        if let Some(leader) = cx.view.leader() {
             transaction.push(Operation::Check { path: paths.leader(), version: Some(leader.version) });
         }
         if let Some(reason) = at_once {
             transaction.extend(reason.still_holds(paths));
-            transaction.extend(self.cx.fleet.not_handed_over().filter(|_| !mutant!(HandoverUnseen)));
+            transaction.extend(cx.fleet.not_handed_over().filter(|_| !mutant!(HandoverUnseen)));
         }
-        let version = self.cx.view.sharding_version();
+        let version = cx.view.sharding_version();
         transaction.push(Operation::Set { path: paths.leader_sharding(), data: [].into(), version });
-        if !self.cx.view.has_folder(Folder::Sharding) {
+        if !cx.view.has_folder(Folder::Sharding) {
             transaction.push(Operation::create(paths.folder(Folder::Sharding), NodeKind::Persistent, ""));
         }
-        let absences = self.absences_to_end();
-        let monitors = self.cx.settings.as_ref().is_some_and(|s| s.configuration.monitor_execution);
-        let (fails_over, keeps_flag) = (self.cx.fails_over(), self.keeps_flag());
-        let bytes_max = self.cx.transaction_bytes;
-        let Some(progress) = &mut self.sharding.progress else { return transaction };
-        if !self.cx.view.necessary() {
+        let absences = self.absences_to_end(cx);
+        let monitors = cx.settings.as_ref().is_some_and(|s| s.configuration.monitor_execution);
+        let (fails_over, keeps_flag) = (cx.fails_over(), keeps_flag(cx));
+        let bytes_max = cx.transaction_bytes;
+        let Some(progress) = &mut self.progress else { return transaction };
+        if !cx.view.necessary() {
             // The flag goes up with the first change and down with the last, so that whoever sees the changes one by
             // one knows when they are complete; beside Java instances some time later.
             transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
         }
         transaction.extend(absences);
         let mut size: usize = transaction.iter().map(Operation::wire_size).sum();
-        let surplus = self.cx.view.items().range(Item(progress.plan.total)..).map(|(item, _)| *item);
+        let surplus = cx.view.items().range(Item(progress.plan.total)..).map(|(item, _)| *item);
         // What somebody online has is given up first.
-        let goes = |item: &Item| !progress.plan.gentle || self.cx.view.online_owner(*item).is_none();
+        let goes = |item: &Item| !progress.plan.gentle || cx.view.online_owner(*item).is_none();
         let beyond = surplus.filter(goes).map(|item| (item, None));
         let within = (0..).map(Item).zip(progress.plan.owners.iter().map(Some));
         let mut finished = true;
         progress.done_next = progress.done;
         for (item, owner) in within.chain(beyond).skip(progress.done) {
             let before = transaction.len();
-            let view = self.cx.view.item(item);
+            let view = cx.view.item(item);
             match owner {
                 Some(owner) => {
                     let leftover =
-                        view.is_some_and(|view| is_leftover(&self.crash, view, now)) && !fails_over;
+                        view.is_some_and(|view| is_leftover(crash, view, now)) && !fails_over;
                     let keeps = progress.plan.gentle;
                     assign(&mut transaction, paths, view, item, owner, Rules { monitors, leftover, keeps });
                 }
@@ -353,12 +319,49 @@ impl Participant {
             if !keeps_flag {
                 transaction.push(Operation::delete(paths.necessary()));
             }
-            if self.cx.view.processing() {
+            if cx.view.processing() {
                 transaction.push(Operation::delete(paths.processing()));
             }
         }
         transaction
     }
+}
+
+/// The items that are to change hands or to vanish, and are being executed by somebody who is online.
+fn moving_and_running(cx: &Context, crash: &Crash, executions: &Executions, plan: &Plan) -> Vec<Item> {
+    let now = cx.now;
+    let moves = |item: &Item| {
+        let owner = cx.view.item(*item).and_then(|view| view.owner.as_ref());
+        let next = usize::try_from(item.0).ok().and_then(|index| plan.owners.get(index));
+        match plan.gentle {
+            // Who takes over what a dead owner left does not hinder its next owner.
+            true => next.is_none() && cx.view.online_owner(*item).is_none(),
+            false => next.is_none() || owner.map(|owner| &owner.instance) != next,
+        }
+    };
+    // What a crashed instance left is flagged for failover first, or else deleted by the sharding itself.
+    let fails_over = cx.fails_over();
+    let live = |item: &Item| {
+        let leftover = |view| is_leftover(crash, view, now);
+        fails_over || !cx.view.item(*item).is_some_and(leftover)
+    };
+    let ours = executions.busy_items().filter(|_| cx.monitors());
+    let running: BTreeSet<_> = cx.view.running().iter().copied().filter(live).chain(ours).collect();
+    running.into_iter().filter(moves).filter(|_| !mutant!(ShardedWithoutWaiting)).collect()
+}
+
+/// Makes everybody hold still until the running items have ended.
+fn flag_resharding(cx: &Context, out: &mut Outbox)  {
+    if cx.view.necessary() || !out.may_commit(cx, Purpose::FlagResharding) {
+        return;
+    }
+    let paths = &cx.identity.paths;
+    // Raising the version makes starts fail that were sent before the flag was seen.
+    let transaction = vec![
+        Operation::create(paths.necessary(), NodeKind::Persistent, ""),
+        Operation::set(paths.leader_sharding(), ""),
+    ];
+    out.commit(Purpose::FlagResharding, transaction);
 }
 
 /// What is to be observed when an item is assigned.
@@ -422,28 +425,6 @@ fn remove_item(transaction: &mut Transaction, paths: &JobPaths, item: Item, view
     if view.exists {
         transaction.push(Operation::delete(paths.item(item)));
     }
-}
-
-/// Who is to own each item by the job's strategy.
-pub(in crate::coordination) fn owners(
-    settings: &Settings,
-    available: &[InstanceId],
-    rule: Rule,
-    now: Now,
-) -> Vec<InstanceId> {
-    let configuration = &settings.configuration;
-    let total = configuration.sharding_total_count;
-    let now_ms = now.wall.as_millisecond();
-    let shares = match (settings.strategy, rule) {
-        (ShardingStrategy::ConsistentHash, Rule::Former) => former_rule::consistent_hash(settings, available),
-        (strategy, _) => strategy::allocate(strategy, &configuration.job_name, total, available, now_ms),
-    };
-    let mut owners: Vec<_> = shares
-        .into_iter()
-        .flat_map(|(id, items)| items.into_iter().map(move |item| (item, id.clone())))
-        .collect();
-    owners.sort();
-    owners.into_iter().map(|(_, id)| id).collect()
 }
 
 /// Whether items have no owner that is online or waited for, or there are too many.
