@@ -38,7 +38,7 @@ use crate::coordination::job::membership::liveness::Crash;
 use crate::coordination::job::membership::registration::Registration;
 use crate::coordination::job::notices::assignment::Told;
 use crate::coordination::job::notices::waiting::Waiting;
-use crate::coordination::job::once::round::Guarantee;
+use crate::coordination::job::once::state::Guarantee;
 use crate::coordination::job::ownership::former_rule;
 use crate::coordination::job::ownership::handoff_release::Handoff;
 use crate::coordination::job::ownership::java_peers::JavaPeers;
@@ -211,13 +211,13 @@ impl Participant {
             if self.ledger.consult_ledger(&self.cx, &mut self.out) {
                 self.catch_up();
             }
-            self.pass_gate();
+            self.guarantee.pass_gate(&self.cx, &self.executions, &self.retries, &self.agenda);
             self.fire();
             self.obey_trigger();
-            let is_gate_open = self.is_gate_open();
+            let is_gate_open = self.guarantee.is_gate_open(&self.cx);
             self.retries.retry(&self.cx, &mut self.executions, &mut self.checkpoints, &mut self.agenda, &self.awaited, &mut self.out, is_gate_open);
             self.flag_misfires();
-            self.guard();
+            self.guarantee.guard(&self.cx, &self.ledger, &self.executions, &mut self.retries, &mut self.agenda, &self.awaited, &mut self.out);
             self.start();
             self.clock_check.check_clock(&self.cx, self.executions.last_number, &mut self.out);
             self.checkpoints.write_checkpoints(&self.cx, &self.executions, &mut self.out);
@@ -349,9 +349,9 @@ impl Participant {
             Input::Committed(id, result) => self.committed(id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
             Input::TookOver(read) => self.taken(read),
-            Input::LatchHeld(gate) => self.latch_held(gate),
+            Input::LatchHeld(gate) => self.guarantee.latch_held(&self.cx, &mut self.out, gate),
             Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
-            Input::ListenerReport(ticket, call, outcome) => self.listener_reported(ticket, &call, outcome),
+            Input::ListenerReport(ticket, call, outcome) => self.guarantee.listener_reported(&self.cx, &mut self.agenda, &mut self.out, ticket, &call, outcome),
             Input::Checkpoints(found) => self.checkpoints.checkpoints_found(&self.cx, found),
             Input::Progress(ticket, report) => self.checkpoints.progress(&self.cx, &mut self.executions, &mut self.out, ticket, report),
             Input::Ledger(read) => {

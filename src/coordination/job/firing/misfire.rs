@@ -47,7 +47,7 @@ impl Participant {
     pub(in crate::coordination) fn owes(&self, item: Item) -> bool {
         let missed =
             self.cx.view.misfired().contains(&item) || self.agenda.newest_missed(item).is_some();
-        missed && self.cx.makes_up() && self.may_make_up(item)
+        missed && self.cx.makes_up() && self.guarantee.may_make_up(&self.cx, item)
     }
 
     /// Notes what items miss that are ours and cannot be executed, whatever the rest waits for: those that are busy while the
@@ -87,7 +87,7 @@ impl Participant {
             if free
                 && !self.misfires.is_flagging(item)
                 && self.cx.assigned.executable_item(item).is_some()
-                && self.may_make_up(item)
+                && self.guarantee.may_make_up(&self.cx, item)
             {
                 let scheduled = self.newest_missed(item);
                 self.agenda.plan(item, Planned::new(Source::Misfire, scheduled));

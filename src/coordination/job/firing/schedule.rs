@@ -219,7 +219,7 @@ impl Participant {
                 continue;
             }
             let free = active && !self.executions.is_busy(&self.cx, &self.awaited, item) && !self.agenda.is_planned(item);
-            let in_time = free && !due.late && !self.is_round_open();
+            let in_time = free && !due.late && !self.guarantee.is_round_open();
             if !in_time {
                 self.executions.suspect(&self.cx, item);
             }

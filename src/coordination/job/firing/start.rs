@@ -37,7 +37,7 @@ impl Participant {
         let configuration = Arc::clone(&settings.configuration);
         // What was taken over belongs to no sharding, and waits for none.
         let resharding = self.cx.view.is_resharding() && !mutant!(StartedWhileResharding);
-        let assigned_too = !resharding && self.ledger.is_ledger_read(&self.cx) && self.is_gate_open();
+        let assigned_too = !resharding && self.ledger.is_ledger_read(&self.cx) && self.guarantee.is_gate_open(&self.cx);
         let (batch, transaction) = self.start_batch(&configuration, assigned_too);
         if batch.is_empty() {
             return;

@@ -43,7 +43,7 @@ impl Participant {
             };
             for item in items {
                 let scheduled = self.fires.present_of(&self.cx, &self.ledger, &self.executions, item);
-                if self.executions.is_busy(&self.cx, &self.awaited, item) || self.is_round_open() {
+                if self.executions.is_busy(&self.cx, &self.awaited, item) || self.guarantee.is_round_open() {
                     self.executions.suspect(&self.cx, item);
                     self.agenda.miss(&self.cx, &mut self.out, item, scheduled);
                 } else {

@@ -101,7 +101,7 @@ impl Participant {
             let settled = self.removal_settles().is_none();
             let idle = settled
                 && (self.executions.is_idle() || mutant!(DrainedWithoutWaiting))
-                && self.is_round_over()
+                && self.guarantee.is_round_over(&self.cx)
                 && !self.out.is_in_flight(Purpose::FlagMisfire)
                 && !hands_over(&self.cx, &self.announcement, &mut self.modes);
             match deadline {
@@ -175,7 +175,7 @@ impl Participant {
         if size > 0 {
             transaction = flags;
         }
-        transaction.extend(self.withdrawal());
+        transaction.extend(self.guarantee.withdrawal(&self.cx));
         for item in self.ended_items() {
             let begin = transaction.len();
             self.executions.end_execution(&self.cx, &self.checkpoints, &mut transaction, item);

@@ -3,3 +3,4 @@
 mod barrier;
 mod listener;
 pub(super) mod round;
+pub(super) mod state;
