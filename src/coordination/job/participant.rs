@@ -21,6 +21,7 @@ use crate::coordination::job::execution::state::Executions;
 use crate::coordination::job::failover::takeover::Failover;
 use crate::coordination::job::firing::misfire::Misfires;
 use crate::coordination::job::firing::schedule::Fires;
+use crate::coordination::job::firing::start::{resolve, start, start_failed, started};
 use crate::coordination::job::firing::trigger::Trigger;
 use crate::coordination::job::frame::context::{Context, Identity, Request};
 use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
@@ -186,7 +187,7 @@ impl Participant {
             if self.relay.mind_turn(&self.cx) {
                 self.told.look_again();
             }
-            self.resolve();
+            resolve(&self.cx, &mut self.executions, &mut self.ledger, &self.checkpoints, &mut self.agenda, &mut self.out);
             if self.handoff.forget_given(&self.cx) {
                 self.told.look_again();
             }
@@ -209,16 +210,16 @@ impl Participant {
             repair_relay(&self.cx, &mut self.out);
             self.ledger.note_company(&self.cx);
             if self.ledger.consult_ledger(&self.cx, &mut self.out) {
-                self.catch_up();
+                self.fires.catch_up(&self.cx, &self.ledger, &mut self.names, &self.executions, &self.guarantee, &mut self.agenda, &self.awaited, &mut self.out);
             }
             self.guarantee.pass_gate(&self.cx, &self.executions, &self.retries, &self.agenda);
-            self.fire();
-            self.obey_trigger();
+            self.fires.fire(&self.cx, &self.ledger, &self.relay, &mut self.executions, &self.handoff, &self.guarantee, &self.misfires, &mut self.agenda, &self.awaited, &mut self.out);
+            self.trigger.obey_trigger(&self.cx, &self.ledger, &mut self.executions, &self.guarantee, &self.fires, &mut self.agenda, &self.awaited, &mut self.out);
             let is_gate_open = self.guarantee.is_gate_open(&self.cx);
             self.retries.retry(&self.cx, &mut self.executions, &mut self.checkpoints, &mut self.agenda, &self.awaited, &mut self.out, is_gate_open);
-            self.flag_misfires();
+            self.misfires.flag_misfires(&self.cx, &self.ledger, &self.executions, &mut self.agenda, &mut self.out);
             self.guarantee.guard(&self.cx, &self.ledger, &self.executions, &mut self.retries, &mut self.agenda, &self.awaited, &mut self.out);
-            self.start();
+            start(&self.cx, &mut self.executions, &mut self.ledger, &self.relay, &mut self.retries, &self.checkpoints, &self.guarantee, &self.fires, &self.misfires, &mut self.agenda, &self.awaited, &mut self.out);
             self.clock_check.check_clock(&self.cx, self.executions.last_number, &mut self.out);
             self.checkpoints.write_checkpoints(&self.cx, &self.executions, &mut self.out);
             self.executions.complete(&self.cx, &self.crash, &self.checkpoints, &mut self.out);
@@ -358,8 +359,8 @@ impl Participant {
                 self.instants_read(&read);
                 let revoked: Vec<_> = self.handoff.revoked_items().collect();
                 if let Some(reread) = self.ledger.ledger_read(&self.cx, revoked.into_iter(), read) {
-                    self.forget_overtaken(&reread);
-                    self.catch_up();
+                    self.fires.forget_overtaken(&self.cx, &self.ledger, &self.executions, &mut self.agenda, &reread);
+                    self.fires.catch_up(&self.cx, &self.ledger, &mut self.names, &self.executions, &self.guarantee, &mut self.agenda, &self.awaited, &mut self.out);
                 }
             }
             Input::Report(ticket, results) => self.executions.report(&mut self.out, ticket, &results),
@@ -455,10 +456,10 @@ impl Participant {
                 match purpose {
                     Purpose::Register => self.registered_now(),
                     Purpose::Shard => self.sharding.committed(),
-                    Purpose::Start => self.started(&results),
+                    Purpose::Start => started(&self.cx, &mut self.executions, &mut self.ledger, &self.checkpoints, &mut self.out, &results),
                     Purpose::Complete => self.executions.completed(&mut self.out),
                     Purpose::Checkpoint => self.checkpoints.checkpoints_written(&mut self.out),
-                    Purpose::FlagMisfire => self.flagged(),
+                    Purpose::FlagMisfire => self.misfires.flagged(&mut self.ledger),
                     Purpose::CheckClock => self.clock_check.clock_checked(&self.cx, self.executions.last_number, &results),
                     Purpose::Guarantee => self.guarantee.committed(),
                     Purpose::Leave => self.removed(),
@@ -485,10 +486,15 @@ impl Participant {
                     self.out.read_again();
                 }
                 match purpose {
-                    Purpose::Start => self.start_failed(&error, unknown),
+                    Purpose::Start => {
+                        let (executions, ledger) = (&mut self.executions, &mut self.ledger);
+                        if start_failed(executions, ledger, &mut self.agenda, &error, unknown) {
+                            self.out.forget_and_read(&mut self.cx);
+                        }
+                    }
                     Purpose::Complete => self.executions.complete_failed(&self.cx, &mut self.checkpoints, &mut self.out, &error),
                     Purpose::Checkpoint => self.checkpoints.checkpoints_failed(&mut self.out, &error),
-                    Purpose::FlagMisfire => self.flag_failed(),
+                    Purpose::FlagMisfire => self.misfires.flag_failed(&mut self.ledger),
                     Purpose::CheckClock => self.clock_check.clock_check_failed(&self.cx, self.executions.last_number, &error),
                     Purpose::Guarantee => self.guarantee.failed(),
                     Purpose::HandOff => self.handoff.give_failed(),

@@ -1,7 +1,8 @@
 //! From the instant of the schedule to the transaction that starts items.
 
 mod catch_up;
+mod fire;
 pub mod misfire;
 pub mod schedule;
-mod start;
+pub(super) mod start;
 pub(super) mod trigger;

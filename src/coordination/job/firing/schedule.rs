@@ -1,22 +1,13 @@
-//! What is due? Follows the schedule, and decides for each fire and each item: start it, or count it as missed
-//! (protocol 6.5; P5).
-//!
-//! ElasticJob's rule: a fire that cannot be executed at its time is made up for by one execution, however many were
-//! missed, if the job has `misfire` on; otherwise it is skipped. We make up for it as soon as the item is free (see
-//! `misfire`), where Java peers wait for the next fire (H8 to H10).
+//! How far is the schedule? It steps to the present, and finds the fires that have come.
 
 use jiff::{RoundMode, SignedDuration, Timestamp, TimestampRound, Unit};
 
-use crate::coordination::job::contract::plan::{Planned, Source};
 use crate::coordination::job::execution::state::Executions;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::limits::MISFIRE_THRESHOLD;
-use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::ledger::Ledger;
-use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::schedule::{latest_before, latest_until};
 use crate::coordination::job::picture::settings::Schedule;
-use crate::coordination::job::rotation::Turn;
 use crate::job::Item;
 use crate::mutants::mutant;
 
@@ -26,12 +17,12 @@ const CLOCK_SET_BACK: SignedDuration = SignedDuration::from_hours(1);
 
 /// A fire that has not been divided among the items yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Due {
-    scheduled: Timestamp,
+pub(super) struct Due {
+    pub(super) scheduled: Timestamp,
     /// Noticed too late to be an ordinary fire.
-    late: bool,
+    pub(super) late: bool,
     /// Fires before it were missed as well; the latest of them.
-    missed: Option<Timestamp>,
+    pub(super) missed: Option<Timestamp>,
     /// Nobody would have told us of another schedule when it came.
     unattended: bool,
 }
@@ -137,6 +128,11 @@ impl Fires {
         self.due.is_some()
     }
 
+    /// Takes the fire that waits to be divided.
+    pub(super) fn take_due(&mut self) -> Option<Due> {
+        self.due.take()
+    }
+
     /// Steps the schedule to the present. `attended`: whether we know what the schedule is.
     fn tick(&mut self, now: Timestamp, schedule: Option<&Schedule>, attended: bool) {
         let limit = if mutant!(FiredAgainAfterClockStep) { SignedDuration::ZERO } else { CLOCK_SET_BACK };
@@ -172,67 +168,14 @@ impl Fires {
     }
 }
 
-impl Participant {
+impl Fires {
     /// Takes notice of the fires that have come until now.
-    pub(in crate::coordination) fn follow_schedule(&mut self) {
-        let now = self.cx.now;
-        if self.cx.follows_schedule() {
-            let registered = self.cx.is_registered();
-            let schedule = self.cx.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
-            self.fires.tick(now.wall, schedule, registered);
-        }
-    }
-
-    /// Follows the schedule, and decides what each fire means for each item.
-    pub(in crate::coordination) fn fire(&mut self) {
-        if !self.cx.follows_schedule() {
-            return;
-        }
-        self.follow_schedule();
-        if !self.cx.is_registered() {
-            return;
-        }
-        self.miss_unavailable();
-        let resharding = self.cx.view.is_resharding() && !mutant!(StartedWhileResharding);
-        // What comes while nothing is ours is not kept for what will be: the ledger tells what that has missed.
-        let concerned = self.cx.is_relay() || self.cx.assigned.executable().next().is_some();
-        if resharding || (concerned && !self.ledger.is_ledger_read(&self.cx)) || self.relay.turn(&self.cx) == Turn::Changing {
-            return;
-        }
-        self.divide_due();
-        self.plan_misfires();
-    }
-
-    fn divide_due(&mut self) {
-        let now = self.cx.now;
-        let Some(due) = self.fires.due.take() else { return };
-        let active = self.cx.phase == Phase::Active;
-        let items: Vec<_> = self.cx.assigned.executable().map(|assigned| assigned.item).collect();
-        for item in items {
-            let planned =
-                self.agenda.planned(item).is_some_and(|planned| planned.scheduled >= due.scheduled);
-            if planned
-                || self.ledger.was_started(&self.cx, item, due.scheduled, now.wall)
-                || self.agenda.has_missed(item, due.scheduled)
-                || self.relay.came_before_turn(&self.cx, due.scheduled)
-            {
-                continue;
-            }
-            let free = active && !self.executions.is_busy(&self.cx, &self.awaited, item) && !self.agenda.is_planned(item);
-            let in_time = free && !due.late && !self.guarantee.is_round_open();
-            if !in_time {
-                self.executions.suspect(&self.cx, item);
-            }
-            if !in_time || self.owes(item) {
-                self.agenda.miss(&self.cx, &mut self.out, item, due.scheduled);
-                continue;
-            }
-            let planned = Planned::new(Source::Schedule, due.scheduled);
-            self.agenda.plan(item, planned);
-            // Somebody else may have executed that one before the item was ours.
-            if let Some(missed) = due.missed.filter(|missed| !self.ledger.was_started(&self.cx, item, *missed, now.wall)) {
-                self.agenda.miss(&self.cx, &mut self.out, item, missed);
-            }
+    pub(in crate::coordination) fn follow_schedule(&mut self, cx: &Context)  {
+        let now = cx.now;
+        if cx.follows_schedule() {
+            let registered = cx.is_registered();
+            let schedule = cx.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+            self.tick(now.wall, schedule, registered);
         }
     }
 }

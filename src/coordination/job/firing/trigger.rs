@@ -4,15 +4,18 @@
 //! obeyed twice. Items that are being executed are made up for when they are free, like at a fire, where Java peers
 //! drop the whole request.
 
-
+use crate::coordination::job::agenda::{Agenda, Awaited};
+use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::contract::plan::{Planned, Source};
+use crate::coordination::job::execution::state::Executions;
+use crate::coordination::job::firing::schedule::Fires;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
+use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::ledger::Ledger;
+use crate::coordination::job::once::state::Guarantee;
 use crate::job::Item;
 use crate::tree::Operation;
-
-use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::contract::plan::Planned;
-use crate::coordination::job::contract::plan::Source;
-use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::participant::Participant;
 
 /// The request to fire, as far as it was dealt with.
 #[derive(Debug, Default)]
@@ -21,50 +24,50 @@ pub(in crate::coordination) struct Trigger {
     planned: bool,
 }
 
-impl Participant {
+impl Trigger {
     /// Plans what a trigger asks for.
-    pub(in crate::coordination) fn obey_trigger(&mut self) {
-        if !self.cx.view.triggers().contains(&self.cx.identity.instance) {
-            self.trigger.planned = false;
+    pub(in crate::coordination) fn obey_trigger(&mut self, cx: &Context, ledger: &Ledger, executions: &mut Executions, guarantee: &Guarantee, fires: &Fires, agenda: &mut Agenda, awaited: &Awaited, out: &mut Outbox)  {
+        if !cx.view.triggers().contains(&cx.identity.instance) {
+            self.planned = false;
             return;
         }
-        let ready = self.cx.assigned.attached && self.cx.is_registered() && self.cx.phase == Phase::Active;
-        let has_items = self.cx.assigned.executable().next().is_some();
-        if !ready || self.cx.view.is_resharding() || (has_items && !self.ledger.is_ledger_read(&self.cx)) {
+        let ready = cx.assigned.attached && cx.is_registered() && cx.phase == Phase::Active;
+        let has_items = cx.assigned.executable().next().is_some();
+        if !ready || cx.view.is_resharding() || (has_items && !ledger.is_ledger_read(cx)) {
             return;
         }
-        if !has_items && self.is_to_be_divided() {
+        if !has_items && is_to_be_divided(cx) {
             return; // What the division gives us is what was meant.
         }
-        if !std::mem::replace(&mut self.trigger.planned, true) {
-            let items: Vec<_> = match self.cx.is_continuous() {
+        if !std::mem::replace(&mut self.planned, true) {
+            let items: Vec<_> = match cx.is_continuous() {
                 true => Vec::new(),
-                false => self.cx.assigned.executable().map(|assigned| assigned.item).collect(),
+                false => cx.assigned.executable().map(|assigned| assigned.item).collect(),
             };
             for item in items {
-                let scheduled = self.fires.present_of(&self.cx, &self.ledger, &self.executions, item);
-                if self.executions.is_busy(&self.cx, &self.awaited, item) || self.guarantee.is_round_open() {
-                    self.executions.suspect(&self.cx, item);
-                    self.agenda.miss(&self.cx, &mut self.out, item, scheduled);
+                let scheduled = fires.present_of(cx, ledger, executions, item);
+                if executions.is_busy(cx, awaited, item) || guarantee.is_round_open() {
+                    executions.suspect(cx, item);
+                    agenda.miss(cx, out, item, scheduled);
                 } else {
                     let planned = Planned::new(Source::Trigger, scheduled);
-                    self.agenda.plan_if_free(item, planned);
+                    agenda.plan_if_free(item, planned);
                 }
             }
         }
         let taken_along = |planned: &Planned| planned.is_first_of(Source::Trigger);
-        let starts = self.agenda.plans().any(|(_, planned)| taken_along(&planned)) || self.executions.starts(taken_along);
-        if !starts && self.out.may_commit(&self.cx, Purpose::TakeTrigger) {
+        let starts = agenda.plans().any(|(_, planned)| taken_along(&planned)) || executions.starts(taken_along);
+        if !starts && out.may_commit(cx, Purpose::TakeTrigger) {
             // There is nothing to execute: the request is fulfilled.
-            let trigger = self.cx.identity.paths.trigger(&self.cx.identity.instance);
-            self.out.commit(Purpose::TakeTrigger, vec![Operation::delete(trigger)]);
+            let trigger = cx.identity.paths.trigger(&cx.identity.instance);
+            out.commit(Purpose::TakeTrigger, vec![Operation::delete(trigger)]);
         }
     }
+}
 
-    /// Whether a division is still to come though nobody has flagged it: some item has never been given to anybody.
-    fn is_to_be_divided(&self) -> bool {
-        let owner = |item: Item| self.cx.view.item(item).and_then(|view| view.owner.as_ref());
-        let items = self.cx.settings.iter().flat_map(|settings| settings.items());
-        self.cx.is_enabled() && items.map(owner).any(|owner| owner.is_none())
-    }
+/// Whether a division is still to come though nobody has flagged it: some item has never been given to anybody.
+fn is_to_be_divided(cx: &Context) -> bool {
+    let owner = |item: Item| cx.view.item(item).and_then(|view| view.owner.as_ref());
+    let items = cx.settings.iter().flat_map(|settings| settings.items());
+    cx.is_enabled() && items.map(owner).any(|owner| owner.is_none())
 }
