@@ -118,10 +118,7 @@ impl Agenda {
     }
 
     /// Plans each execution anew, or takes it back.
-    pub(in crate::coordination) fn plan_anew(
-        &mut self,
-        revise: impl Fn(Item, Planned) -> Option<Planned>,
-    ) {
+    pub(in crate::coordination) fn plan_anew(&mut self, revise: impl Fn(Item, Planned) -> Option<Planned>) {
         let planned = std::mem::take(&mut self.planned);
         self.planned =
             planned.into_iter().filter_map(|(item, planned)| Some((item, revise(item, planned)?))).collect();

@@ -152,12 +152,23 @@ impl Ledger {
     }
 
     /// Whether a fire of an item has been started before.
-    pub(in crate::coordination) fn was_started(&self, cx: &Context, item: Item, scheduled: Timestamp, now: Timestamp) -> bool {
+    pub(in crate::coordination) fn was_started(
+        &self,
+        cx: &Context,
+        item: Item,
+        scheduled: Timestamp,
+        now: Timestamp,
+    ) -> bool {
         self.settled(cx, item, now).is_some_and(|settled| settled >= scheduled)
     }
 
     /// Up to which fire nothing of an item is missed, but what is flagged or noted elsewhere; `None`: nothing is known.
-    pub(in crate::coordination) fn settled(&self, cx: &Context, item: Item, now: Timestamp) -> Option<Timestamp> {
+    pub(in crate::coordination) fn settled(
+        &self,
+        cx: &Context,
+        item: Item,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         self.latest(item, now).filter(|_| cx.keeps_ledger())
     }
 
@@ -165,10 +176,14 @@ impl Ledger {
     /// there is the item, or the configuration asks for it and our server is enabled, so that it waits for its first
     /// division; and since when we have been there without a Java instance, which would have left no entry. The former is
     /// by the registry's clock, so nothing counts as started because of it.
-    pub(in crate::coordination) fn owed_after(&self, cx: &Context, item: Item, now: Timestamp) -> Option<Timestamp> {
+    pub(in crate::coordination) fn owed_after(
+        &self,
+        cx: &Context,
+        item: Item,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let never_fired = || {
-            let since =
-                cx.view.item(item).and_then(|view| view.since).filter(|_| cx.keeps_ledger())?;
+            let since = cx.view.item(item).and_then(|view| view.since).filter(|_| cx.keeps_ledger())?;
             let asked = cx.view.config_since().max(self.disabled_until);
             let since = asked.map_or(since, |asked| since.min(asked));
             Some(since.max(self.unmixed_since?))
@@ -178,7 +193,7 @@ impl Ledger {
 
     /// Notes since when there have been sidecars only, and until when nobody wanted us to execute anything, as far as we
     /// have seen.
-    pub(in crate::coordination) fn note_company(&mut self, cx: &Context)  {
+    pub(in crate::coordination) fn note_company(&mut self, cx: &Context) {
         let now = cx.now;
         if cx.is_registered() && (self.unmixed_since.is_none() || cx.has_java_peers()) {
             self.unmixed_since = Some(now.wall);
@@ -201,14 +216,24 @@ impl Ledger {
     }
 
     /// The step that writes down an execution, to go with the one that starts it, and what it makes of the node.
-    pub(in crate::coordination) fn ledger_start(&self, cx: &Context, item: Item, planned: Planned) -> Option<(Operation, LedgerNode)> {
+    pub(in crate::coordination) fn ledger_start(
+        &self,
+        cx: &Context,
+        item: Item,
+        planned: Planned,
+    ) -> Option<(Operation, LedgerNode)> {
         let entry = self.ledger_entry(cx, item).filter(|_| !mutant!(StartedWithoutLedger))?;
         let says = entry.says.after_start(planned, cx.waits_for_failover(item));
         Some(entry.write(cx.identity.paths.ledger_entry(item), says))
     }
 
     /// The step that writes down a missed fire, to go with the one that flags it, and what it makes of the node.
-    pub(in crate::coordination) fn ledger_flag(&self, cx: &Context, item: Item, scheduled: Timestamp) -> Option<(Operation, LedgerNode)> {
+    pub(in crate::coordination) fn ledger_flag(
+        &self,
+        cx: &Context,
+        item: Item,
+        scheduled: Timestamp,
+    ) -> Option<(Operation, LedgerNode)> {
         let entry = self.ledger_entry(cx, item).filter(|_| !mutant!(FlaggedWithoutLedger))?;
         Some(entry.write(cx.identity.paths.ledger_entry(item), entry.says.after_flag(scheduled)))
     }
@@ -221,16 +246,12 @@ impl Ledger {
         if self.is_ledger_read(cx) || self.reading.is_some() || pausing {
             return false;
         }
-        if !cx.is_registered()
-            || cx.view.is_resharding()
-            || cx.assigned.executable().next().is_none()
-        {
+        if !cx.is_registered() || cx.view.is_resharding() || cx.assigned.executable().next().is_none() {
             return false;
         }
         let relay = cx.is_relay() || self.of_relay;
         let known = |assigned: &AssignedItem| {
-            !relay
-                && self.entries.get(&assigned.item).is_some_and(|entry| entry.token == assigned.token)
+            !relay && self.entries.get(&assigned.item).is_some_and(|entry| entry.token == assigned.token)
         };
         if cx.assigned.assignment.iter().flat_map(|told| &told.items).all(known) {
             // No item has come that we did not have before. One may have been revoked for a while, and fires with it.
@@ -244,7 +265,12 @@ impl Ledger {
 
     /// The ledger was read. `revoked`: items that are ours until their next owners have them. Gives what has changed;
     /// `None`: nothing is known.
-    pub(in crate::coordination) fn ledger_read(&mut self, cx: &Context, revoked: impl Iterator<Item = Item>, read: Result<BTreeMap<Item, LedgerNode>, String>) -> Option<Reread> {
+    pub(in crate::coordination) fn ledger_read(
+        &mut self,
+        cx: &Context,
+        revoked: impl Iterator<Item = Item>,
+        read: Result<BTreeMap<Item, LedgerNode>, String>,
+    ) -> Option<Reread> {
         let now = cx.now;
         let reading = self.reading.take();
         let Ok(read) = read else {
@@ -269,13 +295,11 @@ impl Ledger {
                     (node.map(|node| node.says).unwrap_or_default(), node.map(|node| node.version));
                 let same = |known: &&Entry| known.token == token && known.version >= version;
                 // What we have written since the read is newer.
-                let known =
-                    self.entries.get(&item).filter(|known| same(known) || mutant!(LedgerEntryKept));
+                let known = self.entries.get(&item).filter(|known| same(known) || mutant!(LedgerEntryKept));
                 (item, known.copied().unwrap_or(Entry { says, version, token }))
             })
             .collect();
-        let tokens: BTreeMap<_, _> =
-            self.entries.iter().map(|(item, entry)| (*item, entry.token)).collect();
+        let tokens: BTreeMap<_, _> = self.entries.iter().map(|(item, entry)| (*item, entry.token)).collect();
         let before = std::mem::replace(&mut self.tokens, tokens);
         let tokens = &self.tokens;
         let items = before.keys().chain(tokens.keys()).copied();

@@ -187,7 +187,14 @@ impl Participant {
             if self.relay.mind_turn(&self.cx) {
                 self.told.look_again();
             }
-            resolve(&self.cx, &mut self.executions, &mut self.ledger, &self.checkpoints, &mut self.agenda, &mut self.out);
+            resolve(
+                &self.cx,
+                &mut self.executions,
+                &mut self.ledger,
+                &self.checkpoints,
+                &mut self.agenda,
+                &mut self.out,
+            );
             if self.handoff.forget_given(&self.cx) {
                 self.told.look_again();
             }
@@ -202,29 +209,111 @@ impl Participant {
                 self.cx.unready = unready;
                 self.sharding.look_again();
             }
-            self.sharding.shard(&self.cx, &self.crash, &mut self.executions, &self.absences, &mut self.java_peers, &mut self.modes, &mut self.targets, &mut self.out);
+            self.sharding.shard(
+                &self.cx,
+                &self.crash,
+                &mut self.executions,
+                &self.absences,
+                &mut self.java_peers,
+                &mut self.modes,
+                &mut self.targets,
+                &mut self.out,
+            );
             self.targets.plan_handoff(&self.cx, &self.absences, &mut self.modes, &mut self.out);
             self.nudge.nudge_leader(&self.cx, &self.crash, &mut self.out);
             self.retries.take_back_retries(&self.cx, &self.executions, &mut self.agenda);
-            self.fail_over();
+            self.failover.fail_over(
+                &self.cx,
+                &self.crash,
+                &mut self.executions,
+                &mut self.agenda,
+                &mut self.awaited,
+                &mut self.out,
+            );
             repair_relay(&self.cx, &mut self.out);
             self.ledger.note_company(&self.cx);
             if self.ledger.consult_ledger(&self.cx, &mut self.out) {
-                self.fires.catch_up(&self.cx, &self.ledger, &mut self.names, &self.executions, &self.guarantee, &mut self.agenda, &self.awaited, &mut self.out);
+                self.fires.catch_up(
+                    &self.cx,
+                    &self.ledger,
+                    &mut self.names,
+                    &self.executions,
+                    &self.guarantee,
+                    &mut self.agenda,
+                    &self.awaited,
+                    &mut self.out,
+                );
             }
             self.guarantee.pass_gate(&self.cx, &self.executions, &self.retries, &self.agenda);
-            self.fires.fire(&self.cx, &self.ledger, &self.relay, &mut self.executions, &self.handoff, &self.guarantee, &self.misfires, &mut self.agenda, &self.awaited, &mut self.out);
-            self.trigger.obey_trigger(&self.cx, &self.ledger, &mut self.executions, &self.guarantee, &self.fires, &mut self.agenda, &self.awaited, &mut self.out);
+            self.fires.fire(
+                &self.cx,
+                &self.ledger,
+                &self.relay,
+                &mut self.executions,
+                &self.handoff,
+                &self.guarantee,
+                &self.misfires,
+                &mut self.agenda,
+                &self.awaited,
+                &mut self.out,
+            );
+            self.trigger.obey_trigger(
+                &self.cx,
+                &self.ledger,
+                &mut self.executions,
+                &self.guarantee,
+                &self.fires,
+                &mut self.agenda,
+                &self.awaited,
+                &mut self.out,
+            );
             let is_gate_open = self.guarantee.is_gate_open(&self.cx);
-            self.retries.retry(&self.cx, &mut self.executions, &mut self.checkpoints, &mut self.agenda, &self.awaited, &mut self.out, is_gate_open);
-            self.misfires.flag_misfires(&self.cx, &self.ledger, &self.executions, &mut self.agenda, &mut self.out);
-            self.guarantee.guard(&self.cx, &self.ledger, &self.executions, &mut self.retries, &mut self.agenda, &self.awaited, &mut self.out);
-            start(&self.cx, &mut self.executions, &mut self.ledger, &self.relay, &mut self.retries, &self.checkpoints, &self.guarantee, &self.fires, &self.misfires, &mut self.agenda, &self.awaited, &mut self.out);
+            self.retries.retry(
+                &self.cx,
+                &mut self.executions,
+                &mut self.checkpoints,
+                &mut self.agenda,
+                &self.awaited,
+                &mut self.out,
+                is_gate_open,
+            );
+            self.misfires.flag_misfires(
+                &self.cx,
+                &self.ledger,
+                &self.executions,
+                &mut self.agenda,
+                &mut self.out,
+            );
+            self.guarantee.guard(
+                &self.cx,
+                &self.ledger,
+                &self.executions,
+                &mut self.retries,
+                &mut self.agenda,
+                &self.awaited,
+                &mut self.out,
+            );
+            start(
+                &self.cx,
+                &mut self.executions,
+                &mut self.ledger,
+                &self.relay,
+                &mut self.retries,
+                &self.checkpoints,
+                &self.guarantee,
+                &self.fires,
+                &self.misfires,
+                &mut self.agenda,
+                &self.awaited,
+                &mut self.out,
+            );
             self.clock_check.check_clock(&self.cx, self.executions.last_number, &mut self.out);
             self.checkpoints.write_checkpoints(&self.cx, &self.executions, &mut self.out);
             self.executions.complete(&self.cx, &self.crash, &self.checkpoints, &mut self.out);
             self.handoff.release(&self.cx, &self.executions, &mut self.out);
-            while let verdict @ Verdict::Disconnect(_) = self.executions.enforce_deadlines(&self.cx, &mut self.out) {
+            while let verdict @ Verdict::Disconnect(_) =
+                self.executions.enforce_deadlines(&self.cx, &mut self.out)
+            {
                 self.obey(verdict);
             }
             self.slow.look_for_slow(&self.cx, &self.executions);
@@ -349,22 +438,55 @@ impl Participant {
             }
             Input::Committed(id, result) => self.committed(id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
-            Input::TookOver(read) => self.taken(read),
+            Input::TookOver(read) => {
+                self.failover.taken(&self.cx, &mut self.checkpoints, &mut self.awaited, read)
+            }
             Input::LatchHeld(gate) => self.guarantee.latch_held(&self.cx, &mut self.out, gate),
             Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
-            Input::ListenerReport(ticket, call, outcome) => self.guarantee.listener_reported(&self.cx, &mut self.agenda, &mut self.out, ticket, &call, outcome),
+            Input::ListenerReport(ticket, call, outcome) => self.guarantee.listener_reported(
+                &self.cx,
+                &mut self.agenda,
+                &mut self.out,
+                ticket,
+                &call,
+                outcome,
+            ),
             Input::Checkpoints(found) => self.checkpoints.checkpoints_found(&self.cx, found),
-            Input::Progress(ticket, report) => self.checkpoints.progress(&self.cx, &mut self.executions, &mut self.out, ticket, report),
+            Input::Progress(ticket, report) => {
+                self.checkpoints.progress(&self.cx, &mut self.executions, &mut self.out, ticket, report)
+            }
             Input::Ledger(read) => {
                 self.instants_read(&read);
                 let revoked: Vec<_> = self.handoff.revoked_items().collect();
                 if let Some(reread) = self.ledger.ledger_read(&self.cx, revoked.into_iter(), read) {
-                    self.fires.forget_overtaken(&self.cx, &self.ledger, &self.executions, &mut self.agenda, &reread);
-                    self.fires.catch_up(&self.cx, &self.ledger, &mut self.names, &self.executions, &self.guarantee, &mut self.agenda, &self.awaited, &mut self.out);
+                    self.fires.forget_overtaken(
+                        &self.cx,
+                        &self.ledger,
+                        &self.executions,
+                        &mut self.agenda,
+                        &reread,
+                    );
+                    self.fires.catch_up(
+                        &self.cx,
+                        &self.ledger,
+                        &mut self.names,
+                        &self.executions,
+                        &self.guarantee,
+                        &mut self.agenda,
+                        &self.awaited,
+                        &mut self.out,
+                    );
                 }
             }
             Input::Report(ticket, results) => self.executions.report(&mut self.out, ticket, &results),
-            Input::Cancel(ticket, items) => self.executions.cancel_by_operator(&self.cx, &mut self.retries, &mut self.checkpoints, &mut self.out, ticket, items.as_ref()),
+            Input::Cancel(ticket, items) => self.executions.cancel_by_operator(
+                &self.cx,
+                &mut self.retries,
+                &mut self.checkpoints,
+                &mut self.out,
+                ticket,
+                items.as_ref(),
+            ),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
             Input::AskLease(ticket) => self.answer_lease(ticket),
             Input::Detached => self.detach(),
@@ -456,11 +578,20 @@ impl Participant {
                 match purpose {
                     Purpose::Register => self.registered_now(),
                     Purpose::Shard => self.sharding.committed(),
-                    Purpose::Start => started(&self.cx, &mut self.executions, &mut self.ledger, &self.checkpoints, &mut self.out, &results),
+                    Purpose::Start => started(
+                        &self.cx,
+                        &mut self.executions,
+                        &mut self.ledger,
+                        &self.checkpoints,
+                        &mut self.out,
+                        &results,
+                    ),
                     Purpose::Complete => self.executions.completed(&mut self.out),
                     Purpose::Checkpoint => self.checkpoints.checkpoints_written(&mut self.out),
                     Purpose::FlagMisfire => self.misfires.flagged(&mut self.ledger),
-                    Purpose::CheckClock => self.clock_check.clock_checked(&self.cx, self.executions.last_number, &results),
+                    Purpose::CheckClock => {
+                        self.clock_check.clock_checked(&self.cx, self.executions.last_number, &results)
+                    }
                     Purpose::Guarantee => self.guarantee.committed(),
                     Purpose::Leave => self.removed(),
                     Purpose::Abdicate
@@ -492,10 +623,17 @@ impl Participant {
                             self.out.forget_and_read(&mut self.cx);
                         }
                     }
-                    Purpose::Complete => self.executions.complete_failed(&self.cx, &mut self.checkpoints, &mut self.out, &error),
+                    Purpose::Complete => self.executions.complete_failed(
+                        &self.cx,
+                        &mut self.checkpoints,
+                        &mut self.out,
+                        &error,
+                    ),
                     Purpose::Checkpoint => self.checkpoints.checkpoints_failed(&mut self.out, &error),
                     Purpose::FlagMisfire => self.misfires.flag_failed(&mut self.ledger),
-                    Purpose::CheckClock => self.clock_check.clock_check_failed(&self.cx, self.executions.last_number, &error),
+                    Purpose::CheckClock => {
+                        self.clock_check.clock_check_failed(&self.cx, self.executions.last_number, &error)
+                    }
                     Purpose::Guarantee => self.guarantee.failed(),
                     Purpose::HandOff => self.handoff.give_failed(),
                     Purpose::Leave => self.leave_failed(&error),
@@ -578,7 +716,8 @@ impl Participant {
     /// The problem that the application's configuration is not the one in force.
     fn ignored_problem(&self) -> Option<Problem> {
         // A configuration that is to be written is not ignored.
-        let is_ignored = !self.ignored.is_empty() && self.registration.configuration_to_write(&self.cx).is_none();
+        let is_ignored =
+            !self.ignored.is_empty() && self.registration.configuration_to_write(&self.cx).is_none();
         is_ignored.then(|| Problem {
             path: self.cx.identity.paths.config(),
             message: format!(

@@ -61,7 +61,7 @@ impl Relay {
 
 impl Relay {
     /// Notices that the turn ends, and when nobody has got it after that. Tells whether the assignment holds again.
-    pub(in crate::coordination) fn mind_turn(&mut self, cx: &Context) -> bool  {
+    pub(in crate::coordination) fn mind_turn(&mut self, cx: &Context) -> bool {
         let now = cx.now;
         if !cx.is_relay() || !cx.view.is_loaded() {
             return false;
@@ -124,7 +124,7 @@ pub(in crate::coordination) fn has_ledger_of_turns(cx: &Context) -> bool {
 
 /// The steps that give the turn to the next server, to go with those that end our execution of an item. One that the
 /// job had when it was no relay yet has no turns.
-pub(in crate::coordination) fn pass_on(cx: &Context, transaction: &mut Transaction, item: Item)  {
+pub(in crate::coordination) fn pass_on(cx: &Context, transaction: &mut Transaction, item: Item) {
     if !cx.is_relay() || !cx.has_item(item) {
         return;
     }
@@ -141,11 +141,10 @@ pub(in crate::coordination) fn pass_on(cx: &Context, transaction: &mut Transacti
 }
 
 /// Removes a turn of somebody who is not there, so that the item does not stand still (P7).
-pub(in crate::coordination) fn repair_relay(cx: &Context, out: &mut Outbox)  {
+pub(in crate::coordination) fn repair_relay(cx: &Context, out: &mut Outbox) {
     let Some(next) = cx.view.next_server().filter(|_| cx.is_relay()) else { return };
     let is_there = cx.view.available().iter().any(|id| id.server_ip() == next.ip);
-    let ours =
-        cx.is_leader() || cx.view.leader().is_some_and(|leader| leader.instance.is_java());
+    let ours = cx.is_leader() || cx.view.leader().is_some_and(|leader| leader.instance.is_java());
     let (path, version) = (cx.identity.paths.next_job_instance_ip(), Some(next.version));
     let active = cx.phase == Phase::Active && cx.is_registered();
     if !is_there && ours && active && out.may_commit(cx, Purpose::RepairRelay) {

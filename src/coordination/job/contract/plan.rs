@@ -1,6 +1,5 @@
 //! An execution that is to start: what made it start, and for which instant.
 
-
 use jiff::Timestamp;
 
 use crate::coordination::job::contract::records::LedgerNode;

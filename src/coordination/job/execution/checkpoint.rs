@@ -148,7 +148,14 @@ impl Write {
 
 impl Checkpoints {
     /// The application says how far it is.
-    pub(in crate::coordination) fn progress(&mut self, cx: &Context, executions: &mut Executions, out: &mut Outbox, ticket: Ticket, report: ProgressReport)  {
+    pub(in crate::coordination) fn progress(
+        &mut self,
+        cx: &Context,
+        executions: &mut Executions,
+        out: &mut Outbox,
+        ticket: Ticket,
+        report: ProgressReport,
+    ) {
         let now = cx.now;
         let ProgressReport { execution_id, extend_deadline, checkpoint } = report;
         let Some(number) = executions.number(&execution_id) else {
@@ -186,7 +193,12 @@ impl Checkpoints {
     }
 
     /// Writes down what has come.
-    pub(in crate::coordination) fn write_checkpoints(&mut self, cx: &Context, executions: &Executions, out: &mut Outbox)  {
+    pub(in crate::coordination) fn write_checkpoints(
+        &mut self,
+        cx: &Context,
+        executions: &Executions,
+        out: &mut Outbox,
+    ) {
         let (executions, out) = (executions, out);
         self.waiting.retain(|item, write| {
             let open = executions.open.get(item).filter(|open| open.number == write.number);
@@ -209,8 +221,7 @@ impl Checkpoints {
             return;
         }
         // A write that comes after our instance has gone must not overtake whoever has the item now.
-        let mut transaction =
-            vec![Operation::check(cx.identity.paths.instance(&cx.identity.instance))];
+        let mut transaction = vec![Operation::check(cx.identity.paths.instance(&cx.identity.instance))];
         let mut size = 0;
         while size < cx.transaction_bytes
             && let Some((item, write)) = self.waiting.pop_first()
@@ -224,7 +235,13 @@ impl Checkpoints {
         out.commit(Purpose::Checkpoint, transaction);
     }
 
-    fn write_checkpoint(&self, cx: &Context, transaction: &mut Transaction, item: Item, checkpoint: &Checkpoint)  {
+    fn write_checkpoint(
+        &self,
+        cx: &Context,
+        transaction: &mut Transaction,
+        item: Item,
+        checkpoint: &Checkpoint,
+    ) {
         let paths = &cx.identity.paths;
         if cx.view.running().contains(&item) {
             transaction.push(Operation::check(paths.item_running(item)));
@@ -236,7 +253,7 @@ impl Checkpoints {
     }
 
     /// Has the folder listed.
-    fn find_checkpoints(&mut self, cx: &Context, out: &mut Outbox)  {
+    fn find_checkpoints(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now;
         let checkpoints = self;
         if !checkpoints.listing && checkpoints.retry_at.is_none_or(|at| now.mono >= at) {
@@ -248,7 +265,11 @@ impl Checkpoints {
     }
 
     /// The folder was listed, and what a former process may have written was read.
-    pub(in crate::coordination) fn checkpoints_found(&mut self, cx: &Context, found: Result<FoundCheckpoints, String>)  {
+    pub(in crate::coordination) fn checkpoints_found(
+        &mut self,
+        cx: &Context,
+        found: Result<FoundCheckpoints, String>,
+    ) {
         let now = cx.now;
         let checkpoints = self;
         checkpoints.listing = false;
@@ -271,13 +292,13 @@ impl Checkpoints {
     }
 
     /// The checkpoints are recorded.
-    pub(in crate::coordination) fn checkpoints_written(&mut self, out: &mut Outbox)  {
+    pub(in crate::coordination) fn checkpoints_written(&mut self, out: &mut Outbox) {
         let written = std::mem::take(&mut self.writing);
         out.extend(written.values().map(|write| write.answer(false)));
     }
 
     /// They are not, or nobody knows; they are tried again while their executions run.
-    pub(in crate::coordination) fn checkpoints_failed(&mut self, out: &mut Outbox, error: &CommitError)  {
+    pub(in crate::coordination) fn checkpoints_failed(&mut self, out: &mut Outbox, error: &CommitError) {
         if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::OutcomeUnknown(_)) {
             self.doubt();
         }
@@ -285,7 +306,7 @@ impl Checkpoints {
     }
 
     /// The session is lost, and with it everything that was executed.
-    pub(in crate::coordination) fn forget_checkpoints(&mut self, executions: &Executions, out: &mut Outbox)  {
+    pub(in crate::coordination) fn forget_checkpoints(&mut self, executions: &Executions, out: &mut Outbox) {
         let lost = std::mem::take(self);
         for (item, write) in lost.waiting.into_iter().chain(lost.writing) {
             let execution_id = Excerpt::of(&executions.id(item, write.number));

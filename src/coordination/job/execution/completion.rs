@@ -55,14 +55,17 @@ impl Executions {
 
 impl Executions {
     /// Takes a report of results.
-    pub(in crate::coordination) fn report(&mut self, out: &mut Outbox, ticket: Ticket, results: &[ExecutionResult])  {
+    pub(in crate::coordination) fn report(
+        &mut self,
+        out: &mut Outbox,
+        ticket: Ticket,
+        results: &[ExecutionResult],
+    ) {
         let numbers: Option<Vec<_>> =
             results.iter().map(|result| self.number(&result.execution_id)).collect();
         let Some(numbers) = numbers else {
-            let unknown = results
-                .iter()
-                .enumerate()
-                .find(|(_, result)| self.number(&result.execution_id).is_none());
+            let unknown =
+                results.iter().enumerate().find(|(_, result)| self.number(&result.execution_id).is_none());
             if let Some((index, result)) = unknown {
                 let execution_id = Excerpt::of(&result.execution_id);
                 let refusal = Refusal::UnknownExecution { index, execution_id };
@@ -108,7 +111,13 @@ impl Executions {
     }
 
     /// Deletes the running nodes of what was reported, in one batch while another is in flight.
-    pub(in crate::coordination) fn complete(&mut self, cx: &Context, crash: &Crash, checkpoints: &Checkpoints, out: &mut Outbox)  {
+    pub(in crate::coordination) fn complete(
+        &mut self,
+        cx: &Context,
+        crash: &Crash,
+        checkpoints: &Checkpoints,
+        out: &mut Outbox,
+    ) {
         let leftovers = self.leftovers(cx, crash, out);
         if self.reported.is_empty() && leftovers.is_empty() {
             return;
@@ -118,8 +127,7 @@ impl Executions {
         }
         // A request of a session that we have given up may come late: after a division, or our next registration, the
         // running node is another one, under the same version.
-        let mut transaction: Transaction =
-            cx.undivided().filter(|_| cx.monitors()).into_iter().collect();
+        let mut transaction: Transaction = cx.undivided().filter(|_| cx.monitors()).into_iter().collect();
         let mut size = 0;
         let mut rest = Vec::new();
         let check = transaction.len();
@@ -158,7 +166,13 @@ impl Executions {
 
     /// The steps that say that an execution of ours has ended: it runs no more, and if it was taken over it is ours no
     /// more.
-    pub(in crate::coordination) fn end_execution(&self, cx: &Context, checkpoints: &Checkpoints, transaction: &mut Transaction, item: Item)  {
+    pub(in crate::coordination) fn end_execution(
+        &self,
+        cx: &Context,
+        checkpoints: &Checkpoints,
+        transaction: &mut Transaction,
+        item: Item,
+    ) {
         let paths = &cx.identity.paths;
         if self.has_running_node(cx, item) {
             transaction.push(Operation::delete(paths.item_running(item)));
@@ -199,14 +213,20 @@ impl Executions {
     }
 
     /// The running nodes are gone: answer the reports.
-    pub(in crate::coordination) fn completed(&mut self, out: &mut Outbox)  {
+    pub(in crate::coordination) fn completed(&mut self, out: &mut Outbox) {
         for (item, _) in std::mem::take(&mut self.completing) {
             self.settle(item, CompletionStatus::Recorded, out);
         }
     }
 
     /// Some node was gone already, or the outcome is unknown: look again, one by one if need be.
-    pub(in crate::coordination) fn complete_failed(&mut self, cx: &Context, checkpoints: &mut Checkpoints, out: &mut Outbox, error: &CommitError)  {
+    pub(in crate::coordination) fn complete_failed(
+        &mut self,
+        cx: &Context,
+        checkpoints: &mut Checkpoints,
+        out: &mut Outbox,
+        error: &CommitError,
+    ) {
         let completing = std::mem::take(&mut self.completing);
         let gone = error.index.filter(|_| matches!(error.error, Error::NoNode(_)));
         if gone.is_some() && !completing.iter().any(|(_, running)| *running == gone) {
@@ -229,9 +249,12 @@ impl Executions {
     /// Running nodes with our id while we execute nothing there: what a lost session, a former process or an unknown outcome
     /// left. Also of who was stopped by an operator. Where items fail over, what was left is flagged instead (see
     /// `failover`).
-    pub(in crate::coordination) fn left_running(&self, cx: &Context, out: &Outbox) -> impl Iterator<Item = Item> {
-        let ours =
-            cx.was_registered() && !out.is_in_flight(Purpose::Start) && !cx.fails_over();
+    pub(in crate::coordination) fn left_running(
+        &self,
+        cx: &Context,
+        out: &Outbox,
+    ) -> impl Iterator<Item = Item> {
+        let ours = cx.was_registered() && !out.is_in_flight(Purpose::Start) && !cx.fails_over();
         let left = cx.view.running_of(&cx.identity.instance);
         left.filter(move |item| ours && !self.has_open(*item))
     }
@@ -255,7 +278,7 @@ impl Executions {
 
     /// Notes that a running node is in the way. If nobody knows whose it is, the view is read again, which tells: one
     /// that was left behind must not block its item for good (H4).
-    pub(in crate::coordination) fn suspect(&mut self, cx: &Context, item: Item)  {
+    pub(in crate::coordination) fn suspect(&mut self, cx: &Context, item: Item) {
         let running = cx.view.item(item).and_then(|view| view.running.as_ref());
         let unknown = running.is_some_and(|running| running.owner.is_none());
         if unknown && !self.has_open(item) {
@@ -264,10 +287,9 @@ impl Executions {
     }
 
     /// Has the view read again if a running node is in the way that nobody knows.
-    pub(in crate::coordination) fn investigate(&mut self, cx: &Context, out: &mut Outbox)  {
+    pub(in crate::coordination) fn investigate(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now;
-        let recent =
-            self.investigated.is_some_and(|at| now.mono < at.saturating_add(INVESTIGATION_PAUSE));
+        let recent = self.investigated.is_some_and(|at| now.mono < at.saturating_add(INVESTIGATION_PAUSE));
         if std::mem::take(&mut self.suspicious) && !recent {
             self.investigated = Some(now.mono);
             out.read_again();

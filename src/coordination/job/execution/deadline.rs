@@ -13,7 +13,7 @@ use crate::coordination::job::contract::effect::{Effect, EndReason};
 use crate::coordination::job::contract::event::{CancelReason, Event};
 use crate::coordination::job::execution::checkpoint::Checkpoints;
 use crate::coordination::job::execution::limit::Limit;
-use crate::coordination::job::execution::retry::{Retries};
+use crate::coordination::job::execution::retry::Retries;
 use crate::coordination::job::execution::state::{Executions, State};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
@@ -27,7 +27,12 @@ const LOST_REMEMBERED: usize = 1024;
 
 impl Executions {
     /// Tells the application to stop everything; what it still reports is too late.
-    pub(in crate::coordination) fn cancel_executions(&mut self, cx: &Context, out: &mut Outbox, reason: CancelReason)  {
+    pub(in crate::coordination) fn cancel_executions(
+        &mut self,
+        cx: &Context,
+        out: &mut Outbox,
+        reason: CancelReason,
+    ) {
         let lost = reason == CancelReason::LeaseLost;
         if lost {
             self.forget_starting();
@@ -61,7 +66,13 @@ impl Executions {
 
 impl Executions {
     /// Tells the application to stop an execution.
-    pub(in crate::coordination) fn stop_execution(&mut self, cx: &Context, out: &mut Outbox, item: Item, reason: CancelReason)  {
+    pub(in crate::coordination) fn stop_execution(
+        &mut self,
+        cx: &Context,
+        out: &mut Outbox,
+        item: Item,
+        reason: CancelReason,
+    ) {
         let Some(execution) = self.open.get_mut(&item) else { return };
         let number = execution.number;
         self.deadlines.forget(number, execution.limit);
@@ -72,7 +83,15 @@ impl Executions {
     }
 
     /// Stops what an operator wants to be stopped: the executions of these items, or all.
-    pub(in crate::coordination) fn cancel_by_operator(&mut self, cx: &Context, retries: &mut Retries, checkpoints: &mut Checkpoints, out: &mut Outbox, ticket: Ticket, items: Option<&BTreeSet<Item>>)  {
+    pub(in crate::coordination) fn cancel_by_operator(
+        &mut self,
+        cx: &Context,
+        retries: &mut Retries,
+        checkpoints: &mut Checkpoints,
+        out: &mut Outbox,
+        ticket: Ticket,
+        items: Option<&BTreeSet<Item>>,
+    ) {
         if let Some(settings) = &cx.settings {
             let total = settings.configuration.sharding_total_count;
             // An item beyond a lowered total may still be executed.
@@ -103,7 +122,9 @@ impl Executions {
             cancelled.push(Cancelled { item, execution_id, was_waiting: false });
         }
         let waiting: Vec<_> = retries.items_to_retry().filter(wanted).collect();
-        cancelled.extend(waiting.into_iter().filter_map(|item| retries.cancel_retry(self, checkpoints, out, item)));
+        cancelled.extend(
+            waiting.into_iter().filter_map(|item| retries.cancel_retry(self, checkpoints, out, item)),
+        );
         cancelled.sort_by_key(|cancelled| cancelled.item);
         out.push(Effect::Answer(ticket, Answer::Cancelled(cancelled)));
     }
@@ -135,7 +156,7 @@ impl Executions {
     }
 
     /// Gives those that were told to stop their time.
-    fn begin_grace(&mut self, cx: &Context)  {
+    fn begin_grace(&mut self, cx: &Context) {
         let now = cx.now;
         let until = now.mono.saturating_add(cx.policy().cancel_grace);
         for number in self.deadlines.take_stopping() {

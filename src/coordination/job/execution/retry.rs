@@ -104,7 +104,16 @@ impl Retries {
 
 impl Retries {
     /// Looks at what has failed, and at what waits: whether it still may be tried again, and whether its time has come.
-    pub(in crate::coordination) fn retry(&mut self, cx: &Context, executions: &mut Executions, checkpoints: &mut Checkpoints, agenda: &mut Agenda, awaited: &Awaited, out: &mut Outbox, is_gate_open: bool)  {
+    pub(in crate::coordination) fn retry(
+        &mut self,
+        cx: &Context,
+        executions: &mut Executions,
+        checkpoints: &mut Checkpoints,
+        agenda: &mut Agenda,
+        awaited: &Awaited,
+        out: &mut Outbox,
+        is_gate_open: bool,
+    ) {
         self.note_failures(cx, executions, checkpoints, out);
         if self.is_empty() {
             return;
@@ -133,7 +142,7 @@ impl Retries {
     }
 
     /// Plans what is due. It is taken back before the next look at what fires, if it could not be started.
-    fn offer_retries(&mut self, cx: &Context, agenda: &mut Agenda)  {
+    fn offer_retries(&mut self, cx: &Context, agenda: &mut Agenda) {
         let now = cx.now;
         while let Some((at, item)) = self.due.first().copied().filter(|(at, _)| *at <= now.mono) {
             self.due.remove(&(at, item));
@@ -145,7 +154,12 @@ impl Retries {
     }
 
     /// Takes back what was offered and has not been started, so that a fire can take its place.
-    pub(in crate::coordination) fn take_back_retries(&mut self, cx: &Context, executions: &Executions, agenda: &mut Agenda)  {
+    pub(in crate::coordination) fn take_back_retries(
+        &mut self,
+        cx: &Context,
+        executions: &Executions,
+        agenda: &mut Agenda,
+    ) {
         let now = cx.now;
         let offered: Vec<_> = self.offered.iter().map(|(item, failed)| (*item, *failed)).collect();
         for (item, failed) in offered {
@@ -161,7 +175,14 @@ impl Retries {
     }
 
     /// What was planned has met an execution of somebody else.
-    pub(in crate::coordination) fn could_not_start(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox, item: Item, planned: Planned)  {
+    pub(in crate::coordination) fn could_not_start(
+        &mut self,
+        cx: &Context,
+        agenda: &mut Agenda,
+        out: &mut Outbox,
+        item: Item,
+        planned: Planned,
+    ) {
         if planned.is_retry() {
             self.offered.remove(&item);
             let why = "somebody else executes the item";
@@ -172,7 +193,13 @@ impl Retries {
     }
 
     /// Decides what becomes of executions that have failed.
-    pub(in crate::coordination) fn note_failures(&mut self, cx: &Context, executions: &mut Executions, checkpoints: &mut Checkpoints, out: &mut Outbox)  {
+    pub(in crate::coordination) fn note_failures(
+        &mut self,
+        cx: &Context,
+        executions: &mut Executions,
+        checkpoints: &mut Checkpoints,
+        out: &mut Outbox,
+    ) {
         let now = cx.now;
         let policy = cx.policy().retry;
         for (item, ended) in std::mem::take(&mut executions.ended) {
@@ -205,7 +232,12 @@ impl Retries {
     }
 
     /// Nothing that waits is tried again.
-    pub(in crate::coordination) fn drop_retries(&mut self, checkpoints: &mut Checkpoints, out: &mut Outbox, why: &'static str)  {
+    pub(in crate::coordination) fn drop_retries(
+        &mut self,
+        checkpoints: &mut Checkpoints,
+        out: &mut Outbox,
+        why: &'static str,
+    ) {
         let items: Vec<_> = self.waiting.keys().copied().collect();
         for item in items {
             self.drop_retry(checkpoints, out, item, why);
@@ -213,7 +245,13 @@ impl Retries {
     }
 
     /// An operator wants nothing of this item to be executed now; gives what had waited.
-    pub(in crate::coordination) fn cancel_retry(&mut self, executions: &Executions, checkpoints: &mut Checkpoints, out: &mut Outbox, item: Item) -> Option<Cancelled> {
+    pub(in crate::coordination) fn cancel_retry(
+        &mut self,
+        executions: &Executions,
+        checkpoints: &mut Checkpoints,
+        out: &mut Outbox,
+        item: Item,
+    ) -> Option<Cancelled> {
         let failed = self.drop_retry(checkpoints, out, item, "an operator has cancelled it")?;
         Some(Cancelled { item, execution_id: executions.id(item, failed), was_waiting: true })
     }
@@ -223,7 +261,13 @@ impl Retries {
         self.waiting.keys().copied()
     }
 
-    fn drop_retry(&mut self, checkpoints: &mut Checkpoints, out: &mut Outbox, item: Item, why: &'static str) -> Option<u64> {
+    fn drop_retry(
+        &mut self,
+        checkpoints: &mut Checkpoints,
+        out: &mut Outbox,
+        item: Item,
+        why: &'static str,
+    ) -> Option<u64> {
         let waiting = self.remove(item)?;
         let attempt = waiting.planned.attempt;
         checkpoints.discard(item, waiting.planned.scheduled);
@@ -233,7 +277,14 @@ impl Retries {
 }
 
 /// Why an item cannot be tried again; `None`: it can.
-fn overtaken(cx: &Context, executions: &Executions, agenda: &Agenda, awaited: &Awaited, item: Item, is_gate_open: bool) -> Option<&'static str> {
+fn overtaken(
+    cx: &Context,
+    executions: &Executions,
+    agenda: &Agenda,
+    awaited: &Awaited,
+    item: Item,
+    is_gate_open: bool,
+) -> Option<&'static str> {
     if agenda.is_planned(item) || executions.has_open(item) {
         return Some("another execution of the item takes its place");
     }

@@ -28,13 +28,17 @@ pub(in crate::coordination) struct Slow {
 
 impl Slow {
     /// When to look next.
-    pub(in crate::coordination) fn next_look_at_slow(&self, cx: &Context, executions: &Executions) -> Option<Duration> {
+    pub(in crate::coordination) fn next_look_at_slow(
+        &self,
+        cx: &Context,
+        executions: &Executions,
+    ) -> Option<Duration> {
         let has_schedule = cx.settings.as_ref().is_some_and(|settings| settings.schedule.is_some());
         (has_schedule && !executions.open.is_empty()).then_some(self.look_at)
     }
 
     /// Looks which executions take too long.
-    pub(in crate::coordination) fn look_for_slow(&mut self, cx: &Context, executions: &Executions)  {
+    pub(in crate::coordination) fn look_for_slow(&mut self, cx: &Context, executions: &Executions) {
         let now = cx.now;
         let executions = executions;
         self.known.retain(|number, item| {
@@ -65,8 +69,7 @@ impl Slow {
     /// The problem that executions take too long.
     pub(in crate::coordination) fn slow_problem(&self, cx: &Context) -> Option<Problem> {
         let first = self.known.values().next()?;
-        let named: Vec<_> =
-            self.known.values().take(NAMED_MAX).map(|item| format!("item {item}")).collect();
+        let named: Vec<_> = self.known.values().take(NAMED_MAX).map(|item| format!("item {item}")).collect();
         let hidden = self.known.len().saturating_sub(NAMED_MAX);
         let more = if hidden > 0 { format!(" and {hidden} more") } else { String::new() };
         Some(Problem {

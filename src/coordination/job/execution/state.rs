@@ -119,12 +119,7 @@ impl Executions {
     }
 
     /// Whether an execution of the item may not begin because one has not ended.
-    pub(in crate::coordination) fn is_busy(
-        &self,
-        cx: &Context,
-        awaited: &Awaited,
-        item: Item,
-    ) -> bool {
+    pub(in crate::coordination) fn is_busy(&self, cx: &Context, awaited: &Awaited, item: Item) -> bool {
         self.has_open(item)
             || cx.view.running().contains(&item)
             || cx.is_taken_over(item)
@@ -238,4 +233,3 @@ impl Executions {
         (1..=self.last_number).contains(&number).then_some(number)
     }
 }
-

@@ -11,15 +11,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::coordination::job::agenda::Awaited;
+use crate::coordination::job::agenda::{Agenda, Awaited};
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::plan::{Planned, Source};
 use crate::coordination::job::contract::records::WrittenDown;
+use crate::coordination::job::execution::checkpoint::Checkpoints;
+use crate::coordination::job::execution::state::Executions;
 use crate::coordination::job::failover::late_flags::Echoes;
+use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::limits::HEAD_START;
+use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::participant::Participant;
+use crate::coordination::job::membership::liveness::Crash;
 use crate::coordination::job::picture::nodes::{ItemView, Taker};
 use crate::coordination::job::picture::schedule::latest_before;
 use crate::elasticjob::path::{Folder, JobPaths};
@@ -58,447 +62,474 @@ impl Failover {
     }
 }
 
-impl Participant {
+impl Failover {
     /// Flags what crashed, takes what is flagged, executes what was taken.
-    pub(in crate::coordination) fn fail_over(&mut self) {
-        let now = self.cx.now;
-        if self.cx.phase != Phase::Active || !self.cx.is_registered() || self.cx.settings.is_none() {
+    pub(in crate::coordination) fn fail_over(
+        &mut self,
+        cx: &Context,
+        crash: &Crash,
+        executions: &mut Executions,
+        agenda: &mut Agenda,
+        awaited: &mut Awaited,
+        out: &mut Outbox,
+    ) {
+        let now = cx.now;
+        if cx.phase != Phase::Active || !cx.is_registered() || cx.settings.is_none() {
             return;
         }
-        if !self.cx.fails_over() {
-            self.clear_failover();
+        if !cx.fails_over() {
+            self.clear_failover(cx, executions, awaited, out);
             return;
         }
-        self.note_java();
-        self.note_half_taken();
-        self.failover.echoes.look(&self.cx.view, now.mono);
-        self.flag_crashed();
-        self.take_flagged();
-        self.plan_taken();
+        self.note_java(cx);
+        note_half_taken(cx, awaited);
+        self.echoes.look(&cx.view, now.mono);
+        flag_crashed(cx, crash, executions, awaited, out);
+        self.take_flagged(cx, executions, awaited, out);
+        self.plan_taken(cx, executions, agenda, awaited, out);
     }
 
     /// The attempt to take items has ended; the view tells what was taken.
-    pub(in crate::coordination) fn taken(&mut self, read: Result<WrittenDown, String>) {
-        let now = self.cx.now;
-        let taking = self.awaited.ended();
+    pub(in crate::coordination) fn taken(
+        &mut self,
+        cx: &Context,
+        checkpoints: &mut Checkpoints,
+        awaited: &mut Awaited,
+        read: Result<WrittenDown, String>,
+    ) {
+        let now = cx.now;
+        let taking = awaited.ended();
         match read {
-            Ok(WrittenDown { ledger, checkpoints }) => {
-                self.failover.failures = 0;
+            Ok(WrittenDown { ledger, checkpoints: written }) => {
+                self.failures = 0;
                 for item in taking {
-                    self.checkpoints.found(item, checkpoints.get(&item));
+                    checkpoints.found(item, written.get(&item));
                     let crashed = ledger.get(&item).and_then(|node| node.says.crashed());
-                    self.failover.crashed.insert(item, crashed);
+                    self.crashed.insert(item, crashed);
                 }
             }
             Err(_) => {
-                self.failover.crashed.retain(|item, _| !taking.contains(item));
-                self.failover.failures = self.failover.failures.saturating_add(1);
-                self.failover.retry_at = Some(now.mono.saturating_add(PAUSE));
+                self.crashed.retain(|item, _| !taking.contains(item));
+                self.failures = self.failures.saturating_add(1);
+                self.retry_at = Some(now.mono.saturating_add(PAUSE));
             }
-        }
-    }
-
-    /// Since when (monotonic) an item has to be flagged; `None`: it has not crashed, or is flagged as it should be.
-    fn crashed_since(&mut self, item: Item) -> Option<Duration> {
-        let now = self.cx.now;
-        let me = &self.cx.identity.instance;
-        let view = self.cx.view.item(item)?;
-        let busy = self.executions.has_open(item) && !mutant!(OwnRunningFailsOver);
-        if busy || self.awaited.taking().contains(&item) {
-            return None;
-        }
-        let is_me = |taker: &Option<Taker>| taker.as_ref().is_some_and(|taker| taker.instance == *me);
-        let gone_at = |taker: &Option<Taker>| self.crash.gone_since(&taker.as_ref()?.instance, now);
-        let running = view.running.as_ref();
-        if let Some(executor) = running.and_then(|running| running.owner.as_ref()) {
-            // Ours, though we do not execute it: an earlier session of ours did.
-            return if executor == me { Some(Duration::ZERO) } else { self.crash.gone_since(executor, now) };
-        }
-        let since = if is_me(&view.failovering) && !is_me(&view.failover) {
-            Some(Duration::ZERO)
-        } else {
-            gone_at(&view.failovering).or_else(|| gone_at(&view.failover))
-        };
-        if since.is_some() && running.is_some() {
-            // Whether that still runs has to be known first.
-            self.executions.suspect(&self.cx, item);
-            return None;
-        }
-        since
-    }
-
-    /// Flags crashed items, and clears away what their executors left, together.
-    fn flag_crashed(&mut self) {
-        let now = self.cx.now;
-        if self.out.is_in_flight(Purpose::Start) || !self.out.may_commit(&self.cx, Purpose::FlagFailover) {
-            return;
-        }
-        let head_start = if self.cx.is_leader() { Duration::ZERO } else { HEAD_START };
-        let candidates: BTreeSet<_> =
-            self.cx.view.running_known().chain(self.cx.view.taken().iter().copied()).collect();
-        let mut crashed = Vec::new();
-        for item in candidates {
-            let due =
-                |since: Duration| if since.is_zero() { since } else { since.saturating_add(head_start) };
-            if self.crashed_since(item).is_some_and(|since| now.mono >= due(since)) {
-                crashed.push(item);
-            }
-        }
-        if crashed.is_empty() {
-            return;
-        }
-        let transaction = self.flags(crashed);
-        self.out.commit(Purpose::FlagFailover, transaction);
-    }
-
-    /// The steps that flag what crashed, and clear away what its executors left, as far as they fit into one transaction.
-    pub(in crate::coordination) fn flags(&self, crashed: Vec<Item>) -> Transaction {
-        let mut transaction = self.failover_folders();
-        // A request that comes late finds what it expects also if the item was taken over, executed and started anew
-        // meanwhile: all nodes are at version 0 again. This one is not.
-        let version = self.cx.view.failover_version();
-        transaction.extend(version.map(|version| self.count_failover(Some(version))));
-        let mut size = 0;
-        for item in crashed {
-            if size >= self.cx.transaction_bytes {
-                break;
-            }
-            let before = transaction.len();
-            self.flag(&mut transaction, item);
-            size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
-        }
-        transaction
-    }
-
-    /// The parents of the flags, if they do not exist.
-    pub(in crate::coordination) fn failover_folders(&self) -> Transaction {
-        [Folder::Failover, Folder::FailoverItems]
-            .into_iter()
-            .filter(|folder| !self.cx.view.has_folder(*folder))
-            .map(|folder| Operation::create(self.cx.identity.paths.folder(folder), NodeKind::Persistent, ""))
-            .collect()
-    }
-
-    /// The step that shows to requests that come late that items were flagged or taken meanwhile.
-    fn count_failover(&self, version: Option<i32>) -> Operation {
-        Operation::Set {
-            path: self.cx.identity.paths.folder(Folder::FailoverItems),
-            data: [].into(),
-            version,
-        }
-    }
-
-    fn flag(&self, transaction: &mut Transaction, item: Item) {
-        let paths = &self.cx.identity.paths;
-        let Some(view) = self.cx.view.item(item) else { return };
-        if !self.cx.view.failover_items().contains(&item) && self.cx.has_item(item) {
-            transaction.push(Operation::create(paths.failover_item(item), NodeKind::Persistent, ""));
-        }
-        let failover = paths.item_failover(item);
-        match &view.failover {
-            Some(taker) => {
-                transaction.push(Operation::Delete { path: failover, version: Some(taker.version) });
-            }
-            None => {
-                // Fails if somebody has taken the item since we looked; leaves nothing (H11).
-                transaction.push(Operation::create(failover.clone(), NodeKind::Ephemeral, ""));
-                transaction.push(Operation::delete(failover));
-            }
-        }
-        if let Some(running) = &view.running {
-            let path = paths.item_running(item);
-            transaction.push(Operation::Delete { path, version: running.version });
-        }
-        if let Some(taker) = &view.failovering {
-            let (path, version) = (paths.item_failovering(item), Some(taker.version));
-            transaction.push(Operation::Delete { path, version });
         }
     }
 
     /// Takes our share of what is flagged, under the latch that Java peers take as well.
-    fn take_flagged(&mut self) {
-        let now = self.cx.now;
-        self.awaited.update_flags(self.cx.view.failover_items(), now.mono);
-        let pausing = self.failover.retry_at.is_some_and(|at| now.mono < at);
-        let busy = !self.awaited.taking().is_empty() || pausing;
-        if self.awaited.flagged_since().is_empty() || busy || !self.cx.is_enabled() {
+    fn take_flagged(
+        &self,
+        cx: &Context,
+        executions: &mut Executions,
+        awaited: &mut Awaited,
+        out: &mut Outbox,
+    ) {
+        let now = cx.now;
+        awaited.update_flags(cx.view.failover_items(), now.mono);
+        let pausing = self.retry_at.is_some_and(|at| now.mono < at);
+        let busy = !awaited.taking().is_empty() || pausing;
+        if awaited.flagged_since().is_empty() || busy || !cx.is_enabled() {
             return;
         }
-        if self.waits_for_sharding() {
+        if waits_for_sharding(cx, awaited) {
             return;
         }
-        self.clear_surplus_flags();
-        let (echoes, share): (Vec<_>, Vec<_>) =
-            self.share().into_iter().partition(|item| self.failover.echoes.may_be_echo(&self.cx.view, *item));
+        clear_surplus_flags(cx, out);
+        let (echoes, share): (Vec<_>, Vec<_>) = share(cx, executions, awaited)
+            .into_iter()
+            .partition(|item| self.echoes.may_be_echo(&cx.view, *item));
         let is_old = |item: &Item| {
-            let since = self.awaited.flagged_since().get(item);
+            let since = awaited.flagged_since().get(item);
             since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START)) || mutant!(EchoAtOnce)
         };
         let echoes: Vec<_> = echoes.into_iter().filter(is_old).collect();
-        if !echoes.is_empty() && self.out.may_commit(&self.cx, Purpose::FlagFailover) {
-            let flags = echoes.into_iter().map(|item| self.cx.identity.paths.failover_item(item));
-            self.out.commit(Purpose::FlagFailover, flags.map(Operation::delete).collect());
+        if !echoes.is_empty() && out.may_commit(cx, Purpose::FlagFailover) {
+            let flags = echoes.into_iter().map(|item| cx.identity.paths.failover_item(item));
+            out.commit(Purpose::FlagFailover, flags.map(Operation::delete).collect());
         }
         let mut transaction = Transaction::new();
         let mut taking = BTreeSet::new();
         let mut size = 0;
         for item in share {
-            if size >= self.cx.transaction_bytes {
+            if size >= cx.transaction_bytes {
                 break;
             }
             let before = transaction.len();
-            self.take_over_item(&mut transaction, item);
+            take_over_item(cx, &mut transaction, item);
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
             taking.insert(item);
         }
         if !taking.is_empty() {
-            transaction.push(self.count_failover(None));
-            self.awaited.take(taking.clone());
-            self.out.push(Effect::TakeOver { transaction, items: taking });
+            transaction.push(count_failover(cx, None));
+            awaited.take(taking.clone());
+            out.push(Effect::TakeOver { transaction, items: taking });
         }
-    }
-
-    /// Removes the flags of items that the job does not have any more: nobody takes them.
-    fn clear_surplus_flags(&mut self) {
-        let surplus = self.cx.view.failover_items().iter().filter(|item| !self.cx.has_item(**item));
-        let flags = surplus.map(|item| self.cx.identity.paths.failover_item(*item));
-        let transaction: Transaction = flags.map(Operation::delete).collect();
-        if !transaction.is_empty()
-            && self.cx.is_leader()
-            && self.out.may_commit(&self.cx, Purpose::FlagFailover)
-        {
-            self.out.commit(Purpose::FlagFailover, transaction);
-        }
-    }
-
-    /// Whether a resharding is about to happen, before which nothing should be taken: taken items would hold it up. One
-    /// that waits for executions is not waited for, nor a Java leader, which reshards at its next fire only.
-    fn waits_for_sharding(&self) -> bool {
-        let now = self.cx.now;
-        let ours = self.cx.view.leader().is_some_and(|leader| !leader.instance.is_java());
-        let fresh = |since: &Duration| now.mono < since.saturating_add(HEAD_START);
-        let waits = !self.cx.view.running().is_empty();
-        self.cx.view.is_resharding() && ours && !waits && self.awaited.flagged_since().values().any(fresh)
-    }
-
-    /// Which of the flagged items are ours to take: each item is one instance's, by its number; whatever is left after a
-    /// while is anybody's. What still has a running node is not: a request that waits at the latch could not tell it from a
-    /// later one, so it is cleared away first, by who flags what crashed.
-    fn share(&mut self) -> Vec<Item> {
-        let now = self.cx.now;
-        let available = self.cx.view.available();
-        let place = available.iter().position(|id| *id == self.cx.identity.instance);
-        let is_ours = |item: &Item| {
-            let whose = usize::try_from(item.0).ok().and_then(|number| number.checked_rem(available.len()));
-            let since = self.awaited.flagged_since().get(item);
-            place == whose || since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START))
-        };
-        let is_free = |item: &Item| {
-            let view = self.cx.view.item(*item);
-            let disabled = view.is_some_and(|view| view.disabled);
-            let held = view.is_some_and(|view| view.failover.is_some());
-            !disabled && !held && !self.executions.has_open(*item) && self.cx.has_item(*item)
-        };
-        let flagged = self.cx.view.failover_items().iter().copied();
-        let share: Vec<_> = flagged.filter(is_ours).filter(is_free).collect();
-        let (running, clear): (Vec<_>, Vec<_>) =
-            share.into_iter().partition(|item| self.cx.view.running().contains(item));
-        for item in running {
-            // Whose that is has to be known before it may be deleted.
-            self.executions.suspect(&self.cx, item);
-        }
-        clear
-    }
-
-    fn take_over_item(&self, transaction: &mut Transaction, item: Item) {
-        let paths = &self.cx.identity.paths;
-        let me = self.cx.identity.instance.as_str();
-        let unknown = ItemView::default();
-        let view = self.cx.view.item(item).unwrap_or(&unknown);
-        // A peer may see the changes one by one. The flag goes last, as with Java (protocol 7.2), so that the item shows at
-        // every moment that it waits, or that it was taken.
-        let flag = (!mutant!(TakenItemStaysFlagged)).then(|| Operation::delete(paths.failover_item(item)));
-        if mutant!(FlagGoesFirst) {
-            transaction.extend(flag.clone());
-        }
-        if !view.exists {
-            transaction.push(Operation::create(paths.item(item), NodeKind::Persistent, ""));
-        }
-        transaction.push(Operation::create(paths.item_failover(item), NodeKind::Ephemeral, me));
-        let failovering = paths.item_failovering(item);
-        transaction.push(match &view.failovering {
-            Some(taker) => {
-                Operation::Set { path: failovering, data: me.as_bytes().into(), version: Some(taker.version) }
-            }
-            None => Operation::create(failovering, NodeKind::Persistent, me),
-        });
-        // Fails if the item has begun to run since we looked; leaves nothing.
-        let running = paths.item_running(item);
-        transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));
-        transaction.push(Operation::delete(running));
-        if !mutant!(FlagGoesFirst) {
-            transaction.extend(flag);
-        }
-    }
-
-    /// Notes since when items are half taken.
-    fn note_half_taken(&mut self) {
-        let now = self.cx.now;
-        let is_half = |item: &Item| {
-            let view = self.cx.view.item(*item);
-            view.is_some_and(|view| view.failovering.is_some() && view.failover.is_none())
-        };
-        let half: BTreeSet<_> = self.cx.view.taken().iter().copied().filter(is_half).collect();
-        self.awaited.update_half_taken(&half, now.mono);
     }
 
     /// Has that read which was written down of items that we have taken, if it was not read.
-    fn read_taken(&mut self) {
-        let now = self.cx.now;
-        let pausing = self.failover.retry_at.is_some_and(|at| now.mono < at);
-        if pausing || !self.awaited.taking().is_empty() || mutant!(TakenUnread) {
+    fn read_taken(&self, cx: &Context, executions: &Executions, awaited: &mut Awaited, out: &mut Outbox) {
+        let now = cx.now;
+        let pausing = self.retry_at.is_some_and(|at| now.mono < at);
+        if pausing || !awaited.taking().is_empty() || mutant!(TakenUnread) {
             return;
         }
-        let taken = self.cx.view.taken().iter().copied();
+        let taken = cx.view.taken().iter().copied();
         let unread: BTreeSet<_> = taken
             .filter(|item| {
-                self.cx.has_taken(*item)
-                    && !self.executions.has_open(*item)
-                    && !self.failover.crashed.contains_key(item)
+                cx.has_taken(*item) && !executions.has_open(*item) && !self.crashed.contains_key(item)
             })
             .collect();
         if !unread.is_empty() {
-            self.awaited.take(unread.clone());
-            self.out.push(Effect::TakeOver { transaction: Transaction::new(), items: unread });
+            awaited.take(unread.clone());
+            out.push(Effect::TakeOver { transaction: Transaction::new(), items: unread });
         }
     }
 
     /// Plans the execution of what we have taken. What somebody else executes all the same is given back, to be taken
     /// when that has ended (H13).
-    fn plan_taken(&mut self) {
-        self.read_taken();
-        let ours: Vec<_> = self
-            .cx
+    fn plan_taken(
+        &self,
+        cx: &Context,
+        executions: &mut Executions,
+        agenda: &mut Agenda,
+        awaited: &mut Awaited,
+        out: &mut Outbox,
+    ) {
+        self.read_taken(cx, executions, awaited, out);
+        let ours: Vec<_> = cx
             .view
             .taken()
             .iter()
             .copied()
             .filter(|item| {
-                self.cx.has_taken(*item)
-                    && !self.executions.has_open(*item)
-                    && !self.awaited.taking().contains(item)
-                    && (self.failover.crashed.contains_key(item) || mutant!(TakenUnread))
+                cx.has_taken(*item)
+                    && !executions.has_open(*item)
+                    && !awaited.taking().contains(item)
+                    && (self.crashed.contains_key(item) || mutant!(TakenUnread))
             })
             .collect();
         let mut given_back = Transaction::new();
         for item in ours {
-            let Some(view) = self.cx.view.item(item) else { continue };
+            let Some(view) = cx.view.item(item) else { continue };
             match &view.running {
                 None => {
-                    let scheduled = self.scheduled_of_crashed(item);
+                    let scheduled = self.scheduled_of_crashed(cx, item);
                     let planned = Planned::new(Source::Failover, scheduled);
-                    let before = self.agenda.plan(item, planned);
+                    let before = agenda.plan(item, planned);
                     if let Some(before) = before.filter(|before| before.source != Source::Failover) {
-                        self.agenda.miss(&self.cx, &mut self.out, item, before.scheduled);
+                        agenda.miss(cx, out, item, before.scheduled);
                     }
                 }
-                Some(running) if running.owner.is_none() => self.executions.suspect(&self.cx, item),
+                Some(running) if running.owner.is_none() => executions.suspect(cx, item),
                 Some(_) => {
-                    self.hand_over(&mut given_back, item, false);
+                    hand_over(cx, executions, &mut given_back, item, false);
                 }
             }
         }
-        if !given_back.is_empty() && self.out.may_commit(&self.cx, Purpose::FlagFailover) {
-            self.out.commit(Purpose::FlagFailover, given_back);
+        if !given_back.is_empty() && out.may_commit(cx, Purpose::FlagFailover) {
+            out.commit(Purpose::FlagFailover, given_back);
         }
     }
 
     /// For which instant a crashed execution was: what the ledger says; if it says nothing of it, the latest fire before
     /// its running node appeared.
-    fn scheduled_of_crashed(&self, item: Item) -> Timestamp {
-        let now = self.cx.now;
-        let believed = !self.failover.left_by_java.contains(&item);
-        let crashed = self.failover.crashed.get(&item).copied().flatten().filter(|_| believed);
-        let schedule = self.cx.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+    fn scheduled_of_crashed(&self, cx: &Context, item: Item) -> Timestamp {
+        let now = cx.now;
+        let believed = !self.left_by_java.contains(&item);
+        let crashed = self.crashed.get(&item).copied().flatten().filter(|_| believed);
+        let schedule = cx.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
         crashed.unwrap_or_else(|| {
-            let ran_at = self.cx.view.item(item).and_then(|view| view.ran_at).unwrap_or(now.wall);
+            let ran_at = cx.view.item(item).and_then(|view| view.ran_at).unwrap_or(now.wall);
             schedule.and_then(|schedule| latest_before(schedule, ran_at)).unwrap_or(ran_at)
         })
     }
 
     /// Notes which items were left by Java instances.
-    fn note_java(&mut self) {
+    fn note_java(&mut self, cx: &Context) {
         let left = |item: &&Item| {
-            let view = self.cx.view.item(**item);
+            let view = cx.view.item(**item);
             let running = view.and_then(|view| view.running.as_ref()?.owner.as_ref());
             let named = running.or_else(|| Some(&view?.owner.as_ref()?.instance));
-            named.is_some_and(|id| id.is_java() && !self.cx.view.instances().contains_key(id))
+            named.is_some_and(|id| id.is_java() && !cx.view.instances().contains_key(id))
         };
-        let flagged = self.cx.view.failover_items().iter();
-        let left: Vec<_> = flagged.chain(self.cx.view.running()).filter(left).copied().collect();
-        self.failover.left_by_java.extend(left);
+        let flagged = cx.view.failover_items().iter();
+        let left: Vec<_> = flagged.chain(cx.view.running()).filter(left).copied().collect();
+        self.left_by_java.extend(left);
         let concerned = |item: &Item| {
-            self.cx.view.failover_items().contains(item)
-                || self
-                    .cx
-                    .view
-                    .item(*item)
-                    .is_some_and(|view| view.running.is_some() || view.failover.is_some())
+            cx.view.failover_items().contains(item)
+                || cx.view.item(*item).is_some_and(|view| view.running.is_some() || view.failover.is_some())
         };
-        self.failover.left_by_java.retain(concerned);
+        self.left_by_java.retain(concerned);
     }
 
     /// Removes what is left of a failover that was switched off (protocol 7.3, H14). Java instances remove a part of it.
-    fn clear_failover(&mut self) {
-        self.failover = Failover::default();
-        self.awaited = Awaited::default();
-        let ours =
-            self.cx.is_leader() || self.cx.view.leader().is_some_and(|leader| leader.instance.is_java());
-        let nothing = self.cx.view.failover_items().is_empty() && self.cx.view.taken().is_empty();
-        if nothing || !ours || !self.out.may_commit(&self.cx, Purpose::FlagFailover) {
+    fn clear_failover(
+        &mut self,
+        cx: &Context,
+        executions: &Executions,
+        awaited: &mut Awaited,
+        out: &mut Outbox,
+    ) {
+        *self = Failover::default();
+        *awaited = Awaited::default();
+        let ours = cx.is_leader() || cx.view.leader().is_some_and(|leader| leader.instance.is_java());
+        let nothing = cx.view.failover_items().is_empty() && cx.view.taken().is_empty();
+        if nothing || !ours || !out.may_commit(cx, Purpose::FlagFailover) {
             return;
         }
-        let paths = &self.cx.identity.paths;
-        let flags =
-            self.cx.view.failover_items().iter().map(|item| Operation::delete(paths.failover_item(*item)));
-        let taken =
-            self.cx.view.taken().iter().filter(|item| !self.executions.has_open(**item)).flat_map(|item| {
-                let view = self.cx.view.item(*item);
-                let failover =
-                    view.and_then(|view| view.failover.as_ref()).map(|_| paths.item_failover(*item));
-                let persistent =
-                    view.and_then(|view| view.failovering.as_ref()).map(|_| paths.item_failovering(*item));
-                persistent.into_iter().chain(failover).map(Operation::delete)
-            });
+        let paths = &cx.identity.paths;
+        let flags = cx.view.failover_items().iter().map(|item| Operation::delete(paths.failover_item(*item)));
+        let taken = cx.view.taken().iter().filter(|item| !executions.has_open(**item)).flat_map(|item| {
+            let view = cx.view.item(*item);
+            let failover = view.and_then(|view| view.failover.as_ref()).map(|_| paths.item_failover(*item));
+            let persistent =
+                view.and_then(|view| view.failovering.as_ref()).map(|_| paths.item_failovering(*item));
+            persistent.into_iter().chain(failover).map(Operation::delete)
+        });
         let transaction: Transaction = flags.chain(taken).collect();
         if !transaction.is_empty() {
-            self.out.commit(Purpose::FlagFailover, transaction);
+            out.commit(Purpose::FlagFailover, transaction);
         }
     }
+}
 
-    /// What happens to an item that we leave unfinished: it is flagged, and everybody sees that we do not have it any
-    /// more. If there are Java peers the running node stays, as after a crash: they find crashed items by it.
-    pub(in crate::coordination) fn hand_over(
-        &self,
-        transaction: &mut Transaction,
-        item: Item,
-        executing: bool,
-    ) {
-        let paths = &self.cx.identity.paths;
-        if !self.cx.view.failover_items().contains(&item) && self.cx.has_item(item) {
-            transaction.push(Operation::create(paths.failover_item(item), NodeKind::Persistent, ""));
+/// Since when (monotonic) an item has to be flagged; `None`: it has not crashed, or is flagged as it should be.
+fn crashed_since(
+    cx: &Context,
+    crash: &Crash,
+    executions: &mut Executions,
+    awaited: &Awaited,
+    item: Item,
+) -> Option<Duration> {
+    let now = cx.now;
+    let me = &cx.identity.instance;
+    let view = cx.view.item(item)?;
+    let busy = executions.has_open(item) && !mutant!(OwnRunningFailsOver);
+    if busy || awaited.taking().contains(&item) {
+        return None;
+    }
+    let is_me = |taker: &Option<Taker>| taker.as_ref().is_some_and(|taker| taker.instance == *me);
+    let gone_at = |taker: &Option<Taker>| crash.gone_since(&taker.as_ref()?.instance, now);
+    let running = view.running.as_ref();
+    if let Some(executor) = running.and_then(|running| running.owner.as_ref()) {
+        // Ours, though we do not execute it: an earlier session of ours did.
+        return if executor == me { Some(Duration::ZERO) } else { crash.gone_since(executor, now) };
+    }
+    let since = if is_me(&view.failovering) && !is_me(&view.failover) {
+        Some(Duration::ZERO)
+    } else {
+        gone_at(&view.failovering).or_else(|| gone_at(&view.failover))
+    };
+    if since.is_some() && running.is_some() {
+        // Whether that still runs has to be known first.
+        executions.suspect(cx, item);
+        return None;
+    }
+    since
+}
+
+/// Flags crashed items, and clears away what their executors left, together.
+fn flag_crashed(
+    cx: &Context,
+    crash: &Crash,
+    executions: &mut Executions,
+    awaited: &Awaited,
+    out: &mut Outbox,
+) {
+    let now = cx.now;
+    if out.is_in_flight(Purpose::Start) || !out.may_commit(cx, Purpose::FlagFailover) {
+        return;
+    }
+    let head_start = if cx.is_leader() { Duration::ZERO } else { HEAD_START };
+    let candidates: BTreeSet<_> = cx.view.running_known().chain(cx.view.taken().iter().copied()).collect();
+    let mut crashed = Vec::new();
+    for item in candidates {
+        let due = |since: Duration| if since.is_zero() { since } else { since.saturating_add(head_start) };
+        if crashed_since(cx, crash, executions, awaited, item).is_some_and(|since| now.mono >= due(since)) {
+            crashed.push(item);
         }
-        let Some(view) = self.cx.view.item(item) else { return };
-        let mine = |taker: &&Taker| taker.instance == self.cx.identity.instance;
-        if view.failovering.as_ref().filter(mine).is_some() && !executing {
-            transaction.push(Operation::delete(paths.item_failovering(item)));
+    }
+    if crashed.is_empty() {
+        return;
+    }
+    let transaction = flags(cx, crashed);
+    out.commit(Purpose::FlagFailover, transaction);
+}
+
+/// The steps that flag what crashed, and clear away what its executors left, as far as they fit into one transaction.
+pub(in crate::coordination) fn flags(cx: &Context, crashed: Vec<Item>) -> Transaction {
+    let mut transaction = failover_folders(cx);
+    // A request that comes late finds what it expects also if the item was taken over, executed and started anew
+    // meanwhile: all nodes are at version 0 again. This one is not.
+    let version = cx.view.failover_version();
+    transaction.extend(version.map(|version| count_failover(cx, Some(version))));
+    let mut size = 0;
+    for item in crashed {
+        if size >= cx.transaction_bytes {
+            break;
         }
-        if view.failover.as_ref().filter(mine).is_some() {
-            transaction.push(Operation::delete(paths.item_failover(item)));
+        let before = transaction.len();
+        flag(cx, &mut transaction, item);
+        size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
+    }
+    transaction
+}
+
+/// The parents of the flags, if they do not exist.
+pub(in crate::coordination) fn failover_folders(cx: &Context) -> Transaction {
+    [Folder::Failover, Folder::FailoverItems]
+        .into_iter()
+        .filter(|folder| !cx.view.has_folder(*folder))
+        .map(|folder| Operation::create(cx.identity.paths.folder(folder), NodeKind::Persistent, ""))
+        .collect()
+}
+
+/// The step that shows to requests that come late that items were flagged or taken meanwhile.
+fn count_failover(cx: &Context, version: Option<i32>) -> Operation {
+    Operation::Set { path: cx.identity.paths.folder(Folder::FailoverItems), data: [].into(), version }
+}
+
+fn flag(cx: &Context, transaction: &mut Transaction, item: Item) {
+    let paths = &cx.identity.paths;
+    let Some(view) = cx.view.item(item) else { return };
+    if !cx.view.failover_items().contains(&item) && cx.has_item(item) {
+        transaction.push(Operation::create(paths.failover_item(item), NodeKind::Persistent, ""));
+    }
+    let failover = paths.item_failover(item);
+    match &view.failover {
+        Some(taker) => {
+            transaction.push(Operation::Delete { path: failover, version: Some(taker.version) });
         }
-        let found_by_it = self.cx.has_item(item) && self.cx.has_java_peers();
-        if executing && !found_by_it && self.executions.has_running_node(&self.cx, item) {
-            transaction.push(Operation::delete(paths.item_running(item)));
+        None => {
+            // Fails if somebody has taken the item since we looked; leaves nothing (H11).
+            transaction.push(Operation::create(failover.clone(), NodeKind::Ephemeral, ""));
+            transaction.push(Operation::delete(failover));
         }
+    }
+    if let Some(running) = &view.running {
+        let path = paths.item_running(item);
+        transaction.push(Operation::Delete { path, version: running.version });
+    }
+    if let Some(taker) = &view.failovering {
+        let (path, version) = (paths.item_failovering(item), Some(taker.version));
+        transaction.push(Operation::Delete { path, version });
+    }
+}
+
+/// Removes the flags of items that the job does not have any more: nobody takes them.
+fn clear_surplus_flags(cx: &Context, out: &mut Outbox) {
+    let surplus = cx.view.failover_items().iter().filter(|item| !cx.has_item(**item));
+    let flags = surplus.map(|item| cx.identity.paths.failover_item(*item));
+    let transaction: Transaction = flags.map(Operation::delete).collect();
+    if !transaction.is_empty() && cx.is_leader() && out.may_commit(cx, Purpose::FlagFailover) {
+        out.commit(Purpose::FlagFailover, transaction);
+    }
+}
+
+/// Whether a resharding is about to happen, before which nothing should be taken: taken items would hold it up. One
+/// that waits for executions is not waited for, nor a Java leader, which reshards at its next fire only.
+fn waits_for_sharding(cx: &Context, awaited: &Awaited) -> bool {
+    let now = cx.now;
+    let ours = cx.view.leader().is_some_and(|leader| !leader.instance.is_java());
+    let fresh = |since: &Duration| now.mono < since.saturating_add(HEAD_START);
+    let waits = !cx.view.running().is_empty();
+    cx.view.is_resharding() && ours && !waits && awaited.flagged_since().values().any(fresh)
+}
+
+/// Which of the flagged items are ours to take: each item is one instance's, by its number; whatever is left after a
+/// while is anybody's. What still has a running node is not: a request that waits at the latch could not tell it from a
+/// later one, so it is cleared away first, by who flags what crashed.
+fn share(cx: &Context, executions: &mut Executions, awaited: &Awaited) -> Vec<Item> {
+    let now = cx.now;
+    let available = cx.view.available();
+    let place = available.iter().position(|id| *id == cx.identity.instance);
+    let is_ours = |item: &Item| {
+        let whose = usize::try_from(item.0).ok().and_then(|number| number.checked_rem(available.len()));
+        let since = awaited.flagged_since().get(item);
+        place == whose || since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START))
+    };
+    let is_free = |item: &Item| {
+        let view = cx.view.item(*item);
+        let disabled = view.is_some_and(|view| view.disabled);
+        let held = view.is_some_and(|view| view.failover.is_some());
+        !disabled && !held && !executions.has_open(*item) && cx.has_item(*item)
+    };
+    let flagged = cx.view.failover_items().iter().copied();
+    let share: Vec<_> = flagged.filter(is_ours).filter(is_free).collect();
+    let (running, clear): (Vec<_>, Vec<_>) =
+        share.into_iter().partition(|item| cx.view.running().contains(item));
+    for item in running {
+        // Whose that is has to be known before it may be deleted.
+        executions.suspect(cx, item);
+    }
+    clear
+}
+
+fn take_over_item(cx: &Context, transaction: &mut Transaction, item: Item) {
+    let paths = &cx.identity.paths;
+    let me = cx.identity.instance.as_str();
+    let unknown = ItemView::default();
+    let view = cx.view.item(item).unwrap_or(&unknown);
+    // A peer may see the changes one by one. The flag goes last, as with Java (protocol 7.2), so that the item shows at
+    // every moment that it waits, or that it was taken.
+    let flag = (!mutant!(TakenItemStaysFlagged)).then(|| Operation::delete(paths.failover_item(item)));
+    if mutant!(FlagGoesFirst) {
+        transaction.extend(flag.clone());
+    }
+    if !view.exists {
+        transaction.push(Operation::create(paths.item(item), NodeKind::Persistent, ""));
+    }
+    transaction.push(Operation::create(paths.item_failover(item), NodeKind::Ephemeral, me));
+    let failovering = paths.item_failovering(item);
+    transaction.push(match &view.failovering {
+        Some(taker) => {
+            Operation::Set { path: failovering, data: me.as_bytes().into(), version: Some(taker.version) }
+        }
+        None => Operation::create(failovering, NodeKind::Persistent, me),
+    });
+    // Fails if the item has begun to run since we looked; leaves nothing.
+    let running = paths.item_running(item);
+    transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));
+    transaction.push(Operation::delete(running));
+    if !mutant!(FlagGoesFirst) {
+        transaction.extend(flag);
+    }
+}
+
+/// Notes since when items are half taken.
+fn note_half_taken(cx: &Context, awaited: &mut Awaited) {
+    let now = cx.now;
+    let is_half = |item: &Item| {
+        let view = cx.view.item(*item);
+        view.is_some_and(|view| view.failovering.is_some() && view.failover.is_none())
+    };
+    let half: BTreeSet<_> = cx.view.taken().iter().copied().filter(is_half).collect();
+    awaited.update_half_taken(&half, now.mono);
+}
+
+/// What happens to an item that we leave unfinished: it is flagged, and everybody sees that we do not have it any
+/// more. If there are Java peers the running node stays, as after a crash: they find crashed items by it.
+pub(in crate::coordination) fn hand_over(
+    cx: &Context,
+    executions: &Executions,
+    transaction: &mut Transaction,
+    item: Item,
+    executing: bool,
+) {
+    let paths = &cx.identity.paths;
+    if !cx.view.failover_items().contains(&item) && cx.has_item(item) {
+        transaction.push(Operation::create(paths.failover_item(item), NodeKind::Persistent, ""));
+    }
+    let Some(view) = cx.view.item(item) else { return };
+    let mine = |taker: &&Taker| taker.instance == cx.identity.instance;
+    if view.failovering.as_ref().filter(mine).is_some() && !executing {
+        transaction.push(Operation::delete(paths.item_failovering(item)));
+    }
+    if view.failover.as_ref().filter(mine).is_some() {
+        transaction.push(Operation::delete(paths.item_failover(item)));
+    }
+    let found_by_it = cx.has_item(item) && cx.has_java_peers();
+    if executing && !found_by_it && executions.has_running_node(cx, item) {
+        transaction.push(Operation::delete(paths.item_running(item)));
     }
 }

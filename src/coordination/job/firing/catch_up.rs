@@ -25,7 +25,14 @@ const HANDOVER_MAX: SignedDuration = SignedDuration::from_mins(11);
 
 impl Fires {
     /// Forgets what owners in between have executed or made up for, as the ledger tells.
-    pub(in crate::coordination) fn forget_overtaken(&self, cx: &Context, ledger: &Ledger, executions: &Executions, agenda: &mut Agenda, reread: &Reread)  {
+    pub(in crate::coordination) fn forget_overtaken(
+        &self,
+        cx: &Context,
+        ledger: &Ledger,
+        executions: &Executions,
+        agenda: &mut Agenda,
+        reread: &Reread,
+    ) {
         let now = cx.now;
         // Who leaves is told nothing any more: what it had may be somebody else's.
         let is_others = |item: &Item| {
@@ -63,7 +70,17 @@ impl Fires {
     }
 
     /// Makes up for fires that came while the items changed hands, and that nobody started.
-    pub(in crate::coordination) fn catch_up(&mut self, cx: &Context, ledger: &Ledger, names: &mut Names, executions: &Executions, guarantee: &Guarantee, agenda: &mut Agenda, awaited: &Awaited, out: &mut Outbox)  {
+    pub(in crate::coordination) fn catch_up(
+        &mut self,
+        cx: &Context,
+        ledger: &Ledger,
+        names: &mut Names,
+        executions: &Executions,
+        guarantee: &Guarantee,
+        agenda: &mut Agenda,
+        awaited: &Awaited,
+        out: &mut Outbox,
+    ) {
         let now = cx.now;
         // What has come in this step, or while we slept, was there before we looked.
         self.follow_schedule(cx);
@@ -111,7 +128,8 @@ impl Fires {
             // The newest is about to be divided, or to start, or is executed now; what is missing then lies before it. Of
             // what is to start that may have been noted before; but it may have been somebody else's since.
             let free = !executions.is_busy(cx, awaited, item) && !agenda.is_planned(item);
-            let executes = !self.is_due() && fresh && free && !owes(cx, guarantee, agenda, item) && planned.is_none();
+            let executes =
+                !self.is_due() && fresh && free && !owes(cx, guarantee, agenda, item) && planned.is_none();
             if executes {
                 agenda.plan(item, Planned::new(Source::Schedule, newest));
             }

@@ -20,7 +20,19 @@ use crate::mutants::mutant;
 
 impl Fires {
     /// Follows the schedule, and decides what each fire means for each item.
-    pub(in crate::coordination) fn fire(&mut self, cx: &Context, ledger: &Ledger, relay: &Relay, executions: &mut Executions, handoff: &Handoff, guarantee: &Guarantee, misfires: &Misfires, agenda: &mut Agenda, awaited: &Awaited, out: &mut Outbox)  {
+    pub(in crate::coordination) fn fire(
+        &mut self,
+        cx: &Context,
+        ledger: &Ledger,
+        relay: &Relay,
+        executions: &mut Executions,
+        handoff: &Handoff,
+        guarantee: &Guarantee,
+        misfires: &Misfires,
+        agenda: &mut Agenda,
+        awaited: &Awaited,
+        out: &mut Outbox,
+    ) {
         if !cx.follows_schedule() {
             return;
         }
@@ -39,14 +51,23 @@ impl Fires {
         misfires.plan_misfires(cx, ledger, relay, executions, guarantee, self, agenda, awaited);
     }
 
-    fn divide_due(&mut self, cx: &Context, ledger: &Ledger, relay: &Relay, executions: &mut Executions, guarantee: &Guarantee, agenda: &mut Agenda, awaited: &Awaited, out: &mut Outbox)  {
+    fn divide_due(
+        &mut self,
+        cx: &Context,
+        ledger: &Ledger,
+        relay: &Relay,
+        executions: &mut Executions,
+        guarantee: &Guarantee,
+        agenda: &mut Agenda,
+        awaited: &Awaited,
+        out: &mut Outbox,
+    ) {
         let now = cx.now;
         let Some(due) = self.take_due() else { return };
         let active = cx.phase == Phase::Active;
         let items: Vec<_> = cx.assigned.executable().map(|assigned| assigned.item).collect();
         for item in items {
-            let planned =
-                agenda.planned(item).is_some_and(|planned| planned.scheduled >= due.scheduled);
+            let planned = agenda.planned(item).is_some_and(|planned| planned.scheduled >= due.scheduled);
             if planned
                 || ledger.was_started(cx, item, due.scheduled, now.wall)
                 || agenda.has_missed(item, due.scheduled)
@@ -66,7 +87,8 @@ impl Fires {
             let planned = Planned::new(Source::Schedule, due.scheduled);
             agenda.plan(item, planned);
             // Somebody else may have executed that one before the item was ours.
-            if let Some(missed) = due.missed.filter(|missed| !ledger.was_started(cx, item, *missed, now.wall)) {
+            if let Some(missed) = due.missed.filter(|missed| !ledger.was_started(cx, item, *missed, now.wall))
+            {
                 agenda.miss(cx, out, item, missed);
             }
         }

@@ -49,7 +49,17 @@ impl Misfires {
 impl Misfires {
     /// Plans to make up for missed fires of items that are free: flagged ones, by whomever, and those of ours that
     /// need no flag because they can start at once.
-    pub(in crate::coordination) fn plan_misfires(&self, cx: &Context, ledger: &Ledger, relay: &Relay, executions: &Executions, guarantee: &Guarantee, fires: &Fires, agenda: &mut Agenda, awaited: &Awaited)  {
+    pub(in crate::coordination) fn plan_misfires(
+        &self,
+        cx: &Context,
+        ledger: &Ledger,
+        relay: &Relay,
+        executions: &Executions,
+        guarantee: &Guarantee,
+        fires: &Fires,
+        agenda: &mut Agenda,
+        awaited: &Awaited,
+    ) {
         if !cx.makes_up() || cx.phase != Phase::Active {
             return;
         }
@@ -69,7 +79,14 @@ impl Misfires {
     }
 
     /// Flags missed fires of items that are not free, so that they survive us.
-    pub(in crate::coordination) fn flag_misfires(&mut self, cx: &Context, ledger: &Ledger, executions: &Executions, agenda: &mut Agenda, out: &mut Outbox)  {
+    pub(in crate::coordination) fn flag_misfires(
+        &mut self,
+        cx: &Context,
+        ledger: &Ledger,
+        executions: &Executions,
+        agenda: &mut Agenda,
+        out: &mut Outbox,
+    ) {
         // A relay's turn goes on with the execution that ends, and what comes then is its next owner's.
         let passes_on = cx.is_relay() && out.is_in_flight(Purpose::Complete);
         if agenda.missed().is_empty()
@@ -112,7 +129,7 @@ impl Misfires {
     }
 
     /// The flags are in the registry.
-    pub(in crate::coordination) fn flagged(&mut self, ledger: &mut Ledger)  {
+    pub(in crate::coordination) fn flagged(&mut self, ledger: &mut Ledger) {
         for (item, entry) in std::mem::take(&mut self.flagging) {
             if let Some(entry) = entry {
                 ledger.written(item, entry);
@@ -121,7 +138,7 @@ impl Misfires {
     }
 
     /// The flags were not written; they will be tried again.
-    pub(in crate::coordination) fn flag_failed(&mut self, ledger: &mut Ledger)  {
+    pub(in crate::coordination) fn flag_failed(&mut self, ledger: &mut Ledger) {
         self.flagging.clear();
         ledger.doubt();
     }
@@ -130,15 +147,27 @@ impl Misfires {
 /// Whether an item, free for a fire that comes now, is known to have missed earlier ones: then what makes up for those
 /// is for this one too. Otherwise an item that changes hands all the time could be executed for the newest fire by each
 /// of its owners, and never for what it has missed.
-pub(in crate::coordination) fn owes(cx: &Context, guarantee: &Guarantee, agenda: &Agenda, item: Item) -> bool {
-    let missed =
-        cx.view.misfired().contains(&item) || agenda.newest_missed(item).is_some();
+pub(in crate::coordination) fn owes(
+    cx: &Context,
+    guarantee: &Guarantee,
+    agenda: &Agenda,
+    item: Item,
+) -> bool {
+    let missed = cx.view.misfired().contains(&item) || agenda.newest_missed(item).is_some();
     missed && cx.makes_up() && guarantee.may_make_up(cx, item)
 }
 
 /// Notes what items miss that are ours and cannot be executed, whatever the rest waits for: those that are busy while the
 /// job is to be divided, or to be handed over. Their next owner may come after the fire, and would not know of it.
-pub(in crate::coordination) fn miss_unavailable(cx: &Context, ledger: &Ledger, executions: &Executions, handoff: &Handoff, fires: &Fires, agenda: &mut Agenda, out: &mut Outbox)  {
+pub(in crate::coordination) fn miss_unavailable(
+    cx: &Context,
+    ledger: &Ledger,
+    executions: &Executions,
+    handoff: &Handoff,
+    fires: &Fires,
+    agenda: &mut Agenda,
+    out: &mut Outbox,
+) {
     let now = cx.now;
     let Some(newest) = fires.latest().filter(|_| cx.makes_up() && !cx.is_relay()) else {
         return;
@@ -150,8 +179,7 @@ pub(in crate::coordination) fn miss_unavailable(cx: &Context, ledger: &Ledger, e
     let unavailable: BTreeSet<_> = busy.chain(revoked).collect();
     for item in unavailable {
         let may_start = executions.is_starting(item)
-            || (agenda.is_planned(item)
-                && cx.assigned.executable_item(item).is_some());
+            || (agenda.is_planned(item) && cx.assigned.executable_item(item).is_some());
         let known = agenda.has_missed(item, newest);
         let open = ledger.owed_after(cx, item, now.wall).is_some_and(|settled| settled < newest);
         if open && !may_start && !known && ledger.is_in_ledger(cx, item) && !mutant!(UnavailableNotMissed) {
@@ -162,7 +190,16 @@ pub(in crate::coordination) fn miss_unavailable(cx: &Context, ledger: &Ledger, e
 
 /// What is about to start, if it makes up for missed fires: for all of them until now. Also a fire that was noted as
 /// missed since it was planned, because the item was to be somebody else's for a moment.
-pub(in crate::coordination) fn made_up(cx: &Context, ledger: &Ledger, relay: &Relay, executions: &Executions, fires: &Fires, agenda: &mut Agenda, item: Item, planned: Planned) -> Planned {
+pub(in crate::coordination) fn made_up(
+    cx: &Context,
+    ledger: &Ledger,
+    relay: &Relay,
+    executions: &Executions,
+    fires: &Fires,
+    agenda: &mut Agenda,
+    item: Item,
+    planned: Planned,
+) -> Planned {
     let newest = agenda.newest_missed(item);
     let noted = planned.is_first_of(Source::Schedule) && newest == Some(planned.scheduled);
     if !planned.is_first_of(Source::Misfire) && !noted {
@@ -176,7 +213,15 @@ pub(in crate::coordination) fn made_up(cx: &Context, ledger: &Ledger, relay: &Re
 /// The newest fire that an item has missed: the newest that has come, unless the ledger says that it was started;
 /// then what was noted when it was missed. Java peers flag and note nothing; if all that has come was started, or
 /// there is no ledger, it is the present, as for a trigger: no instant of an execution that there was.
-fn newest_missed(cx: &Context, ledger: &Ledger, relay: &Relay, executions: &Executions, fires: &Fires, agenda: &Agenda, item: Item) -> Timestamp {
+fn newest_missed(
+    cx: &Context,
+    ledger: &Ledger,
+    relay: &Relay,
+    executions: &Executions,
+    fires: &Fires,
+    agenda: &Agenda,
+    item: Item,
+) -> Timestamp {
     let now = cx.now;
     let settled = ledger.owed_after(cx, item, now.wall);
     let is_open = |newest: &Timestamp| {
@@ -191,7 +236,7 @@ fn newest_missed(cx: &Context, ledger: &Ledger, relay: &Relay, executions: &Exec
 
 /// Compares what was missed with the flags. What is not ours any more is its owner's concern; what was flagged, and is
 /// not any more, has been made up for.
-fn follow_flags(cx: &Context, ledger: &Ledger, executions: &Executions, agenda: &mut Agenda)  {
+fn follow_flags(cx: &Context, ledger: &Ledger, executions: &Executions, agenda: &mut Agenda) {
     let (cx, executions, ledger) = (cx, executions, ledger);
     agenda.keep_missed(|item, missed| {
         let is_starting = executions.is_starting(*item) && !mutant!(FlagOfStartingFollowed);

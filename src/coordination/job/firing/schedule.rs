@@ -170,7 +170,7 @@ impl Fires {
 
 impl Fires {
     /// Takes notice of the fires that have come until now.
-    pub(in crate::coordination) fn follow_schedule(&mut self, cx: &Context)  {
+    pub(in crate::coordination) fn follow_schedule(&mut self, cx: &Context) {
         let now = cx.now;
         if cx.follows_schedule() {
             let registered = cx.is_registered();

@@ -29,7 +29,20 @@ use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
 
 /// Starts what is planned.
-pub(in crate::coordination) fn start(cx: &Context, executions: &mut Executions, ledger: &mut Ledger, relay: &Relay, retries: &mut Retries, checkpoints: &Checkpoints, guarantee: &Guarantee, fires: &Fires, misfires: &Misfires, agenda: &mut Agenda, awaited: &Awaited, out: &mut Outbox)  {
+pub(in crate::coordination) fn start(
+    cx: &Context,
+    executions: &mut Executions,
+    ledger: &mut Ledger,
+    relay: &Relay,
+    retries: &mut Retries,
+    checkpoints: &Checkpoints,
+    guarantee: &Guarantee,
+    fires: &Fires,
+    misfires: &Misfires,
+    agenda: &mut Agenda,
+    awaited: &Awaited,
+    out: &mut Outbox,
+) {
     if agenda.has_no_plans() || cx.phase != Phase::Active {
         return;
     }
@@ -45,7 +58,20 @@ pub(in crate::coordination) fn start(cx: &Context, executions: &mut Executions, 
     // What was taken over belongs to no sharding, and waits for none.
     let resharding = cx.view.is_resharding() && !mutant!(StartedWhileResharding);
     let assigned_too = !resharding && ledger.is_ledger_read(cx) && guarantee.is_gate_open(cx);
-    let (batch, transaction) = start_batch(cx, executions, ledger, relay, retries, fires, misfires, agenda, awaited, out, &configuration, assigned_too);
+    let (batch, transaction) = start_batch(
+        cx,
+        executions,
+        ledger,
+        relay,
+        retries,
+        fires,
+        misfires,
+        agenda,
+        awaited,
+        out,
+        &configuration,
+        assigned_too,
+    );
     if batch.is_empty() {
         return;
     }
@@ -61,7 +87,20 @@ pub(in crate::coordination) fn start(cx: &Context, executions: &mut Executions, 
     }
 }
 
-fn start_batch(cx: &Context, executions: &mut Executions, ledger: &Ledger, relay: &Relay, retries: &mut Retries, fires: &Fires, misfires: &Misfires, agenda: &mut Agenda, awaited: &Awaited, out: &mut Outbox, configuration: &JobConfiguration, assigned_too: bool) -> (BTreeMap<Item, Starting>, Transaction) {
+fn start_batch(
+    cx: &Context,
+    executions: &mut Executions,
+    ledger: &Ledger,
+    relay: &Relay,
+    retries: &mut Retries,
+    fires: &Fires,
+    misfires: &Misfires,
+    agenda: &mut Agenda,
+    awaited: &Awaited,
+    out: &mut Outbox,
+    configuration: &JobConfiguration,
+    assigned_too: bool,
+) -> (BTreeMap<Item, Starting>, Transaction) {
     let stays = configuration.failover && !mutant!(RunningNodeEphemeral);
     let kind = if stays { NodeKind::Persistent } else { NodeKind::Ephemeral };
     let instance = cx.identity.instance.clone();
@@ -110,11 +149,18 @@ fn start_batch(cx: &Context, executions: &mut Executions, ledger: &Ledger, relay
 }
 
 /// Whether an execution that was planned is still to begin.
-fn may_start(cx: &Context, executions: &mut Executions, retries: &mut Retries, agenda: &mut Agenda, awaited: &Awaited, out: &mut Outbox, item: Item, planned: Planned) -> bool {
+fn may_start(
+    cx: &Context,
+    executions: &mut Executions,
+    retries: &mut Retries,
+    agenda: &mut Agenda,
+    awaited: &Awaited,
+    out: &mut Outbox,
+    item: Item,
+    planned: Planned,
+) -> bool {
     if planned.is_first_of(Source::Failover) {
-        return cx.has_taken(item)
-            && !executions.has_open(item)
-            && !cx.view.running().contains(&item);
+        return cx.has_taken(item) && !executions.has_open(item) && !cx.view.running().contains(&item);
     }
     let retried = planned.is_retry() && mutant!(RetriedByFormerOwner);
     if cx.assigned.executable_item(item).is_none() && !retried {
@@ -128,7 +174,14 @@ fn may_start(cx: &Context, executions: &mut Executions, retries: &mut Retries, a
 }
 
 /// The running nodes exist: tell the application.
-pub(in crate::coordination) fn started(cx: &Context, executions: &mut Executions, ledger: &mut Ledger, checkpoints: &Checkpoints, out: &mut Outbox, results: &[OperationResult])  {
+pub(in crate::coordination) fn started(
+    cx: &Context,
+    executions: &mut Executions,
+    ledger: &mut Ledger,
+    checkpoints: &Checkpoints,
+    out: &mut Outbox,
+    results: &[OperationResult],
+) {
     let token = |result: &OperationResult| match result {
         OperationResult::Created { stat, .. } => Some(FencingToken::from(stat.created)),
         OperationResult::Set { .. } | OperationResult::Deleted | OperationResult::Checked => None,
@@ -137,7 +190,14 @@ pub(in crate::coordination) fn started(cx: &Context, executions: &mut Executions
 }
 
 /// Tells what is starting, with the token at each one's index, or else the assignment's.
-fn begin(cx: &Context, executions: &mut Executions, ledger: &mut Ledger, checkpoints: &Checkpoints, out: &mut Outbox, tokens: &[Option<FencingToken>])  {
+fn begin(
+    cx: &Context,
+    executions: &mut Executions,
+    ledger: &mut Ledger,
+    checkpoints: &Checkpoints,
+    out: &mut Outbox,
+    tokens: &[Option<FencingToken>],
+) {
     let now = cx.now;
     let starting = executions.take_starting();
     let Some(settings) = cx.settings.clone() else { return };
@@ -194,7 +254,13 @@ fn begin(cx: &Context, executions: &mut Executions, ledger: &mut Ledger, checkpo
 
 /// Nothing was started, or nobody knows: plan it again. What has become of it shows in the view. Tells whether the nodes
 /// are to be read before anything else is decided.
-pub(in crate::coordination) fn start_failed(executions: &mut Executions, ledger: &mut Ledger, agenda: &mut Agenda, error: &CommitError, unknown: bool) -> bool {
+pub(in crate::coordination) fn start_failed(
+    executions: &mut Executions,
+    ledger: &mut Ledger,
+    agenda: &mut Agenda,
+    error: &CommitError,
+    unknown: bool,
+) -> bool {
     let starting = executions.take_starting();
     ledger.doubt();
     if unknown {
@@ -222,7 +288,14 @@ pub(in crate::coordination) fn start_failed(executions: &mut Executions, ledger:
 
 /// Looks what became of a start of unknown outcome: nodes with our id are ours, and have not been told yet. Also when
 /// an operator has stopped us meanwhile: what was begun is ended.
-pub(in crate::coordination) fn resolve(cx: &Context, executions: &mut Executions, ledger: &mut Ledger, checkpoints: &Checkpoints, agenda: &mut Agenda, out: &mut Outbox)  {
+pub(in crate::coordination) fn resolve(
+    cx: &Context,
+    executions: &mut Executions,
+    ledger: &mut Ledger,
+    checkpoints: &Checkpoints,
+    agenda: &mut Agenda,
+    out: &mut Outbox,
+) {
     if executions.is_resolved() || !cx.was_registered() || !cx.view.is_loaded() {
         return;
     }

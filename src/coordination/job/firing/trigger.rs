@@ -26,7 +26,17 @@ pub(in crate::coordination) struct Trigger {
 
 impl Trigger {
     /// Plans what a trigger asks for.
-    pub(in crate::coordination) fn obey_trigger(&mut self, cx: &Context, ledger: &Ledger, executions: &mut Executions, guarantee: &Guarantee, fires: &Fires, agenda: &mut Agenda, awaited: &Awaited, out: &mut Outbox)  {
+    pub(in crate::coordination) fn obey_trigger(
+        &mut self,
+        cx: &Context,
+        ledger: &Ledger,
+        executions: &mut Executions,
+        guarantee: &Guarantee,
+        fires: &Fires,
+        agenda: &mut Agenda,
+        awaited: &Awaited,
+        out: &mut Outbox,
+    ) {
         if !cx.view.triggers().contains(&cx.identity.instance) {
             self.planned = false;
             return;
@@ -56,7 +66,8 @@ impl Trigger {
             }
         }
         let taken_along = |planned: &Planned| planned.is_first_of(Source::Trigger);
-        let starts = agenda.plans().any(|(_, planned)| taken_along(&planned)) || executions.starts(taken_along);
+        let starts =
+            agenda.plans().any(|(_, planned)| taken_along(&planned)) || executions.starts(taken_along);
         if !starts && out.may_commit(cx, Purpose::TakeTrigger) {
             // There is nothing to execute: the request is fulfilled.
             let trigger = cx.identity.paths.trigger(&cx.identity.instance);

@@ -3,8 +3,8 @@
 //! Rooms are lent it to read. Only `notices` and `lifecycle`, the two on top, change a part of it: what the application was
 //! told that is ours, and the phase.
 
-use std::net::Ipv4Addr;
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -9,6 +9,7 @@ use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::{Effect, EndReason};
 use crate::coordination::job::contract::event::{AssignmentReason, CancelReason, Event};
 use crate::coordination::job::execution::state::{Execution, State};
+use crate::coordination::job::failover::takeover::{failover_folders, flags, hand_over};
 use crate::coordination::job::frame::phase::{Phase, Session};
 use crate::coordination::job::membership::announcement::fall_silent;
 use crate::coordination::job::membership::leadership::give_up_leadership;
@@ -158,22 +159,28 @@ impl Participant {
         let paths = &self.cx.identity.paths;
         let mut transaction = Transaction::new();
         let mut size = 0;
-        let mut flags = self.failover_folders();
+        let mut flagging = failover_folders(&self.cx);
         let left = self.left_behind();
         if !left.is_empty() {
-            flags = self.flags(left);
-            size = flags.iter().map(Operation::wire_size).sum::<usize>();
+            flagging = flags(&self.cx, left);
+            size = flagging.iter().map(Operation::wire_size).sum::<usize>();
         }
         for item in self.unfinished_items() {
-            let begin = flags.len();
-            self.hand_over(&mut flags, item, self.executions.open.contains_key(&item));
-            size += flags.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
+            let begin = flagging.len();
+            hand_over(
+                &self.cx,
+                &self.executions,
+                &mut flagging,
+                item,
+                self.executions.open.contains_key(&item),
+            );
+            size += flagging.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
             if size >= self.cx.transaction_bytes {
-                return flags;
+                return flagging;
             }
         }
         if size > 0 {
-            transaction = flags;
+            transaction = flagging;
         }
         transaction.extend(self.guarantee.withdrawal(&self.cx));
         for item in self.ended_items() {
@@ -266,12 +273,12 @@ impl Participant {
     /// has gone only now.
     fn late_nodes(&self) -> Transaction {
         let left = self.left_behind();
-        let mut transaction = if left.is_empty() { Transaction::new() } else { self.flags(left) };
+        let mut transaction = if left.is_empty() { Transaction::new() } else { flags(&self.cx, left) };
         for item in self.cx.view.taken().iter().copied().filter(|item| self.cx.has_taken(*item)) {
             if transaction.is_empty() {
-                transaction = self.failover_folders();
+                transaction = failover_folders(&self.cx);
             }
-            self.hand_over(&mut transaction, item, false);
+            hand_over(&self.cx, &self.executions, &mut transaction, item, false);
         }
         if self.cx.is_leader() {
             give_up_leadership(&self.cx, &mut transaction);

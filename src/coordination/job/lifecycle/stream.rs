@@ -53,7 +53,9 @@ impl Participant {
         self.retries.take_back_retries(&self.cx, &self.executions, &mut self.agenda);
         for (item, planned) in self.agenda.withdraw_all() {
             match planned.source {
-                Source::Schedule | Source::Misfire => self.agenda.miss(&self.cx, &mut self.out, item, planned.scheduled),
+                Source::Schedule | Source::Misfire => {
+                    self.agenda.miss(&self.cx, &mut self.out, item, planned.scheduled)
+                }
                 // The nodes that ask for them are still there.
                 Source::Trigger | Source::Failover => {}
             }

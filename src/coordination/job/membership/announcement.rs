@@ -47,18 +47,15 @@ impl Announcement {
 
 impl Announcement {
     /// Says that we are about to leave, or away, or back; and says what we can again if it is gone.
-    pub(in crate::coordination) fn announce(&mut self, cx: &Context, names: &Names, out: &mut Outbox)  {
+    pub(in crate::coordination) fn announce(&mut self, cx: &Context, names: &Names, out: &mut Outbox) {
         let now = cx.now;
         let Session::Connected(session) = cx.session else { return };
-        let leaving = matches!(cx.phase, Phase::Draining { reason: EndReason::Drained, .. })
-            && !names.keeps_items(cx);
+        let leaving =
+            matches!(cx.phase, Phase::Draining { reason: EndReason::Drained, .. }) && !names.keeps_items(cx);
         if leaving {
             self.leaving_since.get_or_insert(now.mono);
         }
-        if !cx.is_registered()
-            || !cx.fleet.is_loaded()
-            || matches!(cx.phase, Phase::Leaving(_))
-        {
+        if !cx.is_registered() || !cx.fleet.is_loaded() || matches!(cx.phase, Phase::Leaving(_)) {
             return;
         }
         let away = matches!(cx.phase, Phase::Away { until: Some(_) });

@@ -63,12 +63,9 @@ fn certainly_ahead_ms(asked: Duration, now: Now, stamp_ms: i64) -> i64 {
 
 impl ClockCheck {
     /// Asks for the registry's time when we have registered, and then with fires.
-    pub(in crate::coordination) fn check_clock(&mut self, cx: &Context, started: u64, out: &mut Outbox)  {
+    pub(in crate::coordination) fn check_clock(&mut self, cx: &Context, started: u64, out: &mut Outbox) {
         let now = cx.now;
-        if cx.phase != Phase::Active
-            || !cx.is_registered()
-            || allowed_difference_ms(cx).is_none()
-        {
+        if cx.phase != Phase::Active || !cx.is_registered() || allowed_difference_ms(cx).is_none() {
             return;
         }
         let due = self.is_due(now.mono, started);
@@ -90,7 +87,12 @@ impl ClockCheck {
     }
 
     /// The registry has stamped the node.
-    pub(in crate::coordination) fn clock_checked(&mut self, cx: &Context, started: u64, results: &[OperationResult])  {
+    pub(in crate::coordination) fn clock_checked(
+        &mut self,
+        cx: &Context,
+        started: u64,
+        results: &[OperationResult],
+    ) {
         let now = cx.now;
         self.done = Some((now.mono, started));
         let (Some(OperationResult::Created { stat, .. } | OperationResult::Set { stat }), Some(allowed)) =
@@ -103,7 +105,12 @@ impl ClockCheck {
     }
 
     /// A peer has made the node, or removed it, at the same time: that is tried again at once. Nothing else is urgent.
-    pub(in crate::coordination) fn clock_check_failed(&mut self, cx: &Context, started: u64, error: &CommitError)  {
+    pub(in crate::coordination) fn clock_check_failed(
+        &mut self,
+        cx: &Context,
+        started: u64,
+        error: &CommitError,
+    ) {
         let now = cx.now;
         if !matches!(error.error, Error::NoNode(_) | Error::NodeExists(_)) {
             self.done = Some((now.mono, started));

@@ -78,8 +78,7 @@ impl Names {
     /// Looks whether somebody has our name. Gives up waiting for it in the end.
     pub(in crate::coordination) fn waits_for_name(&mut self, cx: &Context, out: &mut Outbox) -> Verdict {
         let now = cx.now;
-        let (Some(name), Session::Connected(session)) = (cx.identity.name.clone(), cx.session)
-        else {
+        let (Some(name), Session::Connected(session)) = (cx.identity.name.clone(), cx.session) else {
             return Verdict::Continue;
         };
         let ours = [Some(session), self.session];
@@ -121,7 +120,11 @@ impl Names {
     }
 
     /// The step that takes our name back; `None`: it stays written down, because we come back, or is not.
-    pub(in crate::coordination) fn give_up_name(&self, cx: &Context, reason: &EndReason) -> Option<Operation> {
+    pub(in crate::coordination) fn give_up_name(
+        &self,
+        cx: &Context,
+        reason: &EndReason,
+    ) -> Option<Operation> {
         let by_operator = matches!(reason, EndReason::Stopped | EndReason::JobRemoved);
         let known = cx.name_view().filter(|_| by_operator || !self.keeps_items(cx))?;
         let path = cx.identity.paths.fleet().name(cx.identity.name.as_ref()?.as_str());
@@ -129,7 +132,12 @@ impl Names {
     }
 
     /// Renews what was the name's before we had it. Gives the name up when an operator has stopped us.
-    pub(in crate::coordination) fn renew_items(&mut self, cx: &Context, out: &mut Outbox, is_given: impl Fn(Item) -> bool) {
+    pub(in crate::coordination) fn renew_items(
+        &mut self,
+        cx: &Context,
+        out: &mut Outbox,
+        is_given: impl Fn(Item) -> bool,
+    ) {
         let now = cx.now;
         if let Phase::Draining { reason, .. } = &cx.phase
             && let EndReason::Stopped | EndReason::JobRemoved = reason
@@ -163,11 +171,7 @@ impl Names {
             let path = cx.identity.paths.item_instance(*item);
             let before = transaction.len();
             transaction.push(Operation::Delete { path: path.clone(), version: Some(owner.version) });
-            transaction.push(Operation::create(
-                path,
-                NodeKind::Persistent,
-                cx.identity.instance.as_str(),
-            ));
+            transaction.push(Operation::create(path, NodeKind::Persistent, cx.identity.instance.as_str()));
             size += transaction.iter().skip(before).map(Operation::wire_size).sum::<usize>();
             renewed.push((*item, owner.since.unwrap_or(now.wall)));
         }
@@ -189,9 +193,7 @@ pub(in crate::coordination) fn take_name(cx: &Context) -> Option<Operation> {
     let data = NameView::write(&cx.identity.instance, &cx.request.profile);
     Some(match cx.fleet.names().get(name.as_str()) {
         // Fails if somebody else of this name has come since we looked.
-        Some(known) => {
-            Operation::Set { path, data: data.as_bytes().into(), version: Some(known.version) }
-        }
+        Some(known) => Operation::Set { path, data: data.as_bytes().into(), version: Some(known.version) },
         None => Operation::create(path, NodeKind::Persistent, data),
     })
 }

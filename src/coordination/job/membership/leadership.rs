@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::limits::REMOVAL_TAKES;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::membership::announcement::withdraw_plan;
-use crate::coordination::job::frame::limits::REMOVAL_TAKES;
 use crate::elasticjob::path::JobPaths;
 use crate::job::{InstanceId, Problem};
 use crate::mutants::mutant;
@@ -71,7 +71,7 @@ impl Election {
 
 impl Election {
     /// Stands for election, gives up leadership, or clears away what a leader left that is not online.
-    pub(in crate::coordination) fn elect(&mut self, cx: &Context, out: &mut Outbox)  {
+    pub(in crate::coordination) fn elect(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now;
         if !matches!(cx.phase, Phase::Active) || !cx.is_registered() {
             return;
@@ -111,7 +111,7 @@ impl Election {
         }
     }
 
-    fn stand(&mut self, cx: &Context, out: &mut Outbox)  {
+    fn stand(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now;
         let pausing = self.retry_at.is_some_and(|at| now.mono < at);
         if self.standing || pausing || !cx.is_enabled() {
@@ -129,7 +129,7 @@ impl Election {
 
 /// The steps that end our leadership. Who leads next has to divide our items: a Java instance does so only if it is
 /// asked to, and it may have seen our instance go while we still led.
-pub(in crate::coordination) fn give_up_leadership(cx: &Context, transaction: &mut Transaction)  {
+pub(in crate::coordination) fn give_up_leadership(cx: &Context, transaction: &mut Transaction) {
     let paths = &cx.identity.paths;
     let Some(leader) = cx.view.leader().filter(|_| !mutant!(LeadershipKept)) else { return };
     let stays = cx.settings.as_ref().is_some_and(|settings| settings.configuration.static_sharding);

@@ -98,7 +98,12 @@ pub(in crate::coordination) fn is_leftover(crash: &Crash, item: &ItemView, now: 
 impl Crash {
     /// Notes who has gone. What they executed is known only if the content of the running nodes is, so the view is
     /// read again when somebody has gone and it is not.
-    pub(in crate::coordination) fn look_for_crashes(&mut self, cx: &Context, has_open: impl Fn(Item) -> bool, out: &mut Outbox)  {
+    pub(in crate::coordination) fn look_for_crashes(
+        &mut self,
+        cx: &Context,
+        has_open: impl Fn(Item) -> bool,
+        out: &mut Outbox,
+    ) {
         let now = cx.now;
         let revision = (cx.view.membership_revision(), cx.fleet.revision());
         if !cx.view.is_loaded() || self.looked == Some(revision) {

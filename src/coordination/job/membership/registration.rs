@@ -38,7 +38,12 @@ impl Registration {
 
 impl Registration {
     /// Registers, unless we are registered.
-    pub(in crate::coordination) fn register(&self, cx: &Context, names: &mut Names, out: &mut Outbox) -> Verdict {
+    pub(in crate::coordination) fn register(
+        &self,
+        cx: &Context,
+        names: &mut Names,
+        out: &mut Outbox,
+    ) -> Verdict {
         if !matches!(cx.phase, Phase::Joining | Phase::Active) || !cx.is_connected() {
             return Verdict::Continue;
         }
@@ -72,7 +77,10 @@ impl Registration {
     }
 
     /// The configuration that we have to write, if any.
-    pub(in crate::coordination) fn configuration_to_write(&self, cx: &Context) -> Option<Arc<JobConfiguration>> {
+    pub(in crate::coordination) fn configuration_to_write(
+        &self,
+        cx: &Context,
+    ) -> Option<Arc<JobConfiguration>> {
         let ours = cx.request.configuration.as_ref()?;
         let overwrite = ours.overwrite && !self.overwritten;
         let write = match cx.view.config() {
@@ -84,7 +92,7 @@ impl Registration {
         write.then(|| Arc::clone(ours))
     }
 
-    fn write_configuration(&self, cx: &Context, transaction: &mut Transaction)  {
+    fn write_configuration(&self, cx: &Context, transaction: &mut Transaction) {
         let paths = &cx.identity.paths;
         let configuration = self.configuration_to_write(cx);
         let class = cx.request.class.as_deref().unwrap_or_default();
@@ -124,7 +132,7 @@ fn owns_items(cx: &Context) -> bool {
 
 /// Server and instance in one transaction, so that no peer's start-up can strike between them (H16), and what we say of
 /// ourselves, so that no leader takes us for Java's.
-fn write_presence(cx: &Context, transaction: &mut Transaction)  {
+fn write_presence(cx: &Context, transaction: &mut Transaction) {
     let paths = &cx.identity.paths;
     for folder in [Folder::Servers, Folder::Instances, Folder::Leader] {
         if !cx.view.has_folder(folder) {

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
-use crate::coordination::job::contract::event::{AssignedItem, Assignment, AssignmentReason, Event, SessionStatus};
+use crate::coordination::job::contract::event::{
+    AssignedItem, Assignment, AssignmentReason, Event, SessionStatus,
+};
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::membership::instance_name::is_to_be_renewed;
@@ -144,7 +146,8 @@ impl Participant {
     /// Tells of items that somebody else has by now, and may work on, though the rest is not to be told yet: another
     /// resharding may be due, and wait for what is executed.
     fn tell_losses(&mut self) {
-        let Some(told) = self.cx.assigned.assignment.as_ref().filter(|_| self.relay.turn(&self.cx) == Turn::Assigned)
+        let Some(told) =
+            self.cx.assigned.assignment.as_ref().filter(|_| self.relay.turn(&self.cx) == Turn::Assigned)
         else {
             return;
         };
@@ -180,7 +183,10 @@ impl Participant {
     /// Whether an item that was told is to be somebody else's, and nothing of ours prevents it from being told any more.
     fn is_to_be_revoked(&self) -> bool {
         let told = self.cx.assigned.assignment.iter().flat_map(|told| &told.items);
-        self.cx.fleet.plan().is_some() && told.map(|assigned| assigned.item).any(|item| self.handoff.is_revoked(&self.cx, &self.executions, item))
+        self.cx.fleet.plan().is_some()
+            && told
+                .map(|assigned| assigned.item)
+                .any(|item| self.handoff.is_revoked(&self.cx, &self.executions, item))
     }
 
     /// Tells the assignment, if it differs from the one told or a reason says that it has to be told.
@@ -192,7 +198,10 @@ impl Participant {
             let told = self.cx.assigned.assignment.as_ref()?;
             let same = told.items == assignment.items && told.total == assignment.total;
             // What a disabled server took is to be somebody else's: that needs a word that can be acknowledged.
-            let goes = self.handoff.revocation(&self.cx, &self.executions).is_some_and(|revoked| revoked > told.generation);
+            let goes = self
+                .handoff
+                .revocation(&self.cx, &self.executions)
+                .is_some_and(|revoked| revoked > told.generation);
             if same && ((gentle && !goes) || told.generation == assignment.generation) {
                 // What others hand to each other is none of the application's business.
                 None
@@ -255,7 +264,9 @@ impl Participant {
                 let Some(owner) = &view.owner else { continue };
                 let token = match turn {
                     Turn::Assigned if owner.instance == self.cx.identity.instance => {
-                        if self.handoff.is_revoked(&self.cx, &self.executions, *item) || is_to_be_renewed(&self.cx, owner) {
+                        if self.handoff.is_revoked(&self.cx, &self.executions, *item)
+                            || is_to_be_renewed(&self.cx, owner)
+                        {
                             continue;
                         }
                         owner.token

@@ -21,7 +21,16 @@ use crate::tree::{NodeKind, Operation, Transaction};
 
 impl Guarantee {
     /// Registers what is to be at the present gate and is not.
-    pub(in crate::coordination) fn register_items(&mut self, cx: &Context, ledger: &Ledger, executions: &Executions, retries: &Retries, agenda: &Agenda, awaited: &Awaited, out: &mut Outbox)  {
+    pub(in crate::coordination) fn register_items(
+        &mut self,
+        cx: &Context,
+        ledger: &Ledger,
+        executions: &Executions,
+        retries: &Retries,
+        agenda: &Agenda,
+        awaited: &Awaited,
+        out: &mut Outbox,
+    ) {
         let now = cx.now;
         let Some(round) = &self.round else { return };
         let Some(gate) = round.gate() else { return };
@@ -41,7 +50,9 @@ impl Guarantee {
             if size >= cx.transaction_bytes {
                 break;
             }
-            if gate == Gate::Completed && !has_ended_here(cx, ledger, executions, retries, agenda, awaited, round, item) {
+            if gate == Gate::Completed
+                && !has_ended_here(cx, ledger, executions, retries, agenda, awaited, round, item)
+            {
                 continue;
             }
             registering.insert(item);
@@ -62,7 +73,7 @@ impl Guarantee {
     }
 
     /// Takes back what was registered at gates that were given up.
-    pub(in crate::coordination) fn withdraw(&mut self, cx: &Context, out: &mut Outbox)  {
+    pub(in crate::coordination) fn withdraw(&mut self, cx: &Context, out: &mut Outbox) {
         if self.withdrawn.is_empty() || out.is_in_flight(Purpose::Guarantee) {
             return;
         }
@@ -90,8 +101,7 @@ impl Guarantee {
             withdrawn.extend(round.items.iter().map(|item| (gate, *item)));
         }
         let mut size = 0;
-        let there =
-            withdrawn.into_iter().filter(|(gate, item)| cx.view.registered(*gate).contains(item));
+        let there = withdrawn.into_iter().filter(|(gate, item)| cx.view.registered(*gate).contains(item));
         there
             .map(|(gate, item)| Operation::delete(cx.identity.paths.guarantee_item(gate, item)))
             .take_while(|step| {
@@ -109,7 +119,12 @@ pub(in crate::coordination) fn planned_items(agenda: &Agenda) -> impl Iterator<I
 }
 
 /// Does not execute what waits for the gate.
-pub(in crate::coordination) fn skip_planned(cx: &Context, agenda: &mut Agenda, out: &mut Outbox, make_up: bool)  {
+pub(in crate::coordination) fn skip_planned(
+    cx: &Context,
+    agenda: &mut Agenda,
+    out: &mut Outbox,
+    make_up: bool,
+) {
     let planned: Vec<_> = planned_items(agenda).collect();
     for (item, Planned { scheduled, .. }) in planned {
         agenda.withdraw(item);
@@ -124,18 +139,25 @@ pub(in crate::coordination) fn skip_planned(cx: &Context, agenda: &mut Agenda, o
 /// Whether everybody is at a gate.
 pub(in crate::coordination) fn is_complete(cx: &Context, gate: Gate) -> bool {
     let registered = cx.view.registered(gate);
-    let here = |item: Item| {
-        registered.contains(&item) || cx.view.item(item).is_some_and(|view| view.disabled)
-    };
+    let here =
+        |item: Item| registered.contains(&item) || cx.view.item(item).is_some_and(|view| view.disabled);
     !registered.is_empty() && cx.settings.as_ref().is_some_and(|settings| settings.items().all(here))
 }
 
 /// Whether an item is ours to register as completed, and nobody executes it or is about to.
-fn has_ended_here(cx: &Context, ledger: &Ledger, executions: &Executions, retries: &Retries, agenda: &Agenda, awaited: &Awaited, round: &Round, item: Item) -> bool {
+fn has_ended_here(
+    cx: &Context,
+    ledger: &Ledger,
+    executions: &Executions,
+    retries: &Retries,
+    agenda: &Agenda,
+    awaited: &Awaited,
+    round: &Round,
+    item: Item,
+) -> bool {
     // What has come to us from somebody else may still have to be executed; the ledger tells.
     let known = !cx.view.is_resharding() && ledger.is_ledger_read(cx);
-    let ours =
-        round.executed.contains(&item) || (known && cx.assigned.executable_item(item).is_some());
+    let ours = round.executed.contains(&item) || (known && cx.assigned.executable_item(item).is_some());
     let waits = agenda.is_planned(item) || retries.concerns(item);
     ours && !executions.is_busy(cx, awaited, item) && !waits
 }

@@ -21,7 +21,12 @@ use crate::tree::Transaction;
 
 impl Guarantee {
     /// Joins the latch when everybody is at the gate; acts; leaves it.
-    pub(in crate::coordination) fn attend_latch(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox)  {
+    pub(in crate::coordination) fn attend_latch(
+        &mut self,
+        cx: &Context,
+        agenda: &mut Agenda,
+        out: &mut Outbox,
+    ) {
         let now = cx.now;
         self.note_complete(cx);
         let waiting = self.round.as_ref().and_then(|round| Some((round.gate()?, round)));
@@ -41,7 +46,13 @@ impl Guarantee {
                     // It was answered in [`Self::listener_reported`], or is late.
                     Some(round) if cx.is_staying() && matches!(round.acting, Acting::Called(_)) => {
                         if now.mono >= round.answer_until {
-                            self.acted(cx, agenda, out, held, Err("the application did not answer in time".to_owned()));
+                            self.acted(
+                                cx,
+                                agenda,
+                                out,
+                                held,
+                                Err("the application did not answer in time".to_owned()),
+                            );
                         }
                     }
                     Some(_) | None => self.leave_latch(out, held, Vec::new()),
@@ -52,7 +63,7 @@ impl Guarantee {
     }
 
     /// Notes since when everybody is at the gate where we wait.
-    fn note_complete(&mut self, cx: &Context)  {
+    fn note_complete(&mut self, cx: &Context) {
         let now = cx.now;
         let gate = self.round.as_ref().and_then(Round::gate);
         let complete = gate.is_some_and(|gate| is_complete(cx, gate));
@@ -71,7 +82,7 @@ impl Guarantee {
     }
 
     /// We hold the latch: look again, and act if everybody is still there.
-    pub(in crate::coordination) fn latch_held(&mut self, cx: &Context, out: &mut Outbox, gate: Gate)  {
+    pub(in crate::coordination) fn latch_held(&mut self, cx: &Context, out: &mut Outbox, gate: Gate) {
         let now = cx.now;
         if self.latch != Some((gate, Latch::Joining)) {
             return;
@@ -91,17 +102,22 @@ impl Guarantee {
                 round.acting = Acting::Called(call_id.clone());
                 let (scheduled, remaining) = (round.scheduled, round.answer_until.saturating_sub(now.mono));
                 self.calls = calls + 1;
-                out.tell(
-                    cx,
-                    Event::CallListener(ListenerCall { call_id, gate, scheduled, remaining }),
-                );
+                out.tell(cx, Event::CallListener(ListenerCall { call_id, gate, scheduled, remaining }));
             }
             Some(_) | None => self.leave_latch(out, gate, Vec::new()),
         }
     }
 
     /// The application says how a call ended.
-    pub(in crate::coordination) fn listener_reported(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox, ticket: Ticket, call: &str, outcome: Result<(), String>)  {
+    pub(in crate::coordination) fn listener_reported(
+        &mut self,
+        cx: &Context,
+        agenda: &mut Agenda,
+        out: &mut Outbox,
+        ticket: Ticket,
+        call: &str,
+        outcome: Result<(), String>,
+    ) {
         let number = call.strip_prefix(&*cx.identity.execution_prefix);
         let number = number.and_then(|rest| rest.strip_prefix("-call-")?.parse::<u64>().ok());
         if !number.is_some_and(|number| (1..=self.calls).contains(&number)) {
@@ -119,7 +135,14 @@ impl Guarantee {
     }
 
     /// The call has ended, one way or the other: let the others go on.
-    fn acted(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox, gate: Gate, outcome: Result<(), String>)  {
+    fn acted(
+        &mut self,
+        cx: &Context,
+        agenda: &mut Agenda,
+        out: &mut Outbox,
+        gate: Gate,
+        outcome: Result<(), String>,
+    ) {
         if let Some(round) = &mut self.round {
             round.acting = Acting::Done;
         }
@@ -142,7 +165,7 @@ impl Guarantee {
         self.leave_latch(out, gate, removal);
     }
 
-    fn leave_latch(&mut self, out: &mut Outbox, gate: Gate, transactions: Vec<Transaction>)  {
+    fn leave_latch(&mut self, out: &mut Outbox, gate: Gate, transactions: Vec<Transaction>) {
         self.latch = Some((gate, Latch::Leaving));
         if !mutant!(LatchKept) {
             out.push(Effect::LeaveLatch { gate, transactions });

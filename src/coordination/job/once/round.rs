@@ -72,14 +72,19 @@ impl Guarantee {
 
     /// Goes on if the gate at which we wait was removed. Comes before the fires, so that one that was seen after the
     /// removal belongs to the next round.
-    pub(in crate::coordination) fn pass_gate(&mut self, cx: &Context, executions: &Executions, retries: &Retries, agenda: &Agenda)  {
+    pub(in crate::coordination) fn pass_gate(
+        &mut self,
+        cx: &Context,
+        executions: &Executions,
+        retries: &Retries,
+        agenda: &Agenda,
+    ) {
         let now = cx.now;
         let idle = has_nothing_to_execute(cx, executions, retries, agenda);
         let Some(round) = &mut self.round else { return };
         let Some(gate) = round.gate() else { return };
         // Nobody but who found it complete takes away what we have registered.
-        let gone =
-            !round.registered.is_empty() && round.registered.is_disjoint(cx.view.registered(gate));
+        let gone = !round.registered.is_empty() && round.registered.is_disjoint(cx.view.registered(gate));
         if !cx.view.is_loaded() || !gone || !self.registering.is_empty() {
             return;
         }
@@ -101,7 +106,16 @@ impl Guarantee {
     }
 
     /// Takes the next step around a fire.
-    pub(in crate::coordination) fn guard(&mut self, cx: &Context, ledger: &Ledger, executions: &Executions, retries: &mut Retries, agenda: &mut Agenda, awaited: &Awaited, out: &mut Outbox)  {
+    pub(in crate::coordination) fn guard(
+        &mut self,
+        cx: &Context,
+        ledger: &Ledger,
+        executions: &Executions,
+        retries: &mut Retries,
+        agenda: &mut Agenda,
+        awaited: &Awaited,
+        out: &mut Outbox,
+    ) {
         let Some(listener) = cx.once_listener() else {
             self.give_up_round(cx);
             self.withdraw(cx, out);
@@ -123,10 +137,9 @@ impl Guarantee {
         self.attend_latch(cx, agenda, out);
     }
 
-    fn begin_round(&mut self, cx: &Context, agenda: &Agenda, listener: OnceListener)  {
+    fn begin_round(&mut self, cx: &Context, agenda: &Agenda, listener: OnceListener) {
         let now = cx.now;
-        if cx.phase != Phase::Active || !cx.is_registered() || !self.withdrawn.is_empty()
-        {
+        if cx.phase != Phase::Active || !cx.is_registered() || !self.withdrawn.is_empty() {
             return;
         }
         let Some(scheduled) = planned_items(agenda).map(|(_, planned)| planned.scheduled).max() else {
@@ -137,7 +150,7 @@ impl Guarantee {
         self.round = Some(round);
     }
 
-    fn wait_before(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox)  {
+    fn wait_before(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox) {
         let now = cx.now;
         let active = cx.phase == Phase::Active;
         let owned: Vec<_> = cx.assigned.executable().map(|assigned| assigned.item).collect();
@@ -153,11 +166,20 @@ impl Guarantee {
         }
     }
 
-    fn watch_executions(&mut self, cx: &Context, executions: &Executions, retries: &mut Retries, agenda: &mut Agenda, out: &mut Outbox, listener: OnceListener)  {
+    fn watch_executions(
+        &mut self,
+        cx: &Context,
+        executions: &Executions,
+        retries: &mut Retries,
+        agenda: &mut Agenda,
+        out: &mut Outbox,
+        listener: OnceListener,
+    ) {
         let now = cx.now;
         self.follow_executions(cx, executions, retries, agenda, out);
         // A flag that is on its way is made up for in this round as well.
-        if out.is_in_flight(Purpose::FlagMisfire) || !has_nothing_to_execute(cx, executions, retries, agenda) {
+        if out.is_in_flight(Purpose::FlagMisfire) || !has_nothing_to_execute(cx, executions, retries, agenda)
+        {
             return;
         }
         if let Some(round) = &mut self.round {
@@ -166,7 +188,14 @@ impl Guarantee {
     }
 
     /// Notes what is executed in the open round. What was planned too late for it waits for the next one.
-    fn follow_executions(&mut self, cx: &Context, executions: &Executions, retries: &mut Retries, agenda: &mut Agenda, out: &mut Outbox)  {
+    fn follow_executions(
+        &mut self,
+        cx: &Context,
+        executions: &Executions,
+        retries: &mut Retries,
+        agenda: &mut Agenda,
+        out: &mut Outbox,
+    ) {
         let planned: Vec<_> = planned_items(agenda).collect();
         let (inside, outside): (Vec<_>, Vec<_>) =
             planned.into_iter().partition(|(item, _)| self.is_inside(cx, *item));
@@ -181,7 +210,14 @@ impl Guarantee {
         }
     }
 
-    fn wait_after(&mut self, cx: &Context, executions: &Executions, retries: &mut Retries, agenda: &mut Agenda, out: &mut Outbox)  {
+    fn wait_after(
+        &mut self,
+        cx: &Context,
+        executions: &Executions,
+        retries: &mut Retries,
+        agenda: &mut Agenda,
+        out: &mut Outbox,
+    ) {
         let now = cx.now;
         self.follow_executions(cx, executions, retries, agenda, out);
         let owned: Vec<_> = cx.assigned.executable().map(|assigned| assigned.item).collect();
@@ -197,7 +233,7 @@ impl Guarantee {
     }
 
     /// What we have taken over and executed is registered by nobody else.
-    fn note_taken_over(&mut self, cx: &Context, executions: &Executions, listener: OnceListener)  {
+    fn note_taken_over(&mut self, cx: &Context, executions: &Executions, listener: OnceListener) {
         let now = cx.now;
         let executing = executions.open.iter().filter(|(_, open)| open.taken_over);
         let executing: BTreeSet<_> = executing.map(|(item, _)| *item).collect();
@@ -230,7 +266,7 @@ impl Guarantee {
     }
 
     /// We have waited too long at a gate.
-    fn too_late(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox, gate: Gate)  {
+    fn too_late(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox, gate: Gate) {
         let registered = cx.view.registered(gate);
         let settings = cx.settings.as_ref();
         let missing: Vec<_> = settings
@@ -260,7 +296,7 @@ impl Guarantee {
     }
 
     /// Ends the round here, and takes back what was registered for it.
-    fn give_up_round(&mut self, cx: &Context)  {
+    fn give_up_round(&mut self, cx: &Context) {
         let Some(round) = self.round.take() else { return };
         let Some(gate) = round.gate() else { return };
         let owned = cx.assigned.executable().map(|assigned| assigned.item);
@@ -272,11 +308,9 @@ impl Guarantee {
 /// Whether each item has missed a fire and everybody sees it and will come.
 fn all_have_missed(cx: &Context) -> bool {
     let missed = |item: Item| {
-        cx.view.misfired().contains(&item)
-            || cx.view.item(item).is_some_and(|view| view.disabled)
+        cx.view.misfired().contains(&item) || cx.view.item(item).is_some_and(|view| view.disabled)
     };
-    !cx.has_java_peers()
-        && cx.settings.as_ref().is_some_and(|settings| settings.items().all(missed))
+    !cx.has_java_peers() && cx.settings.as_ref().is_some_and(|settings| settings.items().all(missed))
 }
 
 /// Whether nothing is executed or about to be.

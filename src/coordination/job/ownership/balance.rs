@@ -1,7 +1,7 @@
 //! Tests of how evenly many jobs are divided among members: figures over sets of random names, by the 95th percentile.
 
-use crate::coordination::job::ownership::member::{Held, Member, Rule};
 use crate::coordination::job::ownership::allocation::allocate;
+use crate::coordination::job::ownership::member::{Held, Member, Rule};
 use crate::elasticjob::rendezvous;
 use crate::job::JobName;
 

@@ -15,7 +15,13 @@ use crate::tree::{NodeKind, Operation, Transaction};
 
 impl Targets {
     /// Writes down which items are to change hands, if we lead.
-    pub(in crate::coordination) fn plan_handoff(&mut self, cx: &Context, absences: &Absences, modes: &mut Modes, out: &mut Outbox)  {
+    pub(in crate::coordination) fn plan_handoff(
+        &mut self,
+        cx: &Context,
+        absences: &Absences,
+        modes: &mut Modes,
+        out: &mut Outbox,
+    ) {
         let leads = cx.is_registered() && cx.is_leader() && cx.is_enabled();
         if !leads
             || !matches!(cx.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
@@ -33,10 +39,8 @@ impl Targets {
         let path = cx.identity.paths.fleet().handoff();
         let mut transaction = Transaction::new();
         if let Some(leader) = cx.view.leader() {
-            transaction.push(Operation::Check {
-                path: cx.identity.paths.leader(),
-                version: Some(leader.version),
-            });
+            transaction
+                .push(Operation::Check { path: cx.identity.paths.leader(), version: Some(leader.version) });
         }
         let data = HandoffPlan::write(&wanted);
         match cx.fleet.plan() {

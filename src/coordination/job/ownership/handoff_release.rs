@@ -69,7 +69,12 @@ impl Handoff {
 impl Handoff {
     /// Whether an item of ours is to be somebody else's, so that the application is to let go of it. Not while it is
     /// being started: the application is told in the order in which things happen; nor while nobody can be told.
-    pub(in crate::coordination) fn is_revoked(&self, cx: &Context, executions: &Executions, item: Item) -> bool {
+    pub(in crate::coordination) fn is_revoked(
+        &self,
+        cx: &Context,
+        executions: &Executions,
+        item: Item,
+    ) -> bool {
         if self.is_given(cx, item) {
             return true;
         }
@@ -81,7 +86,7 @@ impl Handoff {
 
     /// Forgets what was given as soon as it is seen, or seen not to have taken effect. Tells whether what is ours may be
     /// another than was told.
-    pub(in crate::coordination) fn forget_given(&mut self, cx: &Context) -> bool  {
+    pub(in crate::coordination) fn forget_given(&mut self, cx: &Context) -> bool {
         if !cx.view.is_loaded() {
             return false;
         }
@@ -100,7 +105,11 @@ impl Handoff {
     }
 
     /// The latest plan that takes an item from us, as a generation.
-    pub(in crate::coordination) fn revocation(&self, cx: &Context, executions: &Executions) -> Option<Generation> {
+    pub(in crate::coordination) fn revocation(
+        &self,
+        cx: &Context,
+        executions: &Executions,
+    ) -> Option<Generation> {
         let plan = cx.fleet.plan()?;
         let mine = |item: &Item| {
             let owner = cx.view.item(*item).and_then(|view| view.owner.as_ref());
@@ -113,7 +122,12 @@ impl Handoff {
     }
 
     /// Gives items that are to be somebody else's to whom they are to go, as soon as the application is done with them.
-    pub(in crate::coordination) fn release(&mut self, cx: &Context, executions: &Executions, out: &mut Outbox)  {
+    pub(in crate::coordination) fn release(
+        &mut self,
+        cx: &Context,
+        executions: &Executions,
+        out: &mut Outbox,
+    ) {
         let now = cx.now;
         self.deadline = None;
         if is_deaf(cx) {
@@ -208,7 +222,11 @@ fn is_deaf(cx: &Context) -> bool {
 }
 
 /// Whether a departure waits until others have our items.
-pub(in crate::coordination) fn hands_over(cx: &Context, announcement: &Announcement, modes: &mut Modes) -> bool {
+pub(in crate::coordination) fn hands_over(
+    cx: &Context,
+    announcement: &Announcement,
+    modes: &mut Modes,
+) -> bool {
     let now = cx.now;
     if !announcement.waits(now.mono) || !cx.is_registered() {
         return false;

@@ -163,7 +163,7 @@ impl JavaPeers {
     }
 
     /// Takes the flag down when the Java instances' caches have seen the division.
-    pub(in crate::coordination) fn lower_flag(&mut self, cx: &Context, out: &mut Outbox)  {
+    pub(in crate::coordination) fn lower_flag(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now;
         let Some(divided) = cx.view.sharding_changed().filter(|_| is_flag_answered(cx)) else {
             return;

@@ -36,7 +36,7 @@ impl Nudge {
 
 impl Nudge {
     /// Reminds a Java leader of items that belong to nobody, and of us.
-    pub(in crate::coordination) fn nudge_leader(&mut self, cx: &Context, crash: &Crash, out: &mut Outbox)  {
+    pub(in crate::coordination) fn nudge_leader(&mut self, cx: &Context, crash: &Crash, out: &mut Outbox) {
         let now = cx.now;
         let orphans = has_orphans(cx, crash) && !mutant!(JavaLeaderNotReminded);
         if !orphans && (!is_left_out(cx) || mutant!(LeftOutOfDivision)) {
@@ -60,8 +60,7 @@ impl Nudge {
 fn led_by_java(cx: &Context) -> Option<&Settings> {
     let java_leads = cx.view.leader().is_some_and(|leader| leader.instance.is_java());
     let ready = cx.phase == Phase::Active && cx.is_registered() && cx.is_enabled();
-    let settings =
-        cx.settings.as_ref().filter(|_| ready && java_leads && !cx.view.is_resharding());
+    let settings = cx.settings.as_ref().filter(|_| ready && java_leads && !cx.view.is_resharding());
     settings.filter(|settings| !settings.configuration.static_sharding)
 }
 

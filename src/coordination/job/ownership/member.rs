@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-
 /// Somebody who may own items.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::coordination) struct Member {

@@ -100,7 +100,7 @@ impl Absences {
 
 impl Absences {
     /// Notes who is away, if we lead.
-    pub(in crate::coordination) fn mind_absences(&mut self, cx: &Context, out: &mut Outbox)  {
+    pub(in crate::coordination) fn mind_absences(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now;
         if !cx.is_registered() || !cx.is_leader() || !cx.fleet.is_loaded() {
             self.forget();
@@ -112,7 +112,7 @@ impl Absences {
     }
 
     /// Deletes the names that are waited for no more and own nothing. Those that do go with their items.
-    fn forget_names(&self, cx: &Context, out: &mut Outbox)  {
+    fn forget_names(&self, cx: &Context, out: &mut Outbox) {
         if cx.fleet.names().len() == self.kept.len() {
             return;
         }
@@ -121,10 +121,11 @@ impl Absences {
         };
         let owners: BTreeSet<_> = cx.view.items().values().filter_map(owner).collect();
         let owning: BTreeSet<_> = owners.iter().filter_map(InstanceId::unique).collect();
-        let over =
-            cx.fleet.names().iter().filter(|(name, _)| {
-                !self.kept.contains_key(*name) && !owning.contains(name.as_str())
-            });
+        let over = cx
+            .fleet
+            .names()
+            .iter()
+            .filter(|(name, _)| !self.kept.contains_key(*name) && !owning.contains(name.as_str()));
         let mut transaction = Transaction::new();
         let mut size = 0;
         for (name, known) in over {
@@ -145,14 +146,10 @@ impl Absences {
 /// The steps that end the waiting for the owners of these items, to go with the one that gives them to others.
 pub(in crate::coordination) fn end_absences(cx: &Context, items: impl Iterator<Item = Item>) -> Transaction {
     let owner = |item| cx.view.item(item).and_then(|view| view.owner.as_ref());
-    let names: BTreeSet<_> =
-        items.filter_map(owner).filter_map(|owner| owner.instance.unique()).collect();
+    let names: BTreeSet<_> = items.filter_map(owner).filter_map(|owner| owner.instance.unique()).collect();
     let known = names.into_iter().filter_map(|name| Some((name, cx.fleet.names().get(name)?)));
     let step = |(name, known): (&str, &crate::coordination::job::picture::fleet_view::NameView)| {
-        Operation::Delete {
-            path: cx.identity.paths.fleet().name(name),
-            version: Some(known.version),
-        }
+        Operation::Delete { path: cx.identity.paths.fleet().name(name), version: Some(known.version) }
     };
     known.map(step).collect()
 }

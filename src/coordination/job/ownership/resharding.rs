@@ -152,7 +152,17 @@ impl Sharding {
 
 impl Sharding {
     /// Divides the items, if we lead and it is due.
-    pub(in crate::coordination) fn shard(&mut self, cx: &Context, crash: &Crash, executions: &mut Executions, absences: &Absences, java_peers: &mut JavaPeers, modes: &mut Modes, targets: &mut Targets, out: &mut Outbox)  {
+    pub(in crate::coordination) fn shard(
+        &mut self,
+        cx: &Context,
+        crash: &Crash,
+        executions: &mut Executions,
+        absences: &Absences,
+        java_peers: &mut JavaPeers,
+        modes: &mut Modes,
+        targets: &mut Targets,
+        out: &mut Outbox,
+    ) {
         let now = cx.now;
         if !cx.view.is_loaded() || matches!(cx.session, Session::Suspended(_)) {
             return self.pause();
@@ -246,8 +256,7 @@ impl Sharding {
 
     /// The steps that end the waiting for those whose items a gentle division gives to others, before its first item.
     fn absences_to_end(&self, cx: &Context) -> Transaction {
-        let Some(progress) = self.progress.as_ref().filter(|one| one.plan.gentle && one.done == 0)
-        else {
+        let Some(progress) = self.progress.as_ref().filter(|one| one.plan.gentle && one.done == 0) else {
             return Transaction::new();
         };
         let moves = |(item, next): (Item, &InstanceId)| {
@@ -258,7 +267,12 @@ impl Sharding {
     }
 
     /// The next transaction of the division in progress; with the reason, if it is one by ElasticJob's rules.
-    fn sharding_transaction(&mut self, cx: &Context, crash: &Crash, at_once: Option<&StockReason>) -> Transaction {
+    fn sharding_transaction(
+        &mut self,
+        cx: &Context,
+        crash: &Crash,
+        at_once: Option<&StockReason>,
+    ) -> Transaction {
         let now = cx.now;
         let paths = &cx.identity.paths;
         let mut transaction = Transaction::new();
@@ -298,8 +312,7 @@ impl Sharding {
             let view = cx.view.item(item);
             match owner {
                 Some(owner) => {
-                    let leftover =
-                        view.is_some_and(|view| is_leftover(crash, view, now)) && !fails_over;
+                    let leftover = view.is_some_and(|view| is_leftover(crash, view, now)) && !fails_over;
                     let keeps = progress.plan.gentle;
                     assign(&mut transaction, paths, view, item, owner, Rules { monitors, leftover, keeps });
                 }
@@ -351,7 +364,7 @@ fn moving_and_running(cx: &Context, crash: &Crash, executions: &Executions, plan
 }
 
 /// Makes everybody hold still until the running items have ended.
-fn flag_resharding(cx: &Context, out: &mut Outbox)  {
+fn flag_resharding(cx: &Context, out: &mut Outbox) {
     if cx.view.necessary() || !out.may_commit(cx, Purpose::FlagResharding) {
         return;
     }

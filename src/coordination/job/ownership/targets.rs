@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::ownership::allocation::{self};
+use crate::coordination::job::ownership::former_rule;
 use crate::coordination::job::ownership::member::{Held, Member, Rule};
 use crate::coordination::job::ownership::reservation::Absences;
-use crate::coordination::job::ownership::former_rule;
 use crate::coordination::job::picture::fleet_view::{FleetView, Profile};
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::settings::Settings;
@@ -136,7 +136,11 @@ impl Targets {
     }
 
     /// Who is to own each item at once: who does, if it is online or waited for; else who should in the end.
-    pub(in crate::coordination) fn owners_at_once(&mut self, cx: &Context, absences: &Absences) -> Vec<InstanceId> {
+    pub(in crate::coordination) fn owners_at_once(
+        &mut self,
+        cx: &Context,
+        absences: &Absences,
+    ) -> Vec<InstanceId> {
         let targets = self.now(cx, absences);
         let owner = |(item, target): (u32, &InstanceId)| {
             let owner = cx.view.item(Item(item)).and_then(|view| view.owner.as_ref());
