@@ -50,12 +50,24 @@ impl Missed {
 pub(in crate::coordination) struct Agenda {
     planned: BTreeMap<Item, Planned>,
     missed: BTreeMap<Item, Missed>,
+    awaited: Awaited,
 }
 
 impl Agenda {
     /// Nothing is ours any more: others will execute and make up for it.
     pub(in crate::coordination) fn forget(&mut self) {
-        *self = Self::default();
+        self.planned.clear();
+        self.missed.clear();
+    }
+
+    /// The failovers that come first.
+    pub(in crate::coordination) fn awaited(&self) -> &Awaited {
+        &self.awaited
+    }
+
+    /// The failovers that come first.
+    pub(in crate::coordination) fn awaited_mut(&mut self) -> &mut Awaited {
+        &mut self.awaited
     }
 
     /// Plans an execution. Gives the one that was planned before.

@@ -85,7 +85,6 @@ pub struct Participant {
     pub(in crate::coordination) told: Told,
     pub(in crate::coordination) ledger: Ledger,
     pub(in crate::coordination) agenda: Agenda,
-    pub(in crate::coordination) awaited: Awaited,
     pub(in crate::coordination) fires: Fires,
     pub(in crate::coordination) misfires: Misfires,
     pub(in crate::coordination) trigger: Trigger,
@@ -133,7 +132,6 @@ impl Participant {
             told: Told::default(),
             ledger: Ledger::default(),
             agenda: Agenda::default(),
-            awaited: Awaited::default(),
             fires: Fires::default(),
             misfires: Misfires::default(),
             trigger: Trigger::default(),
@@ -227,7 +225,6 @@ impl Participant {
                 &self.crash,
                 &mut self.executions,
                 &mut self.agenda,
-                &mut self.awaited,
                 &mut self.out,
             );
             repair_relay(&self.cx, &mut self.out);
@@ -240,7 +237,6 @@ impl Participant {
                     &self.executions,
                     &self.guarantee,
                     &mut self.agenda,
-                    &self.awaited,
                     &mut self.out,
                 );
             }
@@ -254,7 +250,6 @@ impl Participant {
                 &self.guarantee,
                 &self.misfires,
                 &mut self.agenda,
-                &self.awaited,
                 &mut self.out,
             );
             self.trigger.obey_trigger(
@@ -264,7 +259,6 @@ impl Participant {
                 &self.guarantee,
                 &self.fires,
                 &mut self.agenda,
-                &self.awaited,
                 &mut self.out,
             );
             let is_gate_open = self.guarantee.is_gate_open(&self.cx);
@@ -273,7 +267,6 @@ impl Participant {
                 &mut self.executions,
                 &mut self.checkpoints,
                 &mut self.agenda,
-                &self.awaited,
                 &mut self.out,
                 is_gate_open,
             );
@@ -290,7 +283,6 @@ impl Participant {
                 &self.executions,
                 &mut self.retries,
                 &mut self.agenda,
-                &self.awaited,
                 &mut self.out,
             );
             start(
@@ -304,7 +296,6 @@ impl Participant {
                 &self.fires,
                 &self.misfires,
                 &mut self.agenda,
-                &self.awaited,
                 &mut self.out,
             );
             self.clock_check.check_clock(&self.cx, self.executions.last_number, &mut self.out);
@@ -361,7 +352,7 @@ impl Participant {
             self.nudge.next_retry(now.mono),
             self.java_peers.next_retry(now.mono),
             self.failover.next_retry(now.mono),
-            self.awaited.ends().filter(|at| *at > now.mono).min(),
+            self.agenda.awaited().ends().filter(|at| *at > now.mono).min(),
             self.ledger.next_retry(now.mono),
             self.guarantee.next_retry(now.mono),
             self.executions.deadlines.next_retry(now.mono),
@@ -439,7 +430,7 @@ impl Participant {
             Input::Committed(id, result) => self.committed(id, result),
             Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
             Input::TookOver(read) => {
-                self.failover.taken(&self.cx, &mut self.checkpoints, &mut self.awaited, read)
+                self.failover.taken(&self.cx, &mut self.checkpoints, &mut self.agenda, read)
             }
             Input::LatchHeld(gate) => self.guarantee.latch_held(&self.cx, &mut self.out, gate),
             Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
@@ -473,7 +464,6 @@ impl Participant {
                         &self.executions,
                         &self.guarantee,
                         &mut self.agenda,
-                        &self.awaited,
                         &mut self.out,
                     );
                 }
@@ -532,7 +522,7 @@ impl Participant {
         self.fires.forget();
         self.agenda.forget();
         self.misfires = Misfires::default();
-        self.awaited = Awaited::default();
+        *self.agenda.awaited_mut() = Awaited::default();
         self.retries.drop_retries(&mut self.checkpoints, &mut self.out, "the session is lost");
         self.checkpoints.forget_checkpoints(&self.executions, &mut self.out);
         self.trigger = Trigger::default();

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::coordination::job::agenda::{Agenda, Awaited};
+use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::answer::Cancelled;
 use crate::coordination::job::contract::effect::{Effect, RetryNews};
 use crate::coordination::job::contract::event::CancelReason;
@@ -110,7 +110,6 @@ impl Retries {
         executions: &mut Executions,
         checkpoints: &mut Checkpoints,
         agenda: &mut Agenda,
-        awaited: &Awaited,
         out: &mut Outbox,
         is_gate_open: bool,
     ) {
@@ -132,7 +131,7 @@ impl Retries {
         }
         let items: Vec<_> = self.waiting.keys().copied().collect();
         for item in items {
-            if let Some(why) = overtaken(cx, executions, agenda, awaited, item, is_gate_open) {
+            if let Some(why) = overtaken(cx, executions, agenda, item, is_gate_open) {
                 self.drop_retry(checkpoints, out, item, why);
             }
         }
@@ -281,7 +280,6 @@ fn overtaken(
     cx: &Context,
     executions: &Executions,
     agenda: &Agenda,
-    awaited: &Awaited,
     item: Item,
     is_gate_open: bool,
 ) -> Option<&'static str> {
@@ -295,7 +293,7 @@ fn overtaken(
     if cx.assigned.executable_item(item).is_none() && !mutant!(RetriedByFormerOwner) {
         return Some("the item is not ours any more, or is disabled");
     }
-    if executions.is_busy(cx, awaited, item) {
+    if executions.is_busy(cx, agenda, item) {
         return Some("somebody else executes the item");
     }
     (!is_gate_open).then_some("the round of the once-listener is over")

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::coordination::job::agenda::Awaited;
+use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::answer::{CompletionStatus, Ticket};
 use crate::coordination::job::contract::event::Execute;
 use crate::coordination::job::contract::plan::{Planned, Source, Starting};
@@ -119,11 +119,11 @@ impl Executions {
     }
 
     /// Whether an execution of the item may not begin because one has not ended.
-    pub(in crate::coordination) fn is_busy(&self, cx: &Context, awaited: &Awaited, item: Item) -> bool {
+    pub(in crate::coordination) fn is_busy(&self, cx: &Context, agenda: &Agenda, item: Item) -> bool {
         self.has_open(item)
             || cx.view.running().contains(&item)
             || cx.is_taken_over(item)
-            || awaited.comes_first(item, cx.now.mono)
+            || agenda.awaited().comes_first(item, cx.now.mono)
     }
 
     /// Whether an execution of the item is starting, so that the application has not been told of it.

@@ -70,7 +70,6 @@ impl Failover {
         crash: &Crash,
         executions: &mut Executions,
         agenda: &mut Agenda,
-        awaited: &mut Awaited,
         out: &mut Outbox,
     ) {
         let now = cx.now;
@@ -78,15 +77,15 @@ impl Failover {
             return;
         }
         if !cx.fails_over() {
-            self.clear_failover(cx, executions, awaited, out);
+            self.clear_failover(cx, executions, agenda, out);
             return;
         }
         self.note_java(cx);
-        note_half_taken(cx, awaited);
+        note_half_taken(cx, agenda);
         self.echoes.look(&cx.view, now.mono);
-        flag_crashed(cx, crash, executions, awaited, out);
-        self.take_flagged(cx, executions, awaited, out);
-        self.plan_taken(cx, executions, agenda, awaited, out);
+        flag_crashed(cx, crash, executions, agenda, out);
+        self.take_flagged(cx, executions, agenda, out);
+        self.plan_taken(cx, executions, agenda, out);
     }
 
     /// The attempt to take items has ended; the view tells what was taken.
@@ -94,11 +93,11 @@ impl Failover {
         &mut self,
         cx: &Context,
         checkpoints: &mut Checkpoints,
-        awaited: &mut Awaited,
+        agenda: &mut Agenda,
         read: Result<WrittenDown, String>,
     ) {
         let now = cx.now;
-        let taking = awaited.ended();
+        let taking = agenda.awaited_mut().ended();
         match read {
             Ok(WrittenDown { ledger, checkpoints: written }) => {
                 self.failures = 0;
@@ -117,29 +116,23 @@ impl Failover {
     }
 
     /// Takes our share of what is flagged, under the latch that Java peers take as well.
-    fn take_flagged(
-        &self,
-        cx: &Context,
-        executions: &mut Executions,
-        awaited: &mut Awaited,
-        out: &mut Outbox,
-    ) {
+    fn take_flagged(&self, cx: &Context, executions: &mut Executions, agenda: &mut Agenda, out: &mut Outbox) {
         let now = cx.now;
-        awaited.update_flags(cx.view.failover_items(), now.mono);
+        agenda.awaited_mut().update_flags(cx.view.failover_items(), now.mono);
         let pausing = self.retry_at.is_some_and(|at| now.mono < at);
-        let busy = !awaited.taking().is_empty() || pausing;
-        if awaited.flagged_since().is_empty() || busy || !cx.is_enabled() {
+        let busy = !agenda.awaited().taking().is_empty() || pausing;
+        if agenda.awaited().flagged_since().is_empty() || busy || !cx.is_enabled() {
             return;
         }
-        if waits_for_sharding(cx, awaited) {
+        if waits_for_sharding(cx, agenda) {
             return;
         }
         clear_surplus_flags(cx, out);
-        let (echoes, share): (Vec<_>, Vec<_>) = share(cx, executions, awaited)
+        let (echoes, share): (Vec<_>, Vec<_>) = share(cx, executions, agenda)
             .into_iter()
             .partition(|item| self.echoes.may_be_echo(&cx.view, *item));
         let is_old = |item: &Item| {
-            let since = awaited.flagged_since().get(item);
+            let since = agenda.awaited().flagged_since().get(item);
             since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START)) || mutant!(EchoAtOnce)
         };
         let echoes: Vec<_> = echoes.into_iter().filter(is_old).collect();
@@ -161,16 +154,16 @@ impl Failover {
         }
         if !taking.is_empty() {
             transaction.push(count_failover(cx, None));
-            awaited.take(taking.clone());
+            agenda.awaited_mut().take(taking.clone());
             out.push(Effect::TakeOver { transaction, items: taking });
         }
     }
 
     /// Has that read which was written down of items that we have taken, if it was not read.
-    fn read_taken(&self, cx: &Context, executions: &Executions, awaited: &mut Awaited, out: &mut Outbox) {
+    fn read_taken(&self, cx: &Context, executions: &Executions, agenda: &mut Agenda, out: &mut Outbox) {
         let now = cx.now;
         let pausing = self.retry_at.is_some_and(|at| now.mono < at);
-        if pausing || !awaited.taking().is_empty() || mutant!(TakenUnread) {
+        if pausing || !agenda.awaited().taking().is_empty() || mutant!(TakenUnread) {
             return;
         }
         let taken = cx.view.taken().iter().copied();
@@ -180,22 +173,15 @@ impl Failover {
             })
             .collect();
         if !unread.is_empty() {
-            awaited.take(unread.clone());
+            agenda.awaited_mut().take(unread.clone());
             out.push(Effect::TakeOver { transaction: Transaction::new(), items: unread });
         }
     }
 
     /// Plans the execution of what we have taken. What somebody else executes all the same is given back, to be taken
     /// when that has ended (H13).
-    fn plan_taken(
-        &self,
-        cx: &Context,
-        executions: &mut Executions,
-        agenda: &mut Agenda,
-        awaited: &mut Awaited,
-        out: &mut Outbox,
-    ) {
-        self.read_taken(cx, executions, awaited, out);
+    fn plan_taken(&self, cx: &Context, executions: &mut Executions, agenda: &mut Agenda, out: &mut Outbox) {
+        self.read_taken(cx, executions, agenda, out);
         let ours: Vec<_> = cx
             .view
             .taken()
@@ -204,7 +190,7 @@ impl Failover {
             .filter(|item| {
                 cx.has_taken(*item)
                     && !executions.has_open(*item)
-                    && !awaited.taking().contains(item)
+                    && !agenda.awaited().taking().contains(item)
                     && (self.crashed.contains_key(item) || mutant!(TakenUnread))
             })
             .collect();
@@ -267,11 +253,11 @@ impl Failover {
         &mut self,
         cx: &Context,
         executions: &Executions,
-        awaited: &mut Awaited,
+        agenda: &mut Agenda,
         out: &mut Outbox,
     ) {
         *self = Failover::default();
-        *awaited = Awaited::default();
+        *agenda.awaited_mut() = Awaited::default();
         let ours = cx.is_leader() || cx.view.leader().is_some_and(|leader| leader.instance.is_java());
         let nothing = cx.view.failover_items().is_empty() && cx.view.taken().is_empty();
         if nothing || !ours || !out.may_commit(cx, Purpose::FlagFailover) {
@@ -298,14 +284,14 @@ fn crashed_since(
     cx: &Context,
     crash: &Crash,
     executions: &mut Executions,
-    awaited: &Awaited,
+    agenda: &Agenda,
     item: Item,
 ) -> Option<Duration> {
     let now = cx.now;
     let me = &cx.identity.instance;
     let view = cx.view.item(item)?;
     let busy = executions.has_open(item) && !mutant!(OwnRunningFailsOver);
-    if busy || awaited.taking().contains(&item) {
+    if busy || agenda.awaited().taking().contains(&item) {
         return None;
     }
     let is_me = |taker: &Option<Taker>| taker.as_ref().is_some_and(|taker| taker.instance == *me);
@@ -329,13 +315,7 @@ fn crashed_since(
 }
 
 /// Flags crashed items, and clears away what their executors left, together.
-fn flag_crashed(
-    cx: &Context,
-    crash: &Crash,
-    executions: &mut Executions,
-    awaited: &Awaited,
-    out: &mut Outbox,
-) {
+fn flag_crashed(cx: &Context, crash: &Crash, executions: &mut Executions, agenda: &Agenda, out: &mut Outbox) {
     let now = cx.now;
     if out.is_in_flight(Purpose::Start) || !out.may_commit(cx, Purpose::FlagFailover) {
         return;
@@ -345,7 +325,7 @@ fn flag_crashed(
     let mut crashed = Vec::new();
     for item in candidates {
         let due = |since: Duration| if since.is_zero() { since } else { since.saturating_add(head_start) };
-        if crashed_since(cx, crash, executions, awaited, item).is_some_and(|since| now.mono >= due(since)) {
+        if crashed_since(cx, crash, executions, agenda, item).is_some_and(|since| now.mono >= due(since)) {
             crashed.push(item);
         }
     }
@@ -428,24 +408,24 @@ fn clear_surplus_flags(cx: &Context, out: &mut Outbox) {
 
 /// Whether a resharding is about to happen, before which nothing should be taken: taken items would hold it up. One
 /// that waits for executions is not waited for, nor a Java leader, which reshards at its next fire only.
-fn waits_for_sharding(cx: &Context, awaited: &Awaited) -> bool {
+fn waits_for_sharding(cx: &Context, agenda: &Agenda) -> bool {
     let now = cx.now;
     let ours = cx.view.leader().is_some_and(|leader| !leader.instance.is_java());
     let fresh = |since: &Duration| now.mono < since.saturating_add(HEAD_START);
     let waits = !cx.view.running().is_empty();
-    cx.view.is_resharding() && ours && !waits && awaited.flagged_since().values().any(fresh)
+    cx.view.is_resharding() && ours && !waits && agenda.awaited().flagged_since().values().any(fresh)
 }
 
 /// Which of the flagged items are ours to take: each item is one instance's, by its number; whatever is left after a
 /// while is anybody's. What still has a running node is not: a request that waits at the latch could not tell it from a
 /// later one, so it is cleared away first, by who flags what crashed.
-fn share(cx: &Context, executions: &mut Executions, awaited: &Awaited) -> Vec<Item> {
+fn share(cx: &Context, executions: &mut Executions, agenda: &Agenda) -> Vec<Item> {
     let now = cx.now;
     let available = cx.view.available();
     let place = available.iter().position(|id| *id == cx.identity.instance);
     let is_ours = |item: &Item| {
         let whose = usize::try_from(item.0).ok().and_then(|number| number.checked_rem(available.len()));
-        let since = awaited.flagged_since().get(item);
+        let since = agenda.awaited().flagged_since().get(item);
         place == whose || since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START))
     };
     let is_free = |item: &Item| {
@@ -497,14 +477,14 @@ fn take_over_item(cx: &Context, transaction: &mut Transaction, item: Item) {
 }
 
 /// Notes since when items are half taken.
-fn note_half_taken(cx: &Context, awaited: &mut Awaited) {
+fn note_half_taken(cx: &Context, agenda: &mut Agenda) {
     let now = cx.now;
     let is_half = |item: &Item| {
         let view = cx.view.item(*item);
         view.is_some_and(|view| view.failovering.is_some() && view.failover.is_none())
     };
     let half: BTreeSet<_> = cx.view.taken().iter().copied().filter(is_half).collect();
-    awaited.update_half_taken(&half, now.mono);
+    agenda.awaited_mut().update_half_taken(&half, now.mono);
 }
 
 /// What happens to an item that we leave unfinished: it is flagged, and everybody sees that we do not have it any

@@ -3,7 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::coordination::job::agenda::{Agenda, Awaited};
+use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::plan::{Planned, Source};
 use crate::coordination::job::execution::state::Executions;
 use crate::coordination::job::firing::misfire::owes;
@@ -78,7 +78,6 @@ impl Fires {
         executions: &Executions,
         guarantee: &Guarantee,
         agenda: &mut Agenda,
-        awaited: &Awaited,
         out: &mut Outbox,
     ) {
         let now = cx.now;
@@ -127,7 +126,7 @@ impl Fires {
             }
             // The newest is about to be divided, or to start, or is executed now; what is missing then lies before it. Of
             // what is to start that may have been noted before; but it may have been somebody else's since.
-            let free = !executions.is_busy(cx, awaited, item) && !agenda.is_planned(item);
+            let free = !executions.is_busy(cx, agenda, item) && !agenda.is_planned(item);
             let executes =
                 !self.is_due() && fresh && free && !owes(cx, guarantee, agenda, item) && planned.is_none();
             if executes {

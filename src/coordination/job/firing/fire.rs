@@ -4,7 +4,7 @@
 //! missed, if the job has `misfire` on; otherwise it is skipped. We make up for it as soon as the item is free (see
 //! `misfire`), where Java peers wait for the next fire (H8 to H10).
 
-use crate::coordination::job::agenda::{Agenda, Awaited};
+use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::plan::{Planned, Source};
 use crate::coordination::job::execution::state::Executions;
 use crate::coordination::job::firing::misfire::{Misfires, miss_unavailable, owes};
@@ -30,7 +30,6 @@ impl Fires {
         guarantee: &Guarantee,
         misfires: &Misfires,
         agenda: &mut Agenda,
-        awaited: &Awaited,
         out: &mut Outbox,
     ) {
         if !cx.follows_schedule() {
@@ -47,8 +46,8 @@ impl Fires {
         if resharding || (concerned && !ledger.is_ledger_read(cx)) || relay.turn(cx) == Turn::Changing {
             return;
         }
-        self.divide_due(cx, ledger, relay, executions, guarantee, agenda, awaited, out);
-        misfires.plan_misfires(cx, ledger, relay, executions, guarantee, self, agenda, awaited);
+        self.divide_due(cx, ledger, relay, executions, guarantee, agenda, out);
+        misfires.plan_misfires(cx, ledger, relay, executions, guarantee, self, agenda);
     }
 
     fn divide_due(
@@ -59,7 +58,6 @@ impl Fires {
         executions: &mut Executions,
         guarantee: &Guarantee,
         agenda: &mut Agenda,
-        awaited: &Awaited,
         out: &mut Outbox,
     ) {
         let now = cx.now;
@@ -75,7 +73,7 @@ impl Fires {
             {
                 continue;
             }
-            let free = active && !executions.is_busy(cx, awaited, item) && !agenda.is_planned(item);
+            let free = active && !executions.is_busy(cx, agenda, item) && !agenda.is_planned(item);
             let in_time = free && !due.late && !guarantee.is_round_open();
             if !in_time {
                 executions.suspect(cx, item);

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::coordination::job::agenda::{Agenda, Awaited};
+use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::plan::{Planned, Source};
 use crate::coordination::job::contract::records::LedgerNode;
@@ -58,7 +58,6 @@ impl Misfires {
         guarantee: &Guarantee,
         fires: &Fires,
         agenda: &mut Agenda,
-        awaited: &Awaited,
     ) {
         if !cx.makes_up() || cx.phase != Phase::Active {
             return;
@@ -66,7 +65,7 @@ impl Misfires {
         let missed = agenda.missed().keys();
         let candidates: BTreeSet<_> = cx.view.misfired().iter().chain(missed).copied().collect();
         for item in candidates {
-            let free = !executions.is_busy(cx, awaited, item) && !agenda.is_planned(item);
+            let free = !executions.is_busy(cx, agenda, item) && !agenda.is_planned(item);
             if free
                 && !self.is_flagging(item)
                 && cx.assigned.executable_item(item).is_some()

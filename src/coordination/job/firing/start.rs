@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::coordination::job::agenda::{Agenda, Awaited};
+use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::event::{Event, Execute};
 use crate::coordination::job::contract::plan::{Planned, Source, Starting};
@@ -40,7 +40,6 @@ pub(in crate::coordination) fn start(
     fires: &Fires,
     misfires: &Misfires,
     agenda: &mut Agenda,
-    awaited: &Awaited,
     out: &mut Outbox,
 ) {
     if agenda.has_no_plans() || cx.phase != Phase::Active {
@@ -67,7 +66,6 @@ pub(in crate::coordination) fn start(
         fires,
         misfires,
         agenda,
-        awaited,
         out,
         &configuration,
         assigned_too,
@@ -96,7 +94,6 @@ fn start_batch(
     fires: &Fires,
     misfires: &Misfires,
     agenda: &mut Agenda,
-    awaited: &Awaited,
     out: &mut Outbox,
     configuration: &JobConfiguration,
     assigned_too: bool,
@@ -118,7 +115,7 @@ fn start_batch(
             waiting.push((item, planned));
             continue;
         }
-        if !may_start(cx, executions, retries, agenda, awaited, out, item, planned) {
+        if !may_start(cx, executions, retries, agenda, out, item, planned) {
             continue;
         }
         let planned = made_up(cx, ledger, relay, executions, fires, agenda, item, planned);
@@ -154,7 +151,6 @@ fn may_start(
     executions: &mut Executions,
     retries: &mut Retries,
     agenda: &mut Agenda,
-    awaited: &Awaited,
     out: &mut Outbox,
     item: Item,
     planned: Planned,
@@ -166,7 +162,7 @@ fn may_start(
     if cx.assigned.executable_item(item).is_none() && !retried {
         return false;
     }
-    if executions.is_busy(cx, awaited, item) {
+    if executions.is_busy(cx, agenda, item) {
         retries.could_not_start(cx, agenda, out, item, planned);
         return false;
     }

@@ -4,7 +4,7 @@
 //! obeyed twice. Items that are being executed are made up for when they are free, like at a fire, where Java peers
 //! drop the whole request.
 
-use crate::coordination::job::agenda::{Agenda, Awaited};
+use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::plan::{Planned, Source};
 use crate::coordination::job::execution::state::Executions;
@@ -34,7 +34,6 @@ impl Trigger {
         guarantee: &Guarantee,
         fires: &Fires,
         agenda: &mut Agenda,
-        awaited: &Awaited,
         out: &mut Outbox,
     ) {
         if !cx.view.triggers().contains(&cx.identity.instance) {
@@ -56,7 +55,7 @@ impl Trigger {
             };
             for item in items {
                 let scheduled = fires.present_of(cx, ledger, executions, item);
-                if executions.is_busy(cx, awaited, item) || guarantee.is_round_open() {
+                if executions.is_busy(cx, agenda, item) || guarantee.is_round_open() {
                     executions.suspect(cx, item);
                     agenda.miss(cx, out, item, scheduled);
                 } else {

@@ -265,7 +265,7 @@ impl Participant {
         let commits = [Purpose::Announce, Purpose::PlanHandoff];
         commits.into_iter().any(|purpose| self.out.is_in_flight(purpose))
             || self.election.is_standing()
-            || !self.awaited.taking().is_empty()
+            || !self.agenda.awaited().taking().is_empty()
             || self.out.is_reading()
     }
 

@@ -165,7 +165,7 @@ impl Participant {
         }
     }
 
-    /// Has the ledger read if the application does not say for which instants it executes. Tells whether that is awaited.
+    /// Has the ledger read if the application does not say for which instants it executes. Tells whether that is agenda.awaited().
     fn awaits_instants(&mut self) -> bool {
         let keeps = self.cx.keeps_ledger();
         let Some(heritage) = &mut self.heritage else { return false };

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::coordination::job::agenda::{Agenda, Awaited};
+use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::plan::{Planned, Source};
@@ -28,7 +28,6 @@ impl Guarantee {
         executions: &Executions,
         retries: &Retries,
         agenda: &Agenda,
-        awaited: &Awaited,
         out: &mut Outbox,
     ) {
         let now = cx.now;
@@ -51,7 +50,7 @@ impl Guarantee {
                 break;
             }
             if gate == Gate::Completed
-                && !has_ended_here(cx, ledger, executions, retries, agenda, awaited, round, item)
+                && !has_ended_here(cx, ledger, executions, retries, agenda, round, item)
             {
                 continue;
             }
@@ -151,7 +150,6 @@ fn has_ended_here(
     executions: &Executions,
     retries: &Retries,
     agenda: &Agenda,
-    awaited: &Awaited,
     round: &Round,
     item: Item,
 ) -> bool {
@@ -159,7 +157,7 @@ fn has_ended_here(
     let known = !cx.view.is_resharding() && ledger.is_ledger_read(cx);
     let ours = round.executed.contains(&item) || (known && cx.assigned.executable_item(item).is_some());
     let waits = agenda.is_planned(item) || retries.concerns(item);
-    ours && !executions.is_busy(cx, awaited, item) && !waits
+    ours && !executions.is_busy(cx, agenda, item) && !waits
 }
 
 /// Removes a gate with all that is registered there; in one transaction, unless that is too large.

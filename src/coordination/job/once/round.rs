@@ -23,7 +23,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::coordination::job::agenda::{Agenda, Awaited};
+use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::execution::retry::Retries;
 use crate::coordination::job::execution::state::Executions;
@@ -113,7 +113,6 @@ impl Guarantee {
         executions: &Executions,
         retries: &mut Retries,
         agenda: &mut Agenda,
-        awaited: &Awaited,
         out: &mut Outbox,
     ) {
         let Some(listener) = cx.once_listener() else {
@@ -132,7 +131,7 @@ impl Guarantee {
             Some(Stage::After) => self.wait_after(cx, executions, retries, agenda, out),
             None => {}
         }
-        self.register_items(cx, ledger, executions, retries, agenda, awaited, out);
+        self.register_items(cx, ledger, executions, retries, agenda, out);
         self.withdraw(cx, out);
         self.attend_latch(cx, agenda, out);
     }
