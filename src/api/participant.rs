@@ -11,9 +11,10 @@ use tonic::{Request, Response, Status};
 
 use crate::coordination::job::contract::answer::Answer;
 use crate::coordination::job::contract::event::SessionStatus;
+use crate::coordination::job::contract::profile;
+use crate::coordination::job::contract::profile::Profile;
 use crate::coordination::job::contract::records::CHECKPOINT_BYTES_MAX;
 use crate::coordination::job::contract::report::{ExecutionResult, Outcome, ProgressReport};
-use crate::coordination::job::picture::fleet_view::{self, Profile};
 use crate::coordination::job::picture::settings::{Schedule, schedule_check};
 use crate::elasticjob::handoff_policy::is_label;
 use crate::elasticjob::validate::FieldError;
@@ -105,11 +106,11 @@ impl Participants {
 
 /// What the other sidecars are to know of the instance.
 fn read_profile(request: &proto::AttachRequest, errors: &mut Vec<FieldError>) -> Profile {
-    let weight = if request.weight == 0 { fleet_view::WEIGHT_DEFAULT } else { request.weight };
-    if weight > fleet_view::WEIGHT_MAX {
+    let weight = if request.weight == 0 { profile::WEIGHT_DEFAULT } else { request.weight };
+    if weight > profile::WEIGHT_MAX {
         errors.push(FieldError::new("weight", &weight.to_string(), "1 to 1000"));
     }
-    if request.labels.len() > fleet_view::LABELS_MAX {
+    if request.labels.len() > profile::LABELS_MAX {
         errors.push(FieldError::new("labels", &request.labels.len().to_string(), "at most 32"));
     }
     for (index, label) in request.labels.iter().enumerate().filter(|(_, label)| !is_label(label)) {

@@ -11,12 +11,13 @@ use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
 use crate::coordination::job::contract::answer::{Answer, Cancelled, Refusal};
+use crate::coordination::job::contract::profile::Profile;
 use crate::coordination::job::contract::reattach::OpenExecution;
 use crate::coordination::job::contract::report::{ExecutionResult, ProgressReport};
-use crate::coordination::job::frame::context::{Identity, Request};
+use crate::coordination::job::contract::request::Request;
+use crate::coordination::job::frame::context::Identity;
 use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::difference;
-use crate::coordination::job::picture::fleet_view::Profile;
 use crate::coordination::time::Wakeup;
 use crate::elasticjob::path::JobPaths;
 use crate::excerpt::Excerpt;

@@ -1,7 +1,7 @@
 //! Which members get more than the equal share (P1): those that rank first for the job, by their names; and the rule of
 //! fleets with sidecars of two versions.
 
-use sidekeeper::coordination::job::picture::fleet_view::Profile;
+use sidekeeper::coordination::job::contract::profile::Profile;
 use sidekeeper::elasticjob::rendezvous;
 use sidekeeper::job::JobConfiguration;
 

@@ -71,7 +71,7 @@ impl Relay {
                 let is_there = cx.view.available().iter().any(|id| id.server_ip() == ip);
                 let changing = now.mono.saturating_add(PASSING_ON);
                 let ended = is_there.then_some(now.wall);
-                *self = Relay { seen: None, ended, changing: Some(changing) };
+                *self = Self { seen: None, ended, changing: Some(changing) };
             }
             if self.changing.is_some_and(|until| now.mono >= until) {
                 self.changing = None;
@@ -83,7 +83,7 @@ impl Relay {
         if self.seen.is_none_or(|(seen, _)| seen != token) {
             // A fire that came in between is for whom it has come to.
             let ended = self.changing.and(self.ended).unwrap_or(next.since);
-            *self = Relay { seen: Some((token, ip)), ended: Some(ended), changing: None };
+            *self = Self { seen: Some((token, ip)), ended: Some(ended), changing: None };
         }
         false
     }

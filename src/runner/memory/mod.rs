@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use crate::coordination::job::picture::fleet_view::{LABELS_MAX, Profile, WEIGHT_MAX};
+use crate::coordination::job::contract::profile::{LABELS_MAX, Profile, WEIGHT_MAX};
 use crate::elasticjob::handoff_policy::is_label;
 use crate::job::{InstanceId, InstanceName, JobName};
 use crate::registry::SessionKey;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::contract::profile::Profile;
 use sidekeeper::coordination::job::contract::reattach::{Former, OpenExecution, Return};
-use sidekeeper::coordination::job::frame::context::{Identity, Request};
+use sidekeeper::coordination::job::contract::request::Request;
+use sidekeeper::coordination::job::frame::context::Identity;
 use sidekeeper::coordination::job::participant::Participant;
-use sidekeeper::coordination::job::picture::fleet_view::Profile;
 use sidekeeper::job::InstanceId;
 
 use super::application::Done;

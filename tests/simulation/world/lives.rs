@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use sidekeeper::coordination::job::contract::event::Execute;
 use sidekeeper::coordination::job::contract::input::Input;
+use sidekeeper::coordination::job::contract::profile::Profile;
 use sidekeeper::coordination::job::contract::reattach::{Former, OpenExecution, Return};
-use sidekeeper::coordination::job::frame::context::{Identity, Request};
+use sidekeeper::coordination::job::contract::request::Request;
+use sidekeeper::coordination::job::frame::context::Identity;
 use sidekeeper::coordination::job::participant::Participant;
 use sidekeeper::coordination::job::picture::Picture;
-use sidekeeper::coordination::job::picture::fleet_view::Profile;
 
 use super::{Ask, Happened, Node, World};
 

@@ -2,8 +2,6 @@
 
 use jiff::Timestamp;
 
-use crate::coordination::job::contract::records::LedgerNode;
-
 /// What made an execution start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
@@ -46,14 +44,4 @@ impl Planned {
     pub(in crate::coordination) fn is_fire(self) -> bool {
         matches!(self.source, Source::Schedule | Source::Misfire)
     }
-}
-
-/// An execution whose running node is being created.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::coordination) struct Starting {
-    pub(in crate::coordination) planned: Planned,
-    /// The index of the node's creation in the transaction.
-    pub(in crate::coordination) index: usize,
-    /// What the transaction makes of the item's node in the ledger.
-    pub(in crate::coordination) entry: Option<LedgerNode>,
 }

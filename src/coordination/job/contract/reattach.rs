@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::coordination::job::contract::event::CancelReason;
 use crate::coordination::job::contract::plan::Source;
-use crate::coordination::job::frame::context::Request;
+use crate::coordination::job::contract::request::Request;
 use crate::job::FencingToken;
 use crate::tree::SessionId;
 

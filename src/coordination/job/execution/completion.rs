@@ -11,7 +11,7 @@ use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::report::ExecutionResult;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
-use crate::coordination::job::execution::retry::{Ended, Ending};
+use crate::coordination::job::execution::ending::{Ended, Ending};
 use crate::coordination::job::execution::state::{Executions, Report, State};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;

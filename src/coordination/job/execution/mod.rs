@@ -4,6 +4,7 @@
 pub mod checkpoint;
 pub mod completion;
 pub(super) mod deadline;
+pub(in crate::coordination) mod ending;
 pub(in crate::coordination) mod limit;
 pub(super) mod retry;
 pub(super) mod slow;

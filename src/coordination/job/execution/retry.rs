@@ -17,41 +17,14 @@ use crate::coordination::job::contract::answer::Cancelled;
 use crate::coordination::job::contract::effect::{Effect, RetryNews};
 use crate::coordination::job::contract::event::CancelReason;
 use crate::coordination::job::contract::plan::Planned;
-use crate::coordination::job::contract::report::Outcome;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
+use crate::coordination::job::execution::ending::Ending;
 use crate::coordination::job::execution::state::Executions;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
 use crate::job::Item;
 use crate::mutants::mutant;
-
-/// How an execution ended that was recorded.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::coordination) struct Ended {
-    pub(in crate::coordination) number: u64,
-    pub(in crate::coordination) planned: Planned,
-    pub(in crate::coordination) ending: Ending,
-    pub(in crate::coordination) cancelled: Option<CancelReason>,
-}
-
-/// An [`Outcome`] without its words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::coordination) enum Ending {
-    Success,
-    Failure,
-    Rejection,
-}
-
-impl From<&Outcome> for Ending {
-    fn from(outcome: &Outcome) -> Self {
-        match outcome {
-            Outcome::Success => Self::Success,
-            Outcome::Failure(_) => Self::Failure,
-            Outcome::Rejected(_) => Self::Rejection,
-        }
-    }
-}
 
 /// An attempt that waits for its time.
 #[derive(Debug, Clone, Copy)]

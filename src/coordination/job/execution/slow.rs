@@ -40,7 +40,6 @@ impl Slow {
     /// Looks which executions take too long.
     pub(in crate::coordination) fn look_for_slow(&mut self, cx: &Context, executions: &Executions) {
         let now = cx.now;
-        let executions = executions;
         self.known.retain(|number, item| {
             let open = executions.open.get(item).filter(|open| open.number == *number);
             open.is_some_and(|open| open.state == State::Running)

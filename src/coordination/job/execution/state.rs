@@ -10,9 +10,10 @@ use std::time::Duration;
 use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::answer::{CompletionStatus, Ticket};
 use crate::coordination::job::contract::event::Execute;
-use crate::coordination::job::contract::plan::{Planned, Source, Starting};
+use crate::coordination::job::contract::plan::{Planned, Source};
+use crate::coordination::job::contract::starting::Starting;
+use crate::coordination::job::execution::ending::{Ended, Ending};
 use crate::coordination::job::execution::limit::{Deadlines, Limit};
-use crate::coordination::job::execution::retry::{Ended, Ending};
 use crate::coordination::job::frame::context::Context;
 use crate::job::{FencingToken, Item};
 

@@ -256,7 +256,7 @@ impl Failover {
         agenda: &mut Agenda,
         out: &mut Outbox,
     ) {
-        *self = Failover::default();
+        *self = Self::default();
         *agenda.awaited_mut() = Awaited::default();
         let ours = cx.is_leader() || cx.view.leader().is_some_and(|leader| leader.instance.is_java());
         let nothing = cx.view.failover_items().is_empty() && cx.view.taken().is_empty();

@@ -70,6 +70,7 @@ impl Fires {
     }
 
     /// Makes up for fires that came while the items changed hands, and that nobody started.
+    #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
     pub(in crate::coordination) fn catch_up(
         &mut self,
         cx: &Context,

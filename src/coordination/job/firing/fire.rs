@@ -20,6 +20,7 @@ use crate::mutants::mutant;
 
 impl Fires {
     /// Follows the schedule, and decides what each fire means for each item.
+    #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
     pub(in crate::coordination) fn fire(
         &mut self,
         cx: &Context,
@@ -50,6 +51,7 @@ impl Fires {
         misfires.plan_misfires(cx, ledger, relay, executions, guarantee, self, agenda);
     }
 
+    #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
     fn divide_due(
         &mut self,
         cx: &Context,

@@ -49,6 +49,7 @@ impl Misfires {
 impl Misfires {
     /// Plans to make up for missed fires of items that are free: flagged ones, by whomever, and those of ours that
     /// need no flag because they can start at once.
+    #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
     pub(in crate::coordination) fn plan_misfires(
         &self,
         cx: &Context,
@@ -189,6 +190,7 @@ pub(in crate::coordination) fn miss_unavailable(
 
 /// What is about to start, if it makes up for missed fires: for all of them until now. Also a fire that was noted as
 /// missed since it was planned, because the item was to be somebody else's for a moment.
+#[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
 pub(in crate::coordination) fn made_up(
     cx: &Context,
     ledger: &Ledger,

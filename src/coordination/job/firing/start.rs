@@ -10,7 +10,8 @@ use std::sync::Arc;
 use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::event::{Event, Execute};
-use crate::coordination::job::contract::plan::{Planned, Source, Starting};
+use crate::coordination::job::contract::plan::{Planned, Source};
+use crate::coordination::job::contract::starting::Starting;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
 use crate::coordination::job::execution::limit::Limit;
 use crate::coordination::job::execution::retry::Retries;
@@ -29,6 +30,7 @@ use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
 
 /// Starts what is planned.
+#[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
 pub(in crate::coordination) fn start(
     cx: &Context,
     executions: &mut Executions,
@@ -85,6 +87,7 @@ pub(in crate::coordination) fn start(
     }
 }
 
+#[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
 fn start_batch(
     cx: &Context,
     executions: &mut Executions,

@@ -26,6 +26,7 @@ pub(in crate::coordination) struct Trigger {
 
 impl Trigger {
     /// Plans what a trigger asks for.
+    #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
     pub(in crate::coordination) fn obey_trigger(
         &mut self,
         cx: &Context,

@@ -12,10 +12,11 @@ use jiff::Timestamp;
 
 use crate::coordination::job::contract::effect::EndReason;
 use crate::coordination::job::contract::event::{AssignedItem, Assignment};
+use crate::coordination::job::contract::request::Request;
 use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
 use crate::coordination::job::frame::phase::{Phase, Session};
 use crate::coordination::job::picture::Picture;
-use crate::coordination::job::picture::fleet_view::{FleetView, NameView, Profile};
+use crate::coordination::job::picture::fleet_view::{FleetView, NameView};
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::nodes::ConfigView;
 use crate::coordination::job::picture::settings::Settings;
@@ -23,7 +24,7 @@ use crate::coordination::time::Now;
 use crate::elasticjob::execution_policy::ExecutionPolicy;
 use crate::elasticjob::once_listener::OnceListener;
 use crate::elasticjob::path::JobPaths;
-use crate::job::{Generation, InstanceId, InstanceName, Item, JobConfiguration, JobName, ShardingStrategy};
+use crate::job::{Generation, InstanceId, InstanceName, Item, JobName, ShardingStrategy};
 use crate::mutants::mutant;
 use crate::tree::{Operation, SessionId};
 
@@ -42,19 +43,6 @@ pub struct Identity {
     pub paths: JobPaths,
     /// What the ids of its executions begin with; unique.
     pub execution_prefix: String,
-}
-
-/// What the application asked for when it attached.
-#[derive(Debug, Clone, Default)]
-pub struct Request {
-    /// Its configuration; `None`: the registry's.
-    pub configuration: Option<Arc<JobConfiguration>>,
-    /// The Java class or type of the job; `None`: the registry's.
-    pub class: Option<String>,
-    /// What the other sidecars are to know of it.
-    pub profile: Profile,
-    /// Whether another stream of the same application can be known as the next one of this.
-    pub resumable: bool,
 }
 
 /// What is ours, as the application was told last.

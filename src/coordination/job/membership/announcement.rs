@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::EndReason;
+use crate::coordination::job::contract::profile::Profile;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::{Phase, Session};
 use crate::coordination::job::membership::instance_name::Names;
-use crate::coordination::job::picture::fleet_view::Profile;
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, SessionId, Transaction};
 

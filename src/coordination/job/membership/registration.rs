@@ -60,10 +60,9 @@ impl Registration {
             return Verdict::Continue;
         }
         if !cx.is_registered() {
-            match names.waits_for_name(cx, out) {
-                Verdict::Continue if names.is_taken() => return Verdict::Continue,
-                Verdict::Continue => {}
-                verdict => return verdict,
+            let verdict = names.waits_for_name(cx, out);
+            if verdict != Verdict::Continue || names.is_taken() {
+                return verdict;
             }
         }
         if !out.may_commit(cx, Purpose::Register) {

@@ -147,6 +147,8 @@ fn shares(owners: &[Option<usize>], members: &[(u64, u64)], rule: Rule) -> Vec<u
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::elasticjob::rendezvous;
     use crate::job::JobName;

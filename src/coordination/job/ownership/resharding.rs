@@ -152,6 +152,7 @@ impl Sharding {
 
 impl Sharding {
     /// Divides the items, if we lead and it is due.
+    #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
     pub(in crate::coordination) fn shard(
         &mut self,
         cx: &Context,

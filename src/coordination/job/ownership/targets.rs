@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::coordination::job::contract::profile::Profile;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::ownership::allocation::{self};
 use crate::coordination::job::ownership::former_rule;
 use crate::coordination::job::ownership::member::{Held, Member, Rule};
 use crate::coordination::job::ownership::reservation::Absences;
-use crate::coordination::job::picture::fleet_view::{FleetView, Profile};
+use crate::coordination::job::picture::fleet_view::FleetView;
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::time::Now;

@@ -7,19 +7,18 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::elasticjob::config_yaml;
-use crate::elasticjob::instance_yaml;
+use crate::coordination::job::picture::nodes::{
+    ConfigView, InstanceView, ItemView, LeaderView, NextServer, Ownership, Running, ServerStatus, Taker,
+    stat_time,
+};
+use crate::coordination::job::picture::registry_clock::RegistryClock;
+use crate::coordination::time::Now;
 use crate::elasticjob::path::{Folder, Gate, Place};
+use crate::elasticjob::{config_yaml, instance_yaml};
 use crate::excerpt::Excerpt;
 use crate::job::{Generation, InstanceId, Item, JobConfiguration, Problem};
 use crate::mutants::mutant;
 use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent, Zxid};
-
-use crate::coordination::job::picture::nodes::{
-    ConfigView, InstanceView, ItemView, LeaderView, NextServer, Ownership, Running, ServerStatus, Taker,
-};
-use crate::coordination::job::picture::registry_clock::RegistryClock;
-use crate::coordination::time::Now;
 
 /// Nodes of one folder that are named as problems: enough to see what they have in common, and few enough for a message
 /// and a log when somebody has filled the folder.
@@ -675,9 +674,4 @@ impl JobView {
     pub fn membership_revision(&self) -> u64 {
         self.membership_revision
     }
-}
-
-/// When a node's data was set, by the registry's clock; `None`: it has told an impossible time.
-pub(in crate::coordination) fn stat_time(stat: Stat) -> Option<Timestamp> {
-    Timestamp::from_millisecond(stat.modified_ms).ok()
 }

@@ -144,3 +144,8 @@ pub enum ConfigView {
     /// Something that cannot be read; see the problems.
     Unreadable,
 }
+
+/// When a node's data was set, by the registry's clock; `None`: it has told an impossible time.
+pub(in crate::coordination) fn stat_time(stat: Stat) -> Option<Timestamp> {
+    Timestamp::from_millisecond(stat.modified_ms).ok()
+}

@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::mutants::mutant;
 use crate::tree::{NodeChange, WatchEvent};
 
-use crate::coordination::job::picture::job_view::stat_time;
+use crate::coordination::job::picture::nodes::stat_time;
 use crate::coordination::time::Now;
 
 /// How many of the latest times count at which changes were told. A sidecar that was stopped hears at once of all that was
