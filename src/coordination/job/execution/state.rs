@@ -1,8 +1,6 @@
-//! What starts? An execution is planned, its running node created, and the application told (protocol 6.1; P2, P3). How
-//! it ends is in [`crate::coordination::job::execution::completion`].
+//! Which executions are open, starting, or of unknown outcome, and how each of them is named.
 //!
-//! The running nodes of one fire are created in one transaction. Nothing is told before its node exists; no node that
-//! somebody else holds is touched.
+//! How one starts is in `firing`; how it ends is in [`crate::coordination::job::execution::completion`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

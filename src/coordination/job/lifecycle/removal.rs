@@ -1,4 +1,4 @@
-//! Has somebody removed our node? That is an operator's command to stop (protocol 2.3), unless the session goes with it.
+//! Has somebody removed our node? That is an operator's command to stop (protocol 2.3), unless our session goes with it.
 
 use std::time::Duration;
 

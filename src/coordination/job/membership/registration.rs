@@ -1,10 +1,8 @@
-//! Are we an instance? Writes configuration, server and instance in one transaction (protocol 2.1, 12), again in
-//! each new session, and notices when somebody else removed us.
+//! Are we an instance? Writes configuration, server and instance in one transaction (protocol 2.1, 12), again in each new
+//! session. An instance with a name writes that down, too, and waits if another session has it (`instance_name`).
 //!
-//! Who has a name writes that down, too, and waits if somebody else has it (`names`).
-//!
-//! Must not: turn a DISABLED server into an ENABLED one (H15), overwrite a configuration without being told to, or
-//! come back after an operator's stop (protocol 2.3).
+//! Must not turn a DISABLED server into an ENABLED one (H15), nor overwrite a configuration without being told to. What an
+//! operator's stop means is in `lifecycle::removal`.
 
 use std::sync::Arc;
 

@@ -3,11 +3,11 @@
 //!
 //! Why it is still here: the leader divides, and any sidecar may lead. Were a fleet with sidecars of both kinds divided by
 //! two rules, items would move to and fro with each change of the leader. So the leader divides by the rule that all sidecars
-//! know: by this one as long as the profile of one sidecar does not say `rule rendezvous` (`fleet.rs`). When the last of
+//! know: by this one as long as the profile of one sidecar does not say `rule rendezvous` (`contract/profile.rs`). When the last of
 //! them has gone, each seat moves to the member that ranks first for it, and nothing else moves.
 //!
 //! When it can go: with the first release that is not to be in one fleet with sidecars from before 0.1.0. Then go, too,
-//! `sticky::Rule`, `strategy::consistent_hash_former` (its vectors go on with the article's own function), and the
+//! `member::Rule`, `strategy::consistent_hash_former` (its vectors go on with the article's own function), and the
 //! problem that [`Outdated`] words.
 
 use std::cmp::Reverse;

@@ -1,4 +1,5 @@
-//! Which items are to change hands one by one? The leader writes it down; each owner gives its own on (P1, P2).
+//! Which items are to change hands one by one? The leader writes it down; each owner lets go of its own, and gives them on;
+//! no other instance waits (P1, P2).
 
 use std::collections::BTreeMap;
 

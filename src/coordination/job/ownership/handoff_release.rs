@@ -1,10 +1,7 @@
-//! How do items change hands? When everybody is a sidecar, gently: the leader writes down which items are to go where,
-//! each owner lets go of its own when it executes them no more, and gives them on itself; nobody else waits (P1, P2).
-//! With a Java instance in the job, by ElasticJob's rules: all at once, in [`crate::coordination::job::ownership::resharding`].
+//! When does an owner give an item on? When the leader has planned it and the application is done with it (P1, P2).
 //!
-//! Decides which of the two is in force, what the leader plans, and when an owner lets go. An item always has an owner:
-//! the old one until the transaction that makes it the new one's. What nobody online owns is not handed over but
-//! assigned, as by any sharding.
+//! An item always has an owner: the old one until the transaction that makes it the new one's. What nobody online owns is
+//! not handed over but assigned, as by any resharding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
