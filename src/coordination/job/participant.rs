@@ -38,7 +38,8 @@ use crate::coordination::job::membership::instance_name::Names;
 use crate::coordination::job::membership::leadership::Election;
 use crate::coordination::job::membership::liveness::Crash;
 use crate::coordination::job::membership::registration::Registration;
-use crate::coordination::job::notices::assignment::Told;
+use crate::coordination::job::notices::assignment::{Told, may_tell};
+use crate::coordination::job::notices::lease::{answer_lease, tell_lease};
 use crate::coordination::job::notices::waiting::Waiting;
 use crate::coordination::job::once::state::Guarantee;
 use crate::coordination::job::ownership::former_rule;
@@ -197,9 +198,24 @@ impl Participant {
             if self.handoff.forget_given(&self.cx) {
                 self.told.look_again();
             }
-            self.tell_waiting();
-            self.tell();
-            self.tell_lease();
+            let is_back = self.has_come_back();
+            self.waiting.tell_waiting(&self.cx, &mut self.out, is_back);
+            if may_tell(&self.cx) {
+                let problems = self.problems();
+                self.told.tell(
+                    &mut self.cx,
+                    &mut self.ledger,
+                    &self.relay,
+                    &self.executions,
+                    &self.checkpoints,
+                    &self.handoff,
+                    &self.lease,
+                    &mut self.modes,
+                    &mut self.out,
+                    problems,
+                );
+            }
+            tell_lease(&self.cx, &mut self.lease, &mut self.out);
             self.election.elect(&self.cx, &mut self.out);
             self.crash.look_for_crashes(&self.cx, |item| self.executions.has_open(item), &mut self.out);
             self.absences.mind_absences(&self.cx, &mut self.out);
@@ -403,19 +419,29 @@ impl Participant {
             Input::SessionOpened(id) => {
                 self.cx.session = Session::Connected(id);
                 self.cx.see(picture);
-                self.tell_session(SessionStatus::Connected);
+                self.told.tell_session(&self.cx, &mut self.lease, &mut self.out, SessionStatus::Connected);
             }
             Input::SessionSuspended => {
                 if let Session::Connected(id) = self.cx.session {
                     self.cx.session = Session::Suspended(id);
-                    self.tell_session(SessionStatus::Suspended);
+                    self.told.tell_session(
+                        &self.cx,
+                        &mut self.lease,
+                        &mut self.out,
+                        SessionStatus::Suspended,
+                    );
                 }
             }
             Input::SessionResumed => {
                 if let Session::Suspended(id) = self.cx.session {
                     self.cx.session = Session::Connected(id);
                     self.modes.look_again();
-                    self.tell_session(SessionStatus::Connected);
+                    self.told.tell_session(
+                        &self.cx,
+                        &mut self.lease,
+                        &mut self.out,
+                        SessionStatus::Connected,
+                    );
                 }
             }
             Input::Leased { until } => self.lease.renew(until),
@@ -479,7 +505,9 @@ impl Participant {
                 items.as_ref(),
             ),
             Input::Acknowledge(ticket, generation) => self.acknowledge(ticket, generation),
-            Input::AskLease(ticket) => self.answer_lease(ticket),
+            Input::AskLease(ticket) => {
+                answer_lease(&self.cx, &mut self.lease, &self.executions, &mut self.out, ticket)
+            }
             Input::Detached => self.detach(),
             Input::Reattached(back) => self.reattach(*back),
             Input::Left => self.go_away(),
@@ -533,7 +561,7 @@ impl Participant {
         if !mutant!(LostSessionKeepsExecutions) {
             self.executions.cancel_executions(&self.cx, &mut self.out, CancelReason::LeaseLost);
         }
-        self.tell_session_lost();
+        self.told.tell_session_lost(&mut self.cx, &mut self.ledger, &mut self.out);
         if self.cx.unattended.take().is_some() {
             self.settle_lost();
         }

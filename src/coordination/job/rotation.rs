@@ -57,9 +57,7 @@ impl Relay {
     pub(in crate::coordination) fn settles(&self) -> Option<Duration> {
         self.changing
     }
-}
 
-impl Relay {
     /// Notices that the turn ends, and when nobody has got it after that. Tells whether the assignment holds again.
     pub(in crate::coordination) fn mind_turn(&mut self, cx: &Context) -> bool {
         let now = cx.now;

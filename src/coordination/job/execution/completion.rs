@@ -51,9 +51,7 @@ impl Executions {
             }
         }
     }
-}
 
-impl Executions {
     /// Takes a report of results.
     pub(in crate::coordination) fn report(
         &mut self,

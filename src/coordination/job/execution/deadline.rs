@@ -62,9 +62,7 @@ impl Executions {
             }
         }
     }
-}
 
-impl Executions {
     /// Tells the application to stop an execution.
     pub(in crate::coordination) fn stop_execution(
         &mut self,

@@ -73,9 +73,7 @@ impl Retries {
         self.due.remove(&(waiting.at, item));
         Some(waiting)
     }
-}
 
-impl Retries {
     /// Looks at what has failed, and at what waits: whether it still may be tried again, and whether its time has come.
     pub(in crate::coordination) fn retry(
         &mut self,

@@ -60,9 +60,7 @@ impl Failover {
                        stuck instance at the head of its children";
         (self.failures >= 2).then(|| Problem { path: paths.failover_latch(), message: message.to_owned() })
     }
-}
 
-impl Failover {
     /// Flags what crashed, takes what is flagged, executes what was taken.
     pub(in crate::coordination) fn fail_over(
         &mut self,

@@ -44,9 +44,7 @@ impl Misfires {
     pub(in crate::coordination) fn is_flagging(&self, item: Item) -> bool {
         self.flagging.contains_key(&item)
     }
-}
 
-impl Misfires {
     /// Plans to make up for missed fires of items that are free: flagged ones, by whomever, and those of ours that
     /// need no flag because they can start at once.
     #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]

@@ -166,9 +166,7 @@ impl Fires {
         self.latest = Some(scheduled);
         self.next = schedule.next_after(scheduled.max(now));
     }
-}
 
-impl Fires {
     /// Takes notice of the fires that have come until now.
     pub(in crate::coordination) fn follow_schedule(&mut self, cx: &Context) {
         let now = cx.now;

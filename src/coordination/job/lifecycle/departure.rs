@@ -290,7 +290,12 @@ impl Participant {
     /// Our nodes are gone.
     fn left(&mut self) {
         let Phase::Leaving(reason) = self.cx.phase.clone() else { return };
-        self.tell_nothing_assigned(AssignmentReason::Draining);
+        self.told.tell_nothing_assigned(
+            &mut self.cx,
+            &mut self.ledger,
+            &mut self.out,
+            AssignmentReason::Draining,
+        );
         self.end(reason);
     }
 

@@ -15,7 +15,6 @@ use crate::mutants::mutant;
 
 use crate::coordination::job::contract::answer::CompletionStatus;
 use crate::coordination::job::contract::effect::EndReason;
-use crate::coordination::job::contract::event::{Event, Execute};
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::contract::reattach::Return;
 use crate::coordination::job::execution::state::State;
@@ -126,37 +125,6 @@ impl Participant {
             Phase::Joining | Phase::Active | Phase::Draining { .. } | Phase::Leaving(_) | Phase::Ended => {
                 None
             }
-        }
-    }
-
-    /// The ids of the executions that the application has not reported.
-    pub(in crate::coordination) fn resumable_executions(&self) -> Vec<String> {
-        let open = self.executions.open.iter().filter(|(_, open)| open.state == State::Running);
-        open.map(|(item, open)| self.executions.id(*item, open.number)).collect()
-    }
-
-    /// Tells the executions that are open to an application that is back; to one that is new there are none.
-    pub(in crate::coordination) fn tell_open_executions(&mut self) {
-        let now = self.cx.now;
-        let mut events = Vec::new();
-        for (item, open) in self.executions.open.iter().filter(|(_, open)| open.state == State::Running) {
-            let Some(told) = &open.told else { continue };
-            let mut execute = Execute { resumed: true, ..(**told).clone() };
-            // It may have said meanwhile how far it is.
-            execute.checkpoint = self.checkpoints.reached(*item, open.planned).or(execute.checkpoint);
-            let cancel = open.limit.cancelled.map(|reason| {
-                let (execution_id, item) = (execute.execution_id.clone(), *item);
-                Event::Cancel { execution_id, item, reason }
-            });
-            if cancel.is_none() {
-                let remaining = open.limit.remaining(now.mono);
-                execute.deadline = remaining.and_then(|remaining| now.wall.checked_add(remaining).ok());
-            }
-            events.push(Event::Execute(execute));
-            events.extend(cancel);
-        }
-        for event in events {
-            self.out.tell(&self.cx, event);
         }
     }
 }

@@ -43,9 +43,7 @@ impl Announcement {
         let word = self.said.map(|(_, since)| since.saturating_add(WORD_SEEN));
         [word, departure].into_iter().flatten().filter(|at| *at > now).min()
     }
-}
 
-impl Announcement {
     /// Says that we are about to leave, or away, or back; and says what we can again if it is gone.
     pub(in crate::coordination) fn announce(&mut self, cx: &Context, names: &Names, out: &mut Outbox) {
         let now = cx.now;

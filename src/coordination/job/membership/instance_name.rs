@@ -72,9 +72,7 @@ impl Names {
     pub(in crate::coordination) fn caught_up(&mut self, item: Item) {
         self.returned.remove(&item);
     }
-}
 
-impl Names {
     /// Looks whether somebody has our name. Gives up waiting for it in the end.
     pub(in crate::coordination) fn waits_for_name(&mut self, cx: &Context, out: &mut Outbox) -> Verdict {
         let now = cx.now;

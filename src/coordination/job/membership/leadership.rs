@@ -67,9 +67,7 @@ impl Election {
     pub(in crate::coordination) fn is_standing(&self) -> bool {
         self.standing
     }
-}
 
-impl Election {
     /// Stands for election, gives up leadership, or clears away what a leader left that is not online.
     pub(in crate::coordination) fn elect(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now;

@@ -32,9 +32,7 @@ impl Registration {
     pub(in crate::coordination) fn was_written(&mut self) {
         self.overwritten = true;
     }
-}
 
-impl Registration {
     /// Registers, unless we are registered.
     pub(in crate::coordination) fn register(
         &self,

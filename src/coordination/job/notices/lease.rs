@@ -6,41 +6,45 @@ use std::time::Duration;
 use crate::coordination::job::contract::answer::{Answer, Ticket};
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::event::{Event, SessionStatus};
-use crate::coordination::job::execution::state::State;
+use crate::coordination::job::execution::state::{Executions, State};
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Session;
-use crate::coordination::job::participant::Participant;
+use crate::coordination::lease::Lease;
 
-impl Participant {
-    /// Answers an application that asks until when the session may be acted on.
-    pub(in crate::coordination) fn answer_lease(&mut self, ticket: Ticket) {
-        // An application that has not reported what was lost may still execute it, and may not have read that it is lost:
-        // the lease of another session is not for that.
-        let lost = self.executions.open.values().any(|open| open.state == State::Lost);
-        let (status, lease_end) = match self.cx.session {
-            Session::Connected(_) | Session::Suspended(_) if lost => {
-                (SessionStatus::Lost, Some(Duration::ZERO))
-            }
-            Session::Connected(_) => (SessionStatus::Connected, self.lease.end()),
-            Session::Suspended(_) => (SessionStatus::Suspended, self.lease.end()),
-            Session::None => (SessionStatus::Lost, Some(Duration::ZERO)),
-        };
-        self.lease.answer(lease_end);
-        self.out.push(Effect::Answer(ticket, Answer::Lease { status, lease_end }));
+/// Answers an application that asks until when the session may be acted on.
+pub(in crate::coordination) fn answer_lease(
+    cx: &Context,
+    lease: &mut Lease,
+    executions: &Executions,
+    out: &mut Outbox,
+    ticket: Ticket,
+) {
+    // An application that has not reported what was lost may still execute it, and may not have read that it is lost:
+    // the lease of another session is not for that.
+    let lost = executions.open.values().any(|open| open.state == State::Lost);
+    let (status, lease_end) = match cx.session {
+        Session::Connected(_) | Session::Suspended(_) if lost => (SessionStatus::Lost, Some(Duration::ZERO)),
+        Session::Connected(_) => (SessionStatus::Connected, lease.end()),
+        Session::Suspended(_) => (SessionStatus::Suspended, lease.end()),
+        Session::None => (SessionStatus::Lost, Some(Duration::ZERO)),
+    };
+    lease.answer(lease_end);
+    out.push(Effect::Answer(ticket, Answer::Lease { status, lease_end }));
+}
+
+/// Tells the application until when the session may be acted on, each time a third of what it was told is over.
+pub(in crate::coordination) fn tell_lease(cx: &Context, lease: &mut Lease, out: &mut Outbox) {
+    let now = cx.now;
+    // While the registry is away nothing is proven, and what was told stays so.
+    let connected = matches!(cx.session, Session::Connected(_));
+    if !cx.assigned.attached || !connected || !lease.is_due(now.mono) {
+        return;
     }
-
-    /// Tells the application until when the session may be acted on, each time a third of what it was told is over.
-    pub(in crate::coordination) fn tell_lease(&mut self) {
-        let now = self.cx.now;
-        // While the registry is away nothing is proven, and what was told stays so.
-        let connected = matches!(self.cx.session, Session::Connected(_));
-        if !self.cx.assigned.attached || !connected || !self.lease.is_due(now.mono) {
-            return;
-        }
-        let newer = self.lease.is_newer();
-        if let Some(lease_end) = self.lease.tell(now.mono)
-            && newer
-        {
-            self.out.tell(&self.cx, Event::LeaseRenewed { lease_end });
-        }
+    let newer = lease.is_newer();
+    if let Some(lease_end) = lease.tell(now.mono)
+        && newer
+    {
+        out.tell(cx, Event::LeaseRenewed { lease_end });
     }
 }

@@ -1,5 +1,6 @@
 //! What the application is told: what is ours now, and what it waits for.
 
 pub mod assignment;
-mod lease;
+pub(in crate::coordination) mod lease;
+pub(in crate::coordination) mod open_executions;
 pub mod waiting;

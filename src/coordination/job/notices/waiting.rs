@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::event::{Event, WaitsFor};
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::{Phase, Session};
-use crate::coordination::job::participant::Participant;
 
 /// How long it is not told: a sidecar that has just started needs that long to find its registry.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -26,34 +27,32 @@ impl Waiting {
     pub(in crate::coordination) fn next_word(&self) -> Option<Duration> {
         self.since.filter(|_| self.told.is_none()).map(|since| since.saturating_add(PATIENCE))
     }
+
+    /// Tells an application that is not attached what it waits for.
+    pub(in crate::coordination) fn tell_waiting(&mut self, cx: &Context, out: &mut Outbox, is_back: bool) {
+        let now = cx.now;
+        if cx.phase != Phase::Joining && !is_back {
+            *self = Self::default();
+            return;
+        }
+        let since = *self.since.get_or_insert(now.mono);
+        let what = waits_for(cx);
+        if now.mono < since.saturating_add(PATIENCE) || self.told.as_ref() == Some(&what) {
+            return;
+        }
+        self.told = Some(what.clone());
+        out.push(Effect::Tell(Event::Waiting(what)));
+    }
 }
 
-impl Participant {
-    /// Tells an application that is not attached what it waits for.
-    pub(in crate::coordination) fn tell_waiting(&mut self) {
-        let now = self.cx.now;
-        if self.cx.phase != Phase::Joining && !self.has_come_back() {
-            self.waiting = Waiting::default();
-            return;
-        }
-        let since = *self.waiting.since.get_or_insert(now.mono);
-        let what = self.waits_for();
-        if now.mono < since.saturating_add(PATIENCE) || self.waiting.told.as_ref() == Some(&what) {
-            return;
-        }
-        self.waiting.told = Some(what.clone());
-        self.out.push(Effect::Tell(Event::Waiting(what)));
-    }
-
-    fn waits_for(&self) -> WaitsFor {
-        match self.cx.session {
-            Session::None => WaitsFor::Session,
-            Session::Suspended(_) => WaitsFor::Registry,
-            Session::Connected(_) => match self.cx.identity.name.clone().filter(|_| self.cx.name_taken) {
-                Some(name) => WaitsFor::Name(name),
-                None if !self.cx.view.is_loaded() || !self.cx.fleet.is_loaded() => WaitsFor::Nodes,
-                None => WaitsFor::Registration,
-            },
-        }
+fn waits_for(cx: &Context) -> WaitsFor {
+    match cx.session {
+        Session::None => WaitsFor::Session,
+        Session::Suspended(_) => WaitsFor::Registry,
+        Session::Connected(_) => match cx.identity.name.clone().filter(|_| cx.name_taken) {
+            Some(name) => WaitsFor::Name(name),
+            None if !cx.view.is_loaded() || !cx.fleet.is_loaded() => WaitsFor::Nodes,
+            None => WaitsFor::Registration,
+        },
     }
 }

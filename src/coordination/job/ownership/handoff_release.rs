@@ -61,9 +61,7 @@ impl Handoff {
     pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.deadline.filter(|at| *at > now)
     }
-}
 
-impl Handoff {
     /// Whether an item of ours is to be somebody else's, so that the application is to let go of it. Not while it is
     /// being started: the application is told in the order in which things happen; nor while nobody can be told.
     pub(in crate::coordination) fn is_revoked(

@@ -32,9 +32,7 @@ impl Nudge {
     pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.due.filter(|due| *due > now)
     }
-}
 
-impl Nudge {
     /// Reminds a Java leader of items that belong to nobody, and of us.
     pub(in crate::coordination) fn nudge_leader(&mut self, cx: &Context, crash: &Crash, out: &mut Outbox) {
         let now = cx.now;

@@ -96,9 +96,7 @@ impl Absences {
             self.revision += 1;
         }
     }
-}
 
-impl Absences {
     /// Notes who is away, if we lead.
     pub(in crate::coordination) fn mind_absences(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now;

@@ -148,9 +148,7 @@ impl Sharding {
             wait.report = now >= since.saturating_add(WAIT_REPORTED_AFTER);
         }
     }
-}
 
-impl Sharding {
     /// Divides the items, if we lead and it is due.
     #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
     pub(in crate::coordination) fn shard(
