@@ -56,7 +56,11 @@ impl Feeds {
         configuration: Option<&Arc<JobConfiguration>>,
     ) -> Follower {
         let mut jobs = self.lock();
-        let feed = jobs.entry(job.clone()).or_insert_with(|| Feed::start(paths, current, clock));
+        let mut is_new = false;
+        let feed = jobs.entry(job.clone()).or_insert_with(|| {
+            is_new = true;
+            Feed::new(paths, current, clock)
+        });
         if configuration.is_some() {
             feed.write().picture.expect(configuration.cloned());
         }
@@ -65,6 +69,10 @@ impl Feeds {
         let id = source.last_follower;
         source.followers.insert(id, Place::default());
         drop(source);
+        if is_new {
+            // Not before it has a follower: without one it ends.
+            clock.spawn(Arc::clone(feed).run());
+        }
         let unknown = Picture::unknown(paths);
         let (feeds, job, feed) = (self.clone(), job.clone(), Arc::clone(feed));
         Follower { feeds, job, feed, id, awaited: None, unknown }
@@ -114,10 +122,10 @@ struct Feed {
 }
 
 impl Feed {
-    fn start(paths: &JobPaths, current: &Current, clock: &Clock) -> Arc<Self> {
+    fn new(paths: &JobPaths, current: &Current, clock: &Clock) -> Arc<Self> {
         let mut current = current.clone();
         current.mark_changed();
-        let feed = Arc::new(Self {
+        Arc::new(Self {
             clock: clock.clone(),
             known: RwLock::new(Known { picture: Picture::unknown(paths), session: None, read: 0 }),
             source: Mutex::new(Source {
@@ -132,10 +140,7 @@ impl Feed {
                 last_follower: 0,
                 task: None,
             }),
-        });
-        // It ends with the last follower.
-        clock.spawn(Arc::clone(&feed).run());
-        feed
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Source> {
@@ -381,10 +386,14 @@ impl Drop for Follower {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use futures::future::BoxFuture;
+    use uuid::Uuid;
 
     use super::*;
+    use crate::coordination::time::Now;
     use crate::registry::Registry;
     use crate::registry::embedded::Embedded;
+    use crate::runner::clock::{Boottime, Machine};
     use crate::tree::{NodeKind, Operation, Path};
 
     struct Job {
@@ -536,6 +545,46 @@ mod tests {
         job.see(&mut follower, Picture::is_known).await;
         sender.send_replace(SessionState::Lost);
         assert!(!follower.look(session, |picture, _| picture.nodes.is_loaded() || picture.fleet.is_loaded()));
+    }
+
+    /// A machine on which a task begins before the one that has started it goes on, as it may on several threads.
+    struct Eager(Clock);
+
+    impl Machine for Eager {
+        fn now(&self) -> Now {
+            self.0.now()
+        }
+
+        fn sleep_until(&self, wakeup: Wakeup) -> BoxFuture<'static, ()> {
+            let clock = self.0.clone();
+            Box::pin(async move { clock.sleep_until(wakeup).await })
+        }
+
+        fn unguessable(&self) -> Uuid {
+            Uuid::new_v4()
+        }
+
+        fn spawn(&self, mut task: BoxFuture<'static, ()>) {
+            if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                self.0.spawn(task);
+            }
+        }
+
+        fn boottime(&self) -> Option<&Boottime> {
+            None
+        }
+    }
+
+    #[tokio::test]
+    async fn a_feed_that_begins_at_once_has_its_follower_already() {
+        let job = Job { clock: Clock::of(Arc::new(Eager(Clock::start()))), ..Job::new().await };
+        let mut follower = job.follow();
+        assert_eq!(
+            Arc::strong_count(&follower.feed),
+            3,
+            "the feed's task, its follower, and the list of feeds"
+        );
+        job.see(&mut follower, Picture::is_known).await;
     }
 
     #[tokio::test]
