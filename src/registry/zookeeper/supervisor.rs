@@ -60,9 +60,8 @@ pub(super) async fn supervise(shared: Arc<Shared>, connection: Connection) {
                 current = reconnect(&shared).await;
                 if let Some(connection) = &current {
                     tracing::info!(%session, "connected with ZooKeeper again");
-                    // In this order: what the watches tell on this connection is never older than that it is there.
-                    shared.state.send_replace(SessionState::Connected);
                     shared.links.send_replace(LinkState::Up(Arc::clone(&connection.link)));
+                    shared.state.send_replace(SessionState::Connected);
                 }
             }
         }
