@@ -144,7 +144,14 @@ async def test_a_lease_that_was_over_before_it_was_read_is_over_at_once(sidecar:
     app = sidekeeper.Application(sidecar.target)
     events: list[object] = []
     states: list[SessionState] = []
-    app.on_session("orderSync")(lambda change: states.append(change.state))
+    connected = asyncio.Event()
+
+    async def session(change: sidekeeper.SessionChange) -> None:
+        states.append(change.state)
+        if change.state is SessionState.CONNECTED:
+            connected.set()
+
+    app.on_session("orderSync")(session)
 
     async def assigned(change: sidekeeper.ItemsChange) -> None:
         await asyncio.sleep(0.05)  # what is executed waits for this
@@ -180,6 +187,8 @@ async def test_a_lease_that_was_over_before_it_was_read_is_over_at_once(sidecar:
             late.update({one.execution_id: one.failure_message for one in (await sidecar.report()).results})
         assert late == dict.fromkeys(executions[1:], "")
         assert events[2:] in (["assigned", 1, 2], ["assigned", 2, 1])
+        # The executions do not wait for this callback, nor does the end of the application.
+        await soon(connected.wait())
     assert states == [SessionState.SILENT, SessionState.CONNECTED]
 
 
