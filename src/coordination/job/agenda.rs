@@ -1,6 +1,6 @@
-//! What is to come, by item: executions that are to start, fires that were missed, and failovers that come before both.
+//! The agenda of each item: planned executions, missed fires, and failovers that come before both.
 //!
-//! Rooms above decide what is planned, missed and awaited; this one only keeps it.
+//! Higher rooms plan, miss and await. This room only keeps the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::job::Item;
 /// How long an item's owner leaves it alone because it is flagged. Then nobody seems to be able to take it.
 const FLAG_FIRST: Duration = Duration::from_secs(10);
 
-/// What an item has missed, as far as we know.
+/// The missed fires of an item, as far as they are known.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::coordination) struct Missed {
     newest: Timestamp,
@@ -36,8 +36,8 @@ impl Missed {
         self.flagged
     }
 
-    /// Compares it with the item's flag. Tells whether it is over: what was flagged, and is not any more, has been made
-    /// up for. `is_starting`: the flag of what is being started is about to go.
+    /// Compares it with the item's flag. Tells whether it is over: a flag that was seen and has
+    /// gone means that an execution has made up for the fire. `is_starting`: an execution is being started, and its start deletes the flag.
     pub(in crate::coordination) fn follow_flag(&mut self, flag: bool, is_starting: bool) -> bool {
         let is_over = self.flagged && !flag;
         self.flagged = flag && !is_starting;
@@ -45,7 +45,7 @@ impl Missed {
     }
 }
 
-/// What is to start, and what was missed.
+/// Planned executions and missed fires.
 #[derive(Debug, Default)]
 pub(in crate::coordination) struct Agenda {
     planned: BTreeMap<Item, Planned>,
@@ -54,7 +54,7 @@ pub(in crate::coordination) struct Agenda {
 }
 
 impl Agenda {
-    /// Nothing is ours any more: others will execute and make up for it.
+    /// The instance owns nothing any more: other instances execute the plans and make up for the missed fires.
     pub(in crate::coordination) fn forget(&mut self) {
         self.planned.clear();
         self.missed.clear();
@@ -162,17 +162,17 @@ impl Agenda {
         self.newest_missed(item).is_some_and(|newest| newest >= fire)
     }
 
-    /// All that was missed.
+    /// All missed fires.
     pub(in crate::coordination) fn missed(&self) -> &BTreeMap<Item, Missed> {
         &self.missed
     }
 
-    /// Forgets what an item has missed: it is made up for.
+    /// Forgets the missed fires of an item: an execution makes up for them.
     pub(in crate::coordination) fn make_up(&mut self, item: Item) {
         self.missed.remove(&item);
     }
 
-    /// Keeps what was missed and is still to be made up for by us.
+    /// Keeps the missed fires for which this instance still has to make up.
     pub(in crate::coordination) fn keep_missed(&mut self, keeps: impl FnMut(&Item, &mut Missed) -> bool) {
         self.missed.retain(keeps);
     }
@@ -181,7 +181,7 @@ impl Agenda {
 /// The failovers that come before all else that is to be executed of an item.
 #[derive(Debug, Default)]
 pub(in crate::coordination) struct Awaited {
-    /// What the attempt in flight takes; empty: there is none.
+    /// The items that the attempt in flight takes; empty: there is none.
     taking: BTreeSet<Item>,
     /// Since when flags are known.
     flagged_since: BTreeMap<Item, Duration>,
@@ -209,12 +209,12 @@ impl Awaited {
         self.taking = items;
     }
 
-    /// The attempt has ended. Gives what it was to take.
+    /// The attempt has ended. Gives the items that it was to take.
     pub(in crate::coordination) fn ended(&mut self) -> BTreeSet<Item> {
         std::mem::take(&mut self.taking)
     }
 
-    /// What the attempt in flight takes; empty: there is none.
+    /// The items that the attempt in flight takes; empty: there is none.
     pub(in crate::coordination) fn taking(&self) -> &BTreeSet<Item> {
         &self.taking
     }
