@@ -1,4 +1,4 @@
-//! What all tasks of the sidecar share. Shell. Decides nothing.
+//! The state that all tasks of the sidecar share. Shell. Decides nothing.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::memory::Memory;
 use super::outcomes::Outcomes;
 use super::session::Current;
 
-/// What participants, observers and operators share. Clones share it as well.
+/// The state that participants, observers and operators share. Clones share it as well.
 #[derive(Clone)]
 pub struct Shared {
     /// The namespace.

@@ -1,4 +1,4 @@
-//! The rooms of `src/coordination`: which may use which, and what they keep to themselves.
+//! The rooms of `src/coordination`: the ranks, and the fields that a room keeps private.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ const RANKS: [(&str, u8); 19] = [
     ("", 13),
 ];
 
-/// Uses that are not allowed, of which a file is in the way of the plan still. The list may only become shorter.
+/// Known uses that the ranks do not allow. The list may only become shorter.
 const UPWARD: [(&str, &str); 4] = [
     ("job/lifecycle/departure.rs", "job/participant.rs"),
     ("job/lifecycle/removal.rs", "job/participant.rs"),
@@ -147,7 +147,7 @@ fn is_in_circle(from: &str, to: &str, uses: &BTreeMap<&str, BTreeSet<&str>>) -> 
     false
 }
 
-/// Compares what was found with what is known to be in the way.
+/// Compares the violations that were found with the known ones.
 fn compare<T: Ord + std::fmt::Debug>(found: BTreeSet<T>, known: BTreeSet<T>, instead: &str) -> Vec<String> {
     let new = found.difference(&known).map(|new| format!("{new:?}: {instead}"));
     let done = known.difference(&found).map(|done| format!("{done:?}: is mended; take it off the list"));

@@ -4,8 +4,8 @@
 //! the flag, the assignment and its own clock at slightly other times. So the transaction that starts an item also
 //! writes down for which instant, in a node under our own root (`/{namespace}-sidekeeper/{job}/fires/{item}`, protocol
 //! 12), and whoever owns the items after a resharding reads that before it fires. The check on the sharding's version
-//! in the same transaction orders all starts of an old owner before the read of the new one. And who writes an entry checks that it is
-//! still the one that was read: whatever was started or flagged meanwhile, by whomever (a relay's turns do not show in the
+//! in the same transaction orders all starts of an old owner before the read of the new one. And each writer of an entry checks that it is
+//! still the one that was read: a start or a flag of any instance in between (a relay's turns do not show in the
 //! sharding's version), lets the transaction fail, and is looked at first.
 //!
 //! Java peers do not keep the ledger; with them, an item may run twice or not at all at a fire that meets a
@@ -42,7 +42,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Writes on what was read: it fails if anybody else has written since, and then nothing of its transaction is done.
+    /// Writes the entry if nobody has written it since it was read; else the whole transaction fails.
     fn write(&self, path: Path, says: LedgerEntry) -> (Operation, LedgerNode) {
         match self.version {
             Some(version) => {
@@ -128,7 +128,7 @@ impl Ledger {
     }
 }
 
-/// What a reading of the ledger has changed.
+/// The changes that a reading of the ledger has brought.
 #[derive(Debug)]
 pub(in crate::coordination) struct Reread {
     /// The job's item walks over the servers, or did so at the last reading.
@@ -203,14 +203,14 @@ impl Ledger {
         }
     }
 
-    /// An item's entry, as long as the item is ours, told or revoked. Who takes over what is somebody else's leaves the
+    /// An item's entry, as long as the item is ours, told or revoked. An instance that takes another one's item over leaves the
     /// ledger to its owner: it says for which instant that is already.
     fn ledger_entry(&self, cx: &Context, item: Item) -> Option<&Entry> {
         let token = token(cx, item)?;
         self.entries.get(&item).filter(|entry| cx.keeps_ledger() && entry.token == token)
     }
 
-    /// Whether what happens to an item can be written down: it is ours, and its entry is known.
+    /// Whether the entry of an item can be written: the item is ours, and its entry is known.
     pub(in crate::coordination) fn is_in_ledger(&self, cx: &Context, item: Item) -> bool {
         self.ledger_entry(cx, item).is_some()
     }
@@ -294,7 +294,7 @@ impl Ledger {
                 let (says, version) =
                     (node.map(|node| node.says).unwrap_or_default(), node.map(|node| node.version));
                 let same = |known: &&Entry| known.token == token && known.version >= version;
-                // What we have written since the read is newer.
+                // An entry that we have written since the read is newer.
                 let known = self.entries.get(&item).filter(|known| same(known) || mutant!(LedgerEntryKept));
                 (item, known.copied().unwrap_or(Entry { says, version, token }))
             })

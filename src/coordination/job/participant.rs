@@ -97,7 +97,7 @@ pub struct Participant {
     pub(in crate::coordination) clock_check: ClockCheck,
     pub(in crate::coordination) slow: Slow,
     pub(in crate::coordination) waiting: Waiting,
-    /// In what the application's configuration differs from the one in force. Empty: in nothing, or it gave none.
+    /// The fields in which the application's configuration differs from the one in force. Empty: none, or it gave no configuration.
     ignored: String,
     /// The configurations that were compared.
     compared: (Option<Arc<JobConfiguration>>, Option<Arc<JobConfiguration>>),
@@ -151,7 +151,7 @@ impl Participant {
         }
     }
 
-    /// Takes in what happened, looks at everything, and gives what is to be done, in this order.
+    /// Takes the inputs in, looks at the whole state, and gives the effects, in this order.
     ///
     /// The picture is of the present session, or nothing is known of the nodes: after a return of the session, and after an
     /// [`Effect::Refresh`] that asks for it, until they are read. It has the changes of each commit among the inputs.
@@ -161,7 +161,7 @@ impl Participant {
         picture: &Picture,
         inputs: impl IntoIterator<Item = Input>,
     ) -> Vec<Effect> {
-        // Without a session nothing is known, whatever there is to see.
+        // Without a session no picture counts.
         if self.cx.session != Session::None {
             self.cx.see(picture);
         }
@@ -566,7 +566,7 @@ impl Participant {
             self.settle_lost();
         }
         if let Phase::Leaving(reason) = &self.cx.phase {
-            // The registry removes what we had.
+            // The registry removes our nodes.
             let reason = reason.clone();
             self.end(reason);
         }
@@ -579,7 +579,7 @@ impl Participant {
             self.names.registered(id);
             self.cx.name_taken = false;
             self.announcement.registered(&self.cx);
-            // What was divided before we knew that we are registered was not told.
+            // A resharding before we knew of our registration was not told.
             self.told.look_again();
             self.registration.was_written();
         }
@@ -683,7 +683,7 @@ impl Participant {
         self.settings_revision = revision;
         let configuration = match self.cx.view.config() {
             ConfigView::Valid(configuration) => Some(Arc::clone(configuration)),
-            // What was in force stays so; at the start the application's own is better than none.
+            // The configuration in force stays; at the start the application's own is better than none.
             ConfigView::Unreadable if self.cx.settings.is_none() => self.cx.request.configuration.clone(),
             ConfigView::Unreadable | ConfigView::Absent => None,
         };

@@ -298,7 +298,7 @@ impl World {
             let execution_id = execute.execution_id.clone();
             let progress =
                 ProgressReport { execution_id, extend_deadline: dice[3].is_multiple_of(2), checkpoint };
-            // What is called later keeps the calls after it waiting, as a slow connection does: that is a fault.
+            // A later call keeps the calls after it waiting, as a slow connection does: that is a fault.
             let after = if storm { dice[5] % self.plan.duration } else { 0 };
             self.call_at(m, now + after, Input::Progress(ticket, progress));
             self.machines[m].application.may_be_unknown = true;

@@ -98,7 +98,7 @@ pub enum Refusal {
     },
 }
 
-/// What became of a result.
+/// The fate of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompletionStatus {
     /// The running node is gone.

@@ -1,4 +1,4 @@
-//! What an instance says of itself to the other sidecars.
+//! The profile of an instance, for the other sidecars.
 
 use std::collections::BTreeSet;
 

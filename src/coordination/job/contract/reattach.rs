@@ -1,4 +1,4 @@
-//! What the application of a stream that comes back, and the next process of a sidecar, bring along.
+//! The state that an application brings along to its next stream, and a sidecar's process to the next process.
 
 use std::time::Duration;
 
@@ -41,11 +41,11 @@ pub struct OpenExecution {
     pub cancelled: Option<CancelReason>,
 }
 
-/// What an application brings along that has a stream again.
+/// The state that an application brings along to its next stream.
 #[derive(Debug, Clone)]
 pub struct Return {
     /// What it asks for.
     pub request: Request,
-    /// What it executes, or has a result of.
+    /// The executions that it has open, or has a result of.
     pub open: Vec<OpenExecution>,
 }

@@ -1,4 +1,4 @@
-//! What is written down of executions under our own root, as it was read: the ledger (P5) and the checkpoints.
+//! The records of executions under our own root, as they were read: the ledger (P5) and the checkpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the application reports of executions.
+//! The reports of the application about executions.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the application asks for when it attaches.
+//! The request of an application that attaches.
 
 use std::sync::Arc;
 

@@ -26,7 +26,7 @@ use crate::mutants::mutant;
 const LOST_REMEMBERED: usize = 1024;
 
 impl Executions {
-    /// Tells the application to stop everything; what it still reports is too late.
+    /// Tells the application to stop everything; a report after that is too late.
     pub(in crate::coordination) fn cancel_executions(
         &mut self,
         cx: &Context,
@@ -80,7 +80,7 @@ impl Executions {
         out.tell(cx, Event::Cancel { execution_id, item, reason });
     }
 
-    /// Stops what an operator wants to be stopped: the executions of these items, or all.
+    /// Stops executions for an operator: those of these items, or all.
     pub(in crate::coordination) fn cancel_by_operator(
         &mut self,
         cx: &Context,
@@ -127,7 +127,7 @@ impl Executions {
         out.push(Effect::Answer(ticket, Answer::Cancelled(cancelled)));
     }
 
-    /// Stops what has run for too long. An application that does not obey is disconnected.
+    /// Stops executions that run for too long. An application that does not obey is disconnected.
     pub(in crate::coordination) fn enforce_deadlines(&mut self, cx: &Context, out: &mut Outbox) -> Verdict {
         let now = cx.now;
         self.begin_grace(cx);

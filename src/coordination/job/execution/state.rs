@@ -15,7 +15,7 @@ use crate::coordination::job::execution::limit::{Deadlines, Limit};
 use crate::coordination::job::frame::context::Context;
 use crate::job::{FencingToken, Item};
 
-/// What stands before the item in an execution's id.
+/// The separator before the item in an execution's id.
 const ITEM_SEPARATOR: char = '.';
 
 /// The item that an execution id of a sidecar names.
@@ -196,27 +196,27 @@ impl Executions {
         self.starting = starting;
     }
 
-    /// Takes what was being started.
+    /// Takes the executions that were being started.
     pub(in crate::coordination) fn take_starting(&mut self) -> BTreeMap<Item, Starting> {
         std::mem::take(&mut self.starting)
     }
 
-    /// What has become of these is not known.
+    /// The outcome of these starts is not known.
     pub(in crate::coordination) fn leave_unresolved(&mut self, starting: BTreeMap<Item, Starting>) {
         self.unresolved.extend(starting);
     }
 
-    /// Takes what is not known.
+    /// Takes the starts of unknown outcome.
     pub(in crate::coordination) fn take_unresolved(&mut self) -> BTreeMap<Item, Starting> {
         std::mem::take(&mut self.unresolved)
     }
 
-    /// Whether nothing is unknown of what was started.
+    /// Whether no start has an unknown outcome.
     pub(in crate::coordination) fn is_resolved(&self) -> bool {
         self.unresolved.is_empty()
     }
 
-    /// The session is lost: nothing of what was being started is ours.
+    /// The session is lost: the executions that were being started are not ours.
     pub(in crate::coordination) fn forget_starting(&mut self) {
         self.starting.clear();
         self.unresolved.clear();

@@ -1,4 +1,4 @@
-//! What crashed instances left: which items are flagged, who takes them over, which flags come too late.
+//! The items of crashed instances: the room flags them, takes them over, and recognises flags that come too late.
 
 mod late_flags;
 pub(super) mod takeover;

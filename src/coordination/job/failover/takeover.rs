@@ -4,7 +4,7 @@
 //! are flagged, and flagged items are taken and executed, each in one transaction. Our leader flags; the others do it
 //! if it does not. Flags are shared out among the instances, so that they do not all want the same ones.
 //!
-//! Only jobs with `failover` and `monitorExecution` do so. For others what a failover left is cleared away.
+//! Only jobs with `failover` and `monitorExecution` do so. In other jobs the leader removes the nodes of an earlier failover.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Failover {
         (self.failures >= 2).then(|| Problem { path: paths.failover_latch(), message: message.to_owned() })
     }
 
-    /// Flags what crashed, takes what is flagged, executes what was taken.
+    /// Flags crashed items, takes flagged items, and plans the execution of taken items.
     pub(in crate::coordination) fn fail_over(
         &mut self,
         cx: &Context,
@@ -86,7 +86,7 @@ impl Failover {
         self.plan_taken(cx, executions, agenda, out);
     }
 
-    /// The attempt to take items has ended; the view tells what was taken.
+    /// The attempt to take items has ended; the view tells which items were taken.
     pub(in crate::coordination) fn taken(
         &mut self,
         cx: &Context,
@@ -176,7 +176,7 @@ impl Failover {
         }
     }
 
-    /// Plans the execution of what we have taken. What somebody else executes all the same is given back, to be taken
+    /// Plans the execution of what we have taken. An item that another instance executes all the same is given back, to be taken
     /// when that has ended (H13).
     fn plan_taken(&self, cx: &Context, executions: &mut Executions, agenda: &mut Agenda, out: &mut Outbox) {
         self.read_taken(cx, executions, agenda, out);
@@ -312,7 +312,7 @@ fn crashed_since(
     since
 }
 
-/// Flags crashed items, and clears away what their executors left, together.
+/// Flags crashed items, and removes the nodes of their executors, together.
 fn flag_crashed(cx: &Context, crash: &Crash, executions: &mut Executions, agenda: &Agenda, out: &mut Outbox) {
     let now = cx.now;
     if out.is_in_flight(Purpose::Start) || !out.may_commit(cx, Purpose::FlagFailover) {
@@ -334,7 +334,7 @@ fn flag_crashed(cx: &Context, crash: &Crash, executions: &mut Executions, agenda
     out.commit(Purpose::FlagFailover, transaction);
 }
 
-/// The steps that flag what crashed, and clear away what its executors left, as far as they fit into one transaction.
+/// The steps that flag crashed items and remove the nodes of their executors, as far as they fit into one transaction.
 pub(in crate::coordination) fn flags(cx: &Context, crashed: Vec<Item>) -> Transaction {
     let mut transaction = failover_folders(cx);
     // A request that comes late finds what it expects also if the item was taken over, executed and started anew

@@ -34,7 +34,7 @@ impl Fires {
         reread: &Reread,
     ) {
         let now = cx.now;
-        // Who leaves is told nothing any more: what it had may be somebody else's.
+        // An instance that leaves is told nothing any more: its items may be another instance's.
         let is_others = |item: &Item| {
             let owner = cx.view.item(*item).and_then(|view| view.owner.as_ref());
             owner.is_some_and(|owner| owner.instance != cx.identity.instance)
@@ -82,7 +82,7 @@ impl Fires {
         out: &mut Outbox,
     ) {
         let now = cx.now;
-        // What has come in this step, or while we slept, was there before we looked.
+        // A fire that came in this step, or while the process slept, was there before this look.
         self.follow_schedule(cx);
         let schedule = cx.settings.as_ref().and_then(|settings| settings.schedule.clone());
         let knows = !cx.is_relay() || has_ledger_of_turns(cx);
@@ -115,7 +115,7 @@ impl Fires {
             // missed before we came is not ours to judge, maybe nobody was there on purpose; unless it waited for us.
             let witnessed = returned.is_some() || self.latest().is_some_and(|fired| fired >= newest);
             let fresh = now.wall.duration_since(newest) <= MISFIRE_THRESHOLD;
-            // What is known to be missed is made up for, and what is about to make up for it is for all of it.
+            // A known missed fire is made up for, and the execution that is about to do so is for all missed fires.
             let planned = agenda.planned(item).filter(|planned| planned.source != Source::Trigger);
             let starting = executions.what_starts(item).filter(|planned| planned.is_fire());
             let mut planned = planned.into_iter().chain(starting);
@@ -134,7 +134,7 @@ impl Fires {
                 agenda.plan(item, Planned::new(Source::Schedule, newest));
             }
             if executes || planned.is_some() || self.is_due() {
-                // What is flagged is made up for by somebody in any case, and what came after the flag with it.
+                // Some instance makes up for a flagged fire in any case, and for the fires after the flag with it.
                 let flagged = cx.view.misfired().contains(&item);
                 if let Some(before) = before.filter(|_| witnessed || flagged) {
                     agenda.miss(cx, out, item, before);

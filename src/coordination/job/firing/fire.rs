@@ -42,7 +42,7 @@ impl Fires {
         }
         miss_unavailable(cx, ledger, executions, handoff, self, agenda, out);
         let resharding = cx.view.is_resharding() && !mutant!(StartedWhileResharding);
-        // What comes while nothing is ours is not kept for what will be: the ledger tells what that has missed.
+        // A fire that comes while the instance owns nothing is not kept for later items: the ledger tells the missed fires of those.
         let concerned = cx.is_relay() || cx.assigned.executable().next().is_some();
         if resharding || (concerned && !ledger.is_ledger_read(cx)) || relay.turn(cx) == Turn::Changing {
             return;

@@ -5,7 +5,7 @@
 //! the instant for its idempotency key, and no later owner makes up for the same fires again.
 //!
 //! What is missed while the item is busy is flagged in the registry, so that it survives us. The next fire that is missed
-//! needs no second flag: it lies after the ledger's latest, where whoever owns the item finds it.
+//! needs no second flag: it lies after the ledger's latest, where the owner of the item finds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,7 +85,7 @@ impl Misfires {
         agenda: &mut Agenda,
         out: &mut Outbox,
     ) {
-        // A relay's turn goes on with the execution that ends, and what comes then is its next owner's.
+        // The end of an execution passes the turn of a relay on, and a fire after that is the next owner's.
         let passes_on = cx.is_relay() && out.is_in_flight(Purpose::Complete);
         if agenda.missed().is_empty()
             || passes_on
@@ -104,12 +104,12 @@ impl Misfires {
         for (item, missed) in agenda.missed() {
             let planned = agenda.planned(*item);
             let made_up = planned.is_some_and(|planned| planned.is_first_of(Source::Misfire));
-            // What is being started writes the ledger itself.
+            // An execution that is being started writes the ledger itself.
             let ready = settled || ledger.is_in_ledger(cx, *item);
             if missed.is_flagged() || made_up || !ready || executions.is_starting(*item) {
                 continue;
             }
-            // What does not fit goes into the next transaction.
+            // Steps that do not fit go into the next transaction.
             if size >= cx.transaction_bytes {
                 break;
             }

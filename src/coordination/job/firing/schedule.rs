@@ -88,7 +88,7 @@ impl Fires {
         self.asked_since
     }
 
-    /// Nothing is ours any more: others will execute what was due.
+    /// The instance owns nothing any more: other instances execute the due fires.
     pub(in crate::coordination) fn forget(&mut self) {
         self.due = None;
     }

@@ -275,7 +275,7 @@ pub(in crate::coordination) fn start_failed(
         let Starting { planned, index, .. } = starting;
         let met_running = error.index == Some(index) && matches!(error.error, Error::NodeExists(_));
         if met_running {
-            // Somebody's, or one that an earlier request of ours has created late: looked at before it is judged.
+            // Another instance's node, or one that an earlier request of ours has created late: it is looked at before it is judged.
             executions.leave_unresolved(BTreeMap::from([(item, starting)]));
             met = true;
         } else {

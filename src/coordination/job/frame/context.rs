@@ -28,24 +28,24 @@ use crate::job::{Generation, InstanceId, InstanceName, Item, JobName, ShardingSt
 use crate::mutants::mutant;
 use crate::tree::{Operation, SessionId};
 
-/// Who the participant is; fixed for its life.
+/// The identity of the participant; fixed for its life.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// The job.
     pub job: JobName,
     /// The instance.
     pub instance: InstanceId,
-    /// What its id ends with, if somebody chose that; it is the same after a restart.
+    /// The name with which its id ends, if somebody chose one; it is the same after a restart.
     pub name: Option<InstanceName>,
     /// The instance's server.
     pub server_ip: Ipv4Addr,
     /// Its job's nodes.
     pub paths: JobPaths,
-    /// What the ids of its executions begin with; unique.
+    /// The beginning of the ids of its executions; unique.
     pub execution_prefix: String,
 }
 
-/// What is ours, as the application was told last.
+/// The assignment in force: the application was told it last.
 #[derive(Debug, Default)]
 pub(in crate::coordination) struct Assigned {
     /// Whether the application was told `Attached`.
@@ -57,7 +57,7 @@ pub(in crate::coordination) struct Assigned {
 }
 
 impl Assigned {
-    /// Forgets what a stream was told: there is another one. What was acknowledged stays so.
+    /// Forgets the messages of a stream: there is another one. Acknowledgements stay.
     pub(in crate::coordination) fn renew(&mut self) {
         *self = Self { acknowledged: self.acknowledged, ..Self::default() };
     }
@@ -80,7 +80,7 @@ impl Assigned {
     }
 }
 
-/// What every decision may read.
+/// The state that every decision may read.
 #[derive(Debug)]
 pub(in crate::coordination) struct Context {
     /// The time of the step.
@@ -104,7 +104,7 @@ pub(in crate::coordination) struct Context {
     /// How large a transaction may be that can be split.
     pub(in crate::coordination) transaction_bytes: usize,
     pub(in crate::coordination) assigned: Assigned,
-    /// Whether another session has our name, as far as is known: what stands in the registry under our id is not ours.
+    /// Whether another session has our name, as far as is known: then the nodes under our id belong to that session.
     pub(in crate::coordination) name_taken: bool,
     /// The instances that are not to be given items yet.
     pub(in crate::coordination) unready: BTreeSet<InstanceId>,
@@ -259,7 +259,7 @@ impl Context {
         self.settings.as_ref().is_some_and(|settings| settings.configuration.monitor_execution)
     }
 
-    /// Whether fires concern us. Whoever wakes for one without following it would wake for it for ever.
+    /// Whether fires concern us. An instance that wakes for a fire without following it would wake for it for ever.
     pub(in crate::coordination) fn follows_schedule(&self) -> bool {
         self.assigned.attached
             && matches!(self.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
@@ -270,12 +270,12 @@ impl Context {
         self.view.taken().contains(&item) && self.view.item(item).is_some_and(|view| view.failover.is_some())
     }
 
-    /// Whether what runs was told to stop already, or need not be, so that nothing may begin.
+    /// Whether open executions were told to stop already, or need not be, so that nothing may begin.
     pub(in crate::coordination) fn is_giving_up(&self) -> bool {
         matches!(self.phase, Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended)
     }
 
-    /// Whether our name is written down, by us or by who had it before.
+    /// Whether our name is written down, by us or by its earlier holder.
     pub(in crate::coordination) fn is_name_written(&self) -> bool {
         let name = self.identity.name.as_ref();
         name.is_some_and(|name| self.fleet.names().contains_key(name.as_str()))

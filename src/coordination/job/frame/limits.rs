@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 /// estimates and servers may be set lower.
 pub const TRANSACTION_BYTES_MAX: usize = 512 * 1024;
 
-/// How long the leader has to flag what crashed, and each instance to take its share, before everybody may.
+/// How long the leader has to flag crashed items, and each instance to take its share, before all instances may.
 pub(in crate::coordination) const HEAD_START: Duration = Duration::from_secs(1);
 
 /// How late a fire may be noticed and still be an ordinary one: far above the lateness of a loaded machine's timers,

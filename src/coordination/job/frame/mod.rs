@@ -1,4 +1,4 @@
-//! What all decisions share: what they may read, and what they may propose.
+//! The frame of all decisions: a context to read, and an outbox for proposals.
 
 pub mod context;
 pub mod limits;

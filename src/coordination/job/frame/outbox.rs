@@ -1,4 +1,4 @@
-//! What every decision may propose: transactions, effects, and that the job's nodes are read again.
+//! The proposals of all decisions: transactions, effects, and the wish to have the job's nodes read again.
 
 use crate::coordination::job::contract::commit::{CommitId, Purpose};
 use crate::coordination::job::contract::effect::Effect;
@@ -9,7 +9,7 @@ use crate::coordination::job::frame::phase::Phase;
 use crate::mutants::mutant;
 use crate::tree::Transaction;
 
-/// What a step asks for, and what earlier steps have asked for that is in flight.
+/// The proposals of this step, and those of earlier steps that are in flight.
 #[derive(Debug, Default)]
 pub(in crate::coordination) struct Outbox {
     pub(in crate::coordination) pending: Pending,
@@ -60,7 +60,7 @@ impl Outbox {
         self.push(Effect::Refresh { forget: false });
     }
 
-    /// Has the job's nodes read again; until that has happened nothing is decided on what they were.
+    /// Has the job's nodes read again; until then no decision rests on the old nodes.
     pub(in crate::coordination) fn forget_and_read(&mut self, cx: &mut Context) {
         self.reading = true;
         cx.forget_nodes();
@@ -77,7 +77,7 @@ impl Outbox {
         self.reading && !mutant!(EndedBeforeRead)
     }
 
-    /// The session is gone, and so is what was in flight.
+    /// The session is gone, and so are the requests in flight.
     pub(in crate::coordination) fn forget(&mut self) {
         self.reading = false;
         self.pending.clear();

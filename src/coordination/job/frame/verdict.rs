@@ -1,8 +1,8 @@
-//! What a decision wants to become of the instance. Only `lifecycle` carries it out.
+//! The wish of a decision about the life of the instance. Only `lifecycle` carries it out.
 
 use crate::coordination::job::contract::effect::EndReason;
 
-/// What is to become of the instance.
+/// The wish of a decision about the life of the instance.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(in crate::coordination) enum Verdict {

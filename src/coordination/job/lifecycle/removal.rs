@@ -9,7 +9,7 @@ use crate::coordination::job::participant::Participant;
 use crate::coordination::job::picture::nodes::ConfigView;
 use crate::mutants::mutant;
 
-/// What was seen of our node.
+/// The observations of our node.
 #[derive(Debug, Default)]
 pub(in crate::coordination) struct Removal {
     /// Whether the view has shown our instance since it was registered in this session.
@@ -40,14 +40,14 @@ impl Participant {
         }
         if self.cx.is_registered() {
             self.removal.seen = true;
-            // It is there after all: a network had changed what we read. Nobody else can create it in our session.
+            // It is there after all: a network had changed the bytes. Nobody else can create it in our session.
             let stops = Phase::Draining { deadline: None, reason: EndReason::Stopped, cancelled: false };
             if self.removal.removed_at.take().is_some() && self.cx.phase == stops {
                 self.cx.phase = Phase::Active;
             }
             return;
         }
-        // Only who was seen can have been removed: a snapshot may be older than our registration.
+        // Only an instance that was seen can have been removed: a snapshot may be older than our registration.
         if !self.removal.seen || !self.cx.is_connected() || mutant!(StopIgnored) {
             return;
         }
@@ -62,10 +62,10 @@ impl Participant {
             Phase::Draining { reason: EndReason::Stopped, deadline, cancelled } => {
                 self.cx.phase = Phase::Draining { reason, deadline: *deadline, cancelled: *cancelled };
             }
-            // Who executes may be on its way back, and is waited for as it would have been.
+            // The application may be on its way back, and the instance waits for it as before.
             Phase::Away { .. } if self.is_heir() => {}
             Phase::Away { .. } if self.has_come_back() => self.turn_away(reason),
-            // There is nobody who could end what runs.
+            // No application is there that could end the executions.
             Phase::Away { .. } => self.leave(reason),
             Phase::Joining | Phase::Draining { .. } | Phase::Leaving(_) | Phase::Ended => {}
         }

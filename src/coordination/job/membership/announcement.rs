@@ -1,4 +1,5 @@
-//! What does the instance tell the other sidecars? What it can, when it registers; that it is about to leave, away or back.
+//! The profile of the instance for the other sidecars: written at registration, and again when the instance is about to
+//! leave, is detached, or is back.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const WORD_SEEN: Duration = Duration::from_millis(500);
 /// How long a departing instance waits for others to take its items. They are given to somebody in any case.
 const DEPARTURE_MAX: Duration = Duration::from_secs(5);
 
-/// What was said, and since when.
+/// The announcements, and since when.
 #[derive(Debug, Default)]
 pub(in crate::coordination) struct Announcement {
     leaving_since: Option<Duration>,
@@ -27,7 +28,7 @@ pub(in crate::coordination) struct Announcement {
 }
 
 impl Announcement {
-    /// What we can is said; it is not known yet.
+    /// Our profile is written; the fleet's view does not show it yet.
     pub(in crate::coordination) fn registered(&mut self, cx: &Context) {
         self.said = Some((cx.fleet.revision(), cx.now.mono));
     }
@@ -37,14 +38,14 @@ impl Announcement {
         self.leaving_since.is_some_and(|since| now < since.saturating_add(DEPARTURE_MAX))
     }
 
-    /// When a departure waits no longer, or what we have said is to be seen.
+    /// When a departure waits no longer, or the view should show our profile.
     pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
         let departure = self.leaving_since.map(|since| since.saturating_add(DEPARTURE_MAX));
         let word = self.said.map(|(_, since)| since.saturating_add(WORD_SEEN));
         [word, departure].into_iter().flatten().filter(|at| *at > now).min()
     }
 
-    /// Says that we are about to leave, or away, or back; and says what we can again if it is gone.
+    /// Announces that the instance is about to leave, is detached or is back; and writes its profile again if that is gone.
     pub(in crate::coordination) fn announce(&mut self, cx: &Context, names: &Names, out: &mut Outbox) {
         let now = cx.now;
         let Session::Connected(session) = cx.session else { return };
@@ -82,7 +83,7 @@ impl Announcement {
     }
 }
 
-/// The steps that say what we can, as a part of our registration.
+/// The steps that write our profile, as a part of our registration.
 pub(in crate::coordination) fn first_word(cx: &Context) -> Transaction {
     let me = &cx.identity.instance;
     let path = cx.identity.paths.fleet().member(me);
@@ -91,7 +92,7 @@ pub(in crate::coordination) fn first_word(cx: &Context) -> Transaction {
     left.into_iter().chain([say]).collect()
 }
 
-/// The steps that take back what we have told the other sidecars.
+/// The steps that take our profile and our plan back.
 pub(in crate::coordination) fn fall_silent(cx: &Context) -> Transaction {
     let member = cx.fleet.member(&cx.identity.instance);
     let member = member.filter(|member| is_in_our_session(cx, member.session) && !mutant!(MemberLeft));

@@ -162,7 +162,7 @@ impl Names {
             // What we have just given to others has the version under which it was the name's before.
             let is_due = |owner: &&Ownership| is_to_be_renewed(cx, owner) && !is_given(*item);
             let Some(owner) = view.owner.as_ref().filter(is_due) else { continue };
-            // What does not fit goes into the next transaction.
+            // Steps that do not fit go into the next transaction.
             if size >= cx.transaction_bytes {
                 break;
             }

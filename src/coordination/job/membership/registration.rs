@@ -20,7 +20,7 @@ use crate::job::{InstanceId, JobConfiguration};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
-/// What has been done of the request.
+/// The parts of the request that are carried out.
 #[derive(Debug, Default)]
 pub(in crate::coordination) struct Registration {
     /// Whether the request's `overwrite` has been carried out; once is enough.
@@ -28,7 +28,7 @@ pub(in crate::coordination) struct Registration {
 }
 
 impl Registration {
-    /// What was to be written is in the registry.
+    /// The configuration is in the registry.
     pub(in crate::coordination) fn was_written(&mut self) {
         self.overwritten = true;
     }
@@ -79,7 +79,7 @@ impl Registration {
         let ours = cx.request.configuration.as_ref()?;
         let overwrite = ours.overwrite && !self.overwritten;
         let write = match cx.view.config() {
-            // A restart must not bring back what an operator removed under a running job.
+            // A restart must not bring back a configuration that an operator removed under a running job.
             ConfigView::Absent => cx.registered.is_none(),
             ConfigView::Valid(theirs) => overwrite && theirs != ours,
             ConfigView::Unreadable => overwrite,
@@ -107,7 +107,7 @@ impl Registration {
         let yaml = config_yaml::write(&written);
         transaction.push(match cx.view.config() {
             ConfigView::Absent => Operation::create(paths.config(), NodeKind::Persistent, yaml),
-            // What somebody else writes meanwhile is not lost: the next attempt sees it (H29).
+            // A concurrent write of another client is not lost: the next attempt sees it (H29).
             ConfigView::Valid(_) | ConfigView::Unreadable => {
                 let (path, version) = (paths.config(), cx.view.config_version());
                 Operation::Set { path, data: yaml.as_bytes().into(), version }
@@ -116,7 +116,7 @@ impl Registration {
     }
 }
 
-/// Whether items are still ours, from our earlier session or from who had our name.
+/// Whether items are still ours, from our earlier session or from the earlier holder of our name.
 fn owns_items(cx: &Context) -> bool {
     let me = &cx.identity.instance;
     let name = cx.identity.name.as_ref();

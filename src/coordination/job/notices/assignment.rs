@@ -107,7 +107,7 @@ impl Told {
         out.extend(fresh.into_iter().map(Effect::Warn));
         let job_changed = self.configuration.as_ref() != Some(&configuration) || self.problems_told != before;
         self.configuration = Some(Arc::clone(&configuration));
-        // What was the name's is told together with the rest; so is what started before the stream broke.
+        // The items that were the name's are told together with the rest; so are executions that started before the stream broke.
         if !cx.assigned.attached
             && (out.is_in_flight(Purpose::Renew) || starts_what_goes(cx, relay, executions, handoff))
         {
@@ -209,10 +209,10 @@ impl Told {
         let reason = reason.or_else(|| {
             let told = cx.assigned.assignment.as_ref()?;
             let same = told.items == assignment.items && told.total == assignment.total;
-            // What a disabled server took is to be somebody else's: that needs a word that can be acknowledged.
+            // An item that a disabled server took is to go to another instance: that needs a message that can be acknowledged.
             let goes = handoff.revocation(cx, executions).is_some_and(|revoked| revoked > told.generation);
             if same && ((gentle && !goes) || told.generation == assignment.generation) {
-                // What others hand to each other is none of the application's business.
+                // Handoffs between other instances do not concern the application.
                 None
             } else if relay.turn(cx) != Turn::Assigned {
                 Some(AssignmentReason::Relayed)
@@ -324,7 +324,7 @@ fn starts_what_goes(cx: &Context, relay: &Relay, executions: &Executions, handof
     }
     let items = item_set(Some(&current_assignment(cx, relay, executions, handoff)));
     let told = cx.assigned.assignment.as_ref().map(|told| item_set(Some(told)));
-    // What is taken over belongs to no assignment.
+    // An item that is taken over belongs to no assignment.
     let was_told = |item: &Item, source: Source| match &told {
         Some(told) => told.contains(item),
         None => source != Source::Failover,
@@ -339,7 +339,7 @@ fn is_to_be_revoked(cx: &Context, executions: &Executions, handoff: &Handoff) ->
         && told.map(|assigned| assigned.item).any(|item| handoff.is_revoked(cx, executions, item))
 }
 
-/// What the view says that we own.
+/// The items that we own, as the view tells.
 fn current_assignment(cx: &Context, relay: &Relay, executions: &Executions, handoff: &Handoff) -> Assignment {
     let settings = cx.settings.as_ref();
     let total = settings.map_or(0, |settings| settings.configuration.sharding_total_count);

@@ -36,7 +36,7 @@ pub(in crate::coordination) fn answer_lease(
 /// Tells the application until when the session may be acted on, each time a third of what it was told is over.
 pub(in crate::coordination) fn tell_lease(cx: &Context, lease: &mut Lease, out: &mut Outbox) {
     let now = cx.now;
-    // While the registry is away nothing is proven, and what was told stays so.
+    // While the registry is away nothing is proven, and the told lease stays in force.
     let connected = matches!(cx.session, Session::Connected(_));
     if !cx.assigned.attached || !connected || !lease.is_due(now.mono) {
         return;

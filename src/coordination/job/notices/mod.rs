@@ -1,4 +1,4 @@
-//! What the application is told: what is ours now, and what it waits for.
+//! The messages to the application: its assignment, its session, and the reason why it waits.
 
 pub mod assignment;
 pub(in crate::coordination) mod lease;

@@ -20,7 +20,7 @@ use crate::job::Item;
 use crate::tree::{NodeKind, Operation, Transaction};
 
 impl Guarantee {
-    /// Registers what is to be at the present gate and is not.
+    /// Registers the items that are missing at the present gate.
     pub(in crate::coordination) fn register_items(
         &mut self,
         cx: &Context,
@@ -66,12 +66,12 @@ impl Guarantee {
             self.registering = registering;
             out.commit(Purpose::Guarantee, transaction);
         } else if let Some(round) = &mut self.round {
-            // They are there: somebody who had the items before us registered them.
+            // They are there: the earlier owner of the items registered them.
             round.registered.extend(registering);
         }
     }
 
-    /// Takes back what was registered at gates that were given up.
+    /// Takes back our registrations at gates that were given up.
     pub(in crate::coordination) fn withdraw(&mut self, cx: &Context, out: &mut Outbox) {
         if self.withdrawn.is_empty() || out.is_in_flight(Purpose::Guarantee) {
             return;
@@ -88,13 +88,13 @@ impl Guarantee {
         out.commit(Purpose::Guarantee, transaction);
     }
 
-    /// The steps that take back what nobody will complete; as many as a request takes.
+    /// The steps that take back registrations that nobody will complete; as many as a request takes.
     pub(in crate::coordination) fn withdrawal(&self, cx: &Context) -> Transaction {
         let guarantee = self;
         let mut withdrawn = guarantee.withdrawn.clone();
         if let Some(round) = &guarantee.round
             && let Some(gate) = round.gate()
-            // What was executed stays registered as such, unless there is nobody to see it.
+            // Executed items stay registered as such, unless no other instance can see it.
             && (gate == Gate::Started || cx.view.instances().len() <= 1)
         {
             withdrawn.extend(round.items.iter().map(|item| (gate, *item)));
@@ -112,12 +112,12 @@ impl Guarantee {
     }
 }
 
-/// What waits for the gate: everything planned, but what was taken over.
+/// The planned executions that wait for the gate: all but those of items that were taken over.
 pub(in crate::coordination) fn planned_items(agenda: &Agenda) -> impl Iterator<Item = (Item, Planned)> {
     agenda.plans().filter(|(_, planned)| !planned.is_first_of(Source::Failover))
 }
 
-/// Does not execute what waits for the gate.
+/// Drops the planned executions that wait for the gate.
 pub(in crate::coordination) fn skip_planned(
     cx: &Context,
     agenda: &mut Agenda,
@@ -153,7 +153,7 @@ fn has_ended_here(
     round: &Round,
     item: Item,
 ) -> bool {
-    // What has come to us from somebody else may still have to be executed; the ledger tells.
+    // An item that has come from another instance may still have to be executed; the ledger tells.
     let known = !cx.view.is_resharding() && ledger.is_ledger_read(cx);
     let ours = round.executed.contains(&item) || (known && cx.assigned.executable_item(item).is_some());
     let waits = agenda.is_planned(item) || retries.concerns(item);

@@ -83,7 +83,7 @@ impl Guarantee {
         let idle = has_nothing_to_execute(cx, executions, retries, agenda);
         let Some(round) = &mut self.round else { return };
         let Some(gate) = round.gate() else { return };
-        // Nobody but who found it complete takes away what we have registered.
+        // Only the instance that found the gate complete removes our registrations.
         let gone = !round.registered.is_empty() && round.registered.is_disjoint(cx.view.registered(gate));
         if !cx.view.is_loaded() || !gone || !self.registering.is_empty() {
             return;
@@ -160,7 +160,7 @@ impl Guarantee {
         if now.mono >= round.until {
             self.too_late(cx, agenda, out, Gate::Started);
         } else if !active && round.acting == Acting::No {
-            // Others will execute what is planned here.
+            // Other instances will execute these plans.
             self.give_up_round(cx);
         }
     }
@@ -186,7 +186,7 @@ impl Guarantee {
         }
     }
 
-    /// Notes what is executed in the open round. What was planned too late for it waits for the next one.
+    /// Notes the executions of the open round. An execution that was planned too late for it waits for the next one.
     fn follow_executions(
         &mut self,
         cx: &Context,
@@ -222,7 +222,7 @@ impl Guarantee {
         let owned: Vec<_> = cx.assigned.executable().map(|assigned| assigned.item).collect();
         let idle = has_nothing_to_execute(cx, executions, retries, agenda);
         let Some(round) = &mut self.round else { return };
-        // What was a crashed instance's is ours to register.
+        // The items of a crashed instance are ours to register.
         round.items.extend(owned);
         if round.registered.is_empty() && round.items.is_empty() {
             self.round = None;
@@ -231,7 +231,7 @@ impl Guarantee {
         }
     }
 
-    /// What we have taken over and executed is registered by nobody else.
+    /// No other instance registers an item that we have taken over and executed.
     fn note_taken_over(&mut self, cx: &Context, executions: &Executions, listener: OnceListener) {
         let now = cx.now;
         let executing = executions.open.iter().filter(|(_, open)| open.taken_over);
@@ -294,7 +294,7 @@ impl Guarantee {
         self.give_up_round(cx);
     }
 
-    /// Ends the round here, and takes back what was registered for it.
+    /// Ends the round here, and takes our registrations back.
     fn give_up_round(&mut self, cx: &Context) {
         let Some(round) = self.round.take() else { return };
         let Some(gate) = round.gate() else { return };

@@ -79,8 +79,8 @@ impl Handoff {
         cx.fleet.is_to_leave(item, &cx.identity.instance) && !executions.is_starting(item)
     }
 
-    /// Forgets what was given as soon as it is seen, or seen not to have taken effect. Tells whether what is ours may be
-    /// another than was told.
+    /// Forgets a given item as soon as its new owner is seen, or the request is seen to have failed. Tells whether our items may
+    /// be others than the application was told.
     pub(in crate::coordination) fn forget_given(&mut self, cx: &Context) -> bool {
         if !cx.view.is_loaded() {
             return false;
@@ -187,7 +187,7 @@ impl Handoff {
             kept.insert(*item, revoked);
         }
         self.revoked = kept;
-        // What was just renewed has the version under which it was the name's before: it must be seen first.
+        // A node that was just renewed has the version of the former one: it must be seen first.
         let writes = [Purpose::Start, Purpose::FlagMisfire, Purpose::Renew];
         let writes = writes.map(|purpose| out.is_in_flight(purpose));
         let ready = cx.is_registered() && !writes.contains(&true) && !mutant!(NeverHandedOver);
@@ -209,8 +209,8 @@ impl Handoff {
     }
 }
 
-/// Whether nobody can tell the application to let go of what it works on. Who leaves without a stream gives away
-/// what it does not execute, unless the application works on it without that.
+/// Whether nobody can tell the application to let go of what it works on. An instance that leaves without a
+/// stream gives the items away that it does not execute, unless ownership is continuous.
 fn is_deaf(cx: &Context) -> bool {
     let deaf = cx.unattended.is_some() && cx.is_continuous();
     deaf || matches!(cx.phase, Phase::Away { .. })

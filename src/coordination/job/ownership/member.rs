@@ -1,8 +1,8 @@
-//! Who may own items, and what is known of an item, as far as balance is concerned. Decides nothing.
+//! The members among which items are divided, and the items, as far as balance is concerned. Decides nothing.
 
 use std::collections::BTreeSet;
 
-/// Somebody who may own items.
+/// An instance that may own items.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::coordination) struct Member {
     /// How many items it gets in proportion to others; at least 1.

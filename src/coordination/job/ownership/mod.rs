@@ -1,4 +1,4 @@
-//! Who owns which item: resharding of all at once, handoff of one by one, and what is reserved for names that are away.
+//! The owner of each item: resharding of all at once, handoff of one by one, and reservations for names that are away.
 
 mod allocation;
 #[cfg(test)]

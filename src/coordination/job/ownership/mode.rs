@@ -114,7 +114,7 @@ impl Modes {
         Mode::Stock(StockReason::Silent(silent))
     }
 
-    /// What is known of the others is old: who was silent may have spoken since.
+    /// The view of the others is old: a silent instance may have written its profile since.
     pub(in crate::coordination) fn look_again(&mut self) {
         self.undecided_since = None;
     }

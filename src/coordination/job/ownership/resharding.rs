@@ -339,19 +339,19 @@ impl Sharding {
     }
 }
 
-/// The items that are to change hands or to vanish, and are being executed by somebody who is online.
+/// The items that are to change hands or to vanish, and that an online instance executes.
 fn moving_and_running(cx: &Context, crash: &Crash, executions: &Executions, plan: &Plan) -> Vec<Item> {
     let now = cx.now;
     let moves = |item: &Item| {
         let owner = cx.view.item(*item).and_then(|view| view.owner.as_ref());
         let next = usize::try_from(item.0).ok().and_then(|index| plan.owners.get(index));
         match plan.gentle {
-            // Who takes over what a dead owner left does not hinder its next owner.
+            // A takeover of a dead owner's item does not hinder its next owner.
             true => next.is_none() && cx.view.online_owner(*item).is_none(),
             false => next.is_none() || owner.map(|owner| &owner.instance) != next,
         }
     };
-    // What a crashed instance left is flagged for failover first, or else deleted by the sharding itself.
+    // The running node of a crashed instance is flagged for failover first, or else the resharding deletes it.
     let fails_over = cx.fails_over();
     let live = |item: &Item| {
         let leftover = |view| is_leftover(crash, view, now);

@@ -31,7 +31,7 @@ fn work_out(
     if there.is_empty() {
         return there;
     }
-    // Who has no stream keeps what it has, and gets nothing new that nobody would execute.
+    // An instance without a stream keeps its items, and gets no new ones, which nobody would execute.
     let is_away = |id: &InstanceId| fleet.member(id).is_some_and(|member| member.profile.away);
     let (mut away, mut present): (Vec<_>, Vec<_>) = there.into_iter().partition(is_away);
     if present.is_empty() {
@@ -73,7 +73,7 @@ fn work_out(
         allocation::allocate(&held, &members, rule)
     };
     let stays = |(item, place): (Item, usize)| match members.get(place) {
-        // It may be known by another address; whoever comes back sees to that.
+        // It may be known by another address; the instance that comes back corrects that.
         Some(member) if member.absent => owner(item).map(|owner| owner.instance.clone()),
         Some(_) | None => everybody.get(place).cloned(),
     };
@@ -114,7 +114,7 @@ pub(in crate::coordination) fn owners(
     owners.into_iter().map(|(_, id)| id).collect()
 }
 
-/// What was worked out last.
+/// The targets that were worked out last.
 #[derive(Debug, Default)]
 pub(in crate::coordination) struct Targets {
     /// Who should own each item, and for which state of the job that was worked out.
