@@ -28,7 +28,7 @@ pub struct Shared {
     pub clock: Clock,
     /// The session.
     pub current: Current,
-    /// What is known of the jobs.
+    /// The feeds of the jobs.
     pub feeds: Feeds,
     /// Until when it is proven alive.
     pub lease: Lease,
@@ -36,7 +36,7 @@ pub struct Shared {
     pub slow_application_timeout: Duration,
     /// How long an application may be silent before its connection is closed.
     pub silent_application_timeout: Duration,
-    /// What the next process is to know.
+    /// The memory for the next process of the sidecar.
     pub memory: Memory,
     /// The error of the last attempt to open a session. Empty: it succeeded.
     pub trouble: watch::Receiver<String>,

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// An entry that lies this far in the future was written by a clock that was wrong; it must not stop the job.
 const CLOCK_WRONG: SignedDuration = SignedDuration::from_hours(1);
 
-/// What is known of an item's node.
+/// The known state of an item's node.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     says: LedgerEntry,
@@ -91,7 +91,7 @@ impl Ledger {
         *self = Self { unmixed_since, disabled_until, ..Self::default() };
     }
 
-    /// Items have come: look whether their entries are known, and what they have missed.
+    /// Items have come: look whether their entries are known, and which fires they have missed.
     pub(in crate::coordination) fn look_again(&mut self) {
         self.generation = None;
     }

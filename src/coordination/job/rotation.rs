@@ -138,7 +138,7 @@ pub(in crate::coordination) fn pass_on(cx: &Context, transaction: &mut Transacti
     transaction.push(Operation::create(path, NodeKind::Ephemeral, next.to_string()));
 }
 
-/// Removes a turn of somebody who is not there, so that the item does not stand still (P7).
+/// Removes the turn of a server that is not there, so that the item does not stand still (P7).
 pub(in crate::coordination) fn repair_relay(cx: &Context, out: &mut Outbox) {
     let Some(next) = cx.view.next_server().filter(|_| cx.is_relay()) else { return };
     let is_there = cx.view.available().iter().any(|id| id.server_ip() == next.ip);

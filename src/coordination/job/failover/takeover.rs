@@ -1,4 +1,4 @@
-//! What did crashed instances leave unfinished, and who finishes it? (protocol 7; H4, H11 to H14, H22, H35; P5.)
+//! Unfinished items of crashed instances, and the instances that finish them (protocol 7; H4, H11 to H14, H22, H35; P5).
 //!
 //! An item has crashed if its running node, or the node of who took it over, names an instance that is gone. Such items
 //! are flagged, and flagged items are taken and executed, each in one transaction. Our leader flags; the others do it

@@ -1,5 +1,5 @@
-//! What do items miss while they change hands? The ledger tells up to which fire an item was executed, and whoever owns it
-//! makes up for the rest (P5).
+//! Fires that items miss while they change hands. The ledger tells up to which fire an item was executed, and its owner makes
+//! up for the rest (P5).
 
 use jiff::{SignedDuration, Timestamp};
 

@@ -1,4 +1,4 @@
-//! What is due? Decides for each fire and each item: start it, or count it as missed (protocol 6.5; P5).
+//! Due fires. Decides for each fire and each item: start it, or count it as missed (protocol 6.5; P5).
 //!
 //! ElasticJob's rule: a fire that cannot be executed at its time is made up for by one execution, however many were
 //! missed, if the job has `misfire` on; otherwise it is skipped. We make up for it as soon as the item is free (see

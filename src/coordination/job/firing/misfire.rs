@@ -1,10 +1,10 @@
-//! What was missed, and what makes up for it? (protocol 6.5; H8 to H10; P5.)
+//! Missed fires, and the executions that make up for them (protocol 6.5; H8 to H10; P5).
 //!
 //! One execution makes up for all fires that an item has missed until it starts, as in ElasticJob. It is told for the
 //! newest of them, and the ledger then says that everything up to that instant is settled. So an application may take
 //! the instant for its idempotency key, and no later owner makes up for the same fires again.
 //!
-//! What is missed while the item is busy is flagged in the registry, so that it survives us. The next fire that is missed
+//! A fire that is missed while the item is busy is flagged in the registry, so that it survives us. The next fire that is missed
 //! needs no second flag: it lies after the ledger's latest, where the owner of the item finds it.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! What starts? An execution that is planned begins when its running node is created, and the application is told then
+//! The start of executions. A planned execution begins when its running node is created, and the application is told then
 //! (protocol 6.1; P2, P3).
 //!
 //! The running nodes of one fire are created in one transaction. Nothing is told before its node exists; no node that

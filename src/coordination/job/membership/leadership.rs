@@ -125,7 +125,7 @@ impl Election {
     }
 }
 
-/// The steps that end our leadership. Who leads next has to divide our items: a Java instance does so only if it is
+/// The steps that end our leadership. The next leader has to divide our items: a Java instance does so only if it is
 /// asked to, and it may have seen our instance go while we still led.
 pub(in crate::coordination) fn give_up_leadership(cx: &Context, transaction: &mut Transaction) {
     let paths = &cx.identity.paths;

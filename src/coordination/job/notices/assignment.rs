@@ -1,8 +1,8 @@
-//! What is the application to know? Compares the view with what was told, and tells the difference: the assignment,
+//! The application's view of its job. Compares the picture with the last messages, and tells the difference: the assignment,
 //! leadership, the session, the configuration and its problems (design 3, P1, P3).
 //!
-//! Must not tell a half-done resharding: while one goes on, what was told stays in force, but for what is somebody else's
-//! already.
+//! Must not tell a half-done resharding: while one goes on, the told assignment stays in force, but for items that another
+//! instance owns already.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::coordination::time::Now;
 use crate::job::{Generation, Item, JobConfiguration, Problem};
 use crate::mutants::mutant;
 
-/// What the application was told last.
+/// The last messages to the application.
 #[derive(Debug, Default)]
 pub(in crate::coordination) struct Told {
     session: Option<SessionStatus>,
@@ -54,12 +54,12 @@ const PROBLEMS_PAUSE: Duration = Duration::from_secs(1);
 const PROBLEMS_BURST: Duration = Duration::from_secs(7);
 
 impl Told {
-    /// What was told may be out of date though the view has not changed.
+    /// The told assignment may be out of date though the view has not changed.
     pub(in crate::coordination) fn look_again(&mut self) {
         self.revision = None;
     }
 
-    /// Forgets what a stream was told: there is another one.
+    /// Forgets the messages of a stream: there is another one.
     pub(in crate::coordination) fn renew(&mut self) {
         let (session, problems_rested) = (self.session, self.problems_rested);
         let problems = std::mem::take(&mut self.problems);
@@ -84,7 +84,7 @@ impl Told {
         self.problems.iter().filter(|problem| !before.contains(problem)).cloned().collect()
     }
 
-    /// Tells what has changed.
+    /// Tells the changes.
     #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
     pub(in crate::coordination) fn tell(
         &mut self,

@@ -1,7 +1,7 @@
 //! An application that is not attached yet is told after a while why it waits: silence says nothing to a person who starts
 //! it for the first time.
 //!
-//! Decides only what is told, and when. It must not begin or end anything.
+//! Decides only the message and its time. It must not begin or end anything.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Waiting {
         self.since.filter(|_| self.told.is_none()).map(|since| since.saturating_add(PATIENCE))
     }
 
-    /// Tells an application that is not attached what it waits for.
+    /// Tells an application that is not attached why it waits.
     pub(in crate::coordination) fn tell_waiting(&mut self, cx: &Context, out: &mut Outbox, is_back: bool) {
         let now = cx.now;
         if cx.phase != Phase::Joining && !is_back {

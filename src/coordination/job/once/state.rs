@@ -118,7 +118,7 @@ pub(in crate::coordination) enum Latch {
 }
 
 impl Guarantee {
-    /// The session is gone, and with it the latch; what was registered is for the next owners of the items.
+    /// The session is gone, and with it the latch; the registrations are for the next owners of the items.
     pub(in crate::coordination) fn forget(&mut self) {
         *self = Self { calls: self.calls, ..Self::default() };
     }
@@ -145,7 +145,7 @@ impl Guarantee {
         }
     }
 
-    /// They are not; the view tells what to try again.
+    /// They are not made; the view tells which to try again.
     pub(in crate::coordination) fn failed(&mut self) {
         self.registering.clear();
     }

@@ -1,7 +1,7 @@
 //! When does an owner give an item on? When the leader has planned it and the application is done with it (P1, P2).
 //!
-//! An item always has an owner: the old one until the transaction that makes it the new one's. What nobody online owns is
-//! not handed over but assigned, as by any resharding.
+//! An item always has an owner: the old one until the transaction that makes it the new one's. An item without an
+//! online owner is not handed over but assigned, as by any resharding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Handoff {
         self.in_doubt = true;
     }
 
-    /// When an item goes whatever its owner does.
+    /// When an item goes even if its owner is not done with it.
     pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.deadline.filter(|at| *at > now)
     }

@@ -1,4 +1,4 @@
-//! What the nodes of a job say, one type for each kind of node. Decides nothing; [`crate::coordination::job::picture::job_view`] puts them together.
+//! The nodes of a job as values, one type for each kind of node. Decides nothing; [`crate::coordination::job::picture::job_view`] puts them together.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
