@@ -148,7 +148,7 @@ impl Ledger {
     /// Whether it is known which fires of our items have been started.
     pub(in crate::coordination) fn is_ledger_read(&self, cx: &Context) -> bool {
         let read = self.generation == Some(cx.assigned.generation());
-        read || !cx.keeps_ledger() || mutant!(LedgerNotRead)
+        read || !cx.monitors() || mutant!(LedgerNotRead)
     }
 
     /// Whether a fire of an item has been started before.
@@ -169,7 +169,7 @@ impl Ledger {
         item: Item,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        self.latest(item, now).filter(|_| cx.keeps_ledger())
+        self.latest(item, now).filter(|_| cx.monitors())
     }
 
     /// After which instant the fires of an item are owed: what the ledger says; for an item without an entry, since when
@@ -183,7 +183,7 @@ impl Ledger {
         now: Timestamp,
     ) -> Option<Timestamp> {
         let never_fired = || {
-            let since = cx.view.item(item).and_then(|view| view.since).filter(|_| cx.keeps_ledger())?;
+            let since = cx.view.item(item).and_then(|view| view.since).filter(|_| cx.monitors())?;
             let asked = cx.view.config_since().max(self.disabled_until);
             let since = asked.map_or(since, |asked| since.min(asked));
             Some(since.max(self.unmixed_since?))
@@ -207,7 +207,7 @@ impl Ledger {
     /// ledger to its owner: it says for which instant that is already.
     fn ledger_entry(&self, cx: &Context, item: Item) -> Option<&Entry> {
         let token = token(cx, item)?;
-        self.entries.get(&item).filter(|entry| cx.keeps_ledger() && entry.token == token)
+        self.entries.get(&item).filter(|entry| cx.monitors() && entry.token == token)
     }
 
     /// Whether the entry of an item can be written: the item is ours, and its entry is known.

@@ -117,7 +117,7 @@ impl Relay {
 /// Whether the ledger tells what was executed or missed in the turns before ours, so that a fire between two turns, by
 /// clocks that differ, is nobody else's: there is no Java instance, and what is missed is written down.
 pub(in crate::coordination) fn has_ledger_of_turns(cx: &Context) -> bool {
-    cx.makes_up() && cx.keeps_ledger() && !cx.has_java_peers()
+    cx.makes_up() && cx.monitors() && !cx.has_java_peers()
 }
 
 /// The steps that give the turn to the next server, to go with those that end our execution of an item. One that the

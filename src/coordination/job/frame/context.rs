@@ -205,10 +205,6 @@ impl Context {
         grace.filter(|_| self.request.resumable && !mutant!(GraceForgotten)).unwrap_or_default()
     }
 
-    pub(in crate::coordination) fn keeps_ledger(&self) -> bool {
-        self.settings.as_ref().is_some_and(|settings| settings.configuration.monitor_execution)
-    }
-
     /// Whether the job's item walks over the servers.
     pub(in crate::coordination) fn is_relay(&self) -> bool {
         self.settings.as_ref().is_some_and(|settings| {
@@ -255,6 +251,7 @@ impl Context {
         self.view.sharding_version().map(|version| Operation::Check { path, version: Some(version) })
     }
 
+    /// Whether executions have running nodes, and the job a ledger.
     pub(in crate::coordination) fn monitors(&self) -> bool {
         self.settings.as_ref().is_some_and(|settings| settings.configuration.monitor_execution)
     }

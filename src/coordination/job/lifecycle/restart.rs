@@ -168,7 +168,7 @@ impl Participant {
 
     /// Has the ledger read if the application does not say for which instants it executes. Tells whether that is agenda.awaited().
     fn awaits_instants(&mut self) -> bool {
-        let keeps = self.cx.keeps_ledger();
+        let keeps = self.cx.monitors();
         let Some(heritage) = &mut self.heritage else { return false };
         let unsaid = |back: &Return| back.open.iter().any(|open| open.scheduled.is_none());
         if !keeps || !heritage.back.as_ref().is_some_and(unsaid) {
@@ -236,7 +236,7 @@ impl Participant {
         let Some(heritage) = &self.heritage else { return };
         let timeout = heritage.former.timeout;
         self.hold_heritage(session);
-        if !self.cx.keeps_ledger() {
+        if !self.cx.monitors() {
             // Nobody knows what was started.
             self.begin_fires(Fires::since(now.wall));
         }
