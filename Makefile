@@ -1,20 +1,22 @@
-# Everyday commands; `make` alone lists them. Tools that are not on the machine go into .tools, nothing else changes.
+# Everyday commands; `make` alone lists them. Missing tools are installed into .tools; nothing else changes.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# The debug build: what the tests use too, so one build serves both.
+# The debug build, which the tests use, too: one build serves both.
 BINARY := $(or $(CARGO_TARGET_DIR),target)/debug/sidekeeper
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release/sidekeeper
 PYTHON := .tools/venv/bin/python
+# A program of the suites, as a module: `$(SUITE) faults.random_faults`.
+SUITE := PYTHONPATH=tests:clients/python SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) -m
 BUF := .tools/node/node_modules/.bin/buf
 CARGO_DENY_VERSION := 0.20.2
 
-# Which tests `make test` runs: any of rust, model, mutants, client, e2e, interop, faults.
-PARTS ?= rust model client e2e interop faults
-# Which parts `make bench` measures. Empty: all.
+# The parts that `make test` runs instead of its own: some of rust, model, mutants, client, smoke, e2e, interop, faults.
+PARTS ?=
+# The parts that `make bench` measures. Empty: all.
 BENCH ?=
 # A ZooKeeper for the demo, host:port. Empty: the registry embedded in the sidecar.
 ZOOKEEPER ?=
@@ -28,33 +30,41 @@ build: ## build the sidecar for use: target/release/sidekeeper
 	cargo build --release --locked
 
 .PHONY: demo
-demo: binary client ## show it at work; ZOOKEEPER=host:port to use a ZooKeeper
+demo: binary client ## show the sidecar at work; ZOOKEEPER=host:port to use a ZooKeeper
 	$(PYTHON) examples/demo/demo.py --sidekeeper $(BINARY) $(if $(ZOOKEEPER),--zookeeper $(ZOOKEEPER))
 
 .PHONY: test
-test: ## run all tests, or some of them: PARTS="rust model client e2e interop faults"
+test: ## run the tests in ten minutes: of e2e, interop and faults one scenario each; or parts: PARTS="rust model client e2e interop faults"
 	.ci/test $(PARTS)
 
+.PHONY: test-all
+test-all: ## run all tests
+	.ci/test all
+
+.PHONY: test-rest
+test-rest: ## run the tests that `make test` leaves out
+	.ci/test rest
+
 .PHONY: clients
-clients: lint-clients ## all that the client libraries have to pass: lints, types, tests, the scenarios
+clients: lint-clients ## all checks of the client libraries: lints, types, tests, the scenarios
 	.ci/test client
 
-# Which languages `make conformance` runs, and which of its scenarios: an expression of pytest's -k, and the highest level
-# (minimal, robust or complete). Empty: all.
+# The languages and the scenarios of `make conformance`: an expression of pytest's -k, and the highest level (minimal,
+# robust or complete). Empty: all.
 LANGUAGES ?=
 SCENARIOS ?=
 LEVEL ?=
 .PHONY: conformance
 conformance: conformance-tools ## run the scenarios that every client passes: LANGUAGES="python go" SCENARIOS="cancel or drain" LEVEL=minimal
 	SIDEKEEPER_BINARY=$(abspath $(BINARY)) CONFORMANCE_LANGUAGES="$(LANGUAGES)" CONFORMANCE_LEVEL="$(LEVEL)" \
-		$(PYTHON) -m pytest clients/conformance -n 3 $(if $(SCENARIOS),-k "$(SCENARIOS)")
+		$(PYTHON) -m pytest clients/conformance -n 6 $(if $(SCENARIOS),-k "$(SCENARIOS)")
 
 .PHONY: conformance-tools
 conformance-tools: binary .tools/python-tools
 	.ci/setup java go
 	tests/support/zookeeper/install.sh
 
-# How many executions `make bench-clients` makes for each rate; 1000000 shows what becomes of the memory.
+# How many executions `make bench-clients` makes for each rate; 1000000 shows the memory over a long time.
 EXECUTIONS ?= 40000
 .PHONY: bench-clients
 bench-clients: build .tools/python-tools ## measure dispatch in the clients, beside a bare gRPC echo: EXECUTIONS=N
@@ -67,35 +77,35 @@ interop: ## run sidecars and ElasticJob in Java as instances of one job
 	.ci/test interop
 
 .PHONY: interop-requests
-interop-requests: interop-tools ## count what a fire costs ZooKeeper, for sidecars and for Java
-	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/interop/requests_per_fire.py
+interop-requests: interop-tools ## count the requests of a fire to ZooKeeper, for sidecars and for Java
+	$(SUITE) interop.requests_per_fire
 
 # How long `make soak` takes, in minutes.
 MINUTES ?= 10
 .PHONY: soak
 soak: interop-tools ## kill instances of a fleet with Java at random, for ten minutes; MINUTES=N
-	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/interop/soak.py --minutes $(MINUTES)
+	$(SUITE) interop.soak --minutes $(MINUTES)
 
-# How many faults `make faults` inflicts, and the seed that they are drawn from. Empty: any. With PREVIOUS=1 every second
+# How many faults `make faults` inflicts, and the seed that chooses them. Empty: any. With PREVIOUS=1 every second
 # sidecar is of the previous release.
 FAULTS ?= 200
 SEED ?=
 PREVIOUS ?=
 .PHONY: faults
 faults: fault-tools $(if $(PREVIOUS),previous) ## inflict faults on a fleet and an ensemble, and judge it: FAULTS=200 SEED=... PREVIOUS=1
-	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/run.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) \
+	$(SUITE) faults.random_faults --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) \
 		$(if $(PREVIOUS),--previous $$(.ci/previous))
 
 # How many times `make failover-instants` cuts all sidecars off.
 ROUNDS ?= 20
 .PHONY: failover-instants
 failover-instants: fault-tools ## cut all sidecars off while 48 items are in flight, and judge the failovers; ROUNDS=20
-	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/failover_instants.py --rounds $(ROUNDS)
+	$(SUITE) faults.failover_instants --rounds $(ROUNDS)
 
-# How many schedules `make simulate` runs, and from which seed on; or a single one, whose timeline it prints. What a reduction
-# leaves out comes as MACHINES, STORM, OFF and KEEP.
-# `DIGEST=1` prints one number for all timelines, which a change that is to change nothing leaves as it is; `WHOLE=1` writes the
-# timeline of one seed with all that goes into that number.
+# How many schedules `make simulate` runs, and the first seed; or a single seed, whose timeline it prints. The parts
+# that a reduction leaves out are given as MACHINES, STORM, OFF and KEEP. `DIGEST=1` prints one number for all
+# timelines; a change that keeps the behaviour keeps the number. `WHOLE=1` writes the timeline of one seed with all that
+# goes into that number.
 SEEDS ?= 20000
 SEED_BASE ?= 0
 .PHONY: simulate
@@ -107,20 +117,20 @@ simulate: ## simulate fleets full of faults: SEEDS=20000 SEED_BASE=0, or SEED=N 
 KILLS ?= 120
 .PHONY: failover-time
 failover-time: interop-tools ## measure failovers, beside ElasticJob's in Java; KILLS=120
-	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/faults/failover_time.py --kills $(KILLS)
+	$(SUITE) faults.failover_time --kills $(KILLS)
 
 # How many rounds of each kind `make session-proof` makes.
 PROOFS ?= 5
 .PHONY: session-proof
-session-proof: fault-tools ## measure what an answer of ZooKeeper's proves about a session: PROOFS=5
-	$(PYTHON) tests/faults/session_proof.py --rounds $(PROOFS)
+session-proof: fault-tools ## measure which answers of ZooKeeper prove that a session is alive: PROOFS=5
+	$(SUITE) faults.session_proof --rounds $(PROOFS)
 
 # How many restarts of ZooKeeper `make return-time` makes, and on how many sidecars.
 RESTARTS ?= 100
 SIDECARS ?= 1
 .PHONY: return-time
 return-time: fault-tools ## measure how soon sidecars are back when ZooKeeper serves again: RESTARTS=100 SIDECARS=1
-	SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) tests/e2e/return_time.py --restarts $(RESTARTS) --sidecars $(SIDECARS)
+	$(SUITE) e2e.return_time --restarts $(RESTARTS) --sidecars $(SIDECARS)
 
 .PHONY: fault-tools
 fault-tools: binary client .tools/python-tools
@@ -133,11 +143,11 @@ interop-tools: binary client .tools/python-tools
 	tests/support/zookeeper/install.sh
 	tests/interop/install.sh
 
-# How many schedules `make mutants` runs for each deliberate bug at most, and for which one. Empty: for all.
+# How many schedules `make mutants` runs for each deliberate bug at most, and the bug. Empty: all bugs.
 MUTANT_SEEDS ?= 1500
 MUTANT ?=
 .PHONY: mutants
-mutants: ## see that the simulation finds every deliberate bug; MUTANT=name for one, MUTANT_SEEDS=1500
+mutants: ## check that the simulation finds every deliberate bug; MUTANT=name for one, MUTANT_SEEDS=1500
 	MUTANT_SEEDS=$(MUTANT_SEEDS) $(if $(MUTANT),MUTANT=$(MUTANT)) cargo test --locked --profile simulation --features mutants \
 		--test simulation --test runner_simulation mutants:: -- --nocapture
 
@@ -183,7 +193,7 @@ lint-go: $(BUF) ## gofmt, go vet and staticcheck on the Go client and what is ma
 
 .PHONY: doc
 doc: ## build the documentation of the crate, warnings denied
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 
 .PHONY: proto
 proto: .tools/python-tools $(BUF) ## generate the clients' code from the protos
@@ -191,7 +201,7 @@ proto: .tools/python-tools $(BUF) ## generate the clients' code from the protos
 	$(MAKE) -C clients/go proto BUF=$(abspath $(BUF))
 
 .PHONY: proto-check
-proto-check: .tools/python-tools $(BUF) ## fail if the generated code is not what the protos generate
+proto-check: .tools/python-tools $(BUF) ## fail if the generated code differs from the code of the protos
 	$(PYTHON) clients/python/generate.py --check
 	$(MAKE) -C clients/go proto-check BUF=$(abspath $(BUF))
 
@@ -221,34 +231,38 @@ tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check
 	tests/interop/install.sh
 
 .PHONY: clean
-clean: ## remove what was built and installed
+clean: ## remove all that was built and installed
 	cargo clean
 	rm -rf examples/minimal/{typescript/{build,node_modules},ruby/{stubs,vendor,.bundle}}
-	rm -rf .tools clients/python/{build,dist} clients/{python,conformance}/.{pytest,mypy,ruff}_cache
+	rm -rf .tools clients/python/{build,dist} {clients/python,clients/conformance,tests}/.{pytest,mypy,ruff}_cache
 	find clients examples tests -name __pycache__ -prune -exec rm -rf {} +
 
-# What the targets above are made of.
+# The prerequisites of the targets above.
 
 .PHONY: binary
 binary:
 	.ci/setup cargo
 	cargo build --locked
 
-# The sidecar of the previous release (.ci/previous-release), after this version's: they have most dependencies in common.
+# The sidecar of the previous release (.ci/previous-release), built after this version's: both have most dependencies in
+# common.
 .PHONY: previous
 previous: binary
 	.ci/previous
 
-# The client as users install it. pip installs a folder anew each time, so it is never stale.
+# The client as users install it. Installed again after each change of it.
 .PHONY: client
-client: $(PYTHON)
+client: .tools/client
+
+.tools/client: $(shell find clients/python/sidekeeper -name '*.py*' -not -name '*.pyc') clients/python/pyproject.toml | $(PYTHON)
 	$(PYTHON) -m pip install --quiet ./clients/python
+	touch $@
 
 $(PYTHON):
 	.ci/setup python
 	python3 -m venv .tools/venv
 
-.tools/python-tools: $(wildcard clients/python/requirements-dev.txt tests/e2e/requirements.txt) | $(PYTHON)
+.tools/python-tools: $(wildcard clients/python/requirements-dev.txt tests/requirements.txt) | $(PYTHON)
 	$(PYTHON) -m pip install --quiet $(addprefix -r ,$^)
 	touch $@
 

@@ -1,5 +1,5 @@
-//! Compiles the protos with a compiler written in Rust, so that no `protoc` has to be installed, and keeps the
-//! encoded descriptor set beside the generated code for gRPC server reflection.
+//! Compiles the protos with a compiler written in Rust, so no `protoc` has to be installed. Keeps the encoded
+//! descriptor set beside the generated code for gRPC server reflection.
 
 use std::path::PathBuf;
 use std::{env, fs};

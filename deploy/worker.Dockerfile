@@ -3,7 +3,7 @@
 #   docker build -f deploy/worker.Dockerfile -t sidekeeper-worker .
 
 FROM python:3.12-slim-bookworm
-# The same user as in the sidecar's image, so that it may open the socket that they share.
+# The user is the same as in the sidecar's image, so that it may open the shared socket.
 RUN useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin sidekeeper \
     && install -d -o sidekeeper -g sidekeeper -m 0750 /run/sidekeeper
 COPY clients/python /build/python

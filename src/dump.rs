@@ -1,8 +1,9 @@
-//! The dump command: a TCP port that shows the nodes of a job to whoever asks with one line. Shell.
+//! The dump command: a TCP port that answers one line with the nodes of a job. Shell.
 //!
-//! What a request is and what is shown is for [`crate::elasticjob::dump`] to say; here are the connections and their
-//! bounds. Off unless it is configured. There is neither TLS nor authentication in it; the configuration sees to it that
-//! leaving this machine was decided on purpose. Its source is protocol 9.
+//! [`crate::elasticjob::dump`] decides what a request is and what the answer shows. This room has the
+//! connections and their bounds. The port is off unless it is configured. It has neither TLS nor
+//! authentication. The configuration makes sure that an operator has decided on purpose to open it to other
+//! machines. Its source is protocol 9.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,52 +22,54 @@ use tracing::{debug, info, warn};
 use crate::elasticjob::dump::{REQUEST_BYTES_MAX, requested_job, text};
 use crate::elasticjob::path::JobPaths;
 use crate::job::JobName;
+use crate::runner::nodes::snapshot;
 use crate::runner::shared::Shared;
-use crate::runner::{session, snapshot};
+use crate::runner::waiting::becomes;
 use crate::telemetry::limiter::{Limiter, Verdict};
 
-/// Connections at once; more wait in the system's queue. Far more than ask, because those who say nothing count, too; they
-/// cost a descriptor each.
+/// Connections at once; more wait in the system's queue. The number is far above the number of askers,
+/// because silent connections count, too. Each costs a descriptor.
 const CONNECTIONS_MAX: usize = 64;
-/// Of these are answered at once. It is a tool for people, and an answer is a whole job in memory.
+/// Connections that are answered at once. The command is a tool for people, and an answer holds a whole job
+/// in memory.
 const ANSWERS_MAX: usize = 4;
-/// How long a client may take to ask; it has one word to say.
+/// How long a client may take to send its request of one line.
 const REQUEST_TIME: Duration = Duration::from_secs(2);
-/// How long a client may wait for the answers of others.
+/// How long a request may wait until other requests are answered.
 const TURN_TIME: Duration = Duration::from_secs(20);
-/// How long the registry may take.
+/// How long the registry may take to answer.
 const SNAPSHOT_TIME: Duration = Duration::from_secs(10);
 /// How long a client may take to read the answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// The pause after the system refused a connection, usually because there are no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Listens. Says so in the log, and louder if other machines can reach it.
+/// Listens and logs the address. Warns if other machines can reach it.
 pub async fn bind(address: SocketAddr) -> io::Result<(SocketAddr, TcpListener)> {
     let listener = TcpListener::bind(address).await?;
     let bound = listener.local_addr()?;
     if bound.ip().is_loopback() {
         info!(address = %bound, "answering the dump command");
     } else {
-        warn!(address = %bound, "answering the dump command of anybody who reaches this address, without authentication");
+        warn!(address = %bound, "answering the dump command without authentication: every machine that reaches this address can read all jobs");
     }
     Ok((bound, listener))
 }
 
-/// Answers until `stop` is true; what is being answered then is cut off.
+/// Answers until `stop` is true. An answer in progress is cut off then.
 pub async fn serve(listener: TcpListener, shared: Shared, mut stop: watch::Receiver<bool>) {
     let mut connections: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     let turns = Arc::new(Semaphore::new(ANSWERS_MAX));
     let mut failures = Limiter::default();
     loop {
         tokio::select! {
-            biased; // Who is connected is answered before others are let in.
-            () = session::becomes(&mut stop, true) => return,
+            biased; // Open connections are served before new ones are accepted.
+            () = becomes(&mut stop, true) => return,
             Some(()) = connections.next() => {}
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
                 Ok((stream, peer)) => connections.push(converse(stream, peer, shared.clone(), Arc::clone(&turns)).boxed()),
                 Err(error) => {
-                    if let Verdict::Tell(left_out) = failures.admit((), shared.clock.now().mono) {
+                    if let Verdict::Log(left_out) = failures.admit((), shared.clock.now().mono) {
                         warn!(%error, left_out, "cannot accept a connection for the dump command");
                     }
                     sleep(ACCEPT_PAUSE).await;
@@ -76,7 +79,7 @@ pub async fn serve(listener: TcpListener, shared: Shared, mut stop: watch::Recei
     }
 }
 
-/// One request, one answer. Whatever goes wrong closes the connection, as in ElasticJob.
+/// One request, one answer. Each error closes the connection, as in ElasticJob.
 async fn converse(mut stream: TcpStream, peer: SocketAddr, shared: Shared, turns: Arc<Semaphore>) {
     let job = match timeout(REQUEST_TIME, read_line(&mut stream)).await {
         Ok(Ok(line)) => requested_job(&line),
@@ -86,7 +89,7 @@ async fn converse(mut stream: TcpStream, peer: SocketAddr, shared: Shared, turns
     let Some(job) = job else { return debug!(%peer, "no dump: not a request") };
     // The semaphore is never closed.
     let Ok(Ok(_turn)) = timeout(TURN_TIME, turns.acquire()).await else {
-        return warn!(%peer, job.name = %job, "no dump: others are answered; ask again later");
+        return warn!(%peer, job.name = %job, "no dump: other requests are in progress; try again later");
     };
     let text = match timeout(SNAPSHOT_TIME, answer(&job, &shared)).await {
         Ok(Ok(text)) => text,
@@ -106,7 +109,7 @@ async fn converse(mut stream: TcpStream, peer: SocketAddr, shared: Shared, turns
     }
 }
 
-/// The text up to the end of its line or of the stream; what is too long for a request is left unread.
+/// Reads up to the end of the line or of the stream. Does not read beyond the length of the longest request.
 async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     let limit = REQUEST_BYTES_MAX + b"\r\n".len();

@@ -1,9 +1,10 @@
-//! A text from outside, short enough for a log, an error or a status, and without characters that command a terminal.
-//! Pure. Such a text may be megabytes long; errors carry an [`Excerpt`] of it, so that nobody prints the whole.
+//! A text from outside, short enough for a log, an error or a status, and without characters that command a
+//! terminal. Pure. Such a text may have megabytes. Errors carry an [`Excerpt`] of it, so that no log prints
+//! the whole.
 
 use std::fmt;
 
-/// Characters of the text that are kept.
+/// Characters of the text that an excerpt keeps.
 const CHARS_MAX: usize = 80;
 
 /// The beginning of a text from outside.
@@ -11,12 +12,12 @@ const CHARS_MAX: usize = 80;
 pub struct Excerpt(String);
 
 impl Excerpt {
-    /// The beginning of this text; `...` follows if there is more.
+    /// The beginning of this text. `...` follows if the text is longer.
     pub fn of(text: &str) -> Self {
         Self::of_length(text, CHARS_MAX)
     }
 
-    /// The same with so many characters.
+    /// The same with this number of characters.
     pub fn of_length(text: &str, chars_max: usize) -> Self {
         let mut chars = text.chars();
         let mut short = printable(chars.by_ref().take(chars_max));
@@ -26,7 +27,7 @@ impl Excerpt {
         Self(short)
     }
 
-    /// The text that is kept.
+    /// The kept text.
     pub fn into_string(self) -> String {
         self.0
     }
@@ -38,8 +39,8 @@ impl fmt::Display for Excerpt {
     }
 }
 
-/// A text with those of its characters escaped that could command a terminal, break a line, or turn the direction in
-/// which the rest is read.
+/// A text with escapes for each character that could command a terminal, break a line or turn the reading
+/// direction.
 pub fn printable(text: impl IntoIterator<Item = char>) -> String {
     let mut printable = String::new();
     for c in text {
@@ -52,7 +53,8 @@ pub fn printable(text: impl IntoIterator<Item = char>) -> String {
     printable
 }
 
-/// Whether a character can command a terminal or break a line: control characters, the separators of lines and paragraphs, and the marks of writing direction (Unicode, UAX 9).
+/// Whether a character can command a terminal or break a line: control characters, the separators of lines
+/// and paragraphs, and the marks of writing direction (Unicode, UAX 9).
 pub fn commands(c: char) -> bool {
     c.is_control()
         || matches!(

@@ -1,4 +1,4 @@
-//! The words: what a job, an item, an instance and a fencing token are, everywhere in this program. Pure.
+//! The values that all rooms share: job, item, instance, fencing token, configuration. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::tree::Zxid;
 /// The separator in instance and task ids (ElasticJob's).
 pub const ID_SEPARATOR: &str = "@-@";
 
-/// The largest sharding total count that is accepted. ElasticJob has no limit; this one is where a resharding still
+/// The largest sharding total count that is accepted. ElasticJob has no limit. Up to this count a resharding
 /// fits into a few dozen transactions of ZooKeeper's default size.
 pub const SHARDING_TOTAL_COUNT_MAX: u32 = 10_000;
 
@@ -21,9 +21,9 @@ pub const SHARDING_TOTAL_COUNT_MAX: u32 = 10_000;
 pub struct NameError {
     /// `job name`, `instance id` and the like.
     pub what: &'static str,
-    /// What was given.
+    /// The refused text.
     pub given: String,
-    /// What is wrong and what is allowed.
+    /// The rule that the text breaks, and what is allowed.
     pub reason: &'static str,
 }
 
@@ -93,18 +93,18 @@ impl fmt::Debug for Item {
 
 /// An instance of a job: `{ipv4}@-@{unique}`.
 ///
-/// Anything may stand in the registry, so the text is kept as it is; [`InstanceId::server_ip`] tells whether it has
-/// the form.
+/// The registry may hold any text, so the text is kept as it is. [`InstanceId::server_ip`] is `None` if it
+/// does not have this form.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(Arc<str>);
 
 impl InstanceId {
-    /// An instance on this server. `unique` distinguishes it from others there.
+    /// An instance on this server. `unique` distinguishes it from other instances there.
     pub fn new(server_ip: Ipv4Addr, unique: &str) -> Self {
         Self(format!("{server_ip}{ID_SEPARATOR}{unique}").into())
     }
 
-    /// An instance id that stands in the registry.
+    /// An instance id that was read from the registry.
     pub fn from_registry(text: &str) -> Self {
         Self(text.into())
     }
@@ -114,21 +114,22 @@ impl InstanceId {
         self.0.split_once(ID_SEPARATOR)?.0.parse().ok()
     }
 
-    /// Whether it has the form of Java's, `{ipv4}@-@{pid}`: a bare number after the separator, which ours never have.
+    /// Whether the id has the form of Java's, `{ipv4}@-@{pid}`: a bare number after the separator. A
+    /// sidecar's ids never have a bare number there.
     pub fn is_java(&self) -> bool {
         self.unique()
             .is_some_and(|unique| !unique.is_empty() && unique.bytes().all(|byte| byte.is_ascii_digit()))
     }
 
-    /// What distinguishes the instance from others on its server, the part after the separator: its name, if it was given
-    /// one. `None`: there is no separator.
+    /// The part after the separator, which distinguishes the instance from others on its server. It is the
+    /// instance's name, if it has one. `None`: there is no separator.
     pub fn unique(&self) -> Option<&str> {
-        // A search for one byte is quicker, and finds the separator in all that are well-formed.
+        // A search for one byte is quicker. It finds the separator in all well-formed ids.
         let (_, rest) = self.0.split_at_checked(self.0.find('@')?)?;
         rest.strip_prefix(ID_SEPARATOR).or_else(|| rest.split_once(ID_SEPARATOR).map(|(_, unique)| unique))
     }
 
-    /// Whether it is the id of the instance of this name, on whatever server.
+    /// Whether this is an id of the instance with this name, on any server.
     pub fn has_name(&self, name: &str) -> bool {
         self.unique() == Some(name)
     }
@@ -157,18 +158,19 @@ impl fmt::Debug for InstanceId {
     }
 }
 
-/// What somebody calls an instance, so that it is the same one after a restart: the end of its id.
+/// A name that an application gives its instance. The instance keeps it over restarts: it is the end of the
+/// instance's id.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceName(Arc<str>);
 
 impl InstanceName {
     /// Characters in the longest name accepted: a pod's name has 63.
     pub const MAX_CHARS: usize = 64;
-    /// What a name may be, for whoever gave something else.
+    /// The allowed names, for error texts.
     pub const ALLOWED: &'static str = "1 to 64 characters of [A-Za-z0-9_.-], one of them a letter";
 
-    /// Checks a name. One without a letter could be a process id, by which Java's instances are known, or no name of a
-    /// node.
+    /// Checks a name. A name without a letter could be a process id, which marks Java's instances. `.` and
+    /// `..` are no names of nodes.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
         let is_name = text.len() <= Self::MAX_CHARS
@@ -199,12 +201,12 @@ impl fmt::Debug for InstanceName {
     }
 }
 
-/// Which sharding of a job: the transaction that made it. Grows with each; zero means never sharded.
+/// A sharding of a job: the transaction that made it. It grows with each sharding; zero means never sharded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Generation(pub i64);
 
-/// Grows with each new owner and each execution of an item (promise P3): the id of the transaction that created the
-/// node which gives the right to act.
+/// Grows with each new owner and each execution of an item (promise P3). It is the id of the transaction that
+/// created the node which gives the right to act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FencingToken(pub i64);
 
@@ -214,7 +216,7 @@ impl From<Zxid> for FencingToken {
     }
 }
 
-/// How items are divided among instances.
+/// How items are allocated to instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShardingStrategy {
     /// Equal runs of items, remainders to the first instances (ElasticJob's default).
@@ -244,13 +246,13 @@ pub struct JobConfiguration {
     pub sharding_item_parameters: String,
     /// A parameter for the whole job.
     pub job_parameter: String,
-    /// Whether running nodes are kept.
+    /// Whether the job has running nodes while items execute.
     pub monitor_execution: bool,
-    /// Whether items of crashed instances are executed by others.
+    /// Whether other instances execute the items of crashed instances.
     pub failover: bool,
-    /// Whether missed fires are made up for.
+    /// Whether missed fires are re-run.
     pub misfire: bool,
-    /// Seconds between our clock and the registry's that are tolerated; negative: not checked.
+    /// Tolerated seconds between the sidecar's clock and the registry's; negative: not checked.
     pub max_time_diff_seconds: i32,
     /// Minutes between two reconciliations; zero or less: never.
     pub reconcile_interval_minutes: i32,
@@ -264,18 +266,18 @@ pub struct JobConfiguration {
     pub job_listener_types: Vec<String>,
     /// Settings by key; Sidekeeper's own begin with `sidekeeper.`.
     pub props: BTreeMap<String, String>,
-    /// Words.
+    /// A description for people.
     pub description: String,
-    /// Stored only.
+    /// A label, which is only stored.
     pub label: Option<String>,
     /// Whether a server that does not exist yet is registered as disabled.
     pub disabled: bool,
     /// Whether this configuration replaces the registry's.
     pub overwrite: bool,
-    /// Whether the first assignment stays for good.
+    /// Whether the first assignment never changes.
     pub static_sharding: bool,
-    /// The source text of `jobExtraConfigurations` (lines with their line ends, from the key on), kept byte for byte;
-    /// empty if there are none.
+    /// The source text of `jobExtraConfigurations`, kept byte for byte: lines with their line ends, from the
+    /// key on. Empty if there are none.
     pub job_extra_configurations: String,
 }
 
@@ -309,19 +311,19 @@ impl JobConfiguration {
     }
 }
 
-/// Something wrong that does not stop a job: which node, and what to do about it.
+/// A problem that does not stop a job: the node, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The node concerned.
     pub path: crate::tree::Path,
-    /// What is wrong and what to do about it, in one sentence.
+    /// The problem and its remedy, in one sentence.
     pub message: String,
 }
 
 impl Problem {
-    /// Characters of a path that are told.
+    /// Characters of a path in messages and logs.
     const PATH_CHARS_MAX: usize = 400;
-    /// Characters of a sentence that are told.
+    /// Characters of a sentence in messages and logs.
     const MESSAGE_CHARS_MAX: usize = 2_000;
 
     /// Path and sentence, short enough for messages and logs.
@@ -338,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_name_can_be_told_from_a_process_id_and_is_the_name_of_a_node() {
+    fn an_instance_name_differs_from_process_ids_and_is_the_name_of_a_node() {
         for text in ["worker-0", "a", "7a", "A.b_c-1", &"x".repeat(64)] {
             assert_eq!(InstanceName::parse(text).unwrap().as_str(), text);
         }

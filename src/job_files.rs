@@ -1,7 +1,7 @@
 //! Job configurations from a directory of files, one document each, with ElasticJob's keys. Shell: it reads files.
 //!
-//! Keys that are absent have the defaults of ElasticJob's builder; otherwise the rules are those for requests. All
-//! files are read before anything is reported, so that one round of corrections is enough.
+//! Absent keys have the defaults of ElasticJob's builder. The other rules are those for requests. All files
+//! are read before anything is reported, so that one round of corrections is enough.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,34 +9,34 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::elasticjob::config_yaml::{self, ConfigProblem};
-use crate::elasticjob::strategy;
-use crate::elasticjob::validate::{DOCUMENT_BYTES_MAX, ScheduleCheck, validate};
+use crate::elasticjob::validate::{Checks, DOCUMENT_BYTES_MAX, validate};
+use crate::extension::strategy;
 use crate::job::{JobConfiguration, JobName};
 
 /// Files in one directory: far more jobs than one process serves.
 const FILES_MAX: usize = 10_000;
 
-/// One thing that is wrong with one file.
+/// One error in one file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {reason}", .file.display())]
 pub struct JobFileError {
     /// The file, or the directory itself.
     pub file: PathBuf,
-    /// The key, what was given and what is allowed.
+    /// The key, the given value and the allowed values.
     pub reason: String,
 }
 
-/// All that is wrong with a directory, by file.
+/// All errors of a directory, by file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct JobFilesError(pub Vec<JobFileError>);
 
-/// Reads all `*.yaml` and `*.yml` files directly in `directory`. Other and hidden files are left alone.
+/// Reads all `*.yaml` and `*.yml` files directly in `directory`. Other and hidden files are ignored.
 ///
-/// `CONSISTENT_HASH` may be written as `jobShardingStrategyType`; it moves to `props`.
+/// `jobShardingStrategyType` may be `CONSISTENT_HASH`; it moves to `props`.
 pub fn load(
     directory: &Path,
-    schedule: ScheduleCheck<'_>,
+    checks: Checks<'_>,
 ) -> Result<BTreeMap<JobName, JobConfiguration>, JobFilesError> {
     let files = list(directory).map_err(|error| {
         let reason = format!("cannot be listed: {error}; allowed: a readable directory");
@@ -45,7 +45,7 @@ pub fn load(
     let mut jobs: BTreeMap<JobName, (PathBuf, JobConfiguration)> = BTreeMap::new();
     let mut errors = Vec::new();
     for file in files {
-        match read(&file, schedule) {
+        match read(&file, checks) {
             Err(reasons) => {
                 let of_file = |reason| JobFileError { file: file.clone(), reason };
                 errors.extend(reasons.into_iter().map(of_file));
@@ -89,7 +89,7 @@ fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read(file: &Path, schedule: ScheduleCheck<'_>) -> Result<JobConfiguration, Vec<String>> {
+fn read(file: &Path, checks: Checks<'_>) -> Result<JobConfiguration, Vec<String>> {
     let data = read_bounded(file).map_err(|error| vec![format!("cannot be read: {error}")])?;
     let parsed = config_yaml::parse_local(&data).map_err(|problem| match problem {
         ConfigProblem::Syntax(error) => vec![format!("is not a YAML document: {error}")],
@@ -98,13 +98,14 @@ fn read(file: &Path, schedule: ScheduleCheck<'_>) -> Result<JobConfiguration, Ve
     let mut configuration = parsed.configuration;
     strategy::move_own_strategy(&mut configuration);
     let mut reasons = parsed.problems;
-    reasons.extend(validate(&configuration, schedule).iter().map(ToString::to_string));
+    reasons.extend(validate(&configuration, checks).iter().map(ToString::to_string));
     if reasons.is_empty() { Ok(configuration) } else { Err(reasons) }
 }
 
-/// Reads a regular file (or a link to one: mounted configurations are links), never more than is allowed.
+/// Reads a regular file, or a link to one, because mounted configurations are links. Never reads more than
+/// the allowed size.
 fn read_bounded(file: &Path) -> io::Result<Vec<u8>> {
-    // Asked before opening, because opening a pipe waits for its writer.
+    // Checked before opening: opening a pipe waits for its writer.
     if !fs::metadata(file)?.is_file() {
         return Err(io::Error::other("it is not a file"));
     }
@@ -123,9 +124,10 @@ mod tests {
 
     use super::*;
 
-    const SCHEDULE: ScheduleCheck<'_> = ScheduleCheck {
+    const CHECKS: Checks<'_> = Checks {
         cron: &|text| if text == "bad" { Err("it has one field".to_owned()) } else { Ok(()) },
         time_zone: &|_| Ok(()),
+        property: &crate::extension::properties::check,
     };
 
     fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -137,7 +139,7 @@ mod tests {
     }
 
     fn refused(directory: &tempfile::TempDir) -> String {
-        let error = load(directory.path(), SCHEDULE).unwrap_err().to_string();
+        let error = load(directory.path(), CHECKS).unwrap_err().to_string();
         error.replace(&format!("{}/", directory.path().display()), "") + "\n"
     }
 
@@ -149,7 +151,7 @@ mod tests {
             ("notes.txt", "not a job"),
             (".hidden.yaml", "not a job"),
         ]);
-        let jobs = load(directory.path(), SCHEDULE).unwrap();
+        let jobs = load(directory.path(), CHECKS).unwrap();
         let names: Vec<&str> = jobs.keys().map(JobName::as_str).collect();
         assert_eq!(names, ["cleanup", "orderSync"]);
         let order_sync = JobName::parse("orderSync").unwrap();
@@ -163,7 +165,7 @@ mod tests {
     fn follows_links_but_reads_only_files() {
         let directory = directory(&[("data", "jobName: a\nshardingTotalCount: 2\n")]);
         std::os::unix::fs::symlink("data", directory.path().join("a.yaml")).unwrap();
-        assert_eq!(load(directory.path(), SCHEDULE).unwrap().len(), 1);
+        assert_eq!(load(directory.path(), CHECKS).unwrap().len(), 1);
         fs::create_dir(directory.path().join("b.yaml")).unwrap();
         expect![[r#"
             b.yaml: cannot be read: it is not a file
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_everything_that_is_wrong_with_all_files() {
+    fn reports_all_errors_of_all_files() {
         let large = "#".repeat(DOCUMENT_BYTES_MAX + 1);
         let directory = directory(&[
             ("a.yaml", "jobName: one\nshardingTotalCount: 2\n"),
@@ -199,11 +201,11 @@ mod tests {
     }
 
     #[test]
-    fn names_a_directory_that_is_not_there() {
+    fn names_a_missing_directory() {
         let directory = directory(&[]);
-        assert_eq!(load(directory.path(), SCHEDULE), Ok(BTreeMap::new()));
+        assert_eq!(load(directory.path(), CHECKS), Ok(BTreeMap::new()));
         let missing = directory.path().join("missing");
-        let error = load(&missing, SCHEDULE).unwrap_err();
+        let error = load(&missing, CHECKS).unwrap_err();
         assert_eq!(error.0[0].file, missing);
         assert!(error.to_string().contains("allowed: a readable directory"), "{error}");
     }

@@ -1,5 +1,5 @@
-//! The `sidekeeper` program: parses the arguments, does what they ask for, and turns what went wrong into one line
-//! on standard error and an exit code. See [`sidekeeper::cli`].
+//! The `sidekeeper` program: parses the arguments and runs the command. It turns an error into one line on
+//! standard error and an exit code. See [`sidekeeper::cli`].
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -11,7 +11,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(answer) => {
-            // Help and version come this way too; if they cannot be written, there is nobody to read them.
+            // clap reports help and version as errors, too. If they cannot be written, no error can be
+            // written either.
             let _ = answer.print();
             return ExitCode::from(if answer.use_stderr() { USAGE } else { 0 });
         }
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error and its causes, each said once: many errors have the text of their cause in their own.
+/// An error and its causes, each text once: many errors repeat the text of their cause.
 fn in_words<'a>(chain: impl Iterator<Item = &'a (dyn std::error::Error + 'static)>) -> String {
     let mut words = String::new();
     for cause in chain.map(ToString::to_string) {

@@ -1,16 +1,16 @@
-//! Deliberate bugs, one at a time, for tests that show that the simulation finds bugs. Decides nothing by itself: a line
-//! of the core that asks for a mutant is false for ever, unless the crate is built with the feature `mutants`, which no
-//! build for use has. Then a test says which bug is to be there on its thread.
+//! Deliberate bugs, one at a time, for the tests that the simulation finds bugs. Without the feature
+//! `mutants` each hook is false, and no build for use has the feature. With it, a test chooses the bug of its
+//! thread.
 //!
-//! A hook is a condition like any other, `mutant!(Name)`, and changes nothing else. Which invariant catches which
-//! mutant, and how soon, is in `docs/reliability.md`; `make mutants` finds it out again.
+//! A hook is a condition like any other, `mutant!(Name)`, and changes nothing else. `docs/laboratory.md`
+//! lists which invariant catches which mutant, and how soon; `make mutants` measures it again.
 
 #[cfg(all(feature = "mutants", not(debug_assertions)))]
 compile_error!(
     "the feature `mutants` puts deliberate bugs into the sidecar; it is for tests, never for a build for use"
 );
 
-/// Whether a deliberate bug is to be there.
+/// Whether a deliberate bug is active.
 macro_rules! mutant {
     ($name:ident) => {
         $crate::mutants::is_active($crate::mutants::Mutant::$name)
@@ -27,10 +27,10 @@ macro_rules! mutants {
         }
 
         impl Mutant {
-            /// All of them.
+            /// All mutants.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// What is wrong then.
+            /// The wrong behaviour, in a sentence.
             pub fn what(self) -> &'static str {
                 match self {
                     $(Self::$name => $what.trim_ascii(),)+
@@ -42,55 +42,55 @@ macro_rules! mutants {
 
 mutants! {
     // The session and its lease.
-    /// The end of the lease is not looked at: the session is acted on until the registry says that it is gone.
+    /// The end of the lease is ignored: the instance relies on the session until the registry ends it.
     LeaseIgnored,
-    /// What has happened meanwhile is taken in before the lease is looked at.
+    /// Other inputs are handled before the lease is checked.
     LeaseSeenLate,
-    /// A watch tells what it reads as of several moments.
+    /// A watch shows nodes as of several moments.
     TornStates,
     /// An answered read counts as a proof that the session is alive.
     LeaseProvenByRead,
     /// An answered `sync` counts as a proof that the session is alive.
     LeaseProvenBySync,
-    /// A lost session does not stop what is executed.
+    /// A lost session does not cancel executions.
     LostSessionKeepsExecutions,
-    /// An instance in a session that is gone counts as registered.
+    /// An instance in a session that has ended counts as registered.
     SessionChangeIgnored,
     /// A commit of unknown outcome counts as failed: the view is not read again.
     UnknownOutcomeIsFailure,
-    /// What a start of unknown outcome has created is not looked for.
+    /// Nodes of a start with unknown outcome are not looked up.
     UnknownStartForgotten,
 
     // Election and membership.
     /// A leader whose server is disabled goes on leading.
     DisabledLeaderStays,
-    /// Who leaves does not give up leading.
+    /// A leader that leaves does not give up leadership.
     LeadershipKept,
     /// A leader that is not online is never removed.
     LeftoverLeaderKept,
     /// A disabled server's instances are given items.
     DisabledServerGetsItems,
-    /// A disabled server's instances execute what they own.
+    /// A disabled server's instances execute their items.
     DisabledServerExecutes,
     /// A disabled item is executed.
     DisabledItemExecuted,
     /// Registering again enables a server that an operator has disabled.
     ServerEnabledAgain,
-    /// Who was stopped by an operator goes on.
+    /// An instance that an operator has stopped continues.
     StopIgnored,
     /// The instance's node stays when it has left.
     InstanceLeft,
     /// An instance that has left ends while its nodes are being read again.
     EndedBeforeRead,
-    /// What was told to the other sidecars stays when the instance has left.
+    /// The profile of an instance stays when the instance has left.
     MemberLeft,
 
     // Sharding.
-    /// After a sharding it is not compared any more with who is online.
+    /// After a sharding the assignment is not compared any more with the online instances.
     MembershipComparedOnce,
-    /// Items that are executed are given to others.
+    /// Items that are executed are assigned to other instances.
     ShardedWithoutWaiting,
-    /// A sharding does not notice that an item has begun to run meanwhile.
+    /// A sharding does not notice that an item has begun to run in the meantime.
     ShardedWithoutGuard,
     /// A sharding takes several transactions, and shows no flag between them.
     ShardingTorn,
@@ -100,29 +100,29 @@ mutants! {
     StartedWhileResharding,
     /// The running nodes of instances that are online are deleted by a sharding.
     ForeignRunningDeleted,
-    /// Owners change though nobody asks for it: the sticky strategy does not look who has an item.
+    /// Owners change without a reason: the allocation ignores the present owners.
     StickyForgetsOwners,
     /// The draws of members for a job leave the job's name out of the hash, and are the same for all jobs.
     JobNotDrawnFor,
     /// A seat beyond the equal share stays with its holder, also when a newcomer ranks above.
     SeatKeptFromNewcomer,
-    /// Items are divided by the rule of today also with a sidecar that does not know it.
+    /// Items are allocated by the present rule also with a sidecar that does not know it.
     OutdatedOverruled,
-    /// Who was silent when a division was decided is taken for one of Java's, though it has spoken since.
+    /// An instance that had no member node when a resharding was decided counts as a Java instance, although it has written the node since.
     SilenceNotChecked,
-    /// A division by ElasticJob's rules does not look whether items were handed over meanwhile.
+    /// A resharding by ElasticJob's rules does not check whether items were handed over in the meantime.
     HandoverUnseen,
-    /// A division takes the flag down at once, though there are Java instances, whose caches are behind.
-    FlagLoweredWithDivision,
-    /// A Java instance that has just registered is given items, though its scheduler may not run at the next fire.
+    /// A resharding removes the flag at once, although the caches of Java instances are late.
+    FlagLoweredWithResharding,
+    /// A Java instance that has just registered gets items, although its scheduler may not run at the next fire.
     NewcomerGetsItems,
     /// A Java instance that was given items loses them when the schedule changes and fires before its scheduler may run.
     GivenTakenBack,
-    /// An instance that registers while the flag is up beside Java gets items, though a fire has come that waits for their owner.
+    /// An instance that registers beside Java while the flag exists gets items, although a fire waits for their owner.
     JoinedWhileFlagged,
-    /// A division beside Java instances begins while a fire is being started.
-    DividedAtFire,
-    /// A division beside Java instances begins right after the flag went down, while fires that have waited for it are being started.
+    /// A resharding beside Java instances begins while a fire is being started.
+    ReshardedAtFire,
+    /// A resharding beside Java instances begins right after the flag was removed, while fires that waited for it are being started.
     LoweringUnnoticed,
 
     // Handing over.
@@ -130,41 +130,41 @@ mutants! {
     AcknowledgementIgnored,
     /// An item is handed over while it is executed.
     HandedOverWhileBusy,
-    /// An item that was given to somebody is ours again when the plan is gone, until it is seen to be somebody else's.
+    /// A handed over item counts as this instance's again when the plan is deleted, until the view shows its new owner.
     GivenForgotten,
     /// An item is handed over by changing its node, so that its token stays.
     HandedOverWithSameToken,
     /// The items of a leader's plan are never handed over.
     NeverHandedOver,
-    /// Who is drained leaves though executions have not ended.
+    /// A drained instance leaves though executions have not ended.
     DrainedWithoutWaiting,
 
     // Executions.
-    /// An execution is told before its running node exists.
-    ToldBeforeNode,
-    /// An execution is told with the token of the assignment.
+    /// An execution is sent before its running node exists.
+    SentBeforeNode,
+    /// An execution is sent with the token of the assignment.
     TokenReused,
-    /// Running nodes go with the session also where items fail over.
+    /// Running nodes end with the session although the job has failover.
     RunningNodeEphemeral,
-    /// A result counts as recorded before its running node is gone.
+    /// A result counts as recorded before its running node is deleted.
     AnsweredBeforeRecorded,
     /// A result is dropped if it could not be recorded at once.
     CompletionDropped,
-    /// A result whose answer was lost is applied once more, to whatever the item does then.
+    /// A result whose answer was lost is applied once more, to the item's next execution.
     CompletionAppliedTwice,
-    /// Executions go on for as long as they like.
+    /// Executions go on after their deadlines.
     DeadlineIgnored,
-    /// Who does not stop is left alone.
-    DisobedienceIgnored,
-    /// What fails is tried again for ever.
+    /// An unresponsive application keeps its stream.
+    UnresponsiveLeftAlone,
+    /// A failed execution is retried for ever.
     RetriedForEver,
-    /// What an operator has cancelled is tried again.
+    /// An execution that an operator has cancelled is retried.
     CancelledIsRetried,
-    /// What has failed is tried again by who does not own it any more.
+    /// A failed execution is retried by an instance that does not own the item any more.
     RetriedByFormerOwner,
     /// An execution gets the checkpoint of another fire.
     CheckpointOfAnotherFire,
-    /// The checkpoint of an execution that has ended well stays.
+    /// The checkpoint of a successful execution stays.
     CheckpointLeft,
 
     // Fires.
@@ -174,71 +174,71 @@ mutants! {
     FlaggedWithoutLedger,
     /// A start is not written down in the ledger.
     StartedWithoutLedger,
-    /// The ledger is not read when items come from somebody else.
+    /// The ledger is not read when items come from another instance.
     LedgerNotRead,
-    /// The ledger's entry of an item is not read again when somebody else has had it, nor its version checked.
+    /// The ledger's entry of an item is not read again when another instance has had the item, nor its version checked.
     LedgerEntryKept,
-    /// A misfire flag stays when it has been made up for.
+    /// A misfire flag stays after the re-run.
     MisfireFlagLeft,
-    /// Making up for missed fires is told for the fire that was flagged, not for the newest.
-    MadeUpForFlaggedOnly,
-    /// What busy items miss while the job is to be divided is not noted.
+    /// A misfire re-run has the instant of the flagged fire, not of the newest.
+    RerunForFlaggedOnly,
+    /// The missed fires of busy items are not recorded while a resharding is due.
     UnavailableNotMissed,
-    /// The flag of what is being started counts as one of a later fire.
+    /// The flag of an item that is being started counts as one of a later fire.
     FlagOfStartingFollowed,
-    /// A schedule that was written while the registry was away begins when it is read.
+    /// A schedule that was written while the session was suspended begins when it is read.
     ChangedScheduleBeginsWhenRead,
-    /// A change that was told late, because the sidecar was stopped, is taken for a clock that is ahead.
-    DelayTakenForClock,
+    /// A change that arrives late, because the sidecar was stopped, counts as a clock that is ahead.
+    DelayCountedAsClock,
     /// A clock that goes back a little fires again.
     FiredAgainAfterClockStep,
-    /// A clock that was set back by hours is waited for.
+    /// After a clock was set back by hours, the sidecar waits until it reaches the former time.
     ClockSetBackIgnored,
 
     // Failover.
-    /// What we execute ourselves is flagged as crashed.
+    /// An instance flags its own executions as crashed.
     OwnRunningFailsOver,
-    /// The flag of an item goes before the nodes that say who has taken it.
+    /// The flag of an item is deleted before the nodes of its takeover.
     FlagGoesFirst,
     /// The end of an execution deletes the checkpoint of another instant.
     CheckpointOfAnotherDeleted,
-    /// An item that was taken over in a lost session is executed before it was read for which instant.
+    /// An item that was taken over in a lost session is executed before its instant was read.
     TakenUnread,
     /// An item that was taken over stays flagged.
     TakenItemStaysFlagged,
-    /// What says that an item was taken over stays when it has been executed.
+    /// The nodes of a takeover stay when the item has been executed.
     TakeoverNodesLeft,
-    /// Who dies leaves nothing that tells what it had not finished.
+    /// A crashed instance leaves no node of its open executions.
     UnfinishedForgotten,
-    /// What a late Java survivor flags again is executed again.
-    EchoObeyed,
-    /// A flag is taken for an echo before the departure that belongs to it can have been seen.
-    EchoAtOnce,
-    /// A Java instance that reconnects counts as gone.
+    /// The late flag of a Java instance causes another execution.
+    LateFlagTaken,
+    /// A flag counts as late before the departure that belongs to it can have been seen.
+    LateFlagAtOnce,
+    /// A Java instance that reconnects counts as offline.
     JavaGraceForgotten,
-    /// A Java leader is not reminded of items that belong to nobody.
+    /// A Java leader is not reminded of items without an owner.
     JavaLeaderNotReminded,
-    /// A Java leader is not reminded of a sidecar that has registered while it divided.
-    LeftOutOfDivision,
+    /// A Java leader is not reminded of a sidecar that has registered during a resharding.
+    LeftOutOfResharding,
 
-    // Absence, names, turns, and the listener that acts once for all.
-    /// An instance leaves at once when its stream breaks, whatever grace its job asks for.
+    // Detached instances, names, turns, and the listener that acts once for all.
+    /// An instance leaves at once when its stream breaks, in spite of the job's reattach grace.
     GraceForgotten,
-    /// An instance whose stream has broken stays for ever.
+    /// A detached instance stays for ever.
     GraceEndless,
-    /// What a former instance of the same name had is not renewed.
+    /// The items of a former instance of the same name are not renewed.
     NameNotRenewed,
-    /// A name is taken though somebody else has it.
+    /// A name is taken though another instance has it.
     NameTakenFromLiving,
-    /// The items of a name that is away are given to others at once.
-    AbsenceForgotten,
-    /// The listener is called again when the gate was opened meanwhile.
+    /// The items of an offline instance with a name move at once.
+    ReservationForgotten,
+    /// The listener is called again when the barrier was removed in the meantime.
     ListenerCalledTwice,
     /// Executions do not wait for the listener.
-    GateIgnored,
+    BarrierIgnored,
     /// A latch is never left.
     LatchKept,
-    /// The turn of a relay is not passed on.
+    /// The turn of a rotation is not passed on.
     TurnKept,
 }
 
@@ -262,12 +262,12 @@ mod chosen {
         static CHOSEN: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
-    /// Puts a bug into everything that runs on this thread, instead of the one before; `None`: no bug.
+    /// Activates a bug for everything that runs on this thread, instead of the bug before; `None`: no bug.
     pub fn choose(mutant: Option<Mutant>) {
         CHOSEN.set(mutant);
     }
 
-    /// Whether the tests' own models are to have this bug.
+    /// Whether the tests' own models have this bug.
     pub fn is_chosen(mutant: Mutant) -> bool {
         CHOSEN.get() == Some(mutant)
     }

@@ -1,7 +1,8 @@
-//! Folders and files for nobody else's eyes, as `state_dir` and `data_dir` are. Shell.
+//! Folders and files that only their owner may read, such as `state_dir` and `data_dir`. Shell.
 //!
-//! Decides their permissions. A file or folder that exists may be an operator's choice: a file of ours that lets others in is
-//! closed to them; a folder is only warned about, because it may be one that others need.
+//! Decides their permissions. An operator may have chosen the permissions of a file or folder that exists.
+//! The sidecar closes its own files to other users. It only warns about a folder, because other users may
+//! need it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -10,16 +11,16 @@ use std::path::Path;
 
 use tracing::warn;
 
-/// The permissions of a folder of ours: all to its owner, nothing to anybody else.
+/// The permissions of the sidecar's folders: all for the owner, none for others.
 const FOLDER_MODE: u32 = 0o700;
-/// The permissions of a file of ours: reading and writing to its owner, nothing to anybody else.
+/// The permissions of the sidecar's files: read and write for the owner, none for others.
 const FILE_MODE: u32 = 0o600;
-/// Permissions of anybody but the owner and the group.
+/// The permissions of users other than the owner and the group.
 const OTHERS: u32 = 0o007;
-/// The permissions of a mode, without the kind of the file.
+/// The permission bits of a mode, without the kind of the file.
 const PERMISSIONS: u32 = 0o7777;
 
-/// Makes a folder if it is missing. Warns of one that lets others in.
+/// Makes a folder if it is missing. Warns if other users may enter a folder that exists.
 pub fn folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
     let mode = fs::metadata(folder)?.permissions().mode();
@@ -40,14 +41,15 @@ pub fn file() -> OpenOptions {
     options
 }
 
-/// Options to open a file, without waiting for the other end if it is a pipe in its place.
+/// Options to open a file. Opening does not wait for the other end if the file is a pipe.
 pub fn at_once() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.custom_flags(nix::libc::O_NONBLOCK);
     options
 }
 
-/// Closes a file to others that an earlier version has made, or somebody has copied. Warns if that is not permitted.
+/// Closes an existing file to other users: an earlier version made it, or a person copied it. Warns if that
+/// is not permitted.
 pub fn close_to_others(path: &Path, file: &File) -> io::Result<()> {
     let mode = file.metadata()?.permissions().mode();
     if lets_others_in(mode)
@@ -63,7 +65,7 @@ pub fn close_to_others(path: &Path, file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether anybody but the owner and the group may do something.
+/// Whether users other than the owner and the group have any permission.
 pub fn lets_others_in(mode: u32) -> bool {
     mode & OTHERS != 0
 }

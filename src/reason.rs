@@ -1,14 +1,17 @@
-//! Why calls are refused and streams end: the one list of reasons, in the words that programs read. Pure.
+//! Why calls are refused and streams end: the one list of reasons for programs. Pure.
 //!
-//! The API sends them as `ErrorReason` of the protos, the command line and the log print them. A reason is never renamed,
-//! and never used for anything else; further ones may come.
+//! The API sends them as `ErrorReason` of the protos; the command line and the log print them. A reason is
+//! never renamed and never gets a second meaning; later versions may add reasons. Protos, log, commands and
+//! clients have the same list. Each reason has one status code (`src/api/status.rs`), so no program has to
+//! parse a sentence.
 
 use std::fmt;
 
 /// A reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// An operator stopped the instance by removing its node. It comes back when the application is started again.
+    /// An operator stopped the instance: the operator removed its node. The instance registers again when the
+    /// application is started again.
     StoppedByOperator,
     /// The job was removed from the registry.
     JobRemoved,
@@ -24,11 +27,11 @@ pub enum Reason {
     InstanceNameTaken,
     /// The application's earlier stream has not ended yet.
     StreamNotReplaced,
-    /// Another stream of the same application has taken this one's place.
+    /// Another stream of the same application has replaced this stream.
     StreamReplaced,
     /// The stream ended before the call was answered.
     StreamEnded,
-    /// An execution that was told to stop was not reported in time.
+    /// The application did not report a cancelled execution in time.
     CancelIgnored,
     /// The application did not read its stream.
     SlowApplication,
@@ -40,35 +43,35 @@ pub enum Reason {
     RegistryFull,
     /// The registry does not answer, or the sidecar has no session with it.
     RegistryAway,
-    /// The registry refuses what is to be written there.
+    /// The registry refuses the data of the request.
     RegistryRefused,
-    /// The registry lets somebody else write there.
+    /// The registry does not permit the sidecar to write the node.
     RegistryNoPermission,
-    /// Nodes changed all the time; the call may be repeated.
+    /// Nodes changed all the time. The caller may repeat the call.
     RegistryChanging,
-    /// The registry's answer was lost; the request may have been carried out.
+    /// The registry's answer was lost. The request may have taken effect.
     OutcomeUnknown,
     /// No instance of the job is online.
     NoInstances,
-    /// The servers of all instances that are online are disabled.
+    /// All servers with online instances are disabled.
     ServersDisabled,
     /// All items of the job are disabled.
     ItemsDisabled,
-    /// No such attachment at this sidecar.
+    /// The sidecar has no such attachment.
     AttachmentUnknown,
-    /// No such execution of the attachment.
+    /// The attachment has no such execution.
     ExecutionUnknown,
     /// The execution belongs to another attachment.
     ExecutionOfAnother,
-    /// The execution is over.
+    /// The execution has ended.
     ExecutionOver,
-    /// No such call of the once-listener.
+    /// There is no such call of the once-listener.
     CallUnknown,
     /// The job has no such item.
     ItemUnknown,
-    /// The generation was never told.
+    /// The sidecar never sent this generation.
     GenerationUnknown,
-    /// A field of the request is wrong; a `google.rpc.BadRequest` names it.
+    /// A field of the request is invalid; a `google.rpc.BadRequest` names it.
     InvalidRequest,
     /// The call has no token, or a wrong one.
     TokenRefused,
@@ -83,7 +86,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All of them, in the order of the protos.
+    /// All reasons, in the order of the protos.
     pub const ALL: &[Self] = &[
         Self::StoppedByOperator,
         Self::JobRemoved,
@@ -123,7 +126,7 @@ impl Reason {
         Self::JobNotAttached,
     ];
 
-    /// The word, in capitals.
+    /// The reason's word, in capitals.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::StoppedByOperator => "STOPPED_BY_OPERATOR",

@@ -1,8 +1,13 @@
-//! The sidecar as a whole: start-up in order, readiness, drain. Shell.
+//! The sidecar as a whole: start in order, readiness, drain. Shell.
 //!
-//! Order of the start: what can fail because of a setting first (the data directory, the connect string, the job
-//! files, the addresses), then the session, then the services. A ZooKeeper that is away is no failure: applications
-//! attach, and are told more when it is there.
+//! Order of the start: first the steps that a setting can make fail (the data directory, the connect string,
+//! the job files, the addresses), then the session, then the services. An unreachable ZooKeeper is no
+//! failure: applications attach, and join their jobs when ZooKeeper serves.
+//!
+//! Order of the drain, which a signal begins (`cli/serve.rs`; a second signal makes the deadline now): no new
+//! streams and not ready; all instances drain by themselves, until `drain_timeout` and some seconds to leave
+//! (`coordination/job/lifecycle/departure.rs`); then the connections end, and the session is closed, or abandoned to
+//! its timeout if an instance remains.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,39 +20,44 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{Instrument, error, info, warn};
 
-use crate::api::accept::Connections;
 use crate::api::assignment::Assignments;
 use crate::api::job::Jobs;
 use crate::api::participant::Participants;
-use crate::api::server::{self, Health, Listener, Services};
+use crate::api::server::{self, Health, Services};
 use crate::api::sidecar::Sidecars;
 use crate::config::{Config, ListenAddress};
-use crate::coordination::job::picture::settings::schedule_check;
+use crate::coordination::job::picture::settings::checks;
 use crate::coordination::time::Wakeup;
 use crate::dump;
 use crate::job::{JobConfiguration, JobName};
 use crate::job_files;
+use crate::listen::connections::Connections;
+use crate::listen::listener::Listener;
 use crate::registry::embedded::{self, Embedded};
 use crate::registry::zookeeper::{Settings, SettingsError, ZooKeeper};
 use crate::registry::{Registry, SessionState};
+use crate::runner::attachments::registry::Attachments;
 use crate::runner::clock::Clock;
-use crate::runner::feed::Feeds;
-use crate::runner::heirs::Former;
-use crate::runner::hub::Hub;
-use crate::runner::lease::Lease;
-use crate::runner::memory::{FormerLife, Memory, MemoryError, Place};
+use crate::runner::nodes::feed::Feeds;
 use crate::runner::outcomes::Outcomes;
-use crate::runner::session::{self, Current, Farewell};
+use crate::runner::session::current::Current;
+use crate::runner::session::former::FormerSession;
+use crate::runner::session::keeper::{self, CloseMode};
+use crate::runner::session::lease::Lease;
 use crate::runner::shared::Shared;
+use crate::runner::state_file::contents::{FormerProcess, Place};
+use crate::runner::state_file::storage::StateFileError;
+use crate::runner::state_file::writer::StateFile;
+use crate::runner::waiting::becomes;
 use crate::tree::{Path, PathError};
 
-/// How long connections may take to end after everybody has left; they need one round trip.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long connections may take to end after all applications have left. They need one round trip.
+const CLOSE_TIME: Duration = Duration::from_secs(2);
 
 /// Why a sidecar could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address cannot be listened on.
+    /// The sidecar cannot listen on an address.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
@@ -60,17 +70,17 @@ pub enum StartError {
     DataDirectory(#[from] embedded::OpenError),
     /// The state directory is unusable.
     #[error("state directory: {0}")]
-    StateDirectory(#[from] MemoryError),
-    /// The connect string is wrong.
+    StateDirectory(#[from] StateFileError),
+    /// The connect string is invalid.
     #[error("zookeeper: {0}")]
     ZooKeeper(#[from] SettingsError),
-    /// The namespace is wrong.
+    /// The namespace is invalid.
     #[error("namespace: {0}")]
     Namespace(#[from] PathError),
-    /// The job files are wrong.
+    /// The job files are invalid.
     #[error("{0}")]
     JobFiles(#[from] job_files::JobFilesError),
-    /// The reflection service refuses our own descriptors.
+    /// The reflection service refuses the sidecar's own descriptors.
     #[error("reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
 }
@@ -79,18 +89,18 @@ pub enum StartError {
 pub struct Sidecar {
     endpoints: Vec<String>,
     dump_address: Option<SocketAddr>,
-    hub: Hub,
+    attachments: Attachments,
     config: Config,
     draining: watch::Sender<bool>,
     stop: watch::Sender<bool>,
-    part: watch::Sender<Option<Farewell>>,
+    close: watch::Sender<Option<CloseMode>>,
     session_task: JoinHandle<()>,
     server_tasks: Vec<JoinHandle<()>>,
 }
 
 impl Sidecar {
-    /// Binds the listeners and starts everything; returns once it serves. Fails if a setting cannot be followed: an
-    /// address, the data directory, a job file. A ZooKeeper that is away is no failure.
+    /// Binds the listeners and starts everything; returns when the sidecar serves. Fails if a setting cannot
+    /// be applied: an address, the data directory, a job file. An unreachable ZooKeeper is no failure.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let namespace = Path::parse(&format!("/{}", config.namespace))?;
         let clock = Clock::start();
@@ -119,13 +129,13 @@ impl Sidecar {
         let (current_sender, current) = watch::channel(None);
         let (trouble_sender, trouble) = watch::channel(format!("connecting to {}", registry.describe()));
         let (stop, stopped) = watch::channel(false);
-        let (part, parting) = watch::channel(None);
+        let (close, closing) = watch::channel(None);
         let (draining, drained) = watch::channel(false);
         let describe = registry.describe();
-        let (memory, life) = open_memory(&config, &describe, &clock)?;
-        let former = life.as_ref().map(|life| Former::new(life, namespace.clone()));
-        let (lease, keeper) = Lease::new();
-        let keeper = (keeper, config.lease_margin);
+        let (state_file, former) = open_state_file(&config, &describe, &clock)?;
+        let former_session = former.as_ref().map(|former| FormerSession::new(former, namespace.clone()));
+        let (lease, lease_keeper) = Lease::new();
+        let lease_keeper = (lease_keeper, config.lease_margin);
         let shared = Shared {
             namespace,
             server_ip: config.instance_ip,
@@ -135,22 +145,23 @@ impl Sidecar {
             lease,
             slow_application_timeout: config.slow_application_timeout,
             silent_application_timeout: config.silent_application_timeout,
-            memory: memory.clone(),
+            state_file: state_file.clone(),
             trouble,
             outcomes: Outcomes::default(),
         };
-        let hub = Hub::new(shared.clone());
-        if let Some(life) = life {
-            hub.inherit(life);
+        let attachments = Attachments::new(shared.clone());
+        if let Some(former) = former {
+            attachments.restore(former);
         }
-        let left = (memory, former);
+        let restart = (state_file, former_session);
         let published = (current_sender, trouble_sender);
-        let session_task = spawn(session::keep(registry, clock.clone(), published, keeper, left, parting));
+        let session_task =
+            spawn(keeper::keep(registry, clock.clone(), published, lease_keeper, restart, closing));
         let services = Services {
-            participants: Participants::new(hub.clone(), files),
+            participants: Participants::new(attachments.clone(), files),
             assignments: Assignments::new(shared.clone()),
-            jobs: Jobs::new(hub.clone(), drained.clone()),
-            sidecars: Sidecars::new(hub.clone(), draining.clone(), config.drain_timeout),
+            jobs: Jobs::new(attachments.clone(), drained.clone()),
+            sidecars: Sidecars::new(attachments.clone(), draining.clone(), config.drain_timeout),
         };
         let mut endpoints = Vec::new();
         let mut server_tasks = Vec::new();
@@ -166,10 +177,10 @@ impl Sidecar {
             info!(endpoint, registry = describe, "listening");
             endpoints.push(endpoint);
             let serving = server::serve(router.clone(), listener, connections.clone(), stopped.clone());
-            let over = last_words(stopped.clone(), clock.clone());
+            let over = close_time_over(stopped.clone(), clock.clone());
             server_tasks.push(spawn(async move {
                 tokio::select! {
-                    biased; // Nothing is cut off that has ended by itself.
+                    biased; // A connection that has ended by itself is not cut off.
                     served = serving => if let Err(error) = served {
                         error!(%error, "a listener has failed");
                     },
@@ -177,7 +188,17 @@ impl Sidecar {
                 }
             }));
         }
-        Ok(Self { endpoints, dump_address, hub, config, draining, stop, part, session_task, server_tasks })
+        Ok(Self {
+            endpoints,
+            dump_address,
+            attachments,
+            config,
+            draining,
+            stop,
+            close,
+            session_task,
+            server_tasks,
+        })
     }
 
     /// The endpoints it serves on, in the form of `SIDEKEEPER_ENDPOINT`: `http://127.0.0.1:7070`, `unix:///path`.
@@ -185,37 +206,39 @@ impl Sidecar {
         &self.endpoints
     }
 
-    /// Where it answers the dump command, if it does.
+    /// The address of the dump command, if it is on.
     pub fn dump_address(&self) -> Option<SocketAddr> {
         self.dump_address
     }
 
-    /// Drains: leaves the schedule, lets executions finish until the drain timeout, leaves the registry without
-    /// traces; but not what may still be executed by an application that nobody can tell to stop: that stays until the
-    /// session times out. When `hurry` becomes true, executions are told to stop at once and have two seconds to be
-    /// reported; the registry is left without traces all the same.
+    /// Drains: the instances leave the schedule, executions may finish until the drain timeout, then the
+    /// instances leave the registry without traces. One kind of trace stays until the session times out: the
+    /// nodes of executions whose application has no stream, because the sidecar cannot cancel them. When
+    /// `hurry` becomes true, executions are cancelled at once, and the applications have two seconds to
+    /// report them. The instances leave the registry without traces all the same.
     pub async fn drain(self, mut hurry: watch::Receiver<bool>) {
         info!(timeout = ?self.config.drain_timeout, "draining");
         self.draining.send_replace(true);
-        let clock = &self.hub.shared().clock;
+        let clock = &self.attachments.shared().clock;
         let deadline = clock.now().mono.saturating_add(self.config.drain_timeout);
         let drained = tokio::select! {
-            biased; // What is done is done, whatever else is asked for.
-            drained = self.hub.drain(deadline, false) => drained,
-            () = session::becomes(&mut hurry, true) => self.hub.drain(clock.now().mono, false).await,
+            biased; // A finished drain comes before a request to hurry.
+            drained = self.attachments.drain(deadline, false) => drained,
+            () = becomes(&mut hurry, true) => self.attachments.drain(clock.now().mono, false).await,
         };
         for (job, instance) in &drained.remaining {
             warn!(
                 job.name = %job,
                 instance.id = %instance,
-                "not left in time: the registry does not answer, or an application without a stream may still execute; \
-                 its nodes go with the session, at its timeout"
+                "the instance has not left in time: the registry does not answer, or an application without a stream may \
+                 still execute; the instance's nodes vanish when its session times out"
             );
         }
         self.stop.send_replace(true);
-        self.part.send_replace(Some(drained.farewell()));
-        // If all have left the session is closed before the process ends, so that nothing of ours waits for its timeout.
-        // Both are bounded, so a signal has nothing to speed up here. A task that panicked has nothing left to wait for.
+        self.close.send_replace(Some(drained.close_mode()));
+        // If all instances have left, the session is closed before the process ends, so that no node waits
+        // for the session's timeout. Both waits are bounded, so a signal has nothing to speed up here. A task
+        // that panicked leaves nothing to wait for.
         let _ = self.session_task.await;
         for task in self.server_tasks {
             let _ = task.await;
@@ -242,28 +265,29 @@ fn open_registry(config: &Config, clock: &Clock) -> Result<Arc<dyn Registry>, St
     Ok(Arc::new(zookeeper.with_clock(Arc::new(move || clock.now().mono))))
 }
 
-/// What the former process has left, and what the next one is to know. Only sessions with ZooKeeper outlive a process.
-fn open_memory(
+/// Opens the state file, and reads what the former process has written. Only sessions with ZooKeeper outlive
+/// a process.
+fn open_state_file(
     config: &Config,
     registry: &str,
     clock: &Clock,
-) -> Result<(Memory, Option<FormerLife>), MemoryError> {
+) -> Result<(StateFile, Option<FormerProcess>), StateFileError> {
     match &config.state_dir {
         Some(folder) if config.zookeeper.is_some() => {
             let (registry, namespace) = (registry.to_owned(), config.namespace.clone());
-            Memory::open(folder, Place { registry, namespace, instance_ip: config.instance_ip }, clock)
+            StateFile::open(folder, Place { registry, namespace, instance_ip: config.instance_ip }, clock)
         }
         Some(_) => {
             warn!("the state directory has no effect: the embedded registry ends with its process");
-            Ok((Memory::none(), None))
+            Ok((StateFile::none(), None))
         }
-        None => Ok((Memory::none(), None)),
+        None => Ok((StateFile::none(), None)),
     }
 }
 
 fn load_job_files(config: &Config) -> Result<BTreeMap<JobName, Arc<JobConfiguration>>, StartError> {
     let Some(folder) = &config.jobs_dir else { return Ok(BTreeMap::new()) };
-    let files = job_files::load(folder, schedule_check())?;
+    let files = job_files::load(folder, checks())?;
     Ok(files.into_iter().map(|(job, configuration)| (job, Arc::new(configuration))).collect())
 }
 
@@ -287,8 +311,8 @@ async fn listen_for_dump(config: &Config) -> Result<Option<(SocketAddr, TcpListe
     dump::bind(address).await.map(Some).map_err(failed)
 }
 
-/// Ready while there is a session, its registry can write, and the sidecar is not stopping. Liveness never depends on the
-/// registry: the process answers, whatever it says.
+/// Ready while there is a session, its registry can write, and the sidecar is not stopping. Liveness never
+/// depends on the registry: the process answers in each state of the registry.
 async fn keep_health(
     health: Health,
     mut current: Current,
@@ -298,14 +322,15 @@ async fn keep_health(
     loop {
         let session = current.borrow_and_update().clone();
         let mut state = session.as_ref().map(|session| session.state());
-        // Marked before it is looked at, so that no change is missed.
+        // Marked before it is read, so that no change is missed.
         state.iter_mut().for_each(watch::Receiver::mark_unchanged);
-        // A session that is only suspended may be back in a moment, and is lost if it is not; an obstacle for a person lasts.
+        // A suspended session may reconnect in a moment, or it is lost. An obstacle lasts until a person
+        // removes it.
         let can_write = session.is_some_and(|session| session.obstacle().is_none());
         health.set_ready(can_write && !*draining.borrow_and_update()).await;
         tokio::select! {
             biased;
-            () = session::becomes(&mut stop, true) => return health.end().await,
+            () = becomes(&mut stop, true) => return health.end().await,
             changed = draining.changed() => if changed.is_err() { return },
             changed = current.changed() => if changed.is_err() { return },
             () = state_changes(state) => {}
@@ -313,7 +338,7 @@ async fn keep_health(
     }
 }
 
-/// Ends when a session's state changes. One that is over will not.
+/// Ends when a session's state changes. The state of a lost session does not change.
 async fn state_changes(state: Option<watch::Receiver<SessionState>>) {
     if let Some(mut state) = state
         && state.changed().await.is_ok()
@@ -323,11 +348,11 @@ async fn state_changes(state: Option<watch::Receiver<SessionState>>) {
     std::future::pending().await
 }
 
-/// Comes back when connections have had their time to end after the stop. A client that does not read or never spoke
-/// must not hold up the exit.
-async fn last_words(mut stop: watch::Receiver<bool>, clock: Clock) {
-    session::becomes(&mut stop, true).await;
-    let mono = clock.now().mono.saturating_add(LAST_WORDS);
+/// Ends some time after the stop, when connections have had time to end. A client that does not read, or has
+/// never sent anything, must not hold up the exit.
+async fn close_time_over(mut stop: watch::Receiver<bool>, clock: Clock) {
+    becomes(&mut stop, true).await;
+    let mono = clock.now().mono.saturating_add(CLOSE_TIME);
     clock.sleep_until(Wakeup { wall: None, mono: Some(mono) }).await;
 }
 

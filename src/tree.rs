@@ -1,7 +1,8 @@
-//! A registry as values: paths, nodes, transactions and changes. Pure; knows neither ZooKeeper nor jobs.
+//! A registry as values: paths, nodes, transactions and changes. Pure. This room knows neither ZooKeeper nor
+//! jobs.
 //!
-//! The model is ZooKeeper's (nodes with data, versions, transaction ids, ephemeral owners), because that is what the
-//! protocol is written in; the embedded registry implements the same model.
+//! The model is ZooKeeper's: nodes with data, versions, transaction ids, ephemeral owners. The protocol is
+//! specified in it. The embedded registry implements the same model.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,11 +15,11 @@ pub struct Path(Arc<str>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` is not a valid {what}: {reason}")]
 pub struct PathError {
-    /// What was expected: `path` or `node name`.
+    /// The expected kind of text: `path` or `node name`.
     pub what: &'static str,
     /// The text that was given.
     pub given: String,
-    /// What is wrong with it.
+    /// The rule that the text breaks.
     pub reason: &'static str,
 }
 
@@ -45,8 +46,8 @@ impl Path {
 
     /// The child with this name.
     ///
-    /// A name that is not a valid segment (it is empty, holds a `/` or a control character) is refused, so that text
-    /// from outside cannot address another node.
+    /// Refuses a name that is not a valid segment: empty, or with a `/` or a control character. So text from
+    /// outside cannot address another node.
     pub fn try_child(&self, name: &str) -> Result<Self, PathError> {
         check_segment(name).map_err(|reason| PathError {
             what: "node name",
@@ -56,7 +57,7 @@ impl Path {
         Ok(self.child(name))
     }
 
-    /// The node at `relative`, a name or several joined by `/` that our own code spells.
+    /// The node at `relative`: a name, or several joined by `/`. Only for names that this program spells.
     pub fn child(&self, relative: &str) -> Self {
         debug_assert!(!relative.is_empty() && !relative.starts_with('/'), "{relative:?}");
         if self.is_root() {
@@ -66,7 +67,8 @@ impl Path {
         }
     }
 
-    /// The node beside this one whose name is this one's with a suffix that our own code spells.
+    /// The node beside this one: its name is this name with a suffix. Only for suffixes that this program
+    /// spells.
     pub fn sibling_with_suffix(&self, suffix: &str) -> Self {
         debug_assert!(!suffix.contains('/'), "{suffix:?}");
         Self(format!("{}{suffix}", self.0).into())
@@ -87,7 +89,8 @@ impl Path {
         self.0.rsplit_once('/').map_or("", |(_, name)| name)
     }
 
-    /// The rest of this path below `root`, without a leading `/`: empty if they are equal, `None` if it is not below.
+    /// The rest of this path below `root`, without a leading `/`. Empty: both are equal. `None`: this path is
+    /// not below `root`.
     pub fn relative_to(&self, root: &Self) -> Option<&str> {
         if root.is_root() {
             return self.0.strip_prefix('/');
@@ -141,11 +144,11 @@ impl fmt::Debug for Path {
     }
 }
 
-/// The id of a transaction of the registry. They grow; a later transaction has a higher one.
+/// The id of a transaction of the registry. A later transaction has a higher id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Zxid(pub i64);
 
-/// A session with the registry. Ephemeral nodes belong to one and vanish with it.
+/// A session with the registry. Each ephemeral node belongs to a session and vanishes with it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub i64);
 
@@ -161,29 +164,29 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// What the registry knows about a node besides its data.
+/// The registry's metadata of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// The transaction that created the node (ZooKeeper's czxid).
     pub created: Zxid,
-    /// The transaction that last set its data (mzxid).
+    /// The transaction that last set the node's data (mzxid).
     pub modified: Zxid,
     /// How often the data was set since the creation.
     pub version: i32,
-    /// The session that it belongs to, if it is ephemeral.
+    /// The session that owns the node, if the node is ephemeral.
     pub ephemeral_owner: Option<SessionId>,
     /// When the data was last set, by the registry's clock, in milliseconds since 1970.
     pub modified_ms: i64,
 }
 
-/// A node: where it is, what it holds, what is known about it.
+/// A node: path, data and metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Where it is.
+    /// The path.
     pub path: Path,
-    /// What it holds.
+    /// The data.
     pub data: Arc<[u8]>,
-    /// What is known about it.
+    /// The metadata.
     pub stat: Stat,
 }
 
@@ -192,18 +195,19 @@ pub struct Node {
 pub enum NodeKind {
     /// Until it is deleted.
     Persistent,
-    /// Until it is deleted, or some time after its last child was (ZooKeeper's container).
+    /// Until it is deleted. The registry deletes it some time after its last child was deleted (ZooKeeper's
+    /// container).
     Container,
     /// Until it is deleted or its session ends.
     Ephemeral,
-    /// As [`Self::Ephemeral`]; a ten-digit number that grows is appended to its name.
+    /// As [`Self::Ephemeral`]. The registry appends a growing number of ten digits to its name.
     EphemeralSequential,
 }
 
 /// One step of a [`Transaction`]. In `version` fields `None` means any version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Creates a node; its parent must exist, it must not.
+    /// Creates a node. The parent must exist, the node must not.
     Create {
         /// The node; for sequential kinds the part of its name before the number.
         path: Path,
@@ -218,21 +222,21 @@ pub enum Operation {
         path: Path,
         /// Its new data.
         data: Arc<[u8]>,
-        /// The version that it must have.
+        /// The version that the node must have.
         version: Option<i32>,
     },
     /// Deletes a node that has no children.
     Delete {
         /// The node.
         path: Path,
-        /// The version that it must have.
+        /// The version that the node must have.
         version: Option<i32>,
     },
     /// Checks that a node exists.
     Check {
         /// The node.
         path: Path,
-        /// The version that it must have.
+        /// The version that the node must have.
         version: Option<i32>,
     },
 }
@@ -243,22 +247,22 @@ impl Operation {
         Self::Create { path, data: data.as_ref().into(), kind }
     }
 
-    /// Sets a node's data, whatever its version.
+    /// Sets a node's data at any version.
     pub fn set(path: Path, data: impl AsRef<[u8]>) -> Self {
         Self::Set { path, data: data.as_ref().into(), version: None }
     }
 
-    /// Deletes a node, whatever its version.
+    /// Deletes a node at any version.
     pub fn delete(path: Path) -> Self {
         Self::Delete { path, version: None }
     }
 
-    /// Checks that a node exists, whatever its version.
+    /// Checks that a node exists, at any version.
     pub fn check(path: Path) -> Self {
         Self::Check { path, version: None }
     }
 
-    /// The node that the step is about.
+    /// The node of this step.
     pub fn path(&self) -> &Path {
         match self {
             Self::Create { path, .. }
@@ -268,7 +272,8 @@ impl Operation {
         }
     }
 
-    /// About how many bytes the step takes on the wire; for keeping transactions below the server's limit.
+    /// About how many bytes the step takes on the wire. Callers keep transactions below the server's limit
+    /// with it.
     pub fn wire_size(&self) -> usize {
         // Header 9, path and data with their lengths, version or flags 4, and an access list of 31 (world) to
         // about 80 (digest) bytes for a creation.
@@ -280,22 +285,22 @@ impl Operation {
     }
 }
 
-/// Steps that take effect all together or not at all, in their order.
+/// Steps in their order. All of them take effect, or none.
 pub type Transaction = Vec<Operation>;
 
-/// What one step of a transaction did.
+/// The result of one step of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OperationResult {
-    /// The node was created, at this path (with its number, if sequential).
+    /// The node was created.
     Created {
-        /// Where.
+        /// Its path, with its number if it is sequential.
         path: Path,
-        /// What is known about it.
+        /// Its metadata.
         stat: Stat,
     },
     /// The data was set.
     Set {
-        /// What is known about the node now.
+        /// The node's metadata after the step.
         stat: Stat,
     },
     /// The node was deleted.
@@ -314,7 +319,7 @@ pub enum NodeChange {
         /// Its data and stat, if the watch asked for the data of this path. They may be newer than the change.
         content: Option<(Arc<[u8]>, Stat)>,
     },
-    /// The node is gone.
+    /// The node was deleted.
     Removed {
         /// Which node.
         path: Path,
@@ -330,13 +335,14 @@ impl NodeChange {
     }
 }
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
-    /// Everything below the root (and the root itself) as it is now, parents before children. It comes first, and
-    /// again whenever changes may have been missed; it replaces all that was told before. Empty: there is no root.
+    /// The root and everything below it as it is now, parents before children. It is the first event. It
+    /// comes again after changes may have been missed, and replaces all earlier events. Empty: there is no
+    /// root.
     Snapshot(Vec<Node>),
-    /// Changes, oldest first. Several changes of one node may be told as one, the last.
+    /// Changes, oldest first. A watch may merge several changes of one node into the last of them.
     Changes(Vec<NodeChange>),
 }
 
@@ -349,7 +355,7 @@ pub enum Error {
     /// A node that must not exist does.
     #[error("{0} exists already")]
     NodeExists(Path),
-    /// A node has another version than it must have.
+    /// A node does not have the expected version.
     #[error("{0} has another version than expected")]
     BadVersion(Path),
     /// A node cannot be deleted because it has children.
@@ -358,32 +364,32 @@ pub enum Error {
     /// A node cannot be created because its parent is ephemeral.
     #[error("the parent of {0} is ephemeral and cannot have children")]
     ParentIsEphemeral(Path),
-    /// We may not do that. Check the digest and the node's access list.
+    /// The session may not do that. Check the digest and the node's access list.
     #[error("no permission for {0}; check the registry's digest and the node's access list")]
     NoPermission(Path),
-    /// The request may or may not have taken effect: the connection broke, or the answer did not come in time.
-    /// Look before trying again.
+    /// The request may or may not have taken effect: the connection broke, or the answer did not come in
+    /// time. Read the registry before you try again.
     #[error("whether the request took effect is unknown: {0}")]
     OutcomeUnknown(String),
     /// The request was not sent, because there is no connection now. The session may still be alive.
     #[error("not connected to the registry")]
     Suspended,
-    /// The session is gone, and its ephemeral nodes with it.
-    #[error("the session with the registry is gone")]
+    /// The session has ended, and its ephemeral nodes vanish with it.
+    #[error("the session with the registry is lost")]
     SessionLost,
-    /// No session could be opened. Says to which address and why.
+    /// No session could be opened. The text names the address and the reason.
     #[error("cannot open a session with the registry: {0}")]
     Unreachable(String),
-    /// Anything else that did definitely not take effect.
+    /// Another error. The request definitely did not take effect.
     #[error("the registry refused the request: {0}")]
     Refused(String),
 }
 
-/// Why a transaction failed. Nothing of it took effect, unless the error is [`Error::OutcomeUnknown`].
+/// Why a transaction failed. No step took effect, unless the error is [`Error::OutcomeUnknown`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct CommitError {
-    /// The index of the step that failed, if one did.
+    /// The index of the failed step, if one step failed.
     pub index: Option<usize>,
     /// Why.
     #[source]

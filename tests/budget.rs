@@ -1,6 +1,6 @@
-//! How much an execution costs the registry, in requests: nothing is read, a fire's items start in one transaction,
-//! and each report ends its executions in at most one. Counted on the embedded registry, below the whole sidecar.
-//! And what a change of a node costs us: nothing is parsed that has not changed.
+//! The requests to the registry for an execution: no read; one transaction starts all items of a fire; and at most one
+//! transaction for each report ends its executions. They are counted on the embedded registry, below the whole sidecar.
+//! And the work for a change of a node: an unchanged configuration is not parsed again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "support/application.rs"]
@@ -26,7 +26,7 @@ use application::{Job, config, connect, job};
 
 const ITEMS: u32 = 50;
 
-/// A sidecar, and a job that has fired before: what is asked once per sharding has been asked.
+/// A sidecar, and a job that has fired before: the requests that follow each resharding have been sent.
 struct Steady {
     registry: Counted,
     job: Job,
@@ -49,7 +49,7 @@ impl Steady {
         steady
     }
 
-    /// Waits for a fire of all items, and gives their executions.
+    /// Waits for a fire of all items; returns their executions.
     async fn fire(&mut self) -> Vec<String> {
         let mut executions = Vec::new();
         let mut scheduled = None;
@@ -71,7 +71,7 @@ impl Steady {
     }
 }
 
-/// What a fire asks the registry for until the application is told, and what its reports ask for after that.
+/// The requests of a fire until the application has all executions, and those of its reports after that.
 async fn cost(steady: &mut Steady, reports: usize) -> (Counts, Counts) {
     let before = steady.registry.counts();
     let fire = steady.fire().await;
@@ -86,10 +86,10 @@ async fn a_fire_starts_in_one_transaction_and_ends_in_one_for_each_report() {
     let items = u64::from(ITEMS);
     for _ in 0..2 {
         let (start, completion) = cost(&mut steady, 1).await;
-        // The check that the items were not divided anew; for each item its running node and its ledger entry.
+        // The check that no resharding came between; for each item its running node and its ledger entry.
         let expected = Counts { transactions: 1, operations: 1 + 2 * items, ..Counts::default() };
         assert_eq!(start, expected);
-        // The check, too: a late request must not delete the running nodes of other executions.
+        // The same check: a late request must not delete the running nodes of other executions.
         let expected = Counts { transactions: 1, operations: 1 + items, ..Counts::default() };
         assert_eq!(completion, expected);
     }
@@ -106,7 +106,7 @@ async fn reports_that_come_together_share_transactions() {
 
 #[tokio::test]
 async fn the_instances_of_a_job_at_one_sidecar_share_its_watches() {
-    // Such a job has no ledger, which each instance would read by itself.
+    // Without monitoring, a job has no ledger, which each instance would read by itself.
     let configuration = JobConfiguration { monitor_execution: Some(false), ..job("* * * * * ?", ITEMS) };
     let steady = Steady::start(configuration).await;
     let before = steady.registry.counts().watches;
@@ -122,7 +122,7 @@ async fn the_instances_of_a_job_at_one_sidecar_share_its_watches() {
 }
 
 #[tokio::test]
-async fn a_job_without_monitoring_asks_for_nothing() {
+async fn a_job_without_monitoring_sends_no_requests() {
     let configuration = job("* * * * * ?", ITEMS);
     let configuration = JobConfiguration { monitor_execution: Some(false), ..configuration };
     let mut steady = Steady::start(configuration).await;
@@ -155,5 +155,5 @@ fn h23_a_configuration_is_parsed_once_however_many_other_nodes_change() {
         let put = NodeChange::Put { path: path.clone(), content: Some((b"".as_slice().into(), stat(zxid))) };
         view.apply(WatchEvent::Changes(vec![put, NodeChange::Removed { path }]), now);
     }
-    assert!(Arc::ptr_eq(&before, &parsed(&view)), "it was parsed again");
+    assert!(Arc::ptr_eq(&before, &parsed(&view)), "the configuration was parsed again");
 }

@@ -1,5 +1,5 @@
-//! Job configurations from and to YAML (protocol 1.4): what Java writes is read, what we write is read again, and
-//! nothing that stands in a registry stops the process.
+//! Job configurations from and to YAML (protocol 1.4): documents of Java and written documents are read, and no document
+//! in a registry stops the process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use expect_test::{Expect, expect};
 use sidekeeper::elasticjob::config_yaml::{ConfigProblem, Parsed, parse, parse_local, write};
+use sidekeeper::extension::strategy::move_own_strategy;
 use sidekeeper::job::{JobConfiguration, JobName};
 
 fn read(text: &str) -> Parsed {
@@ -46,7 +47,7 @@ staticSharding: false
 ";
 
 #[test]
-fn reads_what_java_was_seen_to_write() {
+fn a_document_that_java_wrote_is_read() {
     let configuration = clean(OBSERVED);
     let mut expected = JobConfiguration::new(JobName::parse("demoJob").unwrap(), 3);
     expected.cron = Some("0/5 * * * * ?".to_owned());
@@ -55,7 +56,7 @@ fn reads_what_java_was_seen_to_write() {
 }
 
 #[test]
-fn writes_every_key_in_order_and_quotes_every_text() {
+fn every_key_is_written_in_order_and_every_text_is_quoted() {
     let mut configuration = clean(OBSERVED);
     configuration.label = Some("it's".to_owned());
     configuration.time_zone = Some("GMT+8:00".to_owned());
@@ -91,7 +92,7 @@ fn writes_every_key_in_order_and_quotes_every_text() {
 }
 
 #[test]
-fn absent_keys_mean_what_they_mean_to_the_reader() {
+fn absent_keys_have_the_defaults_of_the_registry_or_of_a_job_file() {
     let registry = clean("jobName: a\nshardingTotalCount: 1\n");
     assert_eq!(
         (registry.misfire, registry.monitor_execution, registry.reconcile_interval_minutes),
@@ -102,7 +103,7 @@ fn absent_keys_mean_what_they_mean_to_the_reader() {
 }
 
 #[test]
-fn texts_keep_what_they_look_like() {
+fn texts_keep_their_written_form() {
     for (written, text) in [
         ("0123", "0123"),
         ("yes", "yes"),
@@ -135,7 +136,7 @@ fn texts_keep_what_they_look_like() {
 }
 
 #[test]
-fn reads_java_s_folded_and_quoted_lines() {
+fn folded_and_quoted_lines_of_java_are_read() {
     let folded = "cron: '* * * * * ?'
 description: some words that are longer than eighty columns are folded by Java onto further
   lines, with two spaces
@@ -156,7 +157,7 @@ shardingTotalCount: 0x3
 }
 
 #[test]
-fn reads_json() {
+fn a_json_document_is_read() {
     let json = r#"{"jobName":"demoJob","cron":"0/5 * * * * ?","shardingTotalCount":3,"misfire":true,
         "props":{"a":"1","b":2.50},"jobListenerTypes":["A","B"],"label":null}"#;
     let configuration = clean(json);
@@ -180,7 +181,7 @@ fn typed_fields_follow_yaml_1_1() {
 }
 
 #[test]
-fn props_become_what_java_makes_of_them() {
+fn props_have_the_values_that_java_reads() {
     let parsed = read(&with(
         "props:\n  a: 0123\n  b: yes\n  c: 1.50\n  d: '0123'\n  e: !!str 0123\n  f: !!int '0123'\n  g: 2024-01-31\n  \
          h: ''\n  '1': x\n  a b: |-\n    0123\n",
@@ -222,7 +223,7 @@ fn the_last_of_several_keys_wins_and_unknown_keys_are_reported() {
 }
 
 #[test]
-fn reports_are_bounded() {
+fn the_number_of_reported_problems_is_bounded() {
     let unknown: String = (0..40_000).map(|n| format!("unknown{n}: x\n")).collect();
     let problems = read(&with(&unknown)).problems;
     assert_eq!(problems.len(), 51);
@@ -323,15 +324,16 @@ fn extra_configurations_of_indented_and_flow_maps_are_kept_in_meaning() {
 }
 
 #[test]
-fn our_strategy_never_gets_into_the_key_that_java_reads() {
+fn a_strategy_of_sidekeeper_is_never_written_to_the_key_that_java_reads() {
     let mut configuration = JobConfiguration::new(JobName::parse("demoJob").unwrap(), 3);
     configuration.job_sharding_strategy_type = Some("consistent_hash".to_owned());
+    move_own_strategy(&mut configuration);
     let read = clean(&write(&configuration));
     assert_eq!(read.job_sharding_strategy_type, None);
     assert_eq!(read.props["sidekeeper.sharding-strategy"], "CONSISTENT_HASH");
 }
 
-/// xorshift64*: seeded, so that a failure can be run again.
+/// xorshift64*: a failure can be repeated with its seed.
 struct Random(u64);
 
 impl Random {
@@ -431,7 +433,7 @@ impl Random {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn a_written_configuration_is_read_back_unchanged() {
     for seed in 1..=2000 {
         let configuration = Random(seed).configuration();
         let written = write(&configuration);
@@ -443,9 +445,9 @@ fn what_is_written_is_read_again() {
     }
 }
 
-/// Documents that are damaged in many ways are read or refused, and what is read can be written and read again.
+/// Documents with random damage are read or refused; a document that is read can be written and read again.
 #[test]
-fn damaged_documents_do_no_harm() {
+fn damaged_documents_are_refused_or_can_be_written_and_read_again() {
     let mut read = 0;
     for seed in 1..=6000 {
         let mut random = Random(seed);

@@ -1,4 +1,4 @@
-//! The cron vectors: what Quartz itself answered, for every shape of expression and around clock changes.
+//! The cron vectors: recorded answers of Quartz, for every shape of expression and around clock changes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
@@ -16,14 +16,14 @@ struct Vector {
     expr: String,
     tz: String,
     after: Timestamp,
-    /// The instants that follow each other, `null` when there are no more.
+    /// The next instants, in order; `null` after the last one.
     next: Option<Vec<Option<Timestamp>>>,
     #[serde(default)]
     invalid: bool,
     /// Malformed text that Quartz's parser happens to accept: it may be refused, or evaluated as given.
     #[serde(default)]
     lenient: bool,
-    /// What version 2.5.2 answers, where it differs from the version that `next` is from.
+    /// The answer of version 2.5.2, where it differs from the version of `next`.
     quartz_2_5_2: Option<Newer>,
 }
 
@@ -34,15 +34,15 @@ enum Newer {
     Verdict(String),
 }
 
-/// What we owe.
+/// The required answer.
 enum Expected<'v> {
     Refusal,
     Next(&'v [Option<Timestamp>]),
     RefusalOrNext(&'v [Option<Timestamp>]),
 }
 
-/// Quartz searches to 100 years after the year of its start; these answers were recorded in 2026. Our search counts
-/// from the instant it is asked about, so it may find what Quartz's ended before.
+/// Quartz searches to 100 years after the year of its start; these answers were recorded in 2026. `next_after` counts
+/// from the given instant, so it may find later instants than Quartz.
 const RECORDED_HORIZON: i16 = 2126;
 
 impl Vector {
@@ -50,7 +50,7 @@ impl Vector {
         let next = match (&self.quartz_2_5_2, &self.next) {
             (Some(Newer::Next(next)), _) => Some(next),
             (Some(Newer::Verdict(verdict)), _) => {
-                assert_eq!(verdict, "invalid", "{}: what is this verdict?", self.expr);
+                assert_eq!(verdict, "invalid", "{}: unknown verdict", self.expr);
                 return Expected::Refusal;
             }
             (None, _) if self.invalid => None,

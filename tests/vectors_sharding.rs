@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use sidekeeper::elasticjob::strategy::{self, Allocation, StrategyError};
 use sidekeeper::elasticjob::{item_parameters, java};
+use sidekeeper::extension::strategy as own_strategy;
 use sidekeeper::job::{InstanceId, JobName, ShardingStrategy};
 
 /// The article's own function, which production never uses.
@@ -144,15 +145,15 @@ fn check_strategy(vector: &StrategyVector, failures: &mut Vec<String>) {
     let total = vector.sharding_total_count;
     let now_ms = vector.now_millis.unwrap_or(0);
     if let Some(hashes) = &vector.item_hashes {
-        let computed: Vec<usize> = strategy::article_hashes(&job, total).map(|(_, hash)| hash).collect();
+        let computed: Vec<usize> = own_strategy::article_hashes(&job, total).map(|(_, hash)| hash).collect();
         expect("itemHashes", &computed, hashes, failures);
     }
     if let Some(safe) = &vector.safe_variant_expected {
-        let allocation = strategy::consistent_hash_former(&job, total, &instances);
+        let allocation = own_strategy::consistent_hash_former(&job, total, &instances);
         expect("safeVariantExpected", &items(&allocation), safe, failures);
     }
     let result = if vector.strategy == ARTICLE {
-        strategy::consistent_hash_article(&job, total, &instances)
+        own_strategy::consistent_hash_article(&job, total, &instances)
     } else if let Some(strategy) = ShardingStrategy::from_type(&vector.strategy) {
         if strategy == ShardingStrategy::SingleShardingBalance && vector.now_millis.is_none() {
             failures.push("nowMillis is missing".to_owned());
@@ -170,7 +171,7 @@ fn check_strategy(vector: &StrategyVector, failures: &mut Vec<String>) {
     check_result(vector, &result, failures);
 }
 
-/// What production uses agrees with Java wherever Java has a result, and loses no item where it has none.
+/// The allocation of production is that of Java wherever Java has a result, and loses no item where Java throws.
 fn check_production(
     strategy: ShardingStrategy,
     vector: &StrategyVector,
@@ -181,7 +182,7 @@ fn check_production(
     let instances: Vec<InstanceId> =
         vector.instances.iter().map(|instance| InstanceId::from_registry(&instance.instance_id)).collect();
     let total = vector.sharding_total_count;
-    let used = strategy::allocate(strategy, &job, total, &instances, vector.now_millis.unwrap_or(0));
+    let used = own_strategy::allocate(strategy, &job, total, &instances, vector.now_millis.unwrap_or(0));
     match as_java {
         Ok(allocation) => expect("allocate", &used, allocation, failures),
         Err(_) => {

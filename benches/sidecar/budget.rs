@@ -1,4 +1,4 @@
-//! What a fire asks of the registry. `tests/budget.rs` tests it; this prints it.
+//! The requests that a fire sends to the registry. `tests/budget.rs` asserts them; this part prints them.
 
 use sidekeeper::registry::counted::Counted;
 use sidekeeper::registry::embedded::Embedded;
@@ -26,7 +26,7 @@ pub(crate) fn embedded() {
         job.succeeded(executions).await;
         let reported = registry.counts();
         for (what, counts) in [
-            ("until the application is told all", started.since(before)),
+            ("until the application has all messages", started.since(before)),
             ("one report of all, until it is answered", reported.since(started)),
         ] {
             let sidekeeper::registry::counted::Counts { reads, watches, transactions, operations, .. } =

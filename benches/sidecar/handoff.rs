@@ -1,5 +1,5 @@
-//! How long does an item take to change hands? From the moment when its owner has the revocation, over its
-//! acknowledgement, to the moment when the next owner is told that it has it.
+//! How long does the handoff of an item take? From the moment when its owner has the revocation, over the
+//! owner's acknowledgement, to the moment when the next owner has the assignment.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +15,10 @@ use crate::host::{Host, application_runtime};
 use crate::server;
 use crate::statistics::{Sorted, milliseconds};
 
-/// Items of the job; half of them move each time when the second instance comes or goes.
+/// Items of the job. Half of them move each time when the second instance comes or goes.
 const ITEMS: u32 = 2;
-/// How often the second instance comes. It is given each item, and gives it back when it is drained.
+/// How often the second instance comes. It gets each item in a handoff, and gives the item back when it is
+/// drained.
 const COMINGS: usize = 1_000;
 /// Creations of a single node to compare with, and the pause before each.
 const CREATIONS: u32 = 400;
@@ -66,7 +67,7 @@ async fn handoffs(first: &str, second: &str) -> Sorted {
         let (owned, mut owns) = watch::channel(0);
         let comes = tokio::spawn(follow(connect(second).await, Arc::clone(&log), owned));
         owns.wait_for(|owned| *owned == all / 2).await.expect("the second instance");
-        // Going is no handoff: what nobody has is assigned.
+        // The second instance's end is no handoff: items without an owner are assigned.
         comes.abort();
     }
     stays.abort();
@@ -74,7 +75,7 @@ async fn handoffs(first: &str, second: &str) -> Sorted {
     Sorted::new(std::mem::take(&mut log.taken))
 }
 
-/// Attaches, acknowledges each assignment at once, and writes down what it is told.
+/// Attaches, acknowledges each assignment at once, and records the messages that arrive.
 async fn follow(mut client: Client, log: Arc<Mutex<Log>>, owned: watch::Sender<usize>) {
     let props = [("sidekeeper.ownership".to_owned(), "continuous".to_owned())];
     let configuration =

@@ -1,4 +1,4 @@
-//! A sidecar in this process, on threads of its own, like those that the program gives it.
+//! A sidecar in this process. It has threads of its own, as many as the program has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,12 +22,12 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn start(registry: impl Registry) -> Self {
-        // One of its own: what another left in the registry is not to be found.
+        // A namespace of its own, so that it does not find nodes of another measurement.
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         Self::start_in(registry, Path::root().child(&format!("bench-{number}")))
     }
 
-    /// With others in one namespace.
+    /// In a namespace that several sidecars share.
     pub(crate) fn start_in(registry: impl Registry, namespace: Path) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         // As many workers as the program has.
@@ -41,14 +41,14 @@ impl Host {
         self.sidecar.endpoints().first().cloned().expect("the socket")
     }
 
-    /// Ends it when the applications have left.
+    /// Ends the sidecar when the applications have left.
     pub(crate) fn stop(self) {
         let (_hurry, hurried) = watch::channel(false);
         self.runtime.block_on(self.sidecar.drain(hurried));
     }
 }
 
-/// A runtime for the application: one thread, which is not one of the sidecar's.
+/// A runtime for the application: one thread that the sidecar does not use.
 pub(crate) fn application_runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }

@@ -1,4 +1,5 @@
-//! How late is an application told to execute? From the scheduled instant to the moment it has the message.
+//! How late does an execution reach the application? From the scheduled instant to the moment when the
+//! application has the message.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ pub(crate) fn on_zookeeper() {
     let server = server::start();
     println!("\n| | executions | p50 ms | p99 ms | max ms | round trips more, p50 | p99 |");
     println!("|---|---|---|---|---|---|---|");
-    // Twice, around the rest: the server's code is compiled while it runs.
+    // Measured before and after the rest: the server's code is compiled while it runs.
     let runtime = application_runtime();
     let create = || runtime.block_on(server::create_latency(&server, CREATIONS, CREATION_PAUSE));
     let before = create();

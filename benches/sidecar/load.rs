@@ -1,7 +1,8 @@
-//! An application with jobs that fire every second, and what it saw of each execution.
+//! An application with jobs that fire every second, and its record of each execution.
 //!
-//! It is one thread with one connection. A job's work takes no time: each execution is reported as soon as it may be,
-//! which is when the job's last report has been answered; all that came meanwhile goes into one report.
+//! The application is one thread with one connection. A job's work takes no time. Each execution is reported
+//! as soon as the job's last report has been answered. All executions that came in the meantime go into one
+//! report.
 
 use std::pin::pin;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,44 +15,44 @@ use tokio::sync::watch;
 use crate::application::{self, Client, Job};
 
 /// How long the last executions may take to be recorded after the measured time.
-const GRACE: Duration = Duration::from_millis(1500);
-/// The largest report that a sidecar takes.
+const RECORD_TIME: Duration = Duration::from_millis(1500);
+/// The most results that a sidecar takes in one report.
 const REPORT_MAX: usize = 10_000;
 
-/// Which jobs, and for how long.
+/// The jobs, and the time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) jobs: usize,
-    /// Of each job.
+    /// Items of each job.
     pub(crate) items: u32,
     /// Whole seconds between the last attachment and the measured time.
     pub(crate) warm_up: u64,
-    /// The measured time in seconds: so many fires of each job.
+    /// The measured time in seconds; each job fires once a second.
     pub(crate) seconds: u64,
 }
 
 /// One execution, in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Execution {
-    /// Whether a fire came at its time, or was made up for.
+    /// Whether it is a fire at its time, not a misfire re-run.
     pub(crate) on_time: bool,
     pub(crate) scheduled: u64,
     /// When the application had the message.
     pub(crate) received: u64,
-    /// When the application had the answer that it is recorded.
+    /// When the application had the answer that the result is recorded.
     pub(crate) recorded: u64,
 }
 
-/// What the application saw.
+/// The application's record.
 pub(crate) struct Seen {
     pub(crate) executions: Vec<Execution>,
-    /// The measured time.
+    /// The begin of the measured time.
     pub(crate) from: u64,
     pub(crate) until: u64,
 }
 
 impl Seen {
-    /// The executions that are of the measured time's fires.
+    /// The executions of the measured time's fires.
     pub(crate) fn fired(&self) -> impl Iterator<Item = &Execution> {
         self.executions.iter().filter(|seen| (self.from..self.until).contains(&seen.scheduled))
     }
@@ -81,7 +82,7 @@ pub(crate) async fn run(endpoint: &str, load: Load) -> Seen {
     let _ = all_attached.wait_for(|count| *count == load.jobs).await;
     let from = (now() / SECOND + 1 + load.warm_up) * SECOND;
     let until = from + load.seconds * SECOND;
-    tokio::time::sleep(Duration::from_nanos(until.saturating_sub(now())) + GRACE).await;
+    tokio::time::sleep(Duration::from_nanos(until.saturating_sub(now())) + RECORD_TIME).await;
     stop.send_replace(true);
     let executions = join_all(jobs).await.into_iter().flat_map(|seen| seen.expect("no panic")).collect();
     Seen { executions, from, until }

@@ -1,5 +1,5 @@
-//! Measures the sidecar and prints Markdown tables, as they stand in `docs/benchmarks.md`. Asserts no times: what a
-//! number means depends on the machine, and that is for the reader to judge.
+//! Measures the sidecar and prints Markdown tables, as they stand in `docs/benchmarks.md`. Asserts no times:
+//! the numbers depend on the machine, so the reader judges them.
 //!
 //! `make bench` runs all parts, `make bench BENCH="throughput memory"` some of them. See [`PARTS`].
 #![allow(
@@ -43,7 +43,7 @@ const PARTS: [(&str, fn()); 7] = [
 ];
 
 fn main() {
-    // Cargo gives `--bench`.
+    // Cargo adds `--bench`.
     let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let known = |name: &String| PARTS.iter().any(|(part, _)| part == name);
     if let Some(unknown) = chosen.iter().find(|name| !known(name)) {

@@ -1,4 +1,4 @@
-//! What does a sidecar cost that does little? The program itself, as a process of its own.
+//! How much memory does an idle sidecar take? The program runs as a process of its own.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,9 +17,9 @@ use crate::server;
 use crate::statistics::{Sorted, milliseconds};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_sidekeeper");
-/// Starts whose time is measured.
+/// Starts in the measurement of the start time.
 const STARTS: usize = 20;
-/// Time for whatever a change sets in motion, before memory is read.
+/// Pause before memory is read, so that work after a change has ended.
 const SETTLE: Duration = Duration::from_secs(3);
 const JOBS: usize = 1_000;
 const ITEMS: u32 = 10;
@@ -55,7 +55,7 @@ pub(crate) fn all() {
     }
 }
 
-/// Attaches to the jobs. They have a schedule, and do not fire before the year is over.
+/// Attaches to the jobs. They have a schedule that does not fire before the end of the year.
 async fn attach_all(endpoint: &str) -> Vec<Job> {
     let mut jobs = Vec::new();
     for connection in 0..CONNECTIONS {
@@ -116,7 +116,7 @@ impl Drop for Program {
     }
 }
 
-/// Reads the log, so that the program never waits for us to do so.
+/// Reads the log, so that the program never waits for a reader.
 fn drain(child: &mut Child) {
     if let Some(log) = child.stderr.take() {
         std::thread::spawn(move || BufReader::new(log).lines().for_each(drop));

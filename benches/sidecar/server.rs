@@ -1,4 +1,4 @@
-//! The ZooKeeper server that is measured on, and what it can do without a sidecar.
+//! The ZooKeeper server of the measurements, and its speed without a sidecar.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -17,14 +17,15 @@ use crate::environment::first_line;
 use crate::statistics::{Sorted, rate};
 use crate::zookeeper::Server;
 
-/// Requests in flight when a server's throughput is measured: more make it no faster.
+/// Requests in flight when a server's throughput is measured. More requests make the server no faster.
 const IN_FLIGHT: usize = 1000;
-/// About what a running node holds.
+/// About the data of a running node.
 const DATA: &[u8] = b"127.0.0.1@-@12345-abcdef";
 const PARENT: &str = "/bare";
 
-/// Starts a server. The tests' settings, but that its log grows in the default steps (64 MiB): theirs are small to
-/// save space, and would have it ask the file system for more all the time.
+/// Starts a server with the tests' settings, except for the growth of its log: it grows in the default steps
+/// of 64 MiB. The tests' steps are small to save space; with them the server would ask the file system for
+/// more space all the time.
 pub(crate) fn start() -> Server {
     let server = Server::start_with("preAllocSize=65536");
     let answer = server.command("srvr").unwrap_or_default();
@@ -46,7 +47,8 @@ pub(crate) fn registry(server: &Server) -> ZooKeeper {
     ZooKeeper::new(settings).expect("settings")
 }
 
-/// How long the creation of an ephemeral node takes, one at a time and with pauses, through our registry.
+/// How long the creation of an ephemeral node takes through the sidecar's registry, one at a time and with
+/// pauses.
 pub(crate) async fn create_latency(server: &Server, count: u32, pause: Duration) -> Sorted {
     let session = registry(server).open().await.expect("a session");
     prepare(&session).await;
@@ -68,7 +70,7 @@ async fn prepare(session: &Arc<dyn Session>) {
     session.ensure(&Path::root().child("bare"), NodeKind::Persistent, b"").await.expect("the parent");
 }
 
-/// The client runs its connection as a task, and leaves it to us where.
+/// Runs the client's connection: the client gives it to us as a task.
 struct Tasks;
 
 impl spawns_core::Spawn for Tasks {
@@ -86,7 +88,7 @@ async fn connect(address: &str) -> zk::Client {
     connected.await.expect("a client")
 }
 
-/// Pairs of a creation and a deletion a second, with plenty in flight, through the client library.
+/// Pairs of a creation and a deletion a second through the client library, with many in flight.
 pub(crate) async fn pairs_per_second(server: &Server, time: Duration) -> u64 {
     let client = connect(&server.address()).await;
     let options = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());

@@ -1,8 +1,8 @@
-//! Percentiles, and numbers as they are printed.
+//! Percentiles, and numbers in the form in which they are printed.
 
 use std::time::Duration;
 
-/// Durations, ascending.
+/// Durations in ascending order.
 pub(crate) struct Sorted(Vec<Duration>);
 
 impl Sorted {
@@ -15,7 +15,7 @@ impl Sorted {
         self.0.len()
     }
 
-    /// The smallest duration that is not below so many percent of all: the nearest rank.
+    /// The nearest rank: the smallest duration that is at least as long as this percentage of all.
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.0.len() * percent).div_ceil(100);
         self.0.get(rank.saturating_sub(1)).copied().unwrap_or_default()
@@ -32,7 +32,7 @@ pub(crate) fn milliseconds(duration: Duration) -> String {
     format!("{:.2}", duration.as_secs_f64() * 1000.0)
 }
 
-/// How many a second, in whole numbers.
+/// How many a second, as a whole number.
 pub(crate) fn rate(count: usize, time: Duration) -> u64 {
     let nanos = time.as_nanos().max(1);
     let count = u128::try_from(count).unwrap_or(u128::MAX);

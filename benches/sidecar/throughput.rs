@@ -1,8 +1,9 @@
-//! How many executions a second go through one sidecar and one application? More and more jobs that fire every second,
-//! until fires come faster than they can be executed.
+//! How many executions a second go through one sidecar and one application? More and more jobs fire every
+//! second, until fires come faster than they can be executed.
 //!
-//! An execution counts when the application has the answer that it is recorded, if that is within the measured time.
-//! So each has been started in the registry, told, executed (which takes no time), reported and recorded.
+//! An execution counts when the application has the answer that it is recorded, if that is within the
+//! measured time. By then the execution was started in the registry, sent, executed (which takes no time),
+//! reported and recorded.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,7 @@ use crate::statistics::{Sorted, milliseconds, percent, rate};
 const SECONDS: u64 = 10;
 /// The most items that a job may have.
 const ITEMS: u32 = 10_000;
-/// A step with a smaller share of the fires on time is the last.
+/// The last step is the first with a smaller percentage of the fires on time.
 const ENOUGH: u64 = 50;
 
 pub(crate) fn embedded() {
@@ -53,7 +54,8 @@ fn head() {
     println!("|---|---|---|---|---|---|---|---|");
 }
 
-/// Runs the steps until fires cannot be executed any more; gives the best step's executions a second.
+/// Runs the steps until fires cannot be executed in time any more. Returns the best step's executions a
+/// second.
 fn steps<R: Registry>(steps: &[(usize, u32)], registry: impl Fn() -> R) -> u64 {
     let mut most = 0;
     for &(jobs, items) in steps {
@@ -72,7 +74,7 @@ fn steps<R: Registry>(steps: &[(usize, u32)], registry: impl Fn() -> R) -> u64 {
     most
 }
 
-/// Prints a row; gives the executions a second, and the percentage of the fires that were executed on time.
+/// Prints a row. Returns the executions a second, and the percentage of the fires that were executed on time.
 fn print(load: Load, seen: &Seen, cpu: Duration) -> (u64, u64) {
     let due = u64::try_from(load.jobs).unwrap_or(u64::MAX) * u64::from(load.items);
     let recorded = rate(seen.recorded(), Duration::from_secs(load.seconds));
@@ -92,8 +94,8 @@ fn print(load: Load, seen: &Seen, cpu: Duration) -> (u64, u64) {
     (recorded, on_time)
 }
 
-/// The median over the fires of: the executions of all jobs for one instant, divided by the time from the instant to
-/// the record of the last of them.
+/// The median over the fires of this rate: the executions of all jobs for one instant, divided by the time
+/// from the instant to the record of the last of them.
 fn burst_rate(seen: &Seen) -> u64 {
     let mut bursts: BTreeMap<u64, (usize, u64)> = BTreeMap::new();
     for Execution { scheduled, recorded, .. } in seen.fired() {
@@ -111,7 +113,8 @@ fn burst_rate(seen: &Seen) -> u64 {
 /// The processor time of this process: the sidecar and the application.
 fn cpu_time() -> Duration {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // After the name: the twelfth and the thirteenth field are user and system time, in hundredths of a second.
+    // After the name: the twelfth and the thirteenth field are user and system time, in hundredths of a
+    // second.
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
     let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     Duration::from_millis(ticks * 10)

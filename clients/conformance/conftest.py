@@ -1,21 +1,18 @@
+"""The fixtures of the scenarios. Those that the repository's other suites have too come from `tests/support`."""
+
 from __future__ import annotations
 
 import shutil
-import sys
-import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests" / "e2e"), str(HERE.parent / "python")]
+from driver import LEVELS, Subject, World, belongs, prepare, subjects
+from relay import Relay
 
-from driver import LEVELS, Subject, World, belongs, prepare, subjects  # noqa: E402
-from harness import ZooKeeperServer, sidekeeper_binary  # noqa: E402
-from relay import Relay  # noqa: E402
+pytest_plugins = ["support.fixtures"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -39,61 +36,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def build_folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="sk-build-") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture(scope="session")
-def subject(request: pytest.FixtureRequest, build_folder: Path) -> Subject:
+def subject(request: pytest.FixtureRequest, run_folder: Path) -> Subject:
     language, flavour = request.param
-    return prepare(language, flavour, build_folder)
-
-
-@pytest.fixture(scope="session")
-def zookeeper() -> Iterator[Callable[[], ZooKeeperServer]]:
-    """Gives the server, which is started when somebody asks for it first."""
-    servers: list[ZooKeeperServer] = []
-    with tempfile.TemporaryDirectory(prefix="sk-zk-") as folder:
-
-        def server() -> ZooKeeperServer:
-            if not servers:
-                servers.append(ZooKeeperServer(Path(folder)))
-            return servers[0]
-
-        yield server
-        for one in servers:
-            one.kill()
-
-
-@pytest.fixture(scope="session")
-def zookeeper_client(zookeeper: Callable[[], ZooKeeperServer]) -> Iterator[Callable[[], Any]]:
-    clients: list[Any] = []
-
-    def client() -> Any:
-        if not clients:
-            clients.append(zookeeper().client())
-        return clients[0]
-
-    yield client
-    for one in clients:
-        one.stop()
-        one.close()
+    return prepare(language, flavour, run_folder)
 
 
 @pytest.fixture
 def world(
-    request: pytest.FixtureRequest,
-    subject: Subject,
-    zookeeper: Callable[[], ZooKeeperServer],
-    zookeeper_client: Callable[[], Any],
+    request: pytest.FixtureRequest, binary: Path, subject: Subject, has_failed: Callable[[], bool]
 ) -> Iterator[World]:
-    if not sidekeeper_binary().is_file():
-        pytest.fail(f"no sidecar at {sidekeeper_binary()}: build it, or name it in SIDEKEEPER_BINARY", pytrace=False)
-    world = World(subject, zookeeper, zookeeper_client, f"conformance-{uuid.uuid4().hex[:8]}")
+    """A scenario's processes; the ZooKeeper server is started for the first scenario that needs it."""
+    world = World(
+        subject,
+        lambda: request.getfixturevalue("zookeeper"),
+        lambda: request.getfixturevalue("client"),
+        f"conformance-{uuid.uuid4().hex[:8]}",
+    )
     yield world
     world.end()
-    if getattr(request.node, "failed", False):
+    if has_failed():
         request.node.add_report_section("teardown", "logs", world.logs())
     panics = world.panics()
     shutil.rmtree(world.folder, ignore_errors=True)
@@ -106,11 +67,3 @@ def relay(world: World) -> Relay:
     relay = Relay(world.sidecar().ready(), world.folder)
     world.closing.append(relay.close)
     return relay
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    outcome: Any = yield
-    report = outcome.get_result()
-    if report.when == "call" and report.failed:
-        item.failed = True  # type: ignore[attr-defined]

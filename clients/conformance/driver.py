@@ -1,4 +1,4 @@
-"""What the scenarios stand on: languages, sidecars, test applications, and somebody who looks from outside."""
+"""The means of the scenarios: languages, sidecars, test applications, and the nodes in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from sidekeeper._proto.v1.assignment_service_pb2_grpc import AssignmentServiceSt
 from sidekeeper._proto.v1.job_service_pb2_grpc import JobServiceStub
 from sidekeeper._proto.v1.sidecar_service_pb2_grpc import SidecarServiceStub
 
-from harness import PATIENCE, ROOT, Process, Steered, Tree, ZooKeeperServer, eventually, sidekeeper_binary
+from support.job_nodes import Tree
+from support.processes import PATIENCE, ROOT, CommandedProcess, Process, eventually, once_in_a_run, sidekeeper_binary
+from support.zookeeper import ZooKeeperServer
 
 HERE = Path(__file__).resolve().parent
 
@@ -86,7 +88,9 @@ def prepare(language: str, flavour: str, folder: Path) -> Subject:
         return tuple(word.replace("{python}", sys.executable).replace("{build}", str(folder)) for word in words)
 
     if "build" in told:
-        subprocess.run(filled(told["build"]), cwd=HERE, check=True)
+        with once_in_a_run(folder, language) as first:
+            if first:
+                subprocess.run(filled(told["build"]), cwd=HERE, check=True)
     return Subject(language, flavour, filled(told["start"]))
 
 
@@ -148,7 +152,7 @@ class Sidecar(Process):
             SidecarServiceStub(channel).Drain(request, timeout=PATIENCE + timeout)
 
 
-class Application(Steered):
+class Application(CommandedProcess):
     """A test application in some language."""
 
     def __init__(self, name: str, subject: Subject, folder: Path, environment: dict[str, str]):
@@ -181,14 +185,14 @@ class Application(Steered):
         eventually(f"{self.name} takes {command}", lambda: taken() > before)
 
     def run(self, *jobs: Event, **fields: Any) -> Application:
-        """Has it run jobs; by default the job, triggered only."""
+        """Lets it run jobs; by default the one job, which only a trigger fires."""
         jobs = jobs or (job(),)
         self.say(json.dumps({"command": "run", "jobs": jobs, **fields}))
         self.told("running")
         return self
 
     def behave(self, behaviour: str, *items: int, **fields: Any) -> None:
-        """Says what executions do; no items: all."""
+        """Sets the behaviour of executions; no items: all."""
         self.order("behave", behaviour=behaviour, **({"items": list(items)} if items else {}), **fields)
 
     def release(self, *items: int) -> None:
@@ -238,7 +242,7 @@ class Application(Steered):
         return found
 
     def owned(self) -> list[int]:
-        """The items of the job that it was told last."""
+        """The items of the job's last assignment."""
         told = self.all("assignment", job=JOB)
         return items_of(told[-1]) if told else []
 
@@ -269,7 +273,7 @@ def job(name: str = JOB, total: int = 2, cron: str = "", **fields: Any) -> Event
 
 
 def items_of(event: Event) -> list[int]:
-    """The numbers of the items that an event tells."""
+    """The numbers of the items in an event."""
     return [item["item"] for item in event["items"]]
 
 
@@ -284,7 +288,7 @@ class World:
         self.folder = Path(tempfile.mkdtemp(prefix="sk-"))
         self.namespace = namespace
         self.processes: list[Process] = []
-        #: What is to be called at the end, when the applications have gone.
+        #: The functions to call at the end, when the applications have ended.
         self.closing: list[Callable[[], None]] = []
         self._server = server
         self._client = client
@@ -334,7 +338,7 @@ class World:
         return [text[text.index("panicked at") :][:4000] for text in logs if "panicked at" in text]
 
     def logs(self) -> str:
-        """The ends of all logs, and what applications have told."""
+        """The ends of all logs, and the last events of the applications."""
         parts = []
         for process in self.processes:
             parts += [f"--- {process.name}", *process.log.read_text(errors="replace").splitlines()[-40:]]

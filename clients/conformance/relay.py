@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 import grpc
-from sidekeeper._proto.v1 import execution_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import completion_pb2
 
 from driver import Sidecar, eventually
 
@@ -42,7 +41,7 @@ class Relay:
         #: Changes what the sidecar answers. None: the answer is lost, the call fails with UNAVAILABLE.
         self.to_application: Hook = _as_it_is
         #: The results that were reported through it, in order.
-        self.results: list[execution_pb2.ExecutionResult] = []
+        self.results: list[completion_pb2.ExecutionResult] = []
         socket = folder / "relay.sock"
         self.endpoint = f"unix://{socket}"
         self._channel = grpc.insecure_channel(
@@ -58,10 +57,10 @@ class Relay:
         self._server.stop(None).wait()
         self._channel.close()
 
-    def result(self, execution_id: str) -> execution_pb2.ExecutionResult:
+    def result(self, execution_id: str) -> completion_pb2.ExecutionResult:
         """Waits for an execution's report."""
 
-        def reported() -> list[execution_pb2.ExecutionResult]:
+        def reported() -> list[completion_pb2.ExecutionResult]:
             return [one for one in self.results if one.execution_id == execution_id]
 
         return eventually("the report", reported)[0]
@@ -69,7 +68,7 @@ class Relay:
     def unary(self, method: str, request: bytes, context: Any) -> bytes:
         """Passes a call on."""
         if method == REPORT:
-            self.results += service_pb2.ReportCompletionRequest.FromString(request).results
+            self.results += completion_pb2.ReportCompletionRequest.FromString(request).results
         changed = self._request(method, request, context)
         try:
             timeout = min(context.time_remaining(), CALL_SECONDS_MAX)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from driver import HERE, LEVELS, World, eventually
-from harness import ROOT
+from support.processes import ROOT
 
 pytestmark = pytest.mark.complete
 
@@ -63,7 +63,7 @@ def install_go(folder: Path) -> list[str | Path]:
     return [folder / "example"]
 
 
-def test_the_table_of_the_scenarios_tells_each_one_with_its_level() -> None:
+def test_the_table_of_the_scenarios_has_each_one_with_its_level() -> None:
     table = re.findall(r"^\| (\d+) \| ([^|]+) \| (\w+) \|", (HERE / "README.md").read_text(), re.MULTILINE)
     told = {f"test_{int(no):02}_{name.strip().lower().replace(' ', '_')}.py": level for no, name, level in table}
     levels = {file.name: LEVEL.findall(file.read_text()) for file in HERE.glob("test_*.py")}

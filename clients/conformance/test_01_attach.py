@@ -5,7 +5,7 @@ import json
 import pytest
 
 from driver import JOB, World, eventually, items_of, job
-from harness import free_port
+from support.processes import free_port
 
 pytestmark = pytest.mark.robust
 

@@ -51,7 +51,7 @@ def test_one_instance_leads(world: World) -> None:
     eventually("it leads", lambda: any(one["leader"] for one in application.all("assignment", "leadership")))
 
 
-def test_leaving_lets_go_before_the_stream_ends(world: World) -> None:
+def test_a_leaving_client_revokes_its_items_before_the_stream_ends(world: World) -> None:
     sidecar = world.sidecar()
     application = world.application(sidecar).run(job())
     instance = application.attached([0, 1])["instance"]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from sidekeeper._proto.v1 import execution_pb2
+from sidekeeper._proto.v1 import completion_pb2
 
 from driver import World, eventually, job
 from relay import Relay
@@ -10,9 +10,9 @@ pytestmark = pytest.mark.minimal
 
 TEXT = "no room for pallet №7\nsecond line"
 OUTCOMES = {
-    "failure": execution_pb2.EXECUTION_OUTCOME_FAILURE,
-    "rejected": execution_pb2.EXECUTION_OUTCOME_REJECTED,
-    "success": execution_pb2.EXECUTION_OUTCOME_SUCCESS,
+    "failure": completion_pb2.EXECUTION_OUTCOME_FAILURE,
+    "rejected": completion_pb2.EXECUTION_OUTCOME_REJECTED,
+    "success": completion_pb2.EXECUTION_OUTCOME_SUCCESS,
 }
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from sidekeeper._proto.v1 import execution_pb2
+from sidekeeper._proto.v1 import completion_pb2
 
 from driver import World, eventually, job
 from relay import Relay
@@ -16,7 +16,7 @@ def test_it_is_a_failure_with_its_place_and_the_application_goes_on(world: World
     application.trigger()
     started = application.told("started", item=0)
     result = relay.result(started["execution_id"])
-    assert result.outcome == execution_pb2.EXECUTION_OUTCOME_FAILURE
+    assert result.outcome == completion_pb2.EXECUTION_OUTCOME_FAILURE
     # Where it was: the function that has the mistake is named in what is reported.
     assert "mistake" in result.failure_message.lower()
     application.told("ended", item=1, outcome="success")

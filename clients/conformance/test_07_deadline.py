@@ -15,7 +15,7 @@ def limited(**fields: object) -> dict[str, object]:
     return job(total=1, configuration={"props": {"sidekeeper.execution-timeout": f"{int(TIMEOUT * 1000)}ms"}}, **fields)
 
 
-def test_the_handler_knows_it_and_is_told_to_stop_when_it_is_over(world: World) -> None:
+def test_the_handler_knows_its_deadline_and_is_cancelled_at_it(world: World) -> None:
     sidecar = world.sidecar()
     application = world.application(sidecar).run(limited())
     application.attached([0])

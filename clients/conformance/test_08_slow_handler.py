@@ -6,7 +6,7 @@ from driver import World, eventually, job, quiet
 
 pytestmark = pytest.mark.robust
 
-#: How long an application has to report what it was told to stop.
+#: How long an application has to report a cancelled execution.
 PROPS = {"sidekeeper.cancel-grace": "300ms"}
 
 
@@ -21,7 +21,7 @@ def test_one_that_does_not_stop_is_detached_and_not_run_twice_at_once(world: Wor
     assert application.told("cancelled")["reason"] == "OPERATOR"
     lost = application.told("lost")
     assert lost["reason"] == "DETACHED"
-    # It attaches again by itself, and is told the item anew; but its handler is still busy with it.
+    # It attaches again by itself, and gets the item again; but its handler still executes it.
     application.told("assigned", after=1)
     application.behave("hold")
     application.trigger()
@@ -36,7 +36,7 @@ def test_one_that_does_not_stop_is_detached_and_not_run_twice_at_once(world: Wor
     eventually("nothing runs", lambda: sidecar.running() == [])
 
 
-def test_one_that_takes_its_time_disturbs_nobody(world: World) -> None:
+def test_a_slow_handler_disturbs_no_other(world: World) -> None:
     sidecar = world.sidecar()
     application = world.application(sidecar).run(job(total=3, concurrency=2), job("billing", total=1, concurrency=1))
     application.attached([0, 1, 2])

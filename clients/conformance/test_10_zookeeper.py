@@ -9,7 +9,7 @@ from driver import World, eventually, job
 pytestmark = pytest.mark.robust
 
 
-def test_away_for_less_than_a_session_nothing_is_lost(world: World) -> None:
+def test_zookeeper_down_for_less_than_a_session_loses_nothing(world: World) -> None:
     # Longer than any machine takes to start a server.
     sidecar = world.sidecar(zookeeper=True, session="20s")
     application = world.application(sidecar).run(job(configuration={"failover": True}))
@@ -30,7 +30,7 @@ def test_away_for_less_than_a_session_nothing_is_lost(world: World) -> None:
     eventually("all is well", lambda: len(application.all("ended", outcome="success")) == 4)
 
 
-def test_away_for_longer_it_stops_in_time_and_begins_anew(world: World) -> None:
+def test_zookeeper_down_for_longer_stops_executions_in_time_and_they_begin_anew(world: World) -> None:
     sidecar = world.sidecar(zookeeper=True, session="2s")
     application = world.application(sidecar).run(job(total=1))
     application.attached([0])
@@ -41,7 +41,7 @@ def test_away_for_longer_it_stops_in_time_and_begins_anew(world: World) -> None:
     gone = time.time()
     cancelled = application.told("cancelled")
     assert cancelled["reason"] == "LEASE_LOST"
-    assert cancelled["time"] < gone + 2.0, "the session could have ended before the handler was told"
+    assert cancelled["time"] < gone + 2.0, "the session could have ended before the handler was cancelled"
     application.told("lost")
     application.behave("succeed")
     world.server.restart(away=2.5)

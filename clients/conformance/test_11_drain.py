@@ -10,21 +10,21 @@ from driver import World, eventually, items_of, job, quiet
 pytestmark = pytest.mark.robust
 
 
-def held(world: World, **fields: object) -> tuple:
+def held(world: World, failover: bool = False, **fields: object) -> tuple:
     """An application that executes item 0 of two, one at a time."""
     sidecar = world.sidecar()
-    application = world.application(sidecar).run(job(concurrency=1), **fields)
+    application = world.application(sidecar).run(job(concurrency=1, configuration={"failover": failover}), **fields)
     application.attached([0, 1])
     application.behave("hold")
     application.trigger()
     return sidecar, application, application.told("started")["item"]
 
 
-def test_sigterm_lets_what_runs_end_and_rejects_the_rest(world: World) -> None:
+def test_sigterm_lets_a_running_execution_end_and_leaves_a_waiting_one(world: World) -> None:
     sidecar, application, item = held(world, drain_timeout=15)
     application.popen.send_signal(signal.SIGTERM)
-    eventually("what waited is rejected", lambda: sidecar.running() == [item])
     quiet("it ends too early", lambda: application.popen.poll() is not None)
+    assert sidecar.running() == [0, 1]
     application.release()
     assert application.exit_status() == 0
     application.told("ended", item=item, outcome="success")
@@ -34,7 +34,36 @@ def test_sigterm_lets_what_runs_end_and_rejects_the_rest(world: World) -> None:
     eventually("it has gone", lambda: (sidecar.running(), sidecar.instances()) == ([], []))
 
 
-def test_what_does_not_end_in_time_is_told_to_stop(world: World) -> None:
+def test_the_next_instance_executes_what_an_application_has_left(world: World) -> None:
+    sidecar, application, item = held(world, failover=True, drain_timeout=0.3)
+    application.popen.send_signal(signal.SIGTERM)
+    assert application.exit_status() == 0
+    successor = world.application(sidecar).run(job(concurrency=1, configuration={"failover": True}))
+    started = successor.told("started")
+    assert (started["item"], started["source"]) == (1 - item, "FAILOVER")
+    successor.told("ended", item=1 - item, outcome="success")
+    quiet("the other item is executed again", lambda: successor.all("started", item=item))
+
+
+def test_another_instance_executes_everything_if_the_sidecar_is_killed_meanwhile(world: World) -> None:
+    sidecars = [world.sidecar(number, zookeeper=True, session="2s") for number in (1, 2)]
+    wanted = job(concurrency=1, configuration={"failover": True})
+    first, second = (world.application(one) for one in sidecars)
+    first.run(wanted, drain_timeout=15).attached([0, 1])
+    first.behave("hold")
+    first.trigger()
+    first.told("started")
+    first.popen.send_signal(signal.SIGTERM)
+    first.told("revoked")
+    second.run(wanted)
+    sidecars[0].popen.kill()
+    second.told("ended", item=0, outcome="success")
+    second.told("ended", item=1, outcome="success")
+    started = [(one["item"], one["source"]) for one in second.all("started")]
+    assert sorted(started) == [(0, "FAILOVER"), (1, "FAILOVER")]
+
+
+def test_an_execution_that_does_not_end_in_time_is_cancelled(world: World) -> None:
     sidecar, application, item = held(world, drain_timeout=0.3)
     application.popen.send_signal(signal.SIGTERM)
     assert application.told("cancelled", item=item)["reason"] == "DRAIN_TIMEOUT"
@@ -48,7 +77,7 @@ def test_a_second_signal_ends_it_at_once(world: World) -> None:
     quiet("it ends too early", lambda: application.popen.poll() is not None)
     application.popen.send_signal(signal.SIGTERM)
     application.exit_status(timeout=10)
-    # The process does not wait until its handlers have told what they have learnt.
+    # The process does not wait until its handlers have reported the Cancel.
     assert {one["reason"] for one in application.all("cancelled")} <= {"STOPPED"}
     assert application.all("ended", outcome="success") == []
 
@@ -71,7 +100,7 @@ def test_a_draining_sidecar_lets_what_runs_end(world: World, how: str) -> None:
         assert not draining.is_alive()
     application.told("ended", item=item, outcome="success")
     assert application.all("cancelled") == []
-    # It is owned by nobody when the sidecar has gone.
+    # No instance owns the item when the sidecar has ended.
     eventually("nothing is owned", lambda: application.owned() == [])
     if how == "signal":
         # The application outlives its sidecar, and is back with the next one.

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from driver import JOB, World, eventually, quiet
-from harness import free_port
+from support.processes import free_port
 
 pytestmark = pytest.mark.robust
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Callable
 
 import pytest
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import attach_pb2
 
 from driver import JOB, World, eventually
 from relay import ATTACH, Relay
@@ -11,13 +11,13 @@ from relay import ATTACH, Relay
 pytestmark = pytest.mark.robust
 
 
-def rewritten(change: Callable[[service_pb2.AttachRequest], None]) -> Callable[[str, bytes], bytes]:
+def rewritten(change: Callable[[attach_pb2.AttachRequest], None]) -> Callable[[str, bytes], bytes]:
     """What the application says of itself when it attaches, changed."""
 
     def rewrite(method: str, message: bytes) -> bytes:
         if method != ATTACH:
             return message
-        request = service_pb2.AttachRequest.FromString(message)
+        request = attach_pb2.AttachRequest.FromString(message)
         change(request)
         return request.SerializeToString()
 
@@ -25,10 +25,10 @@ def rewritten(change: Callable[[service_pb2.AttachRequest], None]) -> Callable[[
 
 
 def test_it_says_which_library_and_level_it_is(world: World, relay: Relay) -> None:
-    seen: list[service_pb2.AttachRequest] = []
+    seen: list[attach_pb2.AttachRequest] = []
 
-    def copy(request: service_pb2.AttachRequest) -> None:
-        seen.append(service_pb2.AttachRequest.FromString(request.SerializeToString()))
+    def copy(request: attach_pb2.AttachRequest) -> None:
+        seen.append(attach_pb2.AttachRequest.FromString(request.SerializeToString()))
 
     relay.to_sidecar = rewritten(copy)
     world.application(relay.endpoint).run().attached([0, 1])
@@ -38,17 +38,17 @@ def test_it_says_which_library_and_level_it_is(world: World, relay: Relay) -> No
     assert request.api_level >= request.sidecar_api_level_min >= 1
 
 
-def set_level(request: service_pb2.AttachRequest) -> None:
+def set_level(request: attach_pb2.AttachRequest) -> None:
     request.api_level = 0
 
 
-def set_needed(request: service_pb2.AttachRequest) -> None:
+def set_needed(request: attach_pb2.AttachRequest) -> None:
     request.sidecar_api_level_min = 99
 
 
 @pytest.mark.parametrize(("change", "upgrade"), [(set_level, "the client"), (set_needed, "the sidecar")])
 def test_what_the_sidecar_refuses_is_refused_for_good(
-    world: World, relay: Relay, change: Callable[[service_pb2.AttachRequest], None], upgrade: str
+    world: World, relay: Relay, change: Callable[[attach_pb2.AttachRequest], None], upgrade: str
 ) -> None:
     relay.to_sidecar = rewritten(change)
     application = world.application(relay.endpoint).run()
@@ -61,7 +61,7 @@ def test_what_the_sidecar_refuses_is_refused_for_good(
 
 def test_a_sidecar_from_before_levels_is_refused_for_good(world: World, relay: Relay) -> None:
     def older(method: str, message: bytes) -> bytes:
-        event = service_pb2.AttachResponse.FromString(message) if method == ATTACH else None
+        event = attach_pb2.AttachResponse.FromString(message) if method == ATTACH else None
         if event is None or not event.HasField("attached"):
             return message
         event.attached.ClearField("api_level")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import attach_pb2
 
 from driver import JOB, QUIET, Application, World, eventually, items_of, job, quiet
 from relay import ATTACH, Relay
@@ -42,7 +42,7 @@ def test_a_stopped_application_begins_nothing_that_has_waited_until_the_lease_wa
     application.attached([0, 1])
     application.behave("succeed")
     application.freeze()
-    # A lease waits in its socket, and then two executions. It is told anew each second.
+    # A lease waits in its socket, and then two executions. The sidecar sends a new lease each second.
     time.sleep(SESSION / 2)
     sidecar.trigger()
     eventually("they are started", lambda: sidecar.running() == [0, 1])
@@ -61,7 +61,7 @@ RENEW = "/sidekeeper.v1.ParticipantService/RenewLease"
 
 
 class ElsewhereRelay(Relay):
-    """A relay to a sidecar with another clock, which tells a lease on the stream only once."""
+    """A relay to a sidecar with another clock, which sends a lease on the stream only once."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.sidecar(zookeeper=True, session="4s").ready(), world.folder)
@@ -73,7 +73,7 @@ class ElsewhereRelay(Relay):
         self.to_sidecar = self._asked
 
     def _told(self, method: str, message: bytes) -> bytes | None:
-        event = service_pb2.AttachResponse.FromString(message) if method == ATTACH else None
+        event = attach_pb2.AttachResponse.FromString(message) if method == ATTACH else None
         if event is None or not event.HasField("session_changed"):
             return message
         event.session_changed.boottime_clock = "of another kernel"

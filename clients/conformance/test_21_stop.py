@@ -13,7 +13,7 @@ SESSION = 4.0
 
 
 def stopped(application: Application, count: int) -> bool:
-    """Whether that many executions were told to stop, or the process has ended, which stops them as well."""
+    """Whether that many executions got a Cancel, or the process has ended, which stops them as well."""
     return application.popen.poll() is not None or len(application.all("cancelled")) == count
 
 

@@ -16,7 +16,7 @@ import (
 // noteTimeout is how long a call may take that writes nothing but a note.
 const noteTimeout = 10 * time.Second
 
-// acknowledger tells the sidecar that an assignment has been taken note of, once no work on revoked items is left.
+// acknowledger confirms an assignment to the sidecar, once no work on revoked items is left.
 //
 // Only the last assignment matters: acknowledging it says as much of those before it.
 type acknowledger struct {
@@ -84,7 +84,7 @@ func (a *acknowledger) isOutdated() bool {
 	return a.last != nil
 }
 
-// whatNext says what becomes of a call that has failed.
+// whatNext decides about a call that has failed.
 func whatNext(code codes.Code) string {
 	if isRefusal(code) {
 		return "given up"

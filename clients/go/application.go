@@ -19,22 +19,22 @@ import (
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
-// DefaultDrainTimeout is how long running handlers may go on after the application was told to stop; below the 30 s after
+// DefaultDrainTimeout is how long running handlers may continue after the application is stopped; below the 30 s after
 // which Kubernetes kills.
 const DefaultDrainTimeout = 25 * time.Second
 
 // Application is an application that is an instance of jobs, through the sidecar beside it. Its fields must not be
 // changed while it runs.
 type Application struct {
-	// Jobs are what it runs.
+	// Jobs are the jobs of the application.
 	Jobs []Job
 	// Endpoint is where the sidecar listens: "http://127.0.0.1:7070" or "unix:///run/sidekeeper.sock"; also without
 	// "http://" or "//". Empty: the environment variable SIDEKEEPER_ENDPOINT, else [DefaultEndpoint].
 	Endpoint string
-	// Token is what the sidecar asks for. Empty: the environment variable SIDEKEEPER_TOKEN, else none.
+	// Token is the sidecar's token. Empty: the environment variable SIDEKEEPER_TOKEN, else none.
 	Token string
-	// DrainTimeout is how long running handlers may go on after the application was told to stop. Zero:
-	// [DefaultDrainTimeout]; negative: they are told to stop at once.
+	// DrainTimeout is how long running handlers may continue after the application is stopped. Zero:
+	// [DefaultDrainTimeout]; negative: they are cancelled at once.
 	DrainTimeout time.Duration
 	// Logger gets the library's records, with the fields job, item and execution_id. Nil: [slog.Default].
 	Logger *slog.Logger
@@ -74,22 +74,22 @@ type stopRequest struct {
 // StopOption changes how an application stops.
 type StopOption func(*stopRequest)
 
-// Immediately has running handlers told to stop now, rather than after the drain timeout.
+// Immediately cancels running handlers now, rather than after the drain timeout.
 func Immediately() StopOption {
 	return func(request *stopRequest) { request.immediately = true }
 }
 
-// ForGood says that nobody of the jobs' instance names comes back, so that their items go to others at once. Otherwise,
+// ForGood says that no instance of the jobs' instance names will return, so that their items move at once. Otherwise,
 // and after a signal, they wait for the time of the job's property "sidekeeper.grace".
 func ForGood() StopOption {
 	return func(request *stopRequest) { request.forGood = true }
 }
 
-// Run runs the jobs until the context is done or Stop is called: then nothing new begins, running handlers may finish
-// within the drain timeout, their results are reported, and it returns nil. What the context carries handlers find in
-// theirs.
+// Run runs the jobs until the context is done or Stop is called: then no execution begins any more, running
+// handlers may finish within the drain timeout, their results are reported, and it returns nil. The handlers' contexts
+// have the values of the context.
 //
-// Its error is that an application cannot run as it is, or an [*AttachError]: the sidecar refuses a job.
+// Its error says that the application's settings are wrong, or is an [*AttachError]: the sidecar refuses a job.
 func (a *Application) Run(ctx context.Context) error {
 	jobs, err := a.register()
 	if err != nil {
@@ -169,7 +169,7 @@ func (a *Application) onSignal(number os.Signal, again bool) {
 	}
 }
 
-// Stop tells the application to stop, from any goroutine, and also before it runs; it does not wait for Run to return.
+// Stop stops the application, from any goroutine, and also before it runs; it does not wait for Run to return.
 func (a *Application) Stop(options ...StopOption) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,6 +1,7 @@
 package sidekeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
-// firstEventTimeout is how long the sidecar may take to register the instance, or to say what it waits for. Tests shorten
+// firstEventTimeout is how long the sidecar may take to register the instance, or to send Waiting. Tests shorten
 // it.
 var firstEventTimeout = 60 * time.Second
 
@@ -37,9 +38,10 @@ func hasBroken(code codes.Code) bool {
 
 // attachment is one stream to the sidecar: this process as an instance of one job.
 //
-// The instance exists while the stream is open. When the stream ends, the instance is gone: its executions are told to
-// stop, and what they return is reported to nobody. If the job has a grace and the stream has broken, they go on, and
-// the next attachment may take them over (see kept). Its methods need the worker's lock, but for run, read and leave.
+// The instance exists while the stream is open. When the stream ends, the instance leaves: its executions are
+// cancelled, and their results are not reported. If the job has a reattach grace and the stream has broken, they
+// continue, and the next attachment may take them over (see kept). Its methods need the worker's lock, but for run, read
+// and leave.
 type attachment struct {
 	worker *worker
 	log    *slog.Logger
@@ -47,6 +49,7 @@ type attachment struct {
 	instanceID   string
 	grace        time.Duration
 	open         map[string]*openExecution
+	left         map[string]*openExecution // unanswered while the application ends; a Cancel is answered
 	answered     event
 	reporter     *reporter // nil: the instance has not been registered
 	acknowledger *acknowledger
@@ -63,7 +66,8 @@ type attachment struct {
 func newAttachment(worker *worker) *attachment {
 	a := &attachment{
 		worker: worker, log: worker.log,
-		open: map[string]*openExecution{}, answered: newEvent(), session: SessionConnected,
+		open: map[string]*openExecution{}, left: map[string]*openExecution{},
+		answered: newEvent(), session: SessionConnected,
 	}
 	a.lease = newLease(&worker.lock, a.onSilence)
 	return a
@@ -175,7 +179,8 @@ func checkVersion(attached *sidekeeperv1.Attached) error {
 	return nil
 }
 
-// leave says that the application does not come back, if the sidecar would wait for it. forGood: nobody of its name does.
+// leave detaches for good, if the sidecar would wait for the application. forGood: no instance with its name will
+// return.
 func (a *attachment) leave(ctx context.Context, forGood bool) {
 	a.worker.lock.Lock()
 	reporter, waitedFor := a.reporter, a.grace > 0 && !a.ended
@@ -187,7 +192,7 @@ func (a *attachment) leave(ctx context.Context, forGood bool) {
 	defer cancel()
 	request := &sidekeeperv1.DetachRequest{AttachmentId: reporter.attachmentID, ForGood: forGood}
 	if _, err := a.worker.client.Detach(ctx, request); err != nil {
-		a.log.Warn("the sidecar has not heard that the job leaves: " + codeName(status.Code(err)))
+		a.log.Warn("the sidecar did not answer that the job leaves: " + codeName(status.Code(err)))
 	}
 }
 
@@ -196,7 +201,7 @@ func (a *attachment) attached() bool {
 	return a.reporter != nil
 }
 
-// isAnswered is closed once each execution that was told has ended; isReported once its result is with the sidecar, too.
+// isAnswered is closed once each execution of the stream has ended; isReported once the sidecar has its result, too.
 func (a *attachment) isAnswered() <-chan struct{} { return a.answered.done() }
 
 func (a *attachment) isReported() <-chan struct{} {
@@ -302,7 +307,7 @@ func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
 		round := Round{job.Name, a.instanceID, m.GetScheduledTime().AsTime(), m.GetDeadline().AsTime()}
 		a.onCall(m.GetCallId(), job.OnAfterLast, round)
 	case *sidekeeperv1.AttachResponse_Draining:
-		a.log.Info("the sidecar is stopping: finishing what runs")
+		a.log.Info("the sidecar is stopping: finishing running executions")
 	default:
 		// Of a newer sidecar, and does not concern this client.
 	}
@@ -324,7 +329,7 @@ func (a *attachment) onSessionChanged(message *sidekeeperv1.SessionChanged) {
 	asks := a.renewer != nil && remaining != nil && !sharesClock(message)
 	lasts := a.lease.tell(remaining, !asks)
 	if asks && (!lasts || !a.lease.proven) {
-		a.renewer.ask() // what the stream says counts only until there is an answer
+		a.renewer.ask() // the stream's lease counts only until there is an answer
 	}
 	if lasts {
 		a.onWord(SessionChange{a.worker.job.Name, known(sessionStates, SessionState(message.GetState())), remaining})
@@ -352,7 +357,7 @@ func (a *attachment) onLeaseRenewed(response *sidekeeperv1.RenewLeaseResponse, s
 	}
 }
 
-// onWord: the sidecar has said what is now, and its lease, if there is one, is not over.
+// onWord: the sidecar has sent the session's state, and the lease, if there is one, has not ended.
 func (a *attachment) onWord(change SessionChange) {
 	if change.State == SessionConnected {
 		a.worker.ownership.stillThere()
@@ -381,10 +386,10 @@ func (a *attachment) onSession(change SessionChange) {
 	call(a.worker.dispatcher, a.worker.job.OnSession, change)
 }
 
-// onSilence: the lease is over, and the sidecar has not said what is now; as if it had said that the lease is lost.
+// onSilence: the lease has ended, and the sidecar is silent; handled like a lost session.
 func (a *attachment) onSilence() {
-	a.log.Warn("the lease is over without newer word: the sidecar may be stopped, or this process was")
-	// What is read from now on waits: if the sidecar lives, it says so soon, or that it is to stop.
+	a.log.Warn("the lease has ended without a newer one: the sidecar may be suspended, or this process was")
+	// Executions that come now wait: a living sidecar soon sends a new lease, or cancels them.
 	a.worker.executor.pause()
 	a.cancelOpen(CancelLeaseLost)
 	a.worker.ownership.lost(AssignmentSilent)
@@ -401,7 +406,7 @@ func (a *attachment) cancelOpen(reason CancelReason) {
 	}
 }
 
-// onCall acts once for the whole job; what has no callback has succeeded.
+// onCall acts once for the whole job; without a callback the call has succeeded.
 func (a *attachment) onCall(callID string, callback func(context.Context, Round) error, round Round) {
 	a.worker.dispatcher.put(func(ctx context.Context) error {
 		var err error
@@ -440,13 +445,13 @@ func (a *attachment) onExecute(message *sidekeeperv1.Execute) error {
 		return nil
 	}
 	if a.open[id] != nil {
-		return protocolErrorf("execution %q was told twice", id)
+		return protocolErrorf("execution %q was sent twice", id)
 	}
 	execution, err := executionFromProto(message, a.instanceID, a.log, a.progress)
 	if err != nil {
 		return err
 	}
-	opened := &openExecution{execution: execution, answer: a.answer}
+	opened := &openExecution{execution: execution, answer: a.answer, leave: a.leaveOpen}
 	a.open[id] = opened
 	a.answered.clear()
 	w := a.worker
@@ -461,14 +466,14 @@ func (a *attachment) onExecute(message *sidekeeperv1.Execute) error {
 	return nil
 }
 
-// resume goes on with an execution of an earlier stream. False: it is not known, so it is to be executed.
+// resume continues an execution of an earlier stream. False: it is unknown, so it is to be executed.
 func (a *attachment) resume(id string) bool {
 	if opened := a.worker.kept.takeOpen(id); opened != nil {
-		opened.answer = a.answer
+		opened.answer, opened.leave = a.answer, a.leaveOpen
 		opened.execution.goesOn(a.progress)
 		a.open[id] = opened
 		a.answered.clear()
-		a.log.LogAttrs(a.worker.executor.base, slog.LevelInfo, "execution goes on with this stream", about(opened.execution))
+		a.log.LogAttrs(a.worker.executor.base, slog.LevelInfo, "execution continues with this stream", about(opened.execution))
 		if a.lease.over {
 			a.worker.executor.cancel(opened, CancelLeaseLost)
 		}
@@ -482,7 +487,7 @@ func (a *attachment) resume(id string) bool {
 }
 
 func (a *attachment) onCancel(message *sidekeeperv1.Cancel) {
-	opened := a.open[message.GetExecutionId()]
+	opened := cmp.Or(a.open[message.GetExecutionId()], a.left[message.GetExecutionId()])
 	if opened == nil {
 		return // it ended meanwhile, and its result is on its way
 	}
@@ -492,12 +497,8 @@ func (a *attachment) onCancel(message *sidekeeperv1.Cancel) {
 }
 
 func (a *attachment) answer(opened *openExecution, result outcome) {
-	delete(a.open, opened.execution.ExecutionID)
-	a.lease.look() // what has waited for this one does not begin when it is over
-	if len(a.open) == 0 {
-		a.answered.set()
-	}
-	if a.ended || a.reporter == nil {
+	delete(a.left, opened.execution.ExecutionID)
+	if a.isOver(opened) {
 		a.worker.kept.notReported(opened.execution)
 		return
 	}
@@ -505,7 +506,25 @@ func (a *attachment) answer(opened *openExecution, result outcome) {
 	a.acknowledger.executionEnded()
 }
 
-// end: the instance is gone, or stays for its grace.
+// leaveOpen: the application ends, and does not begin the execution.
+func (a *attachment) leaveOpen(opened *openExecution) {
+	a.left[opened.execution.ExecutionID] = opened
+	if !a.isOver(opened) {
+		a.acknowledger.executionEnded()
+	}
+}
+
+// isOver removes an execution that does not run or wait any more; it returns whether nothing can be reported any more.
+func (a *attachment) isOver(opened *openExecution) bool {
+	delete(a.open, opened.execution.ExecutionID)
+	a.lease.look() // an execution that has waited for this process does not begin after the lease
+	if len(a.open) == 0 {
+		a.answered.set()
+	}
+	return a.ended || a.reporter == nil
+}
+
+// end: the instance has left, or is detached for its reattach grace.
 func (a *attachment) end(broken bool, cancel context.CancelCauseFunc) {
 	w := a.worker
 	w.lock.Lock()
@@ -513,7 +532,7 @@ func (a *attachment) end(broken bool, cancel context.CancelCauseFunc) {
 	w.executor.ended = nil
 	left, leaseKnown := a.lease.left()
 	if a.lease.over {
-		a.cancelOpen(CancelLeaseLost) // what waits
+		a.cancelOpen(CancelLeaseLost) // also those that wait
 	}
 	a.lease.close()
 	w.executor.goOn()

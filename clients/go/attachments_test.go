@@ -261,11 +261,14 @@ func TestARefusalEndsTheApplicationWhenTheOthersHaveFinished(t *testing.T) {
 	} {
 		t.Run(code.String(), func(t *testing.T) {
 			sidecar := script.Start(t)
-			begun, gate := make(chan struct{}), make(chan struct{})
+			begun, gate, stopping := make(chan struct{}), make(chan struct{}), make(chan struct{})
 			ended := run(t, &sidekeeper.Application{Endpoint: sidecar.Endpoint, Jobs: []sidekeeper.Job{
 				{Name: "good", Concurrency: 1, Handler: func(context.Context, *sidekeeper.Execution) error {
 					begun <- struct{}{}
 					<-gate
+					return nil
+				}, OnRevoked: func(context.Context, sidekeeper.ItemsChange) error {
+					close(stopping)
 					return nil
 				}},
 				{Name: "bad", Handler: ignore},
@@ -278,13 +281,11 @@ func TestARefusalEndsTheApplicationWhenTheOthersHaveFinished(t *testing.T) {
 			good := streams["good"]
 			good.Attach()
 			good.Assign(1, attached, 0, 1)
-			began, waiting := good.Execute(0), good.Execute(1)
+			began := good.Execute(0)
+			good.Execute(1)
 			script.Receive(t, "the handler begins", begun)
 			streams["bad"].Refuse(code, "cron: 'x' is not a schedule", "INVALID_REQUEST")
-			result := sidecar.Result(t)
-			equal(t, "rejected", result.GetExecutionId(), waiting)
-			equal(t, "outcome", result.GetOutcome(), rejects)
-			equal(t, "message", result.GetFailureMessage(), "shutting down")
+			script.Receive(t, "the good one stops", stopping)
 			nothing(t, "it has returned", ended)
 			close(gate)
 			equal(t, "ended", sidecar.Result(t).GetExecutionId(), began)

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// DefaultEndpoint is where the sidecar listens unless told otherwise.
+	// DefaultEndpoint is the sidecar's default address.
 	DefaultEndpoint = "http://127.0.0.1:7070"
 	// EndpointVariable is the environment variable that names the endpoint.
 	EndpointVariable = "SIDEKEEPER_ENDPOINT"
@@ -29,8 +29,8 @@ const (
 	// far below.
 	maxMessageBytes = 16 * 1024 * 1024
 
-	// A sidecar that is stopped or gone without closing its connection is noticed after the sum of the two. gRPC for Go
-	// pings no more often than every 10 s.
+	// A suspended sidecar, or one that has crashed without closing its connection, is noticed after the sum of the two.
+	// gRPC for Go pings no more often than every 10 s.
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 5 * time.Second
 

@@ -12,9 +12,9 @@ import (
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
-// JobConfiguration is what a job is: ElasticJob's fields under ElasticJob's names. It lives in the registry, where all
-// instances of the job share it. Nil and empty texts mean the sidecar's defaults, which are ElasticJob's; [Ptr] makes
-// the pointers.
+// JobConfiguration is a job's configuration: ElasticJob's fields under ElasticJob's names. It is in the registry, where
+// all instances of the job share it. Nil and empty texts mean the sidecar's defaults, which are ElasticJob's; [Ptr]
+// makes the pointers.
 type JobConfiguration struct {
 	// ShardingTotalCount is into how many items the job is split: 1 to 10000. Required.
 	ShardingTotalCount int
@@ -26,18 +26,18 @@ type JobConfiguration struct {
 	ShardingItemParameters string
 	// JobParameter is a parameter for the whole job, handed to each execution.
 	JobParameter string
-	// MonitorExecution is whether the registry shows what is executing. Default: true.
+	// MonitorExecution is whether the registry shows running executions. Default: true.
 	MonitorExecution *bool
 	// Failover is whether the items that a crashed instance was executing are executed by another one. Default: false.
 	Failover *bool
-	// Misfire is whether a fire that could not be executed at its time is made up for, once. Default: true.
+	// Misfire is whether missed fires of an item are followed by one misfire re-run. Default: true.
 	Misfire *bool
 	// MaxTimeDiff is how far clocks may differ before it is reported; whole seconds. Default: no check.
 	MaxTimeDiff *time.Duration
 	// ReconcileInterval is how often the assignment is compared with the instances online; whole minutes. Zero: never.
 	// Default: 10 minutes.
 	ReconcileInterval *time.Duration
-	// JobShardingStrategyType is how items are divided: AVG_ALLOCATION (default), ODEVITY, ROUND_ROBIN,
+	// JobShardingStrategyType is how items are assigned: AVG_ALLOCATION (default), ODEVITY, ROUND_ROBIN,
 	// SINGLE_SHARDING_BALANCE or CONSISTENT_HASH.
 	JobShardingStrategyType string
 	// StaticSharding is whether the first assignment stays for good. Default: false.
@@ -46,9 +46,9 @@ type JobConfiguration struct {
 	Disabled *bool
 	// Overwrite is whether this configuration replaces the registry's. Default: false, the registry's is used.
 	Overwrite *bool
-	// JobClass is the Java class or job type that Java peers of this job use. Empty: whatever the registry has.
+	// JobClass is the Java class or job type that Java instances of this job use. Empty: the registry's.
 	JobClass string
-	// Description is what the job is for.
+	// Description is the job's purpose.
 	Description string
 	// Label is stored only.
 	Label string
@@ -87,7 +87,7 @@ func ItemParameters(parameters map[int]string) (string, error) {
 type Problem struct {
 	// Path is the node concerned, from the namespace on. Empty: not about one node.
 	Path string
-	// Message is what is wrong and what to do about it.
+	// Message is the error and its remedy.
 	Message string
 }
 

@@ -9,7 +9,7 @@ import (
 // executionKey is under which an execution's context has the execution.
 type executionKey struct{}
 
-// ExecutionFrom returns the execution that a context belongs to, in whatever depth of calls. False: it is no handler's.
+// ExecutionFrom returns the execution that a context belongs to, at any depth of calls. False: it is no handler's.
 func ExecutionFrom(ctx context.Context) (*Execution, bool) {
 	execution, ok := ctx.Value(executionKey{}).(*Execution)
 	return execution, ok
@@ -48,7 +48,7 @@ func (c *executionContext) Deadline() (time.Time, bool) {
 	return c.execution.Deadline()
 }
 
-// Err is that of a deadline if the deadline has passed, whoever noticed it.
+// Err is that of a deadline if the deadline has passed, also if the sidecar noticed it first.
 func (c *executionContext) Err() error {
 	err := c.Context.Err()
 	if err != nil {

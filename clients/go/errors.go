@@ -13,10 +13,10 @@ import (
 type AttachError struct {
 	// JobName is the job.
 	JobName string
-	// Code is InvalidArgument (a field of the configuration is wrong), NotFound (a job attached to by its name alone,
-	// which nobody has configured), FailedPrecondition (the configuration or the job class conflicts with the one in
-	// use, or the versions do not go together), Unauthenticated or PermissionDenied (the token is missing or wrong), or
-	// Unimplemented (what listens at the endpoint is not a sidecar).
+	// Code is InvalidArgument (a field of the configuration is wrong), NotFound (a job without any configuration),
+	// FailedPrecondition (the configuration or the job class conflicts with the one in use, or the API levels do not
+	// match), Unauthenticated or PermissionDenied (the token is missing or wrong), or Unimplemented (the process at the
+	// endpoint is not a sidecar).
 	Code codes.Code
 	// Details are the sidecar's own words.
 	Details string
@@ -29,12 +29,12 @@ func (e *AttachError) Error() string {
 	return fmt.Sprintf("job %q: the sidecar refuses the attachment: %s: %s", e.JobName, codeName(e.Code), e.Details)
 }
 
-// TriggerError says that a job was not triggered, or that nobody knows whether it was.
+// TriggerError says that a job was not triggered, or that the outcome is unknown.
 type TriggerError struct {
 	// JobName is the job.
 	JobName string
-	// Code is NotFound (nobody has configured the job), FailedPrecondition (no instance is online), Aborted or
-	// Unavailable (nobody was triggered; try again), Unknown, DeadlineExceeded or Canceled (it may have been triggered),
+	// Code is NotFound (the job has no configuration), FailedPrecondition (no instance is online), Aborted or
+	// Unavailable (no instance was triggered; try again), Unknown, DeadlineExceeded or Canceled (it may have been triggered),
 	// or InvalidArgument (the job's name is wrong).
 	Code codes.Code
 	// Details are the sidecar's own words, or that there is none.
@@ -47,13 +47,13 @@ func (e *TriggerError) Error() string {
 	return fmt.Sprintf("job %q was not triggered: %s: %s", e.JobName, codeName(e.Code), e.Details)
 }
 
-// ProgressError says that the progress of an execution was not taken, or that nobody knows whether it was.
+// ProgressError says that the progress of an execution was not recorded, or that the outcome is unknown.
 type ProgressError struct {
 	// ExecutionID is the execution.
 	ExecutionID string
-	// Code is FailedPrecondition (the execution is over: its lease was lost), Aborted or NotFound (the stream to the
-	// sidecar has ended, and the instance with it), Unavailable or DeadlineExceeded (the registry or the sidecar is
-	// away; it may have been taken), or Canceled (the context that was given is done).
+	// Code is FailedPrecondition (the execution has ended: its lease was lost), Aborted or NotFound (the stream to the
+	// sidecar has ended, and the instance with it), Unavailable or DeadlineExceeded (the registry or the sidecar does not
+	// answer; it may be recorded), or Canceled (the given context is done).
 	Code codes.Code
 	// Details are the sidecar's own words.
 	Details string
@@ -65,7 +65,7 @@ func (e *ProgressError) Error() string {
 
 // RejectError is an answer rather than an error: the handler did not begin its item. See [Reject].
 type RejectError struct {
-	// Reason is told to the sidecar.
+	// Reason is reported to the sidecar.
 	Reason string
 }
 
@@ -73,8 +73,8 @@ func (e *RejectError) Error() string {
 	return e.Reason
 }
 
-// Reject returns what a handler returns that did not begin its item, for example because it finds no disk to write to:
-// the execution is reported as REJECTED with this text. It is not tried again.
+// Reject returns the error of a handler that did not begin its item, for example because it finds no disk to write to:
+// the execution is reported as REJECTED with this text. It is not retried.
 func Reject(reason string) error {
 	return &RejectError{Reason: reason}
 }
@@ -94,7 +94,7 @@ func (e *CancelledError) Error() string {
 	return "cancelled: " + e.Reason.String()
 }
 
-// Is makes the error what the context package would have said.
+// Is makes the error equal to that of the context package.
 func (e *CancelledError) Is(target error) bool {
 	if e.Reason == CancelDeadline {
 		return target == context.DeadlineExceeded

@@ -1,6 +1,6 @@
 package sidekeeper
 
-// event is what can be waited for in a select, and can be taken back. Its methods need the lock of whoever has it.
+// event can be waited for in a select, and can be reset. Its methods need the lock of its owner.
 type event struct {
 	happened chan struct{}
 	is       bool
@@ -32,7 +32,7 @@ func (e *event) done() <-chan struct{} {
 	return e.happened
 }
 
-// wake fills a channel of capacity one, so that whoever reads it looks once more.
+// wake fills a channel of capacity one, so that its reader checks once more.
 func wake(channel chan<- struct{}) {
 	select {
 	case channel <- struct{}{}:

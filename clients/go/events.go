@@ -9,7 +9,7 @@ import (
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
-// AssignmentReason is why an assignment is what it is. Positive values are those of the protocol.
+// AssignmentReason is why an assignment has changed. Positive values are those of the protocol.
 type AssignmentReason int
 
 const (
@@ -17,7 +17,7 @@ const (
 	AssignmentUnspecified AssignmentReason = 0
 	// AssignmentAttached is the first assignment since the application attached; empty if the instance has just joined.
 	AssignmentAttached AssignmentReason = 1
-	// AssignmentResharded says that the leader has divided the items anew.
+	// AssignmentResharded says that the leader has resharded the job.
 	AssignmentResharded AssignmentReason = 2
 	// AssignmentServerStatus says that the instance's server was enabled or disabled by an operator.
 	AssignmentServerStatus AssignmentReason = 3
@@ -34,8 +34,8 @@ const (
 	// AssignmentDetached says that the stream to the sidecar has ended, or is about to because the application stops:
 	// this instance owns nothing until it is attached again.
 	AssignmentDetached AssignmentReason = -1
-	// AssignmentSilent says that the sidecar has not renewed the lease in time: it may be stopped, and others may own the
-	// items.
+	// AssignmentSilent says that the sidecar has not renewed the lease in time: it may be stopped, and others may own
+	// the items.
 	AssignmentSilent AssignmentReason = -2
 )
 
@@ -122,7 +122,7 @@ func toInts(items []uint32) []int {
 	return numbers
 }
 
-// detached returns what is left of the assignment when the stream ends: nothing.
+// detached returns the assignment after the end of the stream: an empty one.
 func (a Assignment) detached() Assignment {
 	a.Revoked = make([]int, len(a.Items))
 	for index, item := range a.Items {
@@ -149,7 +149,7 @@ type ItemsChange struct {
 	Reason AssignmentReason
 }
 
-// AssignmentEvent is what a job's channel gets: a whole assignment.
+// AssignmentEvent is an event of a job's channel: a whole assignment.
 type AssignmentEvent struct {
 	// Assignment is the assignment now.
 	Assignment Assignment
@@ -173,13 +173,13 @@ func (e AssignmentEvent) send(ctx context.Context, channel chan<- AssignmentEven
 	select {
 	case channel <- e:
 	case <-ctx.Done():
-		return fmt.Errorf("nobody took it from the channel: %w", ctx.Err())
+		return fmt.Errorf("the application did not take it from the channel: %w", ctx.Err())
 	}
 	select {
 	case <-e.over:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("nobody said that it is done: %w", ctx.Err())
+		return fmt.Errorf("the application did not call Done: %w", ctx.Err())
 	}
 }
 
@@ -201,13 +201,13 @@ const (
 	SessionUnspecified SessionState = 0
 	// SessionConnected says that the session is alive.
 	SessionConnected SessionState = 1
-	// SessionSuspended says that the registry does not answer. Running executions go on, nothing new starts.
+	// SessionSuspended says that the registry does not answer. Running executions continue, and no new one starts.
 	SessionSuspended SessionState = 2
-	// SessionLost says that the session is gone, and the instance's items with it. The sidecar registers anew as soon
-	// as it can.
+	// SessionLost says that the session has ended, and the instance has lost its items. The sidecar registers it again
+	// as soon as it can.
 	SessionLost SessionState = 3
-	// SessionSilent says that the sidecar has said nothing until the session's lease was over: it may be stopped. What
-	// was executed has been told to stop. When the sidecar is heard of again, what it says counts.
+	// SessionSilent says that the lease has ended, and the sidecar was silent: it may be suspended. Running executions
+	// were cancelled. The sidecar's next message is in force again.
 	SessionSilent SessionState = -1
 )
 
@@ -227,8 +227,8 @@ type SessionChange struct {
 	JobName string
 	// State is the state now.
 	State SessionState
-	// RemainingLease is how long the session is surely alive without word from the registry, from when this was read. Nil:
-	// not known.
+	// RemainingLease is how long the session is surely alive without word from the registry, from when this was read.
+	// Nil: not known.
 	RemainingLease *time.Duration
 }
 
@@ -238,7 +238,7 @@ type JobChange struct {
 	JobName string
 	// Configuration is the one in force. Nil: the registry has none that can be read.
 	Configuration *JobConfiguration
-	// Problems are what is wrong with the job's nodes in the registry now.
+	// Problems are the job's problems now.
 	Problems []Problem
 }
 
@@ -270,7 +270,7 @@ func named[T ~int](names map[T]string, value T) string {
 	return fmt.Sprintf("UNSPECIFIED(%d)", int(value))
 }
 
-// known returns a value if it is one that this client knows, and zero, which is unspecified, if a newer sidecar told it.
+// known returns a value if this client knows it, and zero, which is unspecified, for one of a newer sidecar.
 func known[T ~int](names map[T]string, value T) T {
 	if _, ok := names[value]; ok && value > 0 {
 		return value

@@ -21,9 +21,9 @@ const (
 	SourceUnspecified ExecutionSource = 0
 	// SourceSchedule is the job's schedule.
 	SourceSchedule ExecutionSource = 1
-	// SourceTrigger is somebody who triggered the job.
+	// SourceTrigger is a trigger.
 	SourceTrigger ExecutionSource = 2
-	// SourceMisfire is a fire that could not be executed at its time, made up for.
+	// SourceMisfire is a misfire re-run: one execution for all missed fires of the item.
 	SourceMisfire ExecutionSource = 3
 	// SourceFailover is another instance that crashed while it executed the item.
 	SourceFailover ExecutionSource = 4
@@ -45,8 +45,8 @@ type CancelReason int
 const (
 	// CancelUnspecified is of a newer sidecar.
 	CancelUnspecified CancelReason = 0
-	// CancelLeaseLost says that the session with the registry is lost or about to be, or that the sidecar does not say in
-	// time that it is not: another instance may own the item from now on.
+	// CancelLeaseLost says that the session with the registry is lost or about to be, or that the sidecar does not say
+	// in time that it is not: another instance may own the item from now on.
 	CancelLeaseLost CancelReason = 1
 	// CancelDeadline says that the execution's deadline has passed.
 	CancelDeadline CancelReason = 2
@@ -54,10 +54,10 @@ const (
 	CancelDrainTimeout CancelReason = 3
 	// CancelOperator says that an operator asked for it.
 	CancelOperator CancelReason = 4
-	// CancelDetached says that the stream to the sidecar has ended: this instance is gone, and another one may own the
+	// CancelDetached says that the stream to the sidecar has ended: this instance has left, and another one may own the
 	// item from now on.
 	CancelDetached CancelReason = -1
-	// CancelStopped says that this application was told to stop at once.
+	// CancelStopped says that this application was stopped immediately.
 	CancelStopped CancelReason = -2
 )
 
@@ -73,7 +73,7 @@ var cancelReasons = map[CancelReason]string{
 
 func (r CancelReason) String() string { return named(cancelReasons, r) }
 
-// Execution is one execution of one item: what the handler gets. A test of a handler can make one of its own.
+// Execution is one execution of one item: the handler's argument. A test of a handler can make one of its own.
 type Execution struct {
 	// JobName is the job.
 	JobName string
@@ -93,8 +93,8 @@ type Execution struct {
 	TaskID string
 	// Source is what made it start.
 	Source ExecutionSource
-	// ScheduledTime is for which instant of the schedule; for a trigger, when it was seen; for a misfire, the newest fire
-	// that it makes up for.
+	// ScheduledTime is for which instant of the schedule; for a trigger, when it was seen; for a misfire, the newest
+	// fire that it makes up for.
 	ScheduledTime time.Time
 	// FireTime is when the sidecar started it.
 	FireTime time.Time
@@ -107,7 +107,7 @@ type Execution struct {
 	Tracestate string
 	// Attempt is which attempt this is; 1 is the first.
 	Attempt int
-	// Checkpoint is the last checkpoint of the attempt, or the crashed instance, that this one goes on from. Nil: there is
+	// Checkpoint is the last checkpoint of the earlier attempt, or of the crashed instance. Nil: there is
 	// none.
 	Checkpoint []byte
 
@@ -159,15 +159,15 @@ func KeepDeadline() ProgressOption {
 	return func(request *progressRequest) { request.keepDeadline = true }
 }
 
-// Progress says how far the execution is: its deadline begins anew, and a checkpoint is recorded, from where another
-// attempt can go on, in the application's own terms; at most [MaxCheckpointBytes]. Nil: only the deadline is extended.
+// Progress reports progress: the deadline starts anew, and a checkpoint is recorded, from where another attempt can
+// continue, in the application's own format; at most [MaxCheckpointBytes]. Nil: only the deadline is extended.
 //
-// It returns when the registry has the checkpoint. Whoever executes the item for the same instant again, because this
-// execution fails or its process dies, gets the last one as Checkpoint. It tries again while the registry is away, until
-// the context is done, or for 30 s if that is sooner. Also after the execution was told to stop a checkpoint can be
-// written, with a context that is not done: [context.WithoutCancel].
+// It returns when the registry has the checkpoint. If this execution fails or its process crashes, the next execution
+// for the same instant gets the last one as Checkpoint. It retries while the registry does not answer, until the context
+// is done, or for 30 s if that is sooner. A checkpoint can be recorded after the execution was cancelled, with a context
+// that is not done: [context.WithoutCancel].
 //
-// What goes wrong is a [*ProgressError]; a checkpoint that is too large is not sent.
+// An error is a [*ProgressError]; a checkpoint that is too large is not sent.
 func (e *Execution) Progress(ctx context.Context, checkpoint []byte, options ...ProgressOption) (Progress, error) {
 	var request progressRequest
 	for _, option := range options {
@@ -180,7 +180,7 @@ func (e *Execution) Progress(ctx context.Context, checkpoint []byte, options ...
 	reporter := e.progress
 	if reporter == nil {
 		e.mu.Unlock()
-		return Progress{}, &ProgressError{e.ExecutionID, codes.Aborted, "this execution was not told by a sidecar"}
+		return Progress{}, &ProgressError{e.ExecutionID, codes.Aborted, "this execution did not come from a sidecar"}
 	}
 	if !request.keepDeadline {
 		e.extending++
@@ -270,7 +270,7 @@ func executionFromProto(message *sidekeeperv1.Execute, instance string, log *slo
 	}, nil
 }
 
-// toProto returns what a sidecar needs to take the execution up that does not know it.
+// toProto returns the execution for a restarted sidecar, which resumes it.
 func (e *Execution) toProto() *sidekeeperv1.OpenExecution {
 	message := &sidekeeperv1.OpenExecution{
 		ExecutionId:   e.ExecutionID,

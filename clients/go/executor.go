@@ -23,6 +23,10 @@ type openExecution struct {
 	execution *Execution
 	// Called once, with the lock, when it is over.
 	answer func(*openExecution, outcome)
+	// Called once before that, with the lock, if it is left.
+	leave func(*openExecution)
+	// Whether this application never begins it, and gives no answer: the next instance executes the item.
+	left bool
 	// Cancels the handler's context. Nil: the handler has not begun.
 	stop context.CancelCauseFunc
 	// Where it waits to begin. Nil: it does not.
@@ -41,7 +45,7 @@ type executor struct {
 	log  *slog.Logger
 	base context.Context
 	job  *registered
-	// Told, with the lock, when a handler has ended. Nil: nobody is.
+	// Called, with the lock, when a handler has ended. Nil: nothing is called.
 	ended   func()
 	waiting list.List // bounded by the total of items: an item has at most one open execution in each attachment
 	running map[int]*openExecution
@@ -90,7 +94,7 @@ func (x *executor) submit(opened *openExecution) {
 		return
 	}
 	if x.closed {
-		x.settle(opened, rejected(shuttingDown))
+		x.leaveOpen(opened)
 		return
 	}
 	opened.waiting = x.waiting.PushBack(opened)
@@ -98,10 +102,10 @@ func (x *executor) submit(opened *openExecution) {
 	x.startWaiting()
 }
 
-// cancel tells an execution to stop; one that waits is answered at once.
+// cancel cancels an execution; one that waits is answered at once.
 func (x *executor) cancel(opened *openExecution, reason CancelReason) {
 	if !opened.execution.cancel(reason) {
-		return // told before
+		return // cancelled before
 	}
 	switch {
 	case opened.stop != nil:
@@ -110,30 +114,39 @@ func (x *executor) cancel(opened *openExecution, reason CancelReason) {
 		x.leaveQueue(opened)
 		x.settle(opened, neverBegan(reason))
 		x.rest()
+	case opened.left:
+		x.settle(opened, neverBegan(reason))
 	}
 }
 
-// pause begins nothing for now: what comes waits. What runs goes on.
+// pause begins no execution for now: further ones wait. Running ones continue.
 func (x *executor) pause() { x.paused = true }
 
-// goOn begins what has waited.
+// goOn begins the executions that have waited.
 func (x *executor) goOn() {
 	x.paused = false
 	x.startWaiting()
 }
 
-// close begins nothing any more: what waits, and what comes, is rejected. What runs goes on.
+// close begins no execution any more: waiting and further ones are left. Running ones continue.
 func (x *executor) close() {
 	x.closed = true
 	for element := x.waiting.Front(); element != nil; element = x.waiting.Front() {
 		opened := element.Value.(*openExecution)
 		x.leaveQueue(opened)
-		x.settle(opened, rejected(shuttingDown))
+		x.leaveOpen(opened)
 	}
 	x.rest()
 }
 
-// cancelAll tells all executions to stop.
+func (x *executor) leaveOpen(opened *openExecution) {
+	opened.left = true
+	opened.stopDeadline()
+	x.log.LogAttrs(x.base, slog.LevelDebug, "execution is left to the next instance", about(opened.execution))
+	opened.leave(opened)
+}
+
+// cancelAll cancels all executions.
 func (x *executor) cancelAll(reason CancelReason) {
 	var all []*openExecution
 	for element := x.waiting.Front(); element != nil; element = element.Next() {
@@ -199,11 +212,15 @@ func (x *executor) over(opened *openExecution, result outcome) {
 
 // settle gives the answer.
 func (x *executor) settle(opened *openExecution, result outcome) {
-	if opened.deadline != nil {
-		opened.deadline.Stop()
-		opened.deadline = nil
-	}
+	opened.stopDeadline()
 	opened.answer(opened, result)
+}
+
+func (o *openExecution) stopDeadline() {
+	if o.deadline != nil {
+		o.deadline.Stop()
+		o.deadline = nil
+	}
 }
 
 func (x *executor) leaveQueue(opened *openExecution) {

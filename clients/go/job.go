@@ -25,11 +25,11 @@ const (
 // succeeded.
 type Handler func(ctx context.Context, execution *Execution) error
 
-// Middleware wraps handlers: it is called once for each job, and what it returns for each execution.
+// Middleware wraps handlers: it is called once for each job, and the handler that it returns for each execution.
 type Middleware func(next Handler) Handler
 
-// ItemsFunc is told of items that this instance owns or does not own any more. The context is done when the application
-// was told to stop at once.
+// ItemsFunc gets items that this instance owns, or does not own any more. The context is done when the application was
+// stopped immediately.
 type ItemsFunc func(ctx context.Context, change ItemsChange) error
 
 // Job is a job as the application registers it.
@@ -41,8 +41,8 @@ type Job struct {
 	Name string
 	// Handler executes items. Required, unless the job is of continuous ownership (property "sidekeeper.ownership").
 	Handler Handler
-	// Configuration is used if the registry has none yet, or if it says Overwrite. Nil: the job is attached to by its
-	// name, and the sidecar or the registry must have its configuration.
+	// Configuration is used if the registry has none yet, or if it sets Overwrite. Nil: the sidecar or the registry must
+	// have the job's configuration.
 	Configuration *JobConfiguration
 	// Concurrency is how many items are executed at once in this process; further ones wait in order. Zero:
 	// [DefaultConcurrency].
@@ -50,10 +50,10 @@ type Job struct {
 	// Weight is how many items this instance gets in proportion to others, 1 to 1000, when all instances are sidecars'.
 	// Zero: 1.
 	Weight int
-	// Labels are what this instance has that items may ask for (property "sidekeeper.item-labels").
+	// Labels are labels that items may ask for (property "sidekeeper.item-labels").
 	Labels []string
-	// InstanceName is what this instance is called, the same after each restart, as a pod of a StatefulSet is: it then
-	// owns again what it owned before, if it is back within the job's "sidekeeper.grace". 1 to 64 characters of
+	// InstanceName is the instance's name, the same after each restart, such as the name of a pod in a StatefulSet: it
+	// then owns its items again, if it is back within the job's "sidekeeper.grace". 1 to 64 characters of
 	// [A-Za-z0-9_.-], one of them a letter; no two instances of a job may have the same. Empty: the environment variable
 	// SIDEKEEPER_INSTANCE_NAME, else none.
 	InstanceName string
@@ -62,15 +62,15 @@ type Job struct {
 	// changed. Executions of a new item begin after it has returned.
 	OnAssigned ItemsFunc
 	// OnRevoked is called with items that the sidecar takes away in good order, and when the application stops. The next
-	// owner may be waiting: when it has returned without an error, like what else is called for the same assignment, and
-	// nothing is executed on them any more, the assignment is acknowledged to the sidecar.
+	// owner may be waiting: the assignment is acknowledged when all callbacks for it have returned without an error and
+	// no execution of these items is open.
 	OnRevoked ItemsFunc
-	// OnLost is called with items that are gone without a question: the session with the registry was lost, the stream to
-	// the sidecar has ended, or the sidecar has not renewed the lease in time. Others may own them already. None of the
-	// three stands in for another.
+	// OnLost is called with items that are lost at once: the session with the registry was lost, the stream to the
+	// sidecar has ended, or the sidecar has not renewed the lease in time. Other instances may own them already. None of
+	// the three callbacks replaces another.
 	OnLost ItemsFunc
-	// Assignments gets each whole assignment, also an empty one with the reason [AssignmentDetached] when the stream ends,
-	// after the callbacks for it have returned. Each event has to be answered by its Done, which counts as returning. The
+	// Assignments gets each whole assignment, also an empty one with the reason [AssignmentDetached] when the stream
+	// ends, after the callbacks for it have returned. Answer each event with its Done, which counts as returning. The
 	// library never closes the channel; nothing is sent after Run has returned.
 	Assignments chan<- AssignmentEvent
 
@@ -81,9 +81,9 @@ type Job struct {
 	// OnJobChanged is called when the job's configuration or its problems change.
 	OnJobChanged func(ctx context.Context, change JobChange)
 	// OnBeforeFirst acts once for the whole job before the first item of a fire is executed, if the property
-	// "sidekeeper.once-listener" is "true": it is called in one instance, and all of them wait for it. If it fails, or has
-	// not returned by the deadline, which is the context's, this instance executes nothing of that fire; the others do. It
-	// may be called again, in another instance, if this one dies meanwhile.
+	// "sidekeeper.once-listener" is "true": it is called in one instance, and all of them wait for it. If it fails, or
+	// has not returned by the deadline, which is the context's, this instance executes nothing of that fire; the others
+	// do. It may be called again, in another instance, if this one crashes meanwhile.
 	OnBeforeFirst func(ctx context.Context, round Round) error
 	// OnAfterLast acts once for the whole job after the last item of a fire was executed. It is called in one instance,
 	// not always the one of OnBeforeFirst, under the same conditions.

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// What is left of the grace when handlers are told to stop, so that they have stopped when the sidecar gives their
-	// items away: a fifth of it, and this at most.
+	// The rest of the grace when handlers are cancelled, so that they have stopped when their items move: a fifth of the
+	// grace, and this at most.
 	graceMarginPart = 5
 	graceMarginMax  = 2 * time.Second
 )
@@ -22,12 +22,11 @@ type keptResult struct {
 	outcome   outcome
 }
 
-// kept is what a job still executes when its stream has broken, and the next stream may take over (property
-// "sidekeeper.grace").
+// kept is the open executions of a detached job, which its next stream may resume (property "sidekeeper.grace").
 //
-// The sidecar lets the instance stay for the job's grace. Until then handlers go on; a stream that comes back in time
-// says which executions are still this application's, and they are reported there. All others are told to stop: then,
-// or when the grace is over. Its methods need the lock.
+// The sidecar keeps the instance for the reattach grace. Until then handlers continue. When a stream reattaches in time,
+// the sidecar lists the executions that are still this application's, and they are reported there. All others are
+// cancelled: then, or when the grace ends. Its methods need the lock.
 type kept struct {
 	lock     sync.Locker
 	log      *slog.Logger
@@ -47,15 +46,15 @@ func newKept(lock sync.Locker, log *slog.Logger, executor *executor) *kept {
 	}
 }
 
-// keep lets executions go on in a grace, a margin less; then it calls onLapse, and they stop. If untilLease is known,
-// they stop in any case when that is over: the sidecar may be gone, and its session with it.
+// keep lets executions continue for a grace, less a margin; then it calls onLapse, and they stop. If untilLease is known,
+// they stop in any case when that has passed: the sidecar may have crashed, and its session may end.
 func (k *kept) keep(opened map[string]*openExecution, grace, untilLease time.Duration, leaseKnown bool, onLapse func()) {
 	wait := grace - min(grace/graceMarginPart, graceMarginMax)
 	if leaseKnown {
 		wait = min(wait, untilLease)
 	}
 	for id, one := range opened {
-		one.answer = k.ended
+		one.answer, one.leave = k.ended, k.leaveOpen
 		k.open[id] = one
 	}
 	k.onLapse = onLapse
@@ -69,7 +68,7 @@ func (k *kept) keep(opened map[string]*openExecution, grace, untilLease time.Dur
 		}
 	})
 	if len(opened) > 0 {
-		k.log.Info(fmt.Sprintf("%d executions go on for %v without a stream", len(opened), wait.Round(time.Millisecond)))
+		k.log.Info(fmt.Sprintf("%d executions continue for %v without a stream", len(opened), wait.Round(time.Millisecond)))
 	}
 }
 
@@ -78,15 +77,15 @@ func (k *kept) keepResult(execution *Execution, result outcome) {
 	k.results[execution.ExecutionID] = keptResult{execution, result}
 }
 
-// openExecutions returns what is still to be taken over, for a sidecar that has forgotten it; nothing that was to stop
-// without it.
+// openExecutions returns the executions to resume, for a sidecar that was restarted; none whose item may have another
+// owner.
 func (k *kept) openExecutions() []*sidekeeperv1.OpenExecution {
 	var messages []*sidekeeperv1.OpenExecution
 	add := func(execution *Execution) {
 		reason, cancelled := execution.Cancelled()
-		// Why executions are stopped that are nobody's any more: another instance may execute their items.
+		// The reasons after which another instance may execute the item.
 		givenUp := cancelled && (reason == CancelLeaseLost || reason == CancelDetached || reason == CancelStopped)
-		// What a newer sidecar has started for a reason that this client does not know it cannot repeat.
+		// This client cannot repeat the source of a newer sidecar's execution if it does not know that source.
 		if !givenUp && execution.Source != SourceUnspecified {
 			messages = append(messages, execution.toProto())
 		}
@@ -100,7 +99,7 @@ func (k *kept) openExecutions() []*sidekeeperv1.OpenExecution {
 	return messages
 }
 
-// lapse says that it is over: everything is to stop. What is taken over all the same is reported as what it became.
+// lapse: the grace has ended, and all executions are cancelled. One that is still resumed is reported with its result.
 func (k *kept) lapse() {
 	k.stopTimer()
 	if onLapse := k.onLapse; onLapse != nil {
@@ -112,7 +111,7 @@ func (k *kept) lapse() {
 	}
 }
 
-// attached says that there is a stream that these executions belong to. All others are told to stop, and their results
+// attached: a stream has these executions again. All others are cancelled, and their results
 // dropped.
 func (k *kept) attached(resumed []string) {
 	k.stopTimer()
@@ -135,14 +134,14 @@ func (k *kept) attached(resumed []string) {
 	}
 }
 
-// takeOpen gives an execution away that runs. Nil: none of this name does.
+// takeOpen removes and returns a running execution. Nil: it is unknown.
 func (k *kept) takeOpen(executionID string) *openExecution {
 	opened := k.open[executionID]
 	delete(k.open, executionID)
 	return opened
 }
 
-// takeResult gives a result away. False: there is none of this name.
+// takeResult removes and returns a result. False: it is unknown.
 func (k *kept) takeResult(executionID string) (keptResult, bool) {
 	result, ok := k.results[executionID]
 	delete(k.results, executionID)
@@ -158,11 +157,14 @@ func (k *kept) ended(opened *openExecution, result outcome) {
 	}
 }
 
+// leaveOpen: the application ends before a stream has the execution again.
+func (k *kept) leaveOpen(opened *openExecution) { delete(k.open, opened.execution.ExecutionID) }
+
 func (k *kept) notReported(execution *Execution) {
 	k.log.LogAttrs(k.executor.base, slog.LevelInfo, "result not reported: its attachment has ended", about(execution))
 }
 
-// all returns what is open, so that it can be changed meanwhile.
+// all returns the open executions, as a copy.
 func (k *kept) all() []*openExecution {
 	all := make([]*openExecution, 0, len(k.open))
 	for _, opened := range k.open {

@@ -10,23 +10,23 @@ import (
 // leaseLookInterval is the longest time between two looks at the clock: timers stand still while the machine sleeps.
 const leaseLookInterval = time.Second
 
-// lease is until when the sidecar's session is surely alive, as far as it has said.
+// lease is the time until which the sidecar's session is surely alive.
 //
-// A sidecar that is itself stopped, or gets no time to run, cannot say that its session is lost. Therefore it says now
-// and then how long the session may be acted on, and an application that hears nothing newer stops by itself when that
-// is over. An application that is itself stopped reads late what it was told, and would count from then: therefore the
-// sidecar says also when that is, on a clock that both read. An application that shares no clock with it asks, and
-// counts from when it has asked (see renewer). Its methods need the lock, with which ended is called.
+// A suspended sidecar cannot report that its session is lost. Therefore it sends a lease regularly, and an application
+// that reads no newer lease stops by itself when the lease ends. A suspended application reads messages late, and would
+// count from then: therefore the sidecar also sends the end of the lease on a clock that both read. An application that
+// shares no clock with the sidecar asks for the lease, and counts from its request (see renewer). The methods need the
+// lock, with which ended is called. docs/lease.md has the whole.
 type lease struct {
 	lock  sync.Locker
 	ended func()
 	until time.Duration
 	known bool
 	over  bool
-	// Whether an answer has said how long it lasts, or lasted, rather than the stream.
+	// Whether the lease is that of an answer, rather than of the stream.
 	proven bool
 	timer  *time.Timer
-	// Counts what was told, so that a timer that has fired already knows that it is an old one.
+	// Counts the leases, so that a timer that has already fired knows that it is an old one.
 	told int
 }
 
@@ -34,11 +34,11 @@ func newLease(lock sync.Locker, ended func()) *lease {
 	return &lease{lock: lock, ended: ended}
 }
 
-// tell takes what the stream says; nil: that no end is known. It is sure if it is so however long the word has waited to
-// be read; if not, an answer (prove) says more. It returns whether the lease lasts.
+// tell takes a lease of the stream; nil: no end is known. It is sure if it holds even if the message has waited to be
+// read; if not, an answer (prove) is better. It returns whether the lease lasts.
 func (l *lease) tell(remaining *time.Duration, sure bool) bool {
 	if l.over && remaining != nil && *remaining <= 0 {
-		return false // old, like the word before
+		return false // an old message, like the one before
 	}
 	if l.proven && !sure && remaining != nil {
 		return !l.look()
@@ -51,7 +51,7 @@ func (l *lease) tell(remaining *time.Duration, sure bool) bool {
 	return !l.over
 }
 
-// prove takes an answer: from when the request was sent, by boottime, the lease lasts so long; zero: it is over now, nil:
+// prove takes an answer: from when the request was sent, by boottime, the lease lasts so long; zero: it has ended, nil:
 // no end is known. It returns whether the lease lasts.
 func (l *lease) prove(remaining *time.Duration, sent time.Duration) bool {
 	l.look()
@@ -66,7 +66,7 @@ func (l *lease) prove(remaining *time.Duration, sent time.Duration) bool {
 	case *remaining <= 0:
 		until = boottime()
 	case l.proven && l.known:
-		until = max(until, l.until) // what an answer has proven another one does not take back
+		until = max(until, l.until) // a later answer does not shorten a proven lease
 	}
 	if l.over && until <= boottime() {
 		return false // it was read late
@@ -77,7 +77,7 @@ func (l *lease) prove(remaining *time.Duration, sent time.Duration) bool {
 	return !l.over
 }
 
-// look looks at the clock, which timers may be late for. It returns whether the lease is over without newer word.
+// look checks the clock, because timers may be late. It returns whether the lease has ended without a newer one.
 func (l *lease) look() bool {
 	if l.known && boottime() >= l.until {
 		proven := l.proven
@@ -88,12 +88,12 @@ func (l *lease) look() bool {
 	return l.over
 }
 
-// left returns how long it lasts without newer word. False: no end is known, or it has been told already.
+// left returns how long it lasts. False: no end is known, or its end was reported already.
 func (l *lease) left() (time.Duration, bool) {
 	return max(0, l.until-boottime()), l.known
 }
 
-// close forgets what the sidecar has said.
+// close forgets the lease.
 func (l *lease) close() {
 	l.known, l.over, l.proven = false, false, false
 	l.told++
@@ -117,8 +117,8 @@ func (l *lease) wait() {
 	})
 }
 
-// remainingLease returns how long the lease lasts that a message tells, from now on; nil: no end is known. It is what
-// remained when it was told, or what remains of it by the clock that both processes read, if that is less.
+// remainingLease returns how long the lease of a message lasts from now on; nil: no end is known. It is the message's
+// remaining lease, or the rest of it by the clock that both processes read, if that is less.
 func remainingLease(message *sidekeeperv1.SessionChanged) *time.Duration {
 	if message.GetRemainingLease() == nil {
 		return nil
@@ -131,7 +131,7 @@ func remainingLease(message *sidekeeperv1.SessionChanged) *time.Duration {
 	return &remaining
 }
 
-// sharesClock returns whether a message tells the lease's end on a clock that this process reads, too.
+// sharesClock returns whether a message has the end of the lease on a clock that this process reads, too.
 func sharesClock(message *sidekeeperv1.SessionChanged) bool {
 	clock := boottimeClock()
 	return message.GetLeaseEndBoottimeNs() > 0 && clock != "" && clock == message.GetBoottimeClock()

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boottime returns a clock that goes on while the machine sleeps.
+// boottime returns a clock that continues while the machine sleeps.
 func boottime() time.Duration {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {

@@ -4,7 +4,7 @@ package sidekeeper
 
 import "time"
 
-// boottime returns a clock that goes on while the machine sleeps, where Go's does.
+// boottime returns a clock that continues while the machine sleeps, where Go's does.
 func boottime() time.Duration {
 	return time.Since(start)
 }

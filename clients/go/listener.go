@@ -11,7 +11,7 @@ import (
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
-// listenerReporter tells the sidecar how the callbacks of one attachment that act once for the whole job have ended.
+// listenerReporter reports how the once-listener's calls of one attachment have ended.
 type listenerReporter struct {
 	lock         sync.Locker
 	log          *slog.Logger

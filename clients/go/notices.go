@@ -10,7 +10,7 @@ import (
 // reasonsMax is how many reasons are remembered at most, so that reasons that always differ do not fill the memory.
 const reasonsMax = 64
 
-// noSidecar is what a person is told if nobody answers at the endpoint.
+// noSidecar is the message for a person if no sidecar answers at the endpoint.
 func noSidecar(endpoint string) string {
 	return fmt.Sprintf("no sidecar answers at %s: is `sidekeeper serve` running there?", endpoint)
 }
@@ -23,7 +23,7 @@ type presence struct {
 	missing bool
 }
 
-// isMissing says that nobody has answered; once, rather than with each try.
+// isMissing logs that no sidecar answers; once, rather than with each try.
 func (p *presence) isMissing(log *slog.Logger, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +45,7 @@ func (p *presence) answers(log *slog.Logger) {
 	}
 }
 
-// notices is what was said of one job, so that it is not said each time; it outlives the job's attachments. Its methods
+// notices is the log lines of one job that are not to be repeated; it outlives the job's attachments. Its methods
 // need the lock.
 type notices struct {
 	log     *slog.Logger
@@ -74,7 +74,7 @@ func (n *notices) attached() {
 	clear(n.reasons)
 }
 
-// problems logs the problems that are new. A problem that has gone and comes back is logged again.
+// problems logs the problems that are new. A problem that was solved and returns is logged again.
 func (n *notices) problems(problems []Problem) {
 	now := make(map[Problem]bool, len(problems))
 	for _, problem := range problems {

@@ -18,8 +18,6 @@ const (
 	maxSummaryBytes = 4 * 1024
 
 	cut = "\n[...]\n"
-
-	shuttingDown = "shutting down"
 )
 
 // outcome is how an execution ended, as it is reported.
@@ -46,7 +44,7 @@ func neverBegan(reason CancelReason) outcome {
 	return rejected("cancelled before it began: " + reason.String())
 }
 
-// outcomeOf returns what a handler's error means.
+// outcomeOf returns the outcome of a handler's error.
 func outcomeOf(execution *Execution, err error) outcome {
 	if err == nil {
 		return succeeded()
@@ -62,13 +60,13 @@ func outcomeOf(execution *Execution, err error) outcome {
 	return failed(err.Error())
 }
 
-// outcomeOfPanic returns what a panic means. It is to be called where the panic is recovered, on its goroutine.
+// outcomeOfPanic returns the outcome of a panic. It is to be called where the panic is recovered, on its goroutine.
 func outcomeOfPanic(value any) outcome {
 	summary := head(fmt.Sprintf("panic: %v", value), maxSummaryBytes)
 	return failed(summary + "\n" + stackOfPanic(string(debug.Stack())))
 }
 
-// stackOfPanic leaves out of a stack what is about recovering: all above the frames of panic itself.
+// stackOfPanic removes the frames of the recovery from a stack: all above the frames of panic itself.
 func stackOfPanic(stack string) string {
 	lines := strings.Split(strings.TrimSpace(stack), "\n")
 	for index := len(lines) - 1; index >= 0; index-- {

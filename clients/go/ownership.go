@@ -7,27 +7,27 @@ import (
 	"slices"
 )
 
-// ownership is which items this process owns of a job, and who is told when that changes.
+// ownership is the items of a job that this process owns, and the callbacks for their changes.
 //
-// It outlives the job's attachments: after a gap that a grace has bridged, what the new stream tells is compared with
-// what was owned before it. Its methods need the lock; callbacks are called in the dispatcher's turn.
+// It outlives the job's attachments: after a gap within the reattach grace, the new stream's assignment is compared with
+// the items before the gap. Its methods need the lock; callbacks are called in the dispatcher's turn.
 type ownership struct {
 	job        *Job
 	dispatcher *dispatcher
 	owned      map[int]AssignedItem
-	told       *Assignment // what the stream told last; nil: nothing, or it has ended
+	told       *Assignment // the stream's last assignment; nil: there was none, or the stream has ended
 	leaving    bool
 }
 
-// difference is what one assignment changes.
+// difference is the changes of one assignment.
 type difference struct {
 	lost, revoked, assigned []AssignedItem
 }
 
-// changed: the sidecar tells an assignment; noted is called when all callbacks have returned without an error.
+// changed: the sidecar has sent an assignment; noted is called when all callbacks have returned without an error.
 func (o *ownership) changed(assignment Assignment, noted func()) {
 	if o.leaving {
-		o.call(assignment, difference{}, nil, noted) // nothing is owned any more, whatever is still told
+		o.call(assignment, difference{}, nil, noted) // it owns no item any more, although messages still come
 		return
 	}
 	changes := o.compare(assignment)
@@ -36,7 +36,7 @@ func (o *ownership) changed(assignment Assignment, noted func()) {
 	o.call(assignment, changes, &assignment, noted)
 }
 
-// lost: the items are gone, and nobody has asked; what the sidecar told stays what it says.
+// lost: the items are lost; the sidecar's last assignment stays known.
 func (o *ownership) lost(reason AssignmentReason) {
 	if o.told == nil {
 		return
@@ -48,7 +48,7 @@ func (o *ownership) lost(reason AssignmentReason) {
 	o.call(about, changes, nil, nil)
 }
 
-// stillThere: the sidecar is heard of again, and has not said that anything is lost.
+// stillThere: the sidecar has sent a new lease, and the items are not lost.
 func (o *ownership) stillThere() {
 	if o.told != nil && len(o.owned) == 0 && len(o.told.Items) > 0 {
 		o.owned = byItem(o.told.Items)
@@ -56,7 +56,7 @@ func (o *ownership) stillThere() {
 	}
 }
 
-// leave: the application leaves in good order, and its callbacks let go of everything while the stream is still open.
+// leave: the application leaves in good order, and its items are revoked while the stream is still open.
 func (o *ownership) leave() {
 	o.leaving = true
 	o.end(true)
@@ -103,15 +103,15 @@ func (o *ownership) compare(assignment Assignment) difference {
 	case AssignmentSessionLost:
 		return difference{lost: gone, assigned: assigned}
 	case AssignmentAttached:
-		// After a gap: what has another token now has had another owner, or none, meanwhile.
+		// After a gap: an item with another token had another owner, or none, meanwhile.
 		return difference{lost: sorted(append(gone, renewed...)), assigned: assigned}
 	default:
 		return difference{revoked: gone, assigned: assigned}
 	}
 }
 
-// call has the callbacks called that something is to be told, what is gone first; then the whole assignment goes to the
-// channel, if it is not nil.
+// call queues the callbacks for a difference, lost and revoked items first; then the whole assignment goes to the channel,
+// if it is not nil.
 func (o *ownership) call(about Assignment, changes difference, whole *Assignment, then func()) {
 	job := o.job
 	o.dispatcher.put(func(ctx context.Context) error {
@@ -138,7 +138,7 @@ func (o *ownership) call(about Assignment, changes difference, whole *Assignment
 	})
 }
 
-// all returns what is owned, ascending.
+// all returns the owned items, ascending.
 func (o *ownership) all() []AssignedItem {
 	var all []AssignedItem
 	for _, item := range o.owned {

@@ -14,14 +14,14 @@ import (
 // MaxCheckpointBytes is the largest checkpoint; the sidecar refuses larger ones.
 const MaxCheckpointBytes = 64 * 1024
 
-// progressTimeout is how long a report of progress may take: a checkpoint waits while the registry is away.
+// progressTimeout is how long a report of progress may take: a checkpoint waits until the registry answers.
 const progressTimeout = 30 * time.Second
 
-// Progress is what the sidecar answers to a report of progress.
+// Progress is the sidecar's answer to a report of progress.
 type Progress struct {
-	// Deadline is when the execution has to be over now. Zero: no limit, or it was told to stop.
+	// Deadline is the deadline now. Zero: no limit, or the execution was cancelled.
 	Deadline time.Time
-	// Cancelled is whether the execution was told to stop; its deadline is not extended any more.
+	// Cancelled is whether the execution was cancelled; its deadline is not extended any more.
 	Cancelled bool
 	// Superseded is whether the checkpoint was not recorded, because a newer one was reported before it was.
 	Superseded bool
@@ -40,7 +40,7 @@ func newProgressReporter(client sidekeeperv1.ParticipantServiceClient, attachmen
 	return &progressReporter{client: client, attachmentID: attachmentID}
 }
 
-// move says that the executions go on with another attachment; calls that are tried again are tried there.
+// move: the executions continue with another attachment; retries of calls go there.
 func (p *progressReporter) move(attachmentID string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -64,7 +64,7 @@ func (p *progressReporter) attachment() string {
 	return p.attachmentID
 }
 
-// report reports, and tries again, until the context is done, what may go better then.
+// report reports, and retries a call that may succeed later, until the context is done.
 func (p *progressReporter) report(ctx context.Context, executionID string, checkpoint []byte, extend bool) (Progress, error) {
 	ctx, cancel := context.WithTimeout(ctx, progressTimeout)
 	defer cancel()
@@ -72,7 +72,7 @@ func (p *progressReporter) report(ctx context.Context, executionID string, check
 	for {
 		attachment := p.attachment()
 		if attachment == "" {
-			details := "the stream to the sidecar has ended, and this instance is gone"
+			details := "the stream to the sidecar has ended, and this instance has left"
 			return Progress{}, &ProgressError{executionID, codes.Aborted, details}
 		}
 		answer, err := p.client.ReportProgress(ctx, &sidekeeperv1.ReportProgressRequest{

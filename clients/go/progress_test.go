@@ -154,7 +154,7 @@ func TestWithoutItsStreamAnExecutionReportsNothing(t *testing.T) {
 
 func TestAnExecutionOfNoSidecarSaysSo(t *testing.T) {
 	_, err := (&sidekeeper.Execution{ExecutionID: "x-1"}).Progress(context.Background(), nil)
-	if err == nil || !strings.Contains(err.Error(), "not told by a sidecar") {
+	if err == nil || !strings.Contains(err.Error(), "did not come from a sidecar") {
 		t.Errorf("error: %v", err)
 	}
 }

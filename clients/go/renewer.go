@@ -11,8 +11,8 @@ import (
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
-// renewalIntervalMin is the shortest time between two requests, whatever the sidecar says: a call costs both of them
-// something.
+// renewalIntervalMin is the shortest time between two requests, also if the sidecar asks for less: a call costs both of
+// them something.
 const renewalIntervalMin = 50 * time.Millisecond
 
 // renewer asks the sidecar how long its session is surely alive, for an application that shares no clock with it; one
@@ -66,7 +66,7 @@ func (r *renewer) renew(ctx context.Context) bool {
 	}
 	code := status.Code(err)
 	r.log.Debug("lease not renewed: " + codeName(code))
-	// The sidecar is older than this call, and its stream has to do; or it does not know the attachment any more, and the
-	// stream ends.
+	// The sidecar is older than this call, and its stream has to do; or it does not know the attachment any more, and
+	// the stream ends.
 	return code != codes.Unimplemented && code != codes.NotFound
 }

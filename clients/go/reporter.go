@@ -16,7 +16,7 @@ import (
 
 const (
 	// reportTimeout is how long one call may take. The sidecar answers when the registry has recorded the results, which
-	// takes longer than this only while the registry is away; then the report is repeated.
+	// takes longer than this only while the registry does not answer; then the report is repeated.
 	reportTimeout = 30 * time.Second
 	// maxBatch is the most results in one call; the protocol allows 10 000.
 	maxBatch = 1000
@@ -45,7 +45,7 @@ type result struct {
 // travels together in the next.
 //
 // A report is repeated with the same content until the sidecar answers; the protocol makes that safe. Results that the
-// sidecar refuses for good are dropped with a log line: nobody else could do anything with them.
+// sidecar refuses for good are dropped with a log line: they cannot be reported elsewhere.
 type reporter struct {
 	lock         sync.Locker
 	log          *slog.Logger
@@ -77,7 +77,7 @@ func (r *reporter) add(ended keptResult) {
 	wake(r.wake)
 }
 
-// unreported takes what was not answered, when run has returned. With the lock.
+// unreported takes the results without an answer, when run has returned. With the lock.
 func (r *reporter) unreported() []result {
 	rest := append(r.inFlight, r.waiting...)
 	r.inFlight, r.waiting = nil, nil
@@ -123,7 +123,7 @@ func (r *reporter) take() []result {
 	return r.inFlight
 }
 
-// answered takes a result out of what is in flight.
+// answered removes a result that was in flight.
 func (r *reporter) answered(one result) {
 	r.lock.Lock()
 	defer r.lock.Unlock()

@@ -83,7 +83,7 @@ func start(t *testing.T, sidecar *script.Sidecar) *process {
 	return p
 }
 
-func TestSIGTERMFinishesWhatRunsAndRejectsWhatComes(t *testing.T) {
+func TestAfterSIGTERMRunningExecutionsEndAndOthersAreLeft(t *testing.T) {
 	sidecar := script.Start(t)
 	p := start(t, sidecar)
 	stream := sidecar.Stream(t)
@@ -91,20 +91,22 @@ func TestSIGTERMFinishesWhatRunsAndRejectsWhatComes(t *testing.T) {
 	expect(t, p.lines, "begun 0")
 	_ = p.Process.Signal(syscall.SIGTERM)
 	expect(t, p.lines, "SIGTERM: stopping")
-	result := sidecar.Result(t)
-	equal(t, "rejected", result.GetExecutionId(), waiting)
-	equal(t, "message", result.GetFailureMessage(), "shutting down")
-	late := stream.Execute(2)
-	result = sidecar.Result(t)
-	equal(t, "rejected", result.GetExecutionId(), late)
-	equal(t, "outcome", result.GetOutcome(), rejects)
+	stream.Execute(2)
+	for _, id := range []string{waiting, stream.Execute(3)} {
+		// A sidecar ends the stream of an application that does not answer a Cancel.
+		stream.Cancel(id, sidekeeperv1.CancelReason_CANCEL_REASON_DEADLINE)
+		result := sidecar.Result(t)
+		equal(t, "cancelled", result.GetExecutionId(), id)
+		equal(t, "outcome", result.GetOutcome(), rejects)
+	}
 	nothing(t, "it has left", stream.Closed)
 	_, _ = io.WriteString(p.in, "go on\n")
-	result = sidecar.Result(t)
+	result := sidecar.Result(t)
 	equal(t, "result", result.GetExecutionId(), began)
 	equal(t, "outcome", result.GetOutcome(), success)
 	script.Receive(t, "it leaves", stream.Closed)
 	expect(t, p.lines, "returned <nil>")
+	nothing(t, "an execution that has not begun is answered", sidecar.Reports)
 }
 
 func TestASecondSignalEndsItAtOnce(t *testing.T) {

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// leaveGrace is how long handlers that were told to stop, and the reports after that, may take when the application
+	// leaveGrace is how long cancelled handlers, and the reports after that, may take when the application
 	// stops.
 	leaveGrace = 5 * time.Second
-	// atOnceGrace is how long handlers and callbacks may take that were told to stop at once, before they are left behind.
+	// atOnceGrace is how long handlers and callbacks may take after an immediate stop, before they are abandoned.
 	atOnceGrace = 500 * time.Millisecond
 )
 
@@ -32,9 +32,9 @@ func isFatal(code codes.Code) bool {
 	}
 }
 
-// worker keeps one job attached: attaches, attaches again when the stream ends, and leaves when it is told to.
+// worker keeps one job attached: attaches, attaches again when the stream ends, and leaves when it is stopped.
 //
-// What its attachments, executions and timers share is guarded by one lock, which nobody holds while waiting.
+// One lock guards the state that its attachments, executions and timers share. No holder of the lock waits.
 type worker struct {
 	job           *registered
 	applicationID string
@@ -71,8 +71,8 @@ func newWorker(base context.Context, job *registered, applicationID string, clie
 	return w
 }
 
-// stop begins nothing any more; run returns when what runs has ended and is reported. forGood: nothing is to be kept for
-// the instance's name.
+// stop begins no execution any more; run returns when the running ones have ended and are reported. forGood: no item is
+// kept for the instance's name.
 func (w *worker) stop(forGood bool) {
 	w.lock.Lock()
 	defer w.lock.Unlock()
@@ -84,7 +84,7 @@ func (w *worker) stop(forGood bool) {
 	}
 }
 
-// run keeps the job attached until it is told to stop; when the context is done everything ends at once. Its error is
+// run keeps the job attached until stop is called; when the context is done everything ends at once. Its error is
 // that the sidecar refuses the job, and would refuse it again.
 func (w *worker) run(ctx context.Context) error {
 	dispatcherCtx, endDispatcher := context.WithCancel(ctx)
@@ -150,9 +150,9 @@ func (w *worker) stayAttached(ctx context.Context) error {
 	return nil
 }
 
-// attach runs an attachment to its end, which is in order if the worker is told to stop. Its error is the stream's.
+// attach runs an attachment to its end, which is in order if the worker is stopped. Its error is the stream's.
 func (w *worker) attach(ctx context.Context, attachment *attachment) error {
-	// Whoever is told to stop at once is to tell its handlers so before the stream's end does.
+	// After an immediate stop, handlers are cancelled with that reason before the stream's end cancels them.
 	attachmentCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	ended := make(chan struct{})
@@ -192,8 +192,8 @@ func (w *worker) isStopping() bool {
 	}
 }
 
-// drain lets executions end and be reported, and callbacks let go of items, for as long as the attachment lasts. Returns
-// whether it still does.
+// drain lets executions end and be reported, and callbacks of revoked items return, for as long as the attachment lasts.
+// Returns whether it still does.
 func (w *worker) drain(ctx context.Context, attachment *attachment, ended <-chan struct{}) bool {
 	w.lock.Lock()
 	w.ownership.leave()
@@ -273,7 +273,7 @@ func (w *worker) judge(attachment *attachment, err error) error {
 	return nil
 }
 
-// finish waits for handlers that outlived their stream, and for callbacks; both have been told that it is over.
+// finish waits for handlers that outlived their stream, and for callbacks; all of them know that it has ended.
 func (w *worker) finish(ctx context.Context) {
 	w.lock.Lock()
 	idle := w.executor.idle.done()

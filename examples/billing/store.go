@@ -66,8 +66,8 @@ type Fence struct {
 }
 
 // Charge charges the accounts of one item for a period, each once, and returns how many it has charged. It is one
-// transaction, which begins by raising the item's fence: whoever comes later with a lower token writes nothing, also not
-// in rows that nobody has touched, and gets [ErrStale].
+// transaction, which begins by raising the item's fence: a later execution with a lower token writes nothing, not even in
+// untouched rows, and gets [ErrStale].
 func (s *Store) Charge(ctx context.Context, fence Fence, period string) (int64, error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {

@@ -1,9 +1,9 @@
-"""A consumer of a partitioned queue: it owns partitions for as long as the sidecar says so, and is never told to execute.
+"""A consumer of a partitioned queue: it owns partitions as long as they are assigned to it, and gets no ``Execute``.
 
     python consumer.py QUEUE.db
 
-The queue is a SQLite file (see ``queue_db.py``). Start as many consumers as you like; partitions are divided among them,
-and move one by one when consumers come and go: who has one lets go of it before the next one begins.
+The queue is a SQLite file (see ``queue_db.py``). Start as many consumers as you like; they share the partitions.
+When consumers join and leave, partitions move one by one: the owner stops its work on one before the next owner begins.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def consume(partition: int, token: int) -> None:
             await asyncio.sleep(IDLE)
             continue
         await asyncio.sleep(WORK)
-        # The token goes into the store: whoever has lost the partition without knowing it is refused.
+        # The token goes into the store: it refuses a consumer that has lost the partition without knowing it.
         if not queue.handled(partition, message, token, os.getpid()):
             return
 
@@ -65,7 +65,7 @@ async def begin(change: sidekeeper.ItemsChange) -> None:
 @app.on_revoked(JOB)
 @app.on_lost(JOB)
 async def end(change: sidekeeper.ItemsChange) -> None:
-    """Lets go of what is not ours any more. When this returns, others may have what was revoked; what was lost they have."""
+    """Stops work on lost partitions. When this returns, revoked ones may have other owners; lost ones already do."""
     for item in change.items:
         if item.item in consumers:  # a consumer that was refused has ended, but is still there
             await stop(consumers.pop(item.item))

@@ -51,7 +51,7 @@ class Demo:
         self._pids: dict[str, int] = {}
         self._fires_shown: set[datetime] = set()
         self._end = time.monotonic() + TOTAL_TIMEOUT
-        #: What is verified: the fires from the first to the last.
+        #: The verified fires, from the first to the last.
         self._first: datetime | None = None
         self._last: datetime | None = None
 

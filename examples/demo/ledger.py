@@ -44,11 +44,11 @@ class Ledger:
 
     #: By execution id, in the order of their starts.
     executions: dict[str, Execution] = field(default_factory=dict)
-    #: What each worker owns now.
+    #: The items of each worker now.
     owned: dict[str, list[int]] = field(default_factory=dict)
     #: How many assignments each worker was told, and the items of each.
     assignments: defaultdict[str, list[list[int]]] = field(default_factory=lambda: defaultdict(list))
-    #: What is wrong already.
+    #: The errors so far.
     wrong: list[str] = field(default_factory=list)
 
     def take(self, event: dict[str, Any]) -> None:

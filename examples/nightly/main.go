@@ -40,7 +40,7 @@ type Batch struct {
 type Checkpoint struct {
 	// Row is the next row to be written.
 	Row int `json:"row"`
-	// Bytes is where it begins in the report. What is behind it was written after the checkpoint, and is cut off.
+	// Bytes is its offset in the report. Text behind it was written after the checkpoint, and is cut off.
 	Bytes int64 `json:"bytes"`
 }
 

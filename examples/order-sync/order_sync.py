@@ -39,9 +39,9 @@ def sync(execution: sidekeeper.Execution) -> None:
     # SQLite's connections belong to one thread, and so does an execution.
     with Shop(Path(sys.argv[1])) as shop, Warehouse(Path(sys.argv[2])) as warehouse:
         while orders := shop.orders_after(city, warehouse.last_order(city), BATCH):
-            # Somebody else may own the city when we are told to stop; what was copied stays copied.
+            # After a cancellation another instance may own the city; copied orders stay copied.
             execution.raise_if_cancelled()
-            # The token goes into the store: whoever has lost the city without knowing it is refused.
+            # The token goes into the store: it refuses an instance that has lost the city without knowing it.
             warehouse.store(city, orders, execution.fencing_token)
             copied += len(orders)
     log.info("%d orders of %s", copied, city)

@@ -1,4 +1,4 @@
-//! The service for those who look: who owns what.
+//! The service for observers: the owners of a job's items.
 
 use std::pin::Pin;
 
@@ -6,14 +6,15 @@ use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
 use crate::job::JobName;
+use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentService;
-use crate::runner::observer::Observers;
+use crate::runner::admin::observer::Observers;
 use crate::runner::shared::Shared;
 
 use super::convert::InvalidRequest;
-use super::{event, status};
-use crate::elasticjob::validate::FieldError;
+use super::event;
+use crate::elasticjob::field_error::FieldError;
 use crate::reason::Reason;
 
 /// The service.
@@ -44,10 +45,10 @@ impl AssignmentService for Assignments {
             .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]).to_status())?;
         if self.shared.current.borrow().is_none() {
             let text = "the sidecar has no session with the registry; try again";
-            return Err(status::refusal(Reason::RegistryAway, text));
+            return Err(refusal(Reason::RegistryAway, text));
         }
         let observation = self.observers.observe(&self.shared, &job);
-        let observation = observation.map_err(|error| status::refusal(Reason::TooMany, error.to_string()))?;
+        let observation = observation.map_err(|error| refusal(Reason::TooMany, error.to_string()))?;
         let mut known = wait_for_job;
         let states = WatchStream::new(observation);
         let messages = states.filter_map(move |state| {
@@ -67,5 +68,5 @@ fn unknown(job: &JobName) -> Status {
         "the registry has no nodes of job `{job}`; check the name and the sidecar's namespace, or wait for the job \
          (`wait_for_job`, `sidekeeper watch --wait`)"
     );
-    status::refusal(Reason::JobUnknown, text)
+    refusal(Reason::JobUnknown, text)
 }

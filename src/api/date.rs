@@ -1,5 +1,6 @@
-//! Gives answers the header `date` where hyper could not: it panics on a time of day before 1970, which HTTP cannot say, and
-//! takes the connection with it. A machine without a battery begins there. A tower layer around all services.
+//! Adds the header `date` to answers where hyper cannot. HTTP has no time of day before 1970: hyper panics on
+//! it, and the connection ends. A machine without a battery starts with such a time. A tower layer around all
+//! services.
 
 use std::task::{Context, Poll};
 
@@ -11,7 +12,7 @@ use tower::{Layer, Service};
 
 use crate::runner::clock::Clock;
 
-/// The first instant that HTTP can say.
+/// The first instant that HTTP can express.
 const FIRST: HeaderValue = HeaderValue::from_static("Thu, 01 Jan 1970 00:00:00 GMT");
 
 /// The layer.
@@ -21,7 +22,7 @@ pub struct DateBefore1970 {
 }
 
 impl DateBefore1970 {
-    /// A layer that looks at this clock.
+    /// A layer that reads this clock.
     pub fn new(clock: &Clock) -> Self {
         Self { clock: clock.clone() }
     }
@@ -35,7 +36,7 @@ impl<S> Layer<S> for DateBefore1970 {
     }
 }
 
-/// A service whose answers have a date that can be said.
+/// A service whose answers have a date that HTTP can express.
 #[derive(Clone)]
 pub struct Dated<S> {
     inner: S,
@@ -79,7 +80,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::api::still::Still;
+    use crate::listen::still::Still;
 
     async fn date(wall: Timestamp) -> Option<HeaderValue> {
         let (mono, _) = watch::channel(Duration::ZERO);
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hyper_is_not_asked_for_a_date_that_cannot_be_said() {
+    async fn hyper_never_formats_a_date_before_1970() {
         assert_eq!(date(Timestamp::from_millisecond(-1).unwrap()).await, Some(FIRST));
         assert_eq!(date(Timestamp::MIN).await, Some(FIRST));
         assert_eq!(date(Timestamp::UNIX_EPOCH).await, None);

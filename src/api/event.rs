@@ -1,4 +1,4 @@
-//! What the core tells, as messages.
+//! Turns the core's events into messages.
 
 use std::time::Duration;
 
@@ -13,27 +13,32 @@ use crate::coordination::job::contract::event::{
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::ownership::mode::Mode;
 use crate::coordination::time::Now;
-use crate::elasticjob::path::Gate;
+use crate::elasticjob::path::Barrier;
 use crate::elasticjob::redaction;
 use crate::excerpt::Excerpt;
 use crate::job::{Item, JobConfiguration, JobName, Problem};
 use crate::proto;
 use crate::proto::attach_response::Event as Message;
 use crate::runner::clock::Clock;
-use crate::runner::participant::Told;
+use crate::runner::job::outlet::TracedEvent;
 use crate::runner::shared::Shared;
 
 use super::{convert, size, version};
 
-/// Characters of the registry's last error that an application is told.
+/// Characters of the registry's last error in a message to an application.
 const TROUBLE_CHARS_MAX: usize = 300;
 
-/// An event of a stream as a message. `shared` has the clock, for times that the core knows only as remaining, or as
-/// monotonic ones, and the registry's last error.
-pub fn to_message(told: Told, attachment_id: &str, job: &JobName, shared: &Shared) -> proto::AttachResponse {
+/// An event of a stream as a message. `shared` has the clock, because the core has some times only as
+/// remaining or monotonic times, and the registry's last error.
+pub fn to_message(
+    traced: TracedEvent,
+    attachment_id: &str,
+    job: &JobName,
+    shared: &Shared,
+) -> proto::AttachResponse {
     let clock = &shared.clock;
-    let (trace, now) = (told.trace, clock.now());
-    let event = match told.event {
+    let (trace, now) = (traced.trace, clock.now());
+    let event = match traced.event {
         Event::Attached { instance, configuration, resumed, grace, lease_renewal_interval } => {
             Message::Attached(proto::Attached {
                 attachment_id: attachment_id.to_owned(),
@@ -106,7 +111,7 @@ pub fn to_message(told: Told, attachment_id: &str, job: &JobName, shared: &Share
 }
 
 fn session_changed(status: SessionStatus, lease_end: Option<Duration>, now: Now, clock: &Clock) -> Message {
-    // What an event waits here is no part of what remains.
+    // The time that an event waited here is not part of the remaining time.
     let remaining = lease_end.map(|end| end.saturating_sub(now.mono));
     let end = clock.boottime().zip(lease_end);
     let end = end.and_then(|(boottime, end)| Some((boottime.nanoseconds(end)?, boottime.clock.clone())));
@@ -124,7 +129,7 @@ fn waits_for(what: &WaitsFor, job: &JobName, trouble: &str) -> String {
     match what {
         WaitsFor::Session if trouble.is_empty() => "the sidecar opens a session with the registry".to_owned(),
         WaitsFor::Session => format!(
-            "the sidecar has no session with the registry, and tries again and again; {}",
+            "the sidecar has no session with the registry, and tries to open one; {}",
             Excerpt::of_length(trouble, TROUBLE_CHARS_MAX)
         ),
         WaitsFor::Registry => "the registry does not answer; the sidecar waits until it does".to_owned(),
@@ -137,7 +142,7 @@ fn waits_for(what: &WaitsFor, job: &JobName, trouble: &str) -> String {
     }
 }
 
-/// The answer to an application that asks for its lease.
+/// The answer to an application that renews its lease.
 pub fn lease_answer(
     status: SessionStatus,
     lease_end: Option<Duration>,
@@ -173,11 +178,11 @@ fn listener_call(call: ListenerCall, job: &JobName, now: Timestamp) -> Message {
     let (call_id, job_name) = (call.call_id, job.to_string());
     let scheduled_time = Some(timestamp(call.scheduled));
     let deadline = Some(timestamp(after(now, call.remaining)));
-    match call.gate {
-        Gate::Started => {
+    match call.barrier {
+        Barrier::Started => {
             Message::BeforeFirst(proto::BeforeFirst { call_id, scheduled_time, deadline, job_name })
         }
-        Gate::Completed => {
+        Barrier::Completed => {
             Message::AfterLast(proto::AfterLast { call_id, scheduled_time, deadline, job_name })
         }
     }
@@ -188,10 +193,10 @@ pub fn status_to_message(job: &JobName, status: &JobStatus) -> proto::WatchAssig
     let configuration = status.configuration.as_deref();
     let (mode, reason) = match &status.handoff {
         None => (proto::HandoffMode::Unspecified, String::new()),
-        Some(Mode::Gentle) => (proto::HandoffMode::OneByOne, String::new()),
-        Some(Mode::Stock(reason)) => (proto::HandoffMode::AllAtOnce, reason.to_string()),
+        Some(Mode::OneByOne) => (proto::HandoffMode::OneByOne, String::new()),
+        Some(Mode::AllAtOnce(reason)) => (proto::HandoffMode::AllAtOnce, reason.to_string()),
         Some(Mode::Undecided(id)) => {
-            (proto::HandoffMode::AllAtOnce, format!("instance {id} has not said yet how it hands items over"))
+            (proto::HandoffMode::AllAtOnce, format!("instance {id} has not published its profile yet"))
         }
     };
     let mut state = proto::WatchAssignmentsResponse {
@@ -237,12 +242,12 @@ pub fn status_to_message(job: &JobName, status: &JobStatus) -> proto::WatchAssig
     state
 }
 
-/// A configuration for everybody's eyes.
+/// A configuration without secrets.
 fn configuration_message(configuration: &JobConfiguration) -> proto::JobConfiguration {
     convert::configuration_to_proto(&redaction::redacted(configuration), "")
 }
 
-/// What became of a result, as a message.
+/// The fate of a result, as a message.
 pub fn completion_status(status: CompletionStatus) -> proto::CompletionStatus {
     match status {
         CompletionStatus::Recorded => proto::CompletionStatus::Recorded,
@@ -317,7 +322,7 @@ fn after(now: Timestamp, remaining: Duration) -> Timestamp {
     now.checked_add(remaining).unwrap_or(Timestamp::MAX)
 }
 
-/// An instant of a message; `None`: it is out of range.
+/// An instant of a message. `None`: it is out of range.
 pub(super) fn instant(timestamp: &prost_types::Timestamp) -> Option<Timestamp> {
     Timestamp::new(timestamp.seconds, timestamp.nanos).ok().filter(|_| timestamp.nanos >= 0)
 }

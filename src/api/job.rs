@@ -1,4 +1,4 @@
-//! The service for operators: what is done to a job as a whole.
+//! The service for operators: operations on a job as a whole.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,14 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use crate::coordination::job::contract::answer::Cancelled;
-use crate::elasticjob::validate::FieldError;
+use crate::elasticjob::field_error::FieldError;
 use crate::job::{InstanceId, Item, JobName, SHARDING_TOTAL_COUNT_MAX};
+use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::job_service_server::JobService;
 use crate::reason::Reason;
-use crate::runner::hub::Hub;
-use crate::runner::operator;
+use crate::runner::admin::trigger_job;
+use crate::runner::attachments::registry::Attachments;
 
 use super::convert::InvalidRequest;
 use super::status;
@@ -20,14 +21,14 @@ use super::status;
 /// The service.
 #[derive(Clone)]
 pub struct Jobs {
-    hub: Hub,
+    attachments: Attachments,
     draining: watch::Receiver<bool>,
 }
 
 impl Jobs {
-    /// The service for the applications of this hub and on its session, until it is draining.
-    pub fn new(hub: Hub, draining: watch::Receiver<bool>) -> Self {
-        Self { hub, draining }
+    /// The service for the applications of these attachments, on the sidecar's session, until it drains.
+    pub fn new(attachments: Attachments, draining: watch::Receiver<bool>) -> Self {
+        Self { attachments, draining }
     }
 }
 
@@ -40,14 +41,15 @@ impl JobService for Jobs {
         let job = JobName::parse(&request.into_inner().job_name)
             .map_err(|error| InvalidRequest(vec![FieldError::of_job_name("job_name", &error)]).to_status())?;
         if *self.draining.borrow() {
-            return Err(status::refusal(Reason::SidecarStopping, "the sidecar is stopping; ask another one"));
+            return Err(refusal(Reason::SidecarStopping, "the sidecar is stopping; ask another one"));
         }
-        let told =
-            operator::trigger(self.hub.shared(), &job).await.map_err(|error| status::of_trigger(&error))?;
+        let result = trigger_job::trigger(self.attachments.shared(), &job)
+            .await
+            .map_err(|error| status::of_trigger(&error))?;
         let texts = |ids: BTreeSet<InstanceId>| ids.iter().map(|id| id.as_str().to_owned()).collect();
         Ok(Response::new(proto::TriggerJobResponse {
-            triggered_instance_ids: texts(told.triggered),
-            pending_instance_ids: texts(told.pending),
+            triggered_instance_ids: texts(result.triggered),
+            pending_instance_ids: texts(result.pending),
         }))
     }
     async fn cancel_executions(
@@ -56,9 +58,10 @@ impl JobService for Jobs {
     ) -> Result<Response<proto::CancelExecutionsResponse>, Status> {
         let request = request.into_inner();
         let (job, items) = read_cancel(&request).map_err(|invalid| invalid.to_status())?;
-        let cancelled = self.hub.cancel(&job, items).await.map_err(|error| status::of_call(&error))?;
+        let cancelled =
+            self.attachments.cancel(&job, items).await.map_err(|error| status::of_call(&error))?;
         let Some(cancelled) = cancelled else {
-            return Err(status::refusal(
+            return Err(refusal(
                 Reason::JobNotAttached,
                 format!(
                     "no application is attached to this sidecar for job `{job}`: check the name, or ask another sidecar"

@@ -1,12 +1,10 @@
-//! The gRPC services: they translate messages to inputs and effects to messages, and decide nothing. Shell.
+//! The gRPC services. They translate messages to inputs and effects to messages, and decide nothing. Shell.
 
-pub mod accept;
 pub mod assignment;
 pub mod convert;
 pub mod date;
 pub mod event;
 pub mod job;
-mod limited_log;
 mod open_executions;
 pub mod participant;
 pub mod refusals;
@@ -14,7 +12,4 @@ pub mod server;
 pub mod sidecar;
 mod size;
 pub mod status;
-#[cfg(test)]
-mod still;
-pub mod token;
 mod version;

@@ -1,22 +1,23 @@
-//! What an application says it has open, checked.
+//! Checks the executions that an application reports as open.
 
 use std::collections::BTreeSet;
 
 use crate::coordination::job::contract::event::CancelReason;
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::contract::reattach::OpenExecution;
-use crate::elasticjob::validate::FieldError;
+use crate::elasticjob::field_error::FieldError;
 use crate::job::FencingToken;
 use crate::proto;
 
 use super::event;
 
-/// How many there may be: for each item of the largest job one that runs, and one whose result was on its way.
+/// The most open executions: for each item of the largest job one that runs, and one whose result was in
+/// flight.
 const OPEN_MAX: usize = 20_000;
-/// Bytes of an execution id, at most; ours have some thirty.
+/// The most bytes of an execution id. The sidecar's ids have about thirty.
 const ID_MAX: usize = 128;
 
-/// Reads them all, and notes everything that is wrong.
+/// Reads all executions, and records all errors.
 pub(super) fn read(open: Vec<proto::OpenExecution>, errors: &mut Vec<FieldError>) -> Vec<OpenExecution> {
     if open.len() > OPEN_MAX {
         let given = format!("{} executions", open.len());

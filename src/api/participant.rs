@@ -1,4 +1,4 @@
-//! The service that applications use: attach, report, acknowledge.
+//! The service for applications: attach, report, acknowledge.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -11,44 +11,46 @@ use tonic::{Request, Response, Status};
 
 use crate::coordination::job::contract::answer::Answer;
 use crate::coordination::job::contract::event::SessionStatus;
-use crate::coordination::job::contract::profile;
-use crate::coordination::job::contract::profile::Profile;
-use crate::coordination::job::contract::records::CHECKPOINT_BYTES_MAX;
 use crate::coordination::job::contract::report::{ExecutionResult, Outcome, ProgressReport};
-use crate::coordination::job::picture::settings::{Schedule, schedule_check};
-use crate::elasticjob::handoff_policy::is_label;
-use crate::elasticjob::validate::FieldError;
+use crate::coordination::job::picture::settings::{Schedule, checks};
+use crate::elasticjob::field_error::FieldError;
+use crate::extension::checkpoint::CHECKPOINT_BYTES_MAX;
+use crate::extension::handoff_policy::is_label;
+use crate::extension::profile;
+use crate::extension::profile::Profile;
 use crate::job::{Generation, InstanceName, JobConfiguration, JobName};
+use crate::listen::connections::ConnectionInfo;
 use crate::proto;
 use crate::proto::participant_service_server::ParticipantService;
-use crate::runner::hub::{Attach, Hub};
-use crate::runner::participant::Outlet;
+use crate::runner::attachments::registry::Attachments;
+use crate::runner::attachments::request::Attach;
+use crate::runner::job::outlet::Outlet;
 use crate::runner::shared::Shared;
 
-use super::accept::Visitor;
 use super::convert::{self, InvalidRequest};
 use super::{event, open_executions, status, version};
 
-/// Results in one report, at most: one for each item of the largest job.
+/// The most results in one report: one for each item of the largest job.
 const RESULTS_MAX: usize = 10_000;
-/// Bytes of a failure's message, at most. It goes into logs.
+/// The most bytes of a failure's message, which goes into logs.
 const FAILURE_MESSAGE_MAX: usize = 16 * 1024;
-/// Characters of an application id, at most; a UUID has 36.
+/// The most characters of an application id; a UUID has 36.
 const APPLICATION_ID_MAX: usize = 64;
-/// Bytes of a client's name, at most.
+/// The most bytes of a client's name.
 const CLIENT_MAX: usize = 128;
 
 /// The service.
 #[derive(Clone)]
 pub struct Participants {
-    hub: Hub,
+    attachments: Attachments,
     files: Arc<BTreeMap<JobName, Arc<JobConfiguration>>>,
 }
 
 impl Participants {
-    /// The service for the applications of this hub. `files` are the configurations that the sidecar was started with.
-    pub fn new(hub: Hub, files: BTreeMap<JobName, Arc<JobConfiguration>>) -> Self {
-        Self { hub, files: Arc::new(files) }
+    /// The service for the applications of these attachments. `files` has the configurations with which the
+    /// sidecar was started.
+    pub fn new(attachments: Attachments, files: BTreeMap<JobName, Arc<JobConfiguration>>) -> Self {
+        Self { attachments, files: Arc::new(files) }
     }
 
     fn read_attach(&self, mut request: proto::AttachRequest) -> Result<Attach, InvalidRequest> {
@@ -61,7 +63,7 @@ impl Participants {
         let name = read_name(&request.instance_name, &mut errors);
         let open = open_executions::read(std::mem::take(&mut request.open_executions), &mut errors);
         let checked = match &request.configuration {
-            Some(message) => convert::job_from_proto(&request.job_name, message, schedule_check())
+            Some(message) => convert::job_from_proto(&request.job_name, message, checks())
                 .map(|checked| (Some(Arc::new(checked.configuration)), checked.job_class)),
             None => Ok((None, None)),
         };
@@ -93,9 +95,10 @@ impl Participants {
 }
 
 impl Participants {
-    /// Refuses a schedule that never fires again. One in the registry or in a file is a problem.
+    /// Refuses a schedule that never fires again. In the registry or in a file such a schedule is only a
+    /// problem.
     fn check_schedule(&self, given: &JobConfiguration) -> Result<(), FieldError> {
-        let now = self.hub.shared().clock.now().wall;
+        let now = self.attachments.shared().clock.now().wall;
         let never = Schedule::of(given)
             .is_ok_and(|schedule| schedule.is_some_and(|schedule| schedule.next_after(now).is_none()));
         let cron = given.cron.as_deref().unwrap_or_default();
@@ -104,7 +107,7 @@ impl Participants {
     }
 }
 
-/// What the other sidecars are to know of the instance.
+/// The instance's profile for the other sidecars.
 fn read_profile(request: &proto::AttachRequest, errors: &mut Vec<FieldError>) -> Profile {
     let weight = if request.weight == 0 { profile::WEIGHT_DEFAULT } else { request.weight };
     if weight > profile::WEIGHT_MAX {
@@ -120,7 +123,7 @@ fn read_profile(request: &proto::AttachRequest, errors: &mut Vec<FieldError>) ->
     Profile { weight, labels: request.labels.iter().cloned().collect(), ..Profile::default() }
 }
 
-/// What the instance is called; `None`: nothing in particular.
+/// The instance's name. `None`: the application gave none.
 fn read_name(given: &str, errors: &mut Vec<FieldError>) -> Option<InstanceName> {
     if given.is_empty() {
         return None;
@@ -147,15 +150,15 @@ impl ParticipantService for Participants {
         &self,
         request: Request<proto::AttachRequest>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let visitor = request.extensions().get::<Visitor>().cloned();
+        let connection = request.extensions().get::<ConnectionInfo>().cloned();
         let request = request.into_inner();
-        version::check(&request)?; // First: fields of another version may look wrong.
+        version::check(&request)?; // First: fields of another version may seem wrong.
         let attach = self.read_attach(request).map_err(|invalid| invalid.to_status())?;
         let job = attach.job.clone();
         let (attachment_id, outlet) =
-            self.hub.attach(attach).await.map_err(|error| status::of_attach(&error))?;
-        let shared = self.hub.shared().clone();
-        Ok(Response::new(Events { attachment_id, job, outlet, shared, visitor, ended: false }))
+            self.attachments.attach(attach).await.map_err(|error| status::of_attach(&error))?;
+        let shared = self.attachments.shared().clone();
+        Ok(Response::new(Events { attachment_id, job, outlet, shared, connection, ended: false }))
     }
 
     async fn report_completion(
@@ -164,16 +167,9 @@ impl ParticipantService for Participants {
     ) -> Result<Response<proto::ReportCompletionResponse>, Status> {
         let request = request.into_inner();
         let results = read_results(request.results).map_err(|invalid| invalid.to_status())?;
-        let answer = self.hub.report(&request.attachment_id, results).await;
-        let records = match answer.map_err(|error| status::of_call(&error))? {
-            Answer::Recorded(records) => records,
-            Answer::Acknowledged
-            | Answer::Lease { .. }
-            | Answer::Cancelled(_)
-            | Answer::Progressed { .. }
-            | Answer::ListenerReported { .. }
-            | Answer::Refused(_) => Vec::new(),
-        };
+        let answer = self.attachments.report(&request.attachment_id, results).await;
+        let answer = answer.map_err(|error| status::of_call(&error))?;
+        let records = if let Answer::Recorded(records) = answer { records } else { Vec::new() };
         let record = |(execution_id, status)| proto::CompletionRecord {
             execution_id,
             status: event::completion_status(status).into(),
@@ -189,7 +185,7 @@ impl ParticipantService for Participants {
     ) -> Result<Response<proto::AcknowledgeAssignmentResponse>, Status> {
         let request = request.into_inner();
         let generation = Generation(request.generation);
-        let answer = self.hub.acknowledge(&request.attachment_id, generation).await;
+        let answer = self.attachments.acknowledge(&request.attachment_id, generation).await;
         answer.map_err(|error| status::of_call(&error))?;
         Ok(Response::new(proto::AcknowledgeAssignmentResponse {}))
     }
@@ -199,7 +195,7 @@ impl ParticipantService for Participants {
         request: Request<proto::DetachRequest>,
     ) -> Result<Response<proto::DetachResponse>, Status> {
         let request = request.get_ref();
-        let left = self.hub.detach(&request.attachment_id, request.for_good).await;
+        let left = self.attachments.detach(&request.attachment_id, request.for_good).await;
         left.map_err(|error| status::of_call(&error))?;
         Ok(Response::new(proto::DetachResponse {}))
     }
@@ -211,41 +207,27 @@ impl ParticipantService for Participants {
         let mut request = request.into_inner();
         let attachment_id = std::mem::take(&mut request.attachment_id);
         let report = read_progress(request).map_err(|invalid| invalid.to_status())?;
-        let answer = self.hub.progress(&attachment_id, report).await;
-        let response = match answer.map_err(|error| status::of_call(&error))? {
-            Answer::Progressed { deadline, cancelled, superseded } => {
-                let deadline = deadline.map(event::timestamp);
-                proto::ReportProgressResponse { deadline, cancelled, superseded }
-            }
-            Answer::Recorded(_)
-            | Answer::Acknowledged
-            | Answer::Lease { .. }
-            | Answer::Cancelled(_)
-            | Answer::ListenerReported { .. }
-            | Answer::Refused(_) => proto::ReportProgressResponse::default(),
+        let answer = self.attachments.progress(&attachment_id, report).await;
+        let answer = answer.map_err(|error| status::of_call(&error))?;
+        let Answer::Progressed { deadline, cancelled, superseded } = answer else {
+            return Ok(Response::new(proto::ReportProgressResponse::default()));
         };
-        Ok(Response::new(response))
+        let deadline = deadline.map(event::timestamp);
+        Ok(Response::new(proto::ReportProgressResponse { deadline, cancelled, superseded }))
     }
 
     async fn renew_lease(
         &self,
         request: Request<proto::RenewLeaseRequest>,
     ) -> Result<Response<proto::RenewLeaseResponse>, Status> {
-        let answer = self.hub.ask_lease(&request.get_ref().attachment_id).await;
-        let response = match answer.map_err(|error| status::of_call(&error))? {
-            Answer::Lease { status, lease_end } => {
-                event::lease_answer(status, lease_end, self.hub.shared().clock.now())
-            }
-            Answer::Recorded(_)
-            | Answer::Acknowledged
-            | Answer::Cancelled(_)
-            | Answer::Progressed { .. }
-            | Answer::ListenerReported { .. }
-            | Answer::Refused(_) => {
-                event::lease_answer(SessionStatus::Lost, Some(Duration::ZERO), self.hub.shared().clock.now())
-            }
+        let answer = self.attachments.ask_lease(&request.get_ref().attachment_id).await;
+        let answer = answer.map_err(|error| status::of_call(&error))?;
+        let (status, lease_end) = if let Answer::Lease { status, lease_end } = answer {
+            (status, lease_end)
+        } else {
+            (SessionStatus::Lost, Some(Duration::ZERO))
         };
-        Ok(Response::new(response))
+        Ok(Response::new(event::lease_answer(status, lease_end, self.attachments.shared().clock.now())))
     }
 
     async fn report_listener(
@@ -254,7 +236,8 @@ impl ParticipantService for Participants {
     ) -> Result<Response<proto::ReportListenerResponse>, Status> {
         let request = request.into_inner();
         let outcome = read_listener(&request).map_err(|invalid| invalid.to_status())?;
-        let in_time = self.hub.report_listener(&request.attachment_id, request.call_id, outcome).await;
+        let in_time =
+            self.attachments.report_listener(&request.attachment_id, request.call_id, outcome).await;
         let in_time = in_time.map_err(|error| status::of_call(&error))?;
         Ok(Response::new(proto::ReportListenerResponse { in_time }))
     }
@@ -335,15 +318,15 @@ pub struct Events {
     job: JobName,
     outlet: Outlet,
     shared: Shared,
-    visitor: Option<Visitor>,
+    connection: Option<ConnectionInfo>,
     ended: bool,
 }
 
 impl Drop for Events {
     fn drop(&mut self) {
-        // Before the outlet goes, which the participant notices.
-        if let Some(visitor) = &self.visitor {
-            let _ = self.outlet.silent_for.set(visitor.silent_for());
+        // Set before the outlet is dropped, because the participant reads it at that moment.
+        if let Some(connection) = &self.connection {
+            let _ = self.outlet.silent_for.set(connection.silent_for());
         }
     }
 }
@@ -355,9 +338,9 @@ impl Stream for Events {
         if self.ended {
             return Poll::Ready(None);
         }
-        self.outlet.events.poll_recv(context).map(|told| {
-            if let Some(told) = told {
-                return Some(Ok(event::to_message(told, &self.attachment_id, &self.job, &self.shared)));
+        self.outlet.events.poll_recv(context).map(|traced| {
+            if let Some(traced) = traced {
+                return Some(Ok(event::to_message(traced, &self.attachment_id, &self.job, &self.shared)));
             }
             self.ended = true;
             status::of_end(&self.job, self.outlet.end.get()).map(Err)

@@ -1,6 +1,6 @@
-//! Logs the calls that were refused, with method, code and message: what an operator looks for when an application
-//! says that it cannot attach. A tower layer around all services; decides nothing. Callers cannot fill the log: what is
-//! repeated is counted (`limited_log`), and what they have written is shortened.
+//! Logs refused calls with method, code and message, for an operator whose application cannot attach. A tower
+//! layer around all services; decides nothing. Callers cannot fill the log: `limited_log` counts repeated
+//! refusals, and their texts are shortened.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,19 +14,20 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::{debug, warn};
 
-use super::limited_log::LimitedLog;
 use crate::excerpt::Excerpt;
+use crate::listen::limited_log::LimitedLog;
 use crate::proto;
 use crate::runner::clock::Clock;
 use crate::telemetry::limiter::PAUSE;
 
-/// Characters of a refusal's message that a line shows: enough for a handful of wrong fields, each with what is allowed.
+/// Characters of a refusal's message in the log: enough for a handful of wrong fields, each with its allowed
+/// values.
 const MESSAGE_CHARS_MAX: usize = 1_000;
 
-/// Which refusals are alike: those of one method and code. `None`: a method that no service has.
+/// Refusals of one kind have the same method and code. `None`: no service has the method.
 type Kind = (Option<String>, i32);
 
-/// The layer. Clones share the count of what was left out.
+/// The layer. Clones share the counts of refusals that were not logged.
 #[derive(Clone)]
 pub struct LogRefusals {
     methods: Arc<BTreeSet<String>>,
@@ -36,50 +37,34 @@ pub struct LogRefusals {
 impl LogRefusals {
     /// A layer for all services of the sidecar.
     pub fn new(clock: &Clock) -> Self {
-        Self { methods: Arc::new(methods()), log: LimitedLog::new(clock, tell_left_out) }
+        Self { methods: Arc::new(methods()), log: LimitedLog::new(clock, log_left_out) }
     }
 
     fn log(&self, method: &str, status: &Status) {
         let (code, message) = (status.code(), || Excerpt::of_length(status.message(), MESSAGE_CHARS_MAX));
-        match code {
-            // Callers try these again; they are no news.
-            Code::Ok | Code::Cancelled | Code::Unavailable => {
-                debug!(method = %Excerpt::of(method), ?code, message = %message(), "call ended");
-            }
-            Code::Unknown
-            | Code::InvalidArgument
-            | Code::DeadlineExceeded
-            | Code::NotFound
-            | Code::AlreadyExists
-            | Code::PermissionDenied
-            | Code::ResourceExhausted
-            | Code::FailedPrecondition
-            | Code::Aborted
-            | Code::OutOfRange
-            | Code::Unimplemented
-            | Code::Internal
-            | Code::DataLoss
-            | Code::Unauthenticated => {
-                let kind = (self.methods.get(method).cloned(), i32::from(code));
-                if self.log.admits(&kind) {
-                    warn!(method = %Excerpt::of(method), ?code, message = %message(), "call refused");
-                }
-            }
+        // Callers repeat these calls, so they need no warning.
+        if matches!(code, Code::Ok | Code::Cancelled | Code::Unavailable) {
+            debug!(method = %Excerpt::of(method), ?code, message = %message(), "call ended");
+            return;
+        }
+        let kind = (self.methods.get(method).cloned(), i32::from(code));
+        if self.log.admits(&kind) {
+            warn!(method = %Excerpt::of(method), ?code, message = %message(), "call refused");
         }
     }
 }
 
-fn tell_left_out(kind: Option<&Kind>, left_out: u64) {
+fn log_left_out(kind: Option<&Kind>, left_out: u64) {
     let method = kind.and_then(|(method, _)| method.as_deref()).unwrap_or("other");
     let code = kind.map(|(_, code)| Code::from_i32(*code));
     warn!(method, ?code, left_out, "calls refused: and {left_out} more like it in the last {PAUSE:?}");
 }
 
-/// The methods of our services and of the two that come with them, as in the path of a call. Reflection is not among
-/// them: it refuses nothing but names that are not there.
+/// The paths of the methods of Sidekeeper's services and of health. Reflection is not among them: it refuses
+/// only unknown names.
 fn methods() -> BTreeSet<String> {
     let sets = [proto::DESCRIPTOR_SET, tonic_health::pb::FILE_DESCRIPTOR_SET];
-    // Without a descriptor all methods would be counted together, which is no reason not to serve.
+    // Without a descriptor the refusals of all methods are counted together. That is no reason not to serve.
     let files =
         sets.into_iter().filter_map(|set| FileDescriptorSet::decode(set).ok()).flat_map(|set| set.file);
     let mut methods = BTreeSet::new();
@@ -130,7 +115,8 @@ where
         let response = self.inner.call(request);
         Box::pin(async move {
             let response = response.await?;
-            // A call that ends at once carries its status in the headers; a stream's end is logged by its participant.
+            // A call that ends at once has its status in the headers. The participant logs the end of a
+            // stream.
             if let Some(status) = Status::from_header_map(response.headers()) {
                 refusals.log(&method, &status);
             }
@@ -150,7 +136,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::api::still::Still;
+    use crate::listen::still::Still;
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -188,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn twenty_thousand_refusals_are_a_handful_of_lines_with_their_number() {
+    async fn twenty_thousand_refusals_give_a_handful_of_lines_with_their_number() {
         let (time, _) = watch::channel(Duration::ZERO);
         let clock = Clock::of(Arc::new(Still { wall: Timestamp::UNIX_EPOCH, mono: time.clone() }));
         let lines = Lines::default();
@@ -206,21 +192,24 @@ mod tests {
             refuse(&mut service, attach).await;
             refuse(&mut service, &format!("{invented}{n}")).await;
         }
-        let told = lines.all();
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].contains(attach) && told[0].contains("no token"), "{told:?}");
-        assert!(told.iter().all(|line| line.len() < 1_250), "{told:?}");
-        // Nothing more comes, and what was left out is told all the same.
+        let logged = lines.all();
+        assert_eq!(logged.len(), 2, "{logged:?}");
+        assert!(logged[0].contains(attach) && logged[0].contains("no token"), "{logged:?}");
+        assert!(logged.iter().all(|line| line.len() < 1_250), "{logged:?}");
+        // No further call comes, and the refusals that were not logged are still counted in the log.
         time.send_replace(PAUSE);
         let left_out = async {
             while lines.all().len() < 4 {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), left_out).await.expect("they are told");
-        let told = lines.all().split_off(2);
-        assert!(told.iter().all(|line| line.contains("and 9999 more like it in the last 10s")), "{told:?}");
-        assert!(told.iter().any(|line| line.contains(attach)), "{told:?}");
-        assert!(told.iter().any(|line| line.contains("method=\"other\"")), "{told:?}");
+        tokio::time::timeout(Duration::from_secs(30), left_out).await.expect("their number is logged");
+        let logged = lines.all().split_off(2);
+        assert!(
+            logged.iter().all(|line| line.contains("and 9999 more like it in the last 10s")),
+            "{logged:?}"
+        );
+        assert!(logged.iter().any(|line| line.contains(attach)), "{logged:?}");
+        assert!(logged.iter().any(|line| line.contains("method=\"other\"")), "{logged:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The service for those who start and stop the sidecar.
+//! The service for the programs that start and stop the sidecar.
 
 use std::time::Duration;
 
@@ -6,32 +6,32 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use crate::config::DRAIN_TIMEOUT_MAX;
-use crate::elasticjob::validate::FieldError;
+use crate::elasticjob::field_error::FieldError;
 use crate::job::{InstanceId, JobName};
+use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::sidecar_service_server::SidecarService;
 use crate::reason::Reason;
-use crate::runner::hub::Hub;
+use crate::runner::attachments::registry::Attachments;
 
 use super::convert::InvalidRequest;
-use super::status;
 
-/// Instances named in an error, at most. It travels in headers.
+/// The most instances in an error, which is sent in headers.
 const NAMED_MAX: usize = 5;
 
 /// The service.
 #[derive(Clone)]
 pub struct Sidecars {
-    hub: Hub,
+    attachments: Attachments,
     draining: watch::Sender<bool>,
     drain_timeout: Duration,
 }
 
 impl Sidecars {
-    /// The service for the sidecar of this hub. `draining` becomes true with the first drain; `drain_timeout` is the
-    /// default.
-    pub fn new(hub: Hub, draining: watch::Sender<bool>, drain_timeout: Duration) -> Self {
-        Self { hub, draining, drain_timeout }
+    /// The service for the sidecar with these attachments. `draining` becomes true with the first drain;
+    /// `drain_timeout` is the default.
+    pub fn new(attachments: Attachments, draining: watch::Sender<bool>, drain_timeout: Duration) -> Self {
+        Self { attachments, draining, drain_timeout }
     }
 }
 
@@ -43,16 +43,16 @@ impl SidecarService for Sidecars {
     ) -> Result<Response<proto::DrainResponse>, Status> {
         let timeout = read_timeout(request.get_ref()).map_err(|invalid| invalid.to_status())?;
         let timeout = timeout.unwrap_or(self.drain_timeout);
-        tracing::info!(?timeout, "draining, as it was asked for; the sidecar stays until it is told to stop");
+        tracing::info!(?timeout, "draining on request; the sidecar keeps running until it is stopped");
         self.draining.send_replace(true);
-        let deadline = self.hub.shared().clock.now().mono.saturating_add(timeout);
-        let drained = self.hub.drain(deadline, request.get_ref().for_good).await;
+        let deadline = self.attachments.shared().clock.now().mono.saturating_add(timeout);
+        let drained = self.attachments.drain(deadline, request.get_ref().for_good).await;
         if !drained.remaining.is_empty() {
-            return Err(status::refusal(
+            return Err(refusal(
                 Reason::DrainIncomplete,
                 format!(
-                    "not left in time, because the registry does not answer: {}; what they have there goes when the \
-                 sidecar's session ends",
+                    "these instances have not left in time, because the registry does not answer: {}; their nodes \
+                     vanish when the sidecar's session ends",
                     named(&drained.remaining)
                 ),
             ));
@@ -76,7 +76,7 @@ fn read_timeout(request: &proto::DrainRequest) -> Result<Option<Duration>, Inval
     }
 }
 
-/// Instances for a person.
+/// Instances in words.
 fn named(instances: &[(JobName, InstanceId)]) -> String {
     let named = instances.iter().take(NAMED_MAX).map(|(job, instance)| format!("{instance} of job `{job}`"));
     let mut text = named.collect::<Vec<_>>().join(", ");

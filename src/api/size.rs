@@ -1,14 +1,14 @@
-//! How large the messages are that the API sends. Decides what is left out of a state that has outgrown the limit; all
-//! other messages are bounded by the size of a configuration.
+//! The size of the messages that the API sends. Decides which parts of a state are left out when it exceeds
+//! the limit. The size of a configuration bounds all other messages.
 
 use prost::Message as _;
 
 use crate::proto::{Problem, WatchAssignmentsResponse};
 
-/// The largest message that is sent, in bytes: half of what gRPC libraries take by default.
+/// The largest message that is sent, in bytes: half of the default limit of gRPC libraries.
 const SENT_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Leaves parts of a state out until it is small enough, and says so among its problems.
+/// Leaves out parts of a state until it is small enough. A problem in the state names these parts.
 pub(super) fn fit(state: &mut WatchAssignmentsResponse) {
     if is_small(state) {
         return;
@@ -28,7 +28,7 @@ pub(super) fn fit(state: &mut WatchAssignmentsResponse) {
     }
     let (mut items, mut instances) = (0, 0);
     if !is_small(state) {
-        // The rest of a configuration and the problems are small.
+        // The other parts of a configuration and the problems are small.
         items = keep(&mut state.items, SENT_BYTES_MAX / 4);
         instances = keep(&mut state.instances, SENT_BYTES_MAX / 4);
     }
@@ -37,18 +37,18 @@ pub(super) fn fit(state: &mut WatchAssignmentsResponse) {
     if items + instances > 0 {
         message.push_str(&format!(", {items} items and {instances} instances"));
     }
-    message.push_str("; delete nodes that nobody needs");
+    message.push_str("; delete nodes that are not needed");
     state.problems.push(Problem { path: String::new(), message });
 }
 
-/// Whether there is room for the problem that says what is left out, too.
+/// Whether the state and the problem about its omitted parts fit into the limit.
 fn is_small(state: &WatchAssignmentsResponse) -> bool {
     state.encoded_len() <= SENT_BYTES_MAX - 1_024
 }
 
-/// Keeps the first messages that fit into so many bytes; gives how many there were beyond.
+/// Keeps the first messages that fit into this number of bytes. Returns the number of the others.
 fn keep<M: prost::Message>(messages: &mut Vec<M>, bytes: usize) -> usize {
-    /// Tag and length of a message in a list, at most.
+    /// The most bytes of a list element's tag and length.
     const FRAME: usize = 12;
     let mut sum = 0;
     let fits = messages.iter().take_while(|message| {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_job_is_told_as_it_is() {
+    fn the_largest_job_is_sent_complete() {
         let mut largest = state(10_000, 50);
         let before = largest.clone();
         fit(&mut largest);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_is_too_large_loses_what_can_be_read_elsewhere_first() {
+    fn a_too_large_state_first_loses_the_parts_that_can_be_read_elsewhere() {
         let mut state = state(10_000, 500);
         fit(&mut state);
         assert!(state.encoded_len() <= SENT_BYTES_MAX);

@@ -1,7 +1,8 @@
-//! Whether a client and this sidecar are close enough to each other: both tell an API level when the client attaches. Pure.
+//! Checks that a client and this sidecar can work together. The client's API level is in its request to
+//! attach. Pure.
 //!
-//! The level is not a release's version: it grows when one of the two needs something of the other that older ones do
-//! not have. New optional fields and events do not count, they are ignored by who does not know them.
+//! The level is not a release's version: it grows when one of the two needs a feature of the other that older
+//! ones do not have. New optional fields and events do not raise it, because older programs ignore them.
 
 use tonic::Status;
 
@@ -9,16 +10,17 @@ use crate::excerpt::Excerpt;
 use crate::proto::AttachRequest;
 use crate::reason::Reason;
 
-use super::status;
+use crate::listen::refusal::with_metadata;
 
 /// This sidecar's level.
 pub(super) const API_LEVEL: u32 = 1;
-/// The lowest level of a client library that this sidecar works with. Raise it together with a line in the changelog.
+/// The lowest level of a client library that this sidecar supports. Add a line to the changelog when you
+/// raise it.
 const CLIENT_API_LEVEL_MIN: u32 = 1;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Refuses a client library that is too old for this sidecar, and one for which this sidecar is too old. Who says nothing
-/// of levels is no library, and is served.
+/// Refuses a client library that is too old for this sidecar, or for which this sidecar is too old. A request
+/// without a level does not come from a library, and is accepted.
 pub(super) fn check(request: &AttachRequest) -> Result<(), Status> {
     let client = if request.client.is_empty() {
         "the client".to_owned()
@@ -53,5 +55,5 @@ fn refusal(reason: Reason, text: String, request: &AttachRequest) -> Status {
         ("sidecar_api_level", API_LEVEL.to_string()),
         ("sidecar_api_level_min", request.sidecar_api_level_min.to_string()),
     ];
-    status::with_metadata(reason, text, metadata.map(|(key, value)| (key.to_owned(), value)))
+    with_metadata(reason, text, metadata.map(|(key, value)| (key.to_owned(), value)))
 }

@@ -1,4 +1,4 @@
-//! `cancel`: tells a job's executions to stop.
+//! `cancel`: cancels a job's executions.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use clap::Args;
 use serde_json::json;
 
 use super::endpoint::{SidecarArgs, authorized, refused};
-use super::watch::printable;
+use super::printable;
 use super::{Failure, print};
 use crate::proto::job_service_client::JobServiceClient;
 use crate::proto::{CancelExecutionsRequest, CancelExecutionsResponse, CancelledExecution};
 
-/// How long to wait for the answer; the sidecar asks nobody else.
+/// How long to wait for the answer. The sidecar needs no other server for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest answer that is accepted, in bytes: far more executions than a sidecar has.
 const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;

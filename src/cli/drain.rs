@@ -1,4 +1,4 @@
-//! `drain`: has all instances of a sidecar leave, and waits for it.
+//! `drain`: makes all instances of a sidecar leave, and waits until they have left.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use clap::Args;
 use serde_json::json;
 
 use super::endpoint::{SidecarArgs, authorized, refused};
-use super::watch::printable;
+use super::printable;
 use super::{Failure, print};
 use crate::config::{self, DRAIN_TIMEOUT_MAX};
 use crate::proto::sidecar_service_client::SidecarServiceClient;
 use crate::proto::{DrainRequest, DrainResponse};
 
-/// How long the sidecar takes after its timeout at most, and then some. It knows when to give up, so this only guards
-/// against one that does not answer at all.
+/// The time for the sidecar's answer beyond its timeout, with a reserve. The sidecar ends the drain itself,
+/// so this only guards against a sidecar that does not answer.
 const ANSWER_TAKES: Duration = Duration::from_secs(30);
 
 #[derive(Args)]
@@ -23,8 +23,8 @@ pub(super) struct DrainArgs {
     /// How long executions may go on, `0s` to `1h`. [default: the sidecar's `drain_timeout`]
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
-    /// The instances do not come back: what the job's `sidekeeper.grace` would keep for those with a name goes to others
-    /// at once.
+    /// The instances do not come back: items that the job's `sidekeeper.grace` would keep for named instances
+    /// go to others at once.
     #[arg(long)]
     for_good: bool,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub(super) async fn drain(args: DrainArgs) -> Result<ExitCode, Failure> {
 
 fn in_words(answer: &DrainResponse) -> String {
     if answer.instances.is_empty() {
-        return "nobody was attached\n".to_owned();
+        return "no application was attached\n".to_owned();
     }
     let line =
         |(job, instance): (&str, &str)| format!("left  {}  of {}\n", printable(instance), printable(job));

@@ -1,5 +1,5 @@
-//! The sidecar that a command talks to: which address it has, in which forms it can be given, and how patient the
-//! connection is. A command that is given no address also finds the sidecar of `sidekeeper run`.
+//! The sidecar of a command: the forms of its address, and the time limits of the connection. A command
+//! without an address also finds the sidecar of `sidekeeper run`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,17 +13,17 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
 
+use super::printable;
 use super::run::{PRIVATE_PREFIX, SOCKET_NAME};
-use super::watch::printable;
 use super::{FAILED, Failure, TRY_AGAIN, USAGE};
 use crate::config::settings;
 
-/// Where a sidecar serves that nobody has configured.
+/// The address of a sidecar without configuration.
 const DEFAULT: &str = "http://127.0.0.1:7070";
 /// How long to try to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a silent connection is asked whether it is alive, and how long the answer may take: a sidecar that
-/// hangs is to be noticed while somebody looks.
+/// How often a silent connection is pinged, and how long the answer may take. A person who watches should see
+/// soon that a sidecar hangs.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The forms of an address.
@@ -32,14 +32,14 @@ const ALLOWED: &str = "allowed: `HOST:PORT`, `http://HOST:PORT`, `unix:PATH` and
 /// Which sidecar.
 #[derive(Args)]
 pub(super) struct SidecarArgs {
-    /// The sidecar's address: `HOST:PORT`, `http://HOST:PORT` or `unix:PATH`. [default: http://127.0.0.1:7070, or the socket
-    /// of `sidekeeper run` if nobody serves there]
+    /// The sidecar's address: `HOST:PORT`, `http://HOST:PORT` or `unix:PATH`. [default:
+    /// http://127.0.0.1:7070, or the socket of `sidekeeper run` if no sidecar serves there]
     #[arg(long, env = "SIDEKEEPER_ENDPOINT")]
     endpoint: Option<String>,
 }
 
 impl SidecarArgs {
-    /// The address, checked.
+    /// The checked address.
     pub(super) fn sidecar(&self) -> Result<Sidecar, Failure> {
         let text = self.endpoint.as_deref().filter(|text| !text.is_empty());
         let address = parse(text.unwrap_or(DEFAULT)).map_err(Failure::with(USAGE))?;
@@ -54,7 +54,7 @@ pub(super) struct Sidecar {
 }
 
 impl Sidecar {
-    /// Connects to it.
+    /// Connects to the sidecar.
     pub(super) async fn connect(&self) -> anyhow::Result<Channel> {
         let refused = match endpoint(&self.address)?.connect().await {
             Ok(channel) => return Ok(channel),
@@ -86,13 +86,13 @@ impl Sidecar {
     }
 }
 
-/// The sockets of the sidecars that this user's `sidekeeper run` have.
+/// The sockets of the sidecars of this user's `sidekeeper run` commands.
 fn private_sockets() -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return Vec::new() };
     let entries = entries.filter_map(Result::ok);
     let named = entries
         .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(PRIVATE_PREFIX)));
-    // A folder that somebody else has put there may be a trap.
+    // A folder that another user has put there may be a trap.
     let is_ours = |folder: &PathBuf| {
         fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw())
     };
@@ -103,14 +103,14 @@ fn private_sockets() -> Vec<PathBuf> {
     sockets
 }
 
-/// Why a command was not carried out, with the exit code that says whether trying again may help.
+/// Why a command failed. The exit code says whether another attempt may help.
 pub(super) fn refused(status: &Status) -> Failure {
     let may_help = matches!(status.code(), Code::Unavailable | Code::Aborted);
     let code = if may_help { TRY_AGAIN } else { FAILED };
     Failure { code, error: anyhow!(in_words(status)) }
 }
 
-/// What the sidecar answered, for a person.
+/// The sidecar's answer in words.
 pub(super) fn in_words(status: &Status) -> String {
     let text = format!("the sidecar answered {:?}: {}", status.code(), printable(status.message()));
     match reason(status) {
@@ -119,13 +119,14 @@ pub(super) fn in_words(status: &Status) -> String {
     }
 }
 
-/// The word for programs, if the sidecar has sent one.
+/// The word for programs, if the sidecar has sent it.
 fn reason(status: &Status) -> Option<String> {
     let info = status.get_details_error_info()?;
     (!info.reason.is_empty()).then_some(info.reason)
 }
 
-/// A call with the sidecar's token, if the environment has one. There is no flag for it: others can read flags.
+/// A call with the sidecar's token, if the environment has one. There is no flag for it, because others can
+/// read flags.
 pub(super) fn authorized<T>(message: T) -> anyhow::Result<Request<T>> {
     let mut request = Request::new(message);
     if let Ok(token) = std::env::var(settings::TOKEN.env)
@@ -139,7 +140,7 @@ pub(super) fn authorized<T>(message: T) -> anyhow::Result<Request<T>> {
     Ok(request)
 }
 
-/// An address in the one form that connections are made with.
+/// An address in the one form that connections use.
 fn parse(text: &str) -> anyhow::Result<String> {
     let wrong = || anyhow!("--endpoint = `{}`: {ALLOWED}", text.escape_debug());
     if let Some(path) = text.strip_prefix("unix:") {

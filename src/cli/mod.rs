@@ -1,7 +1,7 @@
-//! The command line: what can be asked for, and the errors and exit codes of the program. Shell.
+//! The command line: the commands, and the errors and exit codes of the program. Shell.
 //!
-//! The flags of the settings are made from the table in [`crate::config::settings`], so that help texts, completions
-//! and configuration cannot disagree.
+//! The flags of the settings come from the table in [`crate::config::settings`], so that help texts,
+//! completions and configuration cannot disagree.
 
 mod cancel;
 mod drain;
@@ -40,40 +40,43 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serves applications until SIGTERM or SIGINT, then drains; a second signal has executions stop at once.
+    /// Serves applications until SIGTERM or SIGINT, then drains. A second signal cancels executions at once.
     Serve(ConfigArgs),
     /// Runs a command with a sidecar of its own, and ends as the command ends.
     ///
-    /// The command finds the sidecar through SIDEKEEPER_ENDPOINT. Signals are passed on to it. Unless `listen` is
-    /// set, the sidecar serves on a Unix socket in a private directory.
+    /// The command finds the sidecar through SIDEKEEPER_ENDPOINT. The program forwards signals to the
+    /// command. Unless `listen` is set, the sidecar serves on a Unix socket in a private directory.
     ///
-    /// Exit status: the command's; 128+n if signal n ended it; 127 if it was not found, 126 if it could not be
-    /// executed, 125 if the sidecar could not start, 64 if the configuration is wrong.
+    /// Exit status: the command's; 128+n if signal n ended it; 127 if it was not found, 126 if it could not
+    /// be executed, 125 if the sidecar could not start, 64 if the configuration is wrong.
     Run(RunArgs),
-    /// Shows who owns what in a job, and each change of it, until interrupted.
+    /// Shows the owners of a job's items, and each change, until interrupted.
     ///
-    /// Exit status: 0 if it was interrupted, or has shown the state with `--once`; 1 if the registry has no such job, or
-    /// the sidecar refused.
+    /// Exit status: 0 if it was interrupted, or has shown the state with `--once`; 1 if the registry has no
+    /// such job, or the sidecar refused.
     Watch(watch::WatchArgs),
-    /// Makes each online instance of a job fire once, now, whatever its schedule.
+    /// Makes each online instance of a job fire once, now, independent of its schedule.
     ///
-    /// Prints who was triggered, and does not wait for the executions. Exit status: 0 if the job was triggered, 1 if
-    /// the sidecar refused (also because nobody may execute) or could not be reached, 75 if trying again may help.
+    /// Prints the triggered instances, and does not wait for the executions. Exit status: 0 if the job was
+    /// triggered, 1 if the sidecar refused (also because no instance may execute) or could not be reached, 75
+    /// if another attempt may help.
     Trigger(trigger::TriggerArgs),
-    /// Tells the executions of a job to stop that run in applications of one sidecar.
+    /// Cancels the executions of a job in the applications of one sidecar.
     ///
-    /// Prints what was told to stop, and does not wait for it. The next fire executes the items as usual. Exit status: 0
-    /// if the sidecar has answered, 1 if it refused or could not be reached, 75 if trying again may help.
+    /// Prints the cancelled executions, and does not wait for their end. The next fire executes the items as
+    /// usual. Exit status: 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if
+    /// another attempt may help.
     Cancel(cancel::CancelArgs),
-    /// Has all instances of one sidecar leave, and returns when they have left; for what runs before a stop.
+    /// Makes all instances of one sidecar leave, and returns when they have left. Run it before you stop the
+    /// sidecar.
     ///
-    /// Running executions may finish until the timeout, then they are told to stop. The sidecar goes on, and is not ready,
-    /// until it is told to stop. Exit status: 0 if everybody has left, 1 if not, or if the sidecar refused or could not be
-    /// reached, 75 if trying again may help, 64 if the command line is wrong.
+    /// Executions may finish until the timeout, then they are cancelled. The sidecar keeps running, but is
+    /// not ready, until it is stopped. Exit status: 0 if all instances have left, 1 if not, or if the sidecar
+    /// refused or could not be reached, 75 if another attempt may help, 64 if the command line is wrong.
     Drain(drain::DrainArgs),
     /// Prints a completion script for a shell to standard output.
     Completions {
-        /// For which shell.
+        /// The shell of the script.
         shell: Shell,
     },
 }
@@ -138,23 +141,23 @@ fn argument(setting: &Setting) -> clap::Arg {
 
 /// The exit code for a wrong command line or configuration (`EX_USAGE` of sysexits).
 pub const USAGE: u8 = 64;
-/// The exit code for anything else that went wrong.
+/// The exit code for all other errors.
 const FAILED: u8 = 1;
-/// The exit code for what was not done, and may be if it is tried again (`EX_TEMPFAIL` of sysexits).
+/// The exit code for a failure after which another attempt may help (`EX_TEMPFAIL` of sysexits).
 const TRY_AGAIN: u8 = 75;
-/// The exit code of `run` if the command was not started, and not by its fault; as `env` and `timeout` have it.
+/// The exit code of `run` if the program could not start the command, as with `env` and `timeout`.
 const NOT_STARTED: u8 = 125;
 
-/// Worker threads: a sidecar is small, and two keep one busy task from delaying the lease.
+/// Worker threads. A sidecar is small; with two, one busy task does not delay the lease.
 const WORKERS: usize = 2;
 /// Enough for files and name resolution.
 const BLOCKING_THREADS: usize = 8;
-/// The stack of each of them, in bytes.
+/// The stack of each thread, in bytes.
 const STACK_SIZE: usize = 1024 * 1024;
-/// How long threads that block may delay the exit.
+/// How long blocking threads may delay the exit.
 const EXIT_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Why the program ends without having done what it was asked for.
+/// Why the program ends without success.
 pub struct Failure {
     /// The exit code.
     pub code: u8,
@@ -175,7 +178,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 }
 
 impl Cli {
-    /// Does what the command line asks for.
+    /// Runs the command of the command line.
     pub fn execute(self) -> Result<ExitCode, Failure> {
         match self.command {
             Command::Serve(args) => match configure(args, None)? {
@@ -191,7 +194,7 @@ impl Cli {
                 let Some(loaded) = configure(args.config, Some(directory.listen_address()))? else {
                     return Ok(ExitCode::SUCCESS);
                 };
-                // Held until the sidecar has left its socket.
+                // Held until the sidecar has removed its socket.
                 let _directory = if loaded.listens_by_default() {
                     Some(directory.create().map_err(Failure::with(NOT_STARTED))?)
                 } else {
@@ -213,7 +216,7 @@ impl Cli {
     }
 }
 
-/// Loads the configuration; `None` if it was only to be printed, and is.
+/// Loads the configuration. `None`: it was printed, and nothing else is to be done.
 fn configure(args: ConfigArgs, default_listen: Option<String>) -> Result<Option<Loaded>, Failure> {
     let environment = |name: &str| std::env::var_os(name);
     let sources =
@@ -226,7 +229,7 @@ fn configure(args: ConfigArgs, default_listen: Option<String>) -> Result<Option<
     Ok(Some(loaded))
 }
 
-/// Writes to standard output. Tells whether somebody reads it; that nobody does any more is no error.
+/// Writes to standard output. False: the reader has closed it, which is no error.
 fn print(text: &[u8]) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
@@ -251,8 +254,8 @@ fn json_line(value: &serde_json::Value) -> String {
     line
 }
 
-/// Fails if the system has no entropy, before something needs it that cannot say so: a program that is linked statically
-/// reads `/dev/urandom`, which a container may not have.
+/// Fails if the system has no entropy, before code needs it that cannot report the error. A statically linked
+/// program reads `/dev/urandom`, which a container may not have.
 fn check_entropy() -> anyhow::Result<()> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).context("the system gives no random numbers; mount /dev/urandom")
@@ -289,3 +292,8 @@ fn with_telemetry(
 
 #[cfg(test)]
 mod tests;
+
+/// Text from the registry with escaped control characters, because they could command the terminal.
+fn printable(text: &str) -> String {
+    crate::excerpt::printable(text.chars())
+}

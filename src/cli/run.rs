@@ -1,7 +1,7 @@
-//! `run`: a command with a sidecar of its own. The sidecar serves before the command starts, and drains after it has
-//! ended; the program ends as the command did.
+//! `run`: a command with a sidecar of its own. The sidecar serves before the command starts, and drains after
+//! it has ended. The program ends as the command did.
 //!
-//! The process may be the first of a container, so it reaps whatever children it is left with.
+//! The process may be the first of a container, so it reaps all its children, also inherited ones.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -28,22 +28,22 @@ use crate::sidecar::Sidecar;
 /// The variable through which the command, and any client, finds the sidecar.
 const ENDPOINT_VARIABLE: &str = "SIDEKEEPER_ENDPOINT";
 
-/// What the name of a private directory begins with, and the name of the socket in it.
+/// The beginning of a private directory's name, and the name of the socket in it.
 pub(super) const PRIVATE_PREFIX: &str = "sidekeeper-run-";
 pub(super) const SOCKET_NAME: &str = "s.sock";
 
-/// What a shell says for a command that cannot be executed, and for one that does not exist.
+/// A shell's exit codes for a command that cannot be executed, and for a missing one.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// What a shell adds to the number of the signal that ended a command.
+/// A shell adds this to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 
-/// The signals that are passed on to the command.
+/// The signals that the program forwards to the command.
 const FORWARDED: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
 pub(super) async fn run(config: Config, command: Vec<OsString>) -> Result<ExitCode, Failure> {
-    // Before anything is started, so that no signal and no end of a child is missed.
+    // Before anything is started, so that the program misses no signal and no end of a child.
     let mut signals = listen().map_err(Failure::with(NOT_STARTED))?;
     let mut children = signal(SignalKind::child())
         .context("cannot listen to SIGCHLD")
@@ -53,7 +53,7 @@ pub(super) async fn run(config: Config, command: Vec<OsString>) -> Result<ExitCo
     let mut starting = pin!(Sidecar::start(config));
     let sidecar = loop {
         tokio::select! {
-            biased; // A request to stop counts more than a start that is under way.
+            biased; // A request to stop comes before a start in progress.
             Some(signal) = signals.next() => {
                 if !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
                     return Ok(exit_code(SIGNALLED.saturating_add(number(signal))));
@@ -74,7 +74,7 @@ pub(super) async fn run(config: Config, command: Vec<OsString>) -> Result<ExitCo
     let mut drained = pin!(sidecar.drain(hurried));
     loop {
         tokio::select! {
-            biased; // What is done is done, whatever else is asked for.
+            biased; // A finished drain comes before a request to hurry.
             () = &mut drained => return ended,
             Some(_) = signals.next() => {
                 hurry.send_replace(true);
@@ -92,7 +92,7 @@ fn listen() -> anyhow::Result<SelectAll<BoxStream<'static, Signal>>> {
     streams.into_iter().collect()
 }
 
-/// The command's process; killed if it is given up.
+/// The command's process. Killed when this is dropped.
 struct Child {
     pid: Pid,
     ended: bool,
@@ -101,7 +101,7 @@ struct Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if !self.ended {
-            // Only on the way out of a panic; there is nobody left to tell of an error.
+            // Reached only after a panic, when no code is left to handle an error.
             let _ = kill(self.pid, Signal::SIGKILL);
         }
     }
@@ -117,7 +117,7 @@ fn start_command(
     let endpoint = sidecar.endpoints().first().ok_or_else(|| anyhow!("the sidecar serves nowhere"))?;
     let mut command = Command::new(&program);
     command.args(words).env(ENDPOINT_VARIABLE, endpoint);
-    // The registry's password is the sidecar's alone.
+    // The registry's password is for the sidecar only.
     command.env_remove(settings::DIGEST.env);
     if let Some(token) = token {
         command.env(settings::TOKEN.env, token.reveal());
@@ -131,7 +131,7 @@ fn start_command(
     Ok(Child { pid: Pid::from_raw(pid), ended: false })
 }
 
-/// Passes signals on until the command has ended; gives its exit code as a shell would.
+/// Forwards signals until the command has ended. Returns its exit code as a shell would.
 async fn supervise(
     child: &mut Child,
     signals: &mut SelectAll<BoxStream<'static, Signal>>,
@@ -143,10 +143,11 @@ async fn supervise(
             return code;
         }
         tokio::select! {
-            biased; // A command that has ended needs no signals, and its process id may be another's soon.
+            biased; // A command that has ended needs no signals, and its process id may soon be another's.
             _ = children.recv() => {}
             Some(signal) = signals.next() => {
-                // A key on the terminal reaches all processes in its foreground; once is enough.
+                // A key on the terminal sends the signal to all processes in its foreground, so it must not
+                // be sent twice.
                 let from_terminal = matches!(signal, Signal::SIGINT | Signal::SIGQUIT) && in_foreground();
                 if !from_terminal && let Err(error) = kill(child.pid, signal) {
                     tracing::warn!(%signal, %error, "cannot pass a signal on to the command");
@@ -156,7 +157,7 @@ async fn supervise(
     }
 }
 
-/// Takes note of all children that have ended; gives the exit code of ours, if it is among them.
+/// Reaps all children that have ended. Returns the command's exit code if it is among them.
 fn reap(child: &Child) -> Option<i32> {
     let mut code = None;
     loop {
@@ -168,7 +169,7 @@ fn reap(child: &Child) -> Option<i32> {
             Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return code,
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot look after the command");
+                tracing::warn!(%error, "cannot wait for the command");
                 return code;
             }
         }
@@ -197,7 +198,7 @@ pub(super) struct PrivateDirectory {
 }
 
 impl PrivateDirectory {
-    /// Chooses a place that nobody else has; creates nothing.
+    /// Chooses an unused path, and creates nothing.
     pub(super) fn choose() -> Self {
         let name = format!("{PRIVATE_PREFIX}{}", uuid::Uuid::new_v4().simple());
         Self { path: std::env::temp_dir().join(name) }
@@ -208,7 +209,7 @@ impl PrivateDirectory {
         format!("unix:{}", self.path.join(SOCKET_NAME).display())
     }
 
-    /// Creates it; it must not exist.
+    /// Creates the directory, which must not exist.
     pub(super) fn create(self) -> anyhow::Result<CreatedDirectory> {
         let created = DirBuilder::new().mode(0o700).create(&self.path);
         created.with_context(|| format!("cannot create the directory {}", self.path.display()))?;

@@ -1,4 +1,4 @@
-//! `serve`: a sidecar for as long as nobody tells it to stop.
+//! `serve`: a sidecar that runs until it is stopped.
 
 use std::future::pending;
 use std::pin::pin;
@@ -12,12 +12,12 @@ use super::Failure;
 use crate::config::Config;
 use crate::sidecar::Sidecar;
 
-/// SIGTERM, SIGINT and SIGHUP, the requests to stop. Without a handler SIGHUP, which comes when a terminal is closed, would
-/// end the process without a drain.
+/// SIGTERM, SIGINT and SIGHUP, the requests to stop. SIGHUP comes when a terminal is closed; without a
+/// handler it would end the process without a drain.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None`: the process that started us has it ignored, as `nohup` does.
+    /// `None`: the parent process ignores it, as `nohup` does.
     hangup: Option<Signal>,
 }
 
@@ -37,7 +37,7 @@ impl StopSignals {
             }
         };
         tokio::select! {
-            biased; // Any will do; the order only has to be fixed.
+            biased; // Any order will do, but it has to be fixed.
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
             _ = hangup => "SIGHUP",
@@ -45,7 +45,7 @@ impl StopSignals {
     }
 }
 
-/// Whether SIGHUP is ignored. Where the system does not tell in this way, it is not.
+/// Whether SIGHUP is ignored. `false` if the system has no such file.
 fn is_hangup_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -56,7 +56,7 @@ fn is_hangup_ignored() -> bool {
 pub(super) async fn serve(config: Config) -> Result<ExitCode, Failure> {
     let mut stop = StopSignals::listen()?;
     let sidecar = tokio::select! {
-        biased; // A request to stop counts more than a start that is under way.
+        biased; // A request to stop comes before a start in progress.
         signal = stop.next() => {
             tracing::info!(signal, "stopping before the start was complete");
             return Ok(ExitCode::SUCCESS);
@@ -70,15 +70,15 @@ pub(super) async fn serve(config: Config) -> Result<ExitCode, Failure> {
     );
 
     let signal = stop.next().await;
-    tracing::info!(signal, "draining; a second signal has executions stop at once");
+    tracing::info!(signal, "draining; a second signal cancels executions at once");
     let (hurry, hurried) = watch::channel(false);
     let mut drained = pin!(sidecar.drain(hurried));
     loop {
         tokio::select! {
-            biased; // What is done is done, whatever else is asked for.
+            biased; // A finished drain comes before a request to hurry.
             () = &mut drained => break,
             signal = stop.next() => {
-                tracing::warn!(signal, "hurrying: executions are told to stop");
+                tracing::warn!(signal, "second signal: executions are cancelled");
                 hurry.send_replace(true);
             }
         }

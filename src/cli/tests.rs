@@ -1,4 +1,4 @@
-//! The command line itself, and that the documentation tells the truth about it.
+//! The command line, and the parts of the documentation that must agree with it.
 
 use super::*;
 use crate::config::FILE_VARIABLE;
@@ -25,7 +25,7 @@ fn run_needs_a_command_unless_it_only_prints() {
     assert!(Cli::try_parse_from(["sidekeeper", "run", "--print-config"]).is_ok());
 }
 
-/// The table of settings in `docs/configuration.md`, as it must be.
+/// The table of settings that `docs/configuration.md` must have.
 fn documented_table() -> String {
     let mut table = "| flag | variable | TOML key | default | meaning |\n|---|---|---|---|---|\n".to_owned();
     for setting in settings::ALL {

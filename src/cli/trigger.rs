@@ -7,14 +7,14 @@ use clap::Args;
 use serde_json::json;
 
 use super::endpoint::{SidecarArgs, authorized, refused};
-use super::watch::printable;
+use super::printable;
 use super::{Failure, print};
 use crate::proto::job_service_client::JobServiceClient;
 use crate::proto::{TriggerJobRequest, TriggerJobResponse};
 
-/// How long to wait for the answer: as long as the sidecar may wait for its registry, and then some.
+/// How long to wait for the answer: longer than the sidecar may wait for its registry.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The largest answer that is accepted, in bytes: more instances than a registry holds.
+/// The largest accepted answer, in bytes: more instances than a registry holds.
 const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
 
 #[derive(Args)]

@@ -1,10 +1,12 @@
-//! The configuration: every setting with its type, unit, default and reason. Shell: reads a file and the environment.
+//! The configuration: every setting with its type, unit, default and reason. Shell: reads a file and the
+//! environment.
 //!
-//! Four sources, the first that has a setting wins: flags, environment, file, default. Everything is checked, and
-//! everything that is wrong is reported at once. Nothing is bound, opened or created here.
+//! There are four sources; the first that has a setting wins: flags, environment, file, default. All settings
+//! are checked, and all errors are reported at once. Nothing is bound, opened or created here.
 
 pub mod settings;
 mod source;
+mod types;
 mod value;
 
 use std::fmt;
@@ -19,41 +21,45 @@ use nix::net::if_::InterfaceFlags;
 use self::settings::Setting;
 pub use self::source::{FILE_VARIABLE, Flags, Problem, Sources};
 use self::source::{File, Given, Origin};
+use self::types::{DumpAccess, MASK};
+pub use self::types::{ListenAddress, LogFormat, Secret};
 pub use self::value::DRAIN_TIMEOUT_MAX;
 
-/// What a sidecar is to do. All values are checked.
+/// The checked settings of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where to serve, at least one. Default: `127.0.0.1:7070`. This machine only, because callers are not
-    /// authenticated.
+    /// The addresses to serve on, at least one. Default: `127.0.0.1:7070`. Only this machine can reach it,
+    /// because callers are not authenticated.
     pub listen: Vec<ListenAddress>,
-    /// What callers have to present. Default: nothing, everybody on this machine is served.
+    /// The token of callers. Default: none, and every process on this machine is served.
     pub token: Option<Secret>,
     /// The ZooKeeper connect string. Default: none, which means the embedded registry.
     pub zookeeper: Option<String>,
     /// The namespace without a leading `/`, valid node names joined by `/`. Default: `sidekeeper`.
     pub namespace: String,
-    /// With what to authenticate to ZooKeeper. Default: nothing.
+    /// The user and password for ZooKeeper. Default: none.
     pub digest: Option<Secret>,
-    /// Where the embedded registry keeps its nodes; never set together with `zookeeper`. Default: in memory only.
+    /// The folder of the embedded registry's nodes; never set together with `zookeeper`. Default: in memory
+    /// only.
     pub data_dir: Option<PathBuf>,
-    /// Where the ZooKeeper session is kept for the next process. Default: nowhere.
+    /// The folder in which the ZooKeeper session is kept for the next process. Default: none.
     pub state_dir: Option<PathBuf>,
-    /// Where job configurations are. Default: nowhere.
+    /// The folder of job configurations. Default: none.
     pub jobs_dir: Option<PathBuf>,
-    /// The server's address in instance ids. Default: that of the first interface that is up and not loopback, else
-    /// 127.0.0.1, because ElasticJob tells servers apart by it.
+    /// The server's address in instance ids, by which ElasticJob distinguishes servers. Default: that of the
+    /// first interface that is up and not loopback, else 127.0.0.1.
     pub instance_ip: Ipv4Addr,
-    /// The session timeout to ask the registry for. Default: 30 s, which survives a leader election of ZooKeeper and
-    /// still moves items of a dead machine within a minute.
+    /// The session timeout that the sidecar requests from the registry. Default: 30 s. It survives a leader
+    /// election of ZooKeeper, and items of a crashed machine still move within a minute.
     pub session_timeout: Duration,
-    /// The safety margin at the end of the session's lease. `None`: the default, which depends on the timeout.
+    /// The safety margin at the end of the session's lease. `None`: the default, which depends on the
+    /// timeout.
     pub lease_margin: Option<Duration>,
-    /// How long to try one server. Default: 5 s, so that several are tried within a session.
+    /// How long to try one server. Default: 5 s, so that several servers are tried within a session.
     pub connection_timeout: Duration,
     /// How long to wait for the registry's answer. Default: 10 s, a third of the session timeout.
     pub request_timeout: Duration,
-    /// How long executions may go on after the sidecar was told to stop. Default: 25 s, below the 30 s that
+    /// How long executions may go on when the sidecar is stopped. Default: 25 s, below the 30 s that
     /// Kubernetes grants by default.
     pub drain_timeout: Duration,
     /// How long an application may leave its stream unread. Default: 10 s.
@@ -64,71 +70,13 @@ pub struct Config {
     pub log_level: String,
     /// The log format. Default: [`LogFormat::Auto`].
     pub log_format: LogFormat,
-    /// The collector to send traces to, `http://host:port`. Default: none.
+    /// The collector of traces, `http://host:port`. Default: none.
     pub otlp_endpoint: Option<String>,
-    /// Where to answer the dump command. Default: nowhere. Loopback, unless `dump_access` allows anybody.
+    /// The address of the dump command. Default: none. Loopback, unless `dump_access` allows others.
     pub dump_listen: Option<SocketAddr>,
 }
 
-/// Who may reach the dump command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DumpAccess {
-    /// This machine only.
-    Local,
-    /// Whoever reaches the address.
-    Anybody,
-}
-
-/// Where to serve.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ListenAddress {
-    /// A loopback address. Port 0: any free one.
-    Tcp(SocketAddr),
-    /// A Unix socket at this absolute path.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => write!(f, "{address}"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-/// What must not be shown: a user and a password, a token.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-/// What is shown instead of a secret.
-const MASK: &str = "***";
-
-impl Secret {
-    /// The text, for who has to present it or to compare it.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(MASK)
-    }
-}
-
-/// How to log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Text on a terminal, JSON elsewhere.
-    Auto,
-    /// One line of text for each event.
-    Text,
-    /// One JSON object for each event.
-    Json,
-}
-
-/// A configuration, and how it came about.
+/// A configuration and the sources of its values.
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
@@ -136,16 +84,16 @@ pub struct Loaded {
 }
 
 impl fmt::Debug for Loaded {
-    /// Leaves out the texts that were given, which may be secret.
+    /// Omits the given texts, which may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loaded").field("config", &self.config).finish_non_exhaustive()
     }
 }
 
-/// All that is wrong with a configuration; never empty.
+/// All errors of a configuration; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// What is wrong, in the order of the settings.
+    /// The errors, in the order of the settings.
     pub problems: Vec<Problem>,
 }
 
@@ -161,12 +109,12 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Reads a drain timeout as the setting is written; the error says what is wrong and what is allowed.
+/// Reads a drain timeout in the setting's form. The error names the mistake and the allowed values.
 pub fn drain_timeout(text: &str) -> Result<Duration, String> {
     value::duration(text, &value::DRAIN)
 }
 
-/// Makes a configuration, or tells everything that is wrong.
+/// Makes a configuration, or reports all errors.
 pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigError> {
     let mut problems = Vec::new();
     let file = sources.read_file(&mut problems);
@@ -178,12 +126,13 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigError> {
 }
 
 impl Loaded {
-    /// Whether no source says where to serve.
+    /// Whether no source sets the addresses to serve on.
     pub fn listens_by_default(&self) -> bool {
         self.given.iter().any(|(setting, given)| setting.key == "listen" && given.origin == Origin::Default)
     }
 
-    /// The configuration as a file that gives the same again, but for secrets; each value with its origin.
+    /// The configuration as a file that gives the same configuration, except for secrets; each value with its
+    /// origin.
     pub fn to_toml(&self) -> String {
         let mut lines = String::new();
         for (setting, given) in &self.given {
@@ -210,7 +159,7 @@ impl Loaded {
     }
 }
 
-/// A setting is wrong, and the reader has noted why.
+/// A setting is wrong. The reader has recorded the error.
 struct Reported;
 
 struct Reader<'a> {
@@ -222,7 +171,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn read(&mut self) -> Result<Config, Reported> {
-        // Everything is read before anything is refused, so that all problems are found.
+        // All settings are read before the result, so that all errors are found.
         let listen = self.list(&settings::LISTEN, value::listen);
         let token = self.optional(&settings::TOKEN, value::token);
         let zookeeper = self.optional(&settings::ZOOKEEPER, value::zookeeper);
@@ -274,7 +223,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads the texts of a setting, each by itself.
+    /// Reads each text of a setting.
     fn list<T>(
         &mut self,
         setting: &'static Setting,
@@ -324,13 +273,14 @@ impl Reader<'_> {
         self.required(setting, |text| value::duration(text, range))
     }
 
-    /// What the user calls a setting where it was given.
+    /// The user's name for a setting in its source.
     fn origin_of(&self, setting: &Setting) -> Option<String> {
         let (_, given) = self.given.iter().find(|(known, _)| known.key == setting.key)?;
         (!given.texts.is_empty()).then(|| given.origin.name(setting))
     }
 
-    /// The dump command shows a job's nodes to whoever asks, so leaving this machine takes two decisions.
+    /// The dump command shows a job's nodes to every caller, so other machines may reach it only after two
+    /// decisions.
     fn check_dump_access(&mut self, address: SocketAddr, access: DumpAccess) {
         if address.ip().is_loopback() || access == DumpAccess::Anybody {
             return;
@@ -345,7 +295,7 @@ impl Reader<'_> {
         self.problems.push(Problem { what, given: Some(address.to_string()), reason });
     }
 
-    /// A data directory that is ignored would look like lost data.
+    /// A data directory without effect would look like lost data.
     fn check_one_registry(&mut self) {
         let (zookeeper, data_dir) =
             (self.origin_of(&settings::ZOOKEEPER), self.origin_of(&settings::DATA_DIR));

@@ -1,7 +1,7 @@
-//! The table of settings: what each is called in the three sources, its default, and what it means.
+//! The table of settings: the name of each in the three sources, its default, and its meaning.
 //!
 //! The flags of the program, `--print-config`, the reader of the configuration and the page
-//! `docs/configuration.md` are all made from, or checked against, this table.
+//! `docs/configuration.md` are all made from this table, or checked against it.
 
 /// One setting, as text. Its type is that of the field of [`super::Config`] with the same name.
 #[derive(Debug)]
@@ -12,11 +12,11 @@ pub struct Setting {
     pub flag: &'static str,
     /// Its environment variable.
     pub env: &'static str,
-    /// What stands for its value in help texts.
+    /// The placeholder of its value in help texts.
     pub value_name: &'static str,
-    /// What holds when no source gives it.
+    /// The value if no source sets it.
     pub default: Default,
-    /// What it means, in one or two sentences.
+    /// Its meaning, in one or two sentences.
     pub help: &'static str,
     /// Whether its value must never be shown.
     pub secret: bool,
@@ -24,19 +24,19 @@ pub struct Setting {
     pub list: bool,
 }
 
-/// What holds when no source gives a setting.
+/// The value of a setting that no source sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Default {
-    /// This value, written as in any source.
+    /// This value, written as in a source.
     Value(&'static str),
-    /// A value that is found out at the start; how, in words.
+    /// A value that is detected at the start; the text says how.
     Detected(&'static str),
-    /// None; what that means, in words.
+    /// No value; the text says what that means.
     Absent(&'static str),
 }
 
 impl Default {
-    /// The default as help texts and documentation say it.
+    /// The default in the words of help texts and documentation.
     pub fn in_words(self) -> &'static str {
         match self {
             Self::Value(text) | Self::Detected(text) | Self::Absent(text) => text,
@@ -60,7 +60,7 @@ macro_rules! settings {
                 list: settings!(@has list $($option)*),
             };
         )*
-        /// All settings, in the order in which they are shown.
+        /// All settings, in the order of the help text.
         pub static ALL: &[&Setting] = &[$(&$name),*];
     };
     (@has secret secret) => { true };
@@ -71,38 +71,38 @@ macro_rules! settings {
 settings! {
     LISTEN = "listen", "listen", "SIDEKEEPER_LISTEN", "ADDRESS", Default::Value("127.0.0.1:7070"), list =>
         "Where to serve: a loopback IP address and port, or `unix:/path` of a socket. Several are allowed; port 0 takes a free one.";
-    TOKEN = "token", "token", "SIDEKEEPER_TOKEN", "TOKEN", Default::Absent("everybody on this machine is served"), secret =>
-        "What callers have to present, as `authorization: Bearer TOKEN`; only health checks need none. Prefer the file or the variable: others can read flags.";
+    TOKEN = "token", "token", "SIDEKEEPER_TOKEN", "TOKEN", Default::Absent("every process on this machine is served"), secret =>
+        "The token that callers must send, as `authorization: Bearer TOKEN`; only health checks need none. Prefer the file or the variable: others can read flags.";
     ZOOKEEPER = "zookeeper", "zookeeper", "SIDEKEEPER_ZOOKEEPER", "SERVERS", Default::Absent("an embedded registry, for this sidecar alone"), =>
         "The ZooKeeper ensemble, `host:port,host:port`, with `/chroot` at the end if there is one.";
     NAMESPACE = "namespace", "namespace", "SIDEKEEPER_NAMESPACE", "NAME", Default::Value("sidekeeper"), =>
         "The node under which all jobs are, without a leading `/`: the same for all members of a fleet.";
     DIGEST = "digest", "digest", "SIDEKEEPER_DIGEST", "USER:PASSWORD", Default::Absent("no authentication"), secret =>
-        "With which user and password to authenticate to ZooKeeper. Prefer the file or the variable: others can read flags.";
+        "The user and password with which the sidecar authenticates to ZooKeeper. Prefer the file or the variable: others can read flags.";
     DATA_DIR = "data_dir", "data-dir", "SIDEKEEPER_DATA_DIR", "DIRECTORY", Default::Absent("nothing outlives the process"), =>
         "Where the embedded registry keeps its nodes; made for the sidecar's user alone. Not together with `zookeeper`.";
     STATE_DIR = "state_dir", "state-dir", "SIDEKEEPER_STATE_DIR", "DIRECTORY", Default::Absent("a restart begins anew"), =>
-        "Where to keep the ZooKeeper session, so that a sidecar that is killed and back within it goes on where it was, for jobs with `sidekeeper.grace`. One sidecar's alone.";
+        "Where to keep the ZooKeeper session, for jobs with `sidekeeper.grace`: a killed sidecar that is restarted before the session times out resumes it. Each sidecar needs a directory of its own.";
     JOBS_DIR = "jobs_dir", "jobs-dir", "SIDEKEEPER_JOBS_DIR", "DIRECTORY", Default::Absent("no job files"), =>
         "A directory of job configurations, which applications can attach to by name.";
     INSTANCE_IP = "instance_ip", "instance-ip", "SIDEKEEPER_INSTANCE_IP", "IPV4", Default::Detected("the first interface that is up and not loopback"), =>
         "The IPv4 address that names this server in the registry. Sidecars that share one are enabled and disabled together.";
     SESSION_TIMEOUT = "session_timeout", "session-timeout", "SIDEKEEPER_SESSION_TIMEOUT", "DURATION", Default::Value("30s"), =>
-        "How long the registry waits for word from this sidecar before it gives its items to others, 1s to 10m.";
+        "How long the registry keeps the session of a sidecar that is silent, 1s to 10m. After that, other instances get the sidecar's items.";
     LEASE_MARGIN = "lease_margin", "lease-margin", "SIDEKEEPER_LEASE_MARGIN", "DURATION", Default::Absent("a fifth of the session's timeout, 500ms at least"), =>
-        "How long before the registry could end a session that it does not hear from applications are told to stop, 100ms to 5m; never more than half of the session's timeout.";
+        "How long before the registry could end a silent session the sidecar cancels the executions, 100ms to 5m; never more than half of the session's timeout.";
     CONNECTION_TIMEOUT = "connection_timeout", "connection-timeout", "SIDEKEEPER_CONNECTION_TIMEOUT", "DURATION", Default::Value("5s"), =>
-        "How long to look for a ZooKeeper server that serves, and to wait for one that is silent, before trying again, 100ms to 1m.";
+        "How long to look for a ZooKeeper server that serves, and to wait for a silent one, before the next attempt, 100ms to 1m.";
     REQUEST_TIMEOUT = "request_timeout", "request-timeout", "SIDEKEEPER_REQUEST_TIMEOUT", "DURATION", Default::Value("10s"), =>
         "How long to wait for the registry's answer to a request, 100ms to 10m.";
     DRAIN_TIMEOUT = "drain_timeout", "drain-timeout", "SIDEKEEPER_DRAIN_TIMEOUT", "DURATION", Default::Value("25s"), =>
-        "How long executions may go on when the sidecar is told to stop, 0s to 1h. Keep it below the patience of whoever stops it.";
+        "How long executions may go on when the sidecar is stopped, 0s to 1h. Keep it below the time limit of the program that stops the sidecar.";
     SLOW_APPLICATION_TIMEOUT = "slow_application_timeout", "slow-application-timeout", "SIDEKEEPER_SLOW_APPLICATION_TIMEOUT", "DURATION", Default::Value("10s"), =>
         "How long an application may leave its stream unread before it is detached, 100ms to 10m.";
     SILENT_APPLICATION_TIMEOUT = "silent_application_timeout", "silent-application-timeout", "SIDEKEEPER_SILENT_APPLICATION_TIMEOUT", "DURATION", Default::Value("10s"), =>
-        "How long an application may be silent before its connection is closed, 1s to 10m: one that is stopped or cut off does not answer pings, which come each half of this.";
+        "How long an application may be silent before its connection is closed, 1s to 10m. A stopped or disconnected application does not answer the pings, of which the sidecar sends two in this time.";
     LOG_LEVEL = "log_level", "log-level", "SIDEKEEPER_LOG_LEVEL", "FILTER", Default::Value("info"), =>
-        "What to log: a level (error, warn, info, debug, trace, off), or levels by target, `info,sidekeeper=debug`.";
+        "The log filter: a level (error, warn, info, debug, trace, off), or levels by target, `info,sidekeeper=debug`.";
     LOG_FORMAT = "log_format", "log-format", "SIDEKEEPER_LOG_FORMAT", "FORMAT", Default::Value("auto"), =>
         "How to log to standard error: `text`, `json`, or `auto`, which is text on a terminal and JSON elsewhere.";
     OTLP_ENDPOINT = "otlp_endpoint", "otlp-endpoint", "SIDEKEEPER_OTLP_ENDPOINT", "URL", Default::Absent("no traces are exported"), =>
@@ -110,7 +110,7 @@ settings! {
     DUMP_LISTEN = "dump_listen", "dump-listen", "SIDEKEEPER_DUMP_LISTEN", "ADDRESS", Default::Absent("no dump command"), =>
         "Where to answer ElasticJob's dump command: a port (`9888` or `:9888`) of this machine's loopback interface, or an IP address and port; port 0 takes a free one.";
     DUMP_ACCESS = "dump_access", "dump-access", "SIDEKEEPER_DUMP_ACCESS", "WHO", Default::Value("local"), =>
-        "Who may reach the dump command: `local`, this machine only, or `anybody`, which allows other addresses in `dump_listen`. The command has no authentication.";
+        "The callers that may reach the dump command: `local`, this machine only, or `anybody`, which allows other addresses in `dump_listen`. The command has no authentication.";
 }
 
 #[cfg(test)]

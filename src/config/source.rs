@@ -1,4 +1,4 @@
-//! Where the text of a setting comes from: flags, then the environment, then the file, then the default.
+//! The sources of a setting's text: flags, then the environment, then the file, then the default.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -6,8 +6,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::MASK;
 use super::settings::{self, Setting};
+use super::types::MASK;
 
 /// The variable that names the configuration file.
 pub const FILE_VARIABLE: &str = "SIDEKEEPER_CONFIG";
@@ -15,19 +15,19 @@ pub const FILE_VARIABLE: &str = "SIDEKEEPER_CONFIG";
 /// The settings given as flags: by key, one text for each time that the flag was given.
 pub type Flags = BTreeMap<&'static str, Vec<String>>;
 
-/// All that a configuration is made from.
+/// All sources of a configuration.
 pub struct Sources<'a> {
     /// The settings given as flags.
     pub flags: Flags,
     /// The file given as a flag.
     pub file: Option<PathBuf>,
-    /// Reads a variable of the environment. A function, so that tests need not change the process.
+    /// Reads a variable of the environment. It is a function, so that tests need not change the process.
     pub environment: &'a dyn Fn(&str) -> Option<OsString>,
-    /// Where to serve if no source says so, instead of the default.
+    /// The address to serve on if no source sets one, instead of the default.
     pub default_listen: Option<String>,
 }
 
-/// Which source gave a value.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
     Flag,
@@ -36,20 +36,21 @@ pub(super) enum Origin {
     Default,
 }
 
-/// The texts of a setting and who gave them. Not shown as a whole: they may be secret.
+/// The texts of a setting and their source. Not shown as a whole, because they may be secret.
 pub(super) struct Given {
     pub(super) texts: Vec<String>,
     pub(super) origin: Origin,
 }
 
-/// One thing that is wrong with the configuration.
+/// One error of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What is wrong, as its author wrote it: `--listen`, `SIDEKEEPER_LISTEN`, `listen in sidekeeper.toml`.
+    /// The wrong setting as its author wrote it: `--listen`, `SIDEKEEPER_LISTEN`,
+    /// `listen in sidekeeper.toml`.
     pub what: String,
-    /// The text that was given, masked if it is secret.
+    /// The given text, masked if it is secret.
     pub given: Option<String>,
-    /// Why it is wrong, and what is allowed.
+    /// The error, and the allowed values.
     pub reason: String,
 }
 
@@ -63,7 +64,7 @@ impl fmt::Display for Problem {
 }
 
 impl Origin {
-    /// What a user calls `setting` in this source.
+    /// The user's name for `setting` in this source.
     pub(super) fn name(&self, setting: &Setting) -> String {
         match self {
             Self::Flag => format!("--{}", setting.flag),
@@ -82,7 +83,7 @@ pub(super) struct File {
 }
 
 impl Sources<'_> {
-    /// Reads a variable; an empty one counts as not set, because that is how deployments unset them.
+    /// Reads a variable. An empty variable counts as not set, because deployments unset variables that way.
     fn variable(&self, name: &str, problems: &mut Vec<Problem>) -> Option<String> {
         match (self.environment)(name)?.into_string() {
             Ok(text) if text.is_empty() => None,
@@ -117,7 +118,8 @@ impl Sources<'_> {
         }
     }
 
-    /// The texts of a setting from the first source that has it; no texts: none has, and there is no default.
+    /// The texts of a setting from the first source that has it. No texts: no source has it, and there is no
+    /// default.
     pub(super) fn find(&self, setting: &Setting, file: &File, problems: &mut Vec<Problem>) -> Given {
         if let Some(texts) = self.flags.get(setting.key) {
             return Given { texts: split(setting, texts), origin: Origin::Flag };
@@ -150,7 +152,7 @@ impl File {
         let table = match text.parse::<toml::Table>() {
             Ok(table) => table,
             Err(error) => {
-                // The error's own text quotes the line, which may hold the password.
+                // The error's own text quotes the line, which may have the password.
                 let line = error
                     .span()
                     .map_or(1, |span| 1 + text.get(..span.start).unwrap_or("").matches('\n').count());
@@ -188,7 +190,7 @@ impl File {
     }
 }
 
-/// A value of the file as texts; none if it has the wrong type.
+/// A value of the file as texts. `None` if it has the wrong type.
 fn strings(setting: &Setting, value: &toml::Value) -> Option<Vec<String>> {
     match (value, setting.list) {
         (toml::Value::String(text), _) => Some(vec![text.clone()]),

@@ -1,4 +1,4 @@
-//! Precedence, refusals and what is shown.
+//! Precedence, errors, and the printed configuration.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -109,7 +109,7 @@ fn several_addresses_can_be_given_in_each_source() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let given = Case {
         flags: &[
             ("listen", "0.0.0.0:7070"),
@@ -138,7 +138,7 @@ fn everything_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
-fn the_dump_command_leaves_this_machine_only_if_that_is_said_twice() {
+fn other_machines_reach_the_dump_command_only_after_two_settings() {
     let remote: (&str, &str) = ("SIDEKEEPER_DUMP_LISTEN", "0.0.0.0:9888");
     check_refused(
         &Case { flags: &[], environment: &[remote], file: None },
@@ -173,7 +173,7 @@ fn a_file_that_is_not_toml_is_refused_without_quoting_it() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_refused() {
+fn a_missing_file_is_refused() {
     let environment: &[(&str, &str)] = &[("SIDEKEEPER_CONFIG", "/nonexistent/sidekeeper.toml")];
     check_refused(
         &Case { flags: &[], environment, file: None },
@@ -213,7 +213,7 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
     let shown = loaded.to_toml();
     expect![[r#"
         listen = ["127.0.0.1:1", "[::1]:1"] # --listen
-        # token is not set: everybody on this machine is served
+        # token is not set: every process on this machine is served
         zookeeper = "zk:2181" # FILE
         namespace = "sidekeeper" # default
         digest = "***" # SIDEKEEPER_DIGEST
@@ -237,7 +237,7 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
     .assert_eq(&shown.replace(&path, "FILE"));
     assert!(!format!("{loaded:?}").contains("hunter2"), "{loaded:?}");
 
-    // What is shown is a configuration file: it gives the same again, once the secret is filled in.
+    // The printed text is a configuration file. It gives the same configuration once the secret is filled in.
     let again = shown.replace("***", "user:hunter2");
     let again = config(&Case { flags: &[], environment: &[], file: Some(&again) });
     assert_eq!(again, loaded.config);

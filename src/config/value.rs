@@ -1,4 +1,4 @@
-//! From the text of a setting to its value. Pure. An error says what is wrong and what is allowed.
+//! From the text of a setting to its value. Pure. An error names the mistake and the allowed values.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -7,41 +7,41 @@ use std::time::Duration;
 use tonic::transport::Uri;
 use tracing_subscriber::EnvFilter;
 
-use super::{DumpAccess, ListenAddress, LogFormat, Secret};
+use super::types::{DumpAccess, ListenAddress, LogFormat, Secret};
 use crate::tree::Path;
 
 /// The longest path that fits into a Unix socket's address on Linux, in bytes.
 const SOCKET_PATH_LIMIT: usize = 107;
 
-/// Bounds of a duration, both included, as people write them.
+/// Bounds of a duration, both included, with their form for people.
 pub(super) struct Range {
     from: Duration,
     to: Duration,
     words: &'static str,
 }
 
-/// A session is renewed several times within its timeout, so it cannot be arbitrarily short; and what a crashed
-/// sidecar held is nobody's for as long as it lasts, so it should not be arbitrarily long.
+/// A session is renewed several times within its timeout, so the timeout has a minimum. The items of a
+/// crashed sidecar have no owner until the timeout is over, so it has a maximum.
 pub(super) const SESSION: Range = range(Duration::from_secs(1), Duration::from_secs(600), "1s to 10m");
-/// Time for the news to reach the application, and for its work to stop.
+/// Time to notify the application, and to stop its work.
 pub(super) const MARGIN: Range = range(Duration::from_millis(100), Duration::from_secs(300), "100ms to 5m");
-/// One try must leave time for others within a session.
+/// One attempt must leave time for other servers within a session.
 pub(super) const CONNECTION: Range =
     range(Duration::from_millis(100), Duration::from_secs(60), "100ms to 1m");
-/// Requests, and applications: long enough for a slow disk or a garbage collection, and always bounded.
+/// For requests and applications: long enough for a slow disk or a garbage collection, but always bounded.
 pub(super) const ANSWER: Range = range(Duration::from_millis(100), Duration::from_secs(600), "100ms to 10m");
-/// An application that is asked more often than twice a second costs more than it tells.
+/// Pings more often than twice a second would cost more than they are worth.
 pub(super) const SILENCE: Range = range(Duration::from_secs(1), Duration::from_secs(600), "1s to 10m");
 /// Zero means that executions are cancelled at once.
 pub(super) const DRAIN: Range = range(Duration::ZERO, DRAIN_TIMEOUT_MAX, "0s to 1h");
-/// The longest time that executions may be given when the sidecar is told to stop.
+/// The longest time that executions may get when the sidecar is stopped.
 pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
 const fn range(from: Duration, to: Duration, words: &'static str) -> Range {
     Range { from, to, words }
 }
 
-/// Reads a duration within a range: whole numbers with a unit each, `30s`, `500ms`, `1m30s`.
+/// Reads a duration within a range: whole numbers, each with a unit, `30s`, `500ms`, `1m30s`.
 pub(super) fn duration(text: &str, range: &Range) -> Result<Duration, String> {
     let words = range.words;
     let duration = parse_duration(text)
@@ -85,7 +85,7 @@ fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     Ok(total)
 }
 
-/// Reads the addresses to serve on. Anything but this machine is refused.
+/// Reads the addresses to serve on. Only addresses of this machine are accepted.
 pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
     const ALLOWED: &str =
         "allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`";
@@ -121,7 +121,8 @@ pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
     Ok(ListenAddress::Tcp(address))
 }
 
-/// Reads the address of the dump command; none if it is empty. A port alone is one of the loopback interface.
+/// Reads the address of the dump command. `None` if the text is empty. A port alone is a port of the loopback
+/// interface.
 pub(super) fn dump_listen(text: &str) -> Result<Option<SocketAddr>, String> {
     const ALLOWED: &str = "allowed: a port like `9888`, or an IP address and port like `127.0.0.1:9888`";
     if text.is_empty() {
@@ -143,7 +144,7 @@ pub(super) fn dump_listen(text: &str) -> Result<Option<SocketAddr>, String> {
     }
 }
 
-/// Reads who may reach the dump command.
+/// Reads the callers that may reach the dump command.
 pub(super) fn dump_access(text: &str) -> Result<DumpAccess, String> {
     match text {
         "local" => Ok(DumpAccess::Local),
@@ -167,7 +168,7 @@ pub(super) fn zookeeper(text: &str) -> Result<String, String> {
         Path::parse(chroot).map_err(|error| format!("its chroot is wrong: {}; {ALLOWED}", error.reason))?;
     }
     for server in servers.split(',') {
-        // An IPv6 address is in brackets, because its colons would be taken for the port's.
+        // An IPv6 address is in brackets, because its colons would be read as the port's.
         let (host, port) = match server.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, port)) if port.is_empty() || port.starts_with(':') => (host, port.strip_prefix(':')),
             Some(_) => return Err(format!("`{server}` is not a server; {ALLOWED}")),
@@ -200,7 +201,7 @@ pub(super) fn namespace(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Reads `user:password`. The error does not repeat it.
+/// Reads `user:password`. The error does not repeat the text.
 pub(super) fn digest(text: &str) -> Result<Secret, String> {
     match text.split_once(':') {
         Some((user, password)) if !user.is_empty() && !password.is_empty() => Ok(Secret(text.to_owned())),
@@ -208,10 +209,10 @@ pub(super) fn digest(text: &str) -> Result<Secret, String> {
     }
 }
 
-/// Bytes of the token, at most. It travels in a header.
+/// The most bytes of the token, which is sent in a header.
 const TOKEN_BYTES_MAX: usize = 4096;
 
-/// Reads what callers have to present. The error does not repeat it.
+/// Reads the token of callers. The error does not repeat the text.
 pub(super) fn token(text: &str) -> Result<Secret, String> {
     if text.is_empty() || text.len() > TOKEN_BYTES_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("allowed: 1 to 4096 ASCII characters without spaces".to_owned());
@@ -219,7 +220,7 @@ pub(super) fn token(text: &str) -> Result<Secret, String> {
     Ok(Secret(text.to_owned()))
 }
 
-/// Reads the path of a directory. Whether it can be used shows when it is used.
+/// Reads the path of a directory. The first use shows whether the directory is usable.
 pub(super) fn directory(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() || text.contains('\0') {
         return Err("allowed: the path of a directory".to_owned());
@@ -240,7 +241,7 @@ pub(super) fn instance_ip(text: &str) -> Result<Ipv4Addr, String> {
 /// Checks a log filter.
 pub(super) fn log_level(text: &str) -> Result<String, String> {
     const ALLOWED: &str = "allowed: error, warn, info, debug, trace, off, or levels by target, for example `info,sidekeeper=debug`";
-    // A word that is no level would be read as a target, and log that target only.
+    // A word that is no level would be read as a target. Then only that target is logged.
     let is_level_or_targets = text.contains('=')
         || matches!(
             text.to_ascii_lowercase().as_str(),
@@ -366,7 +367,7 @@ mod tests {
         {
             assert_eq!(zookeeper(good).as_deref(), Ok(good));
         }
-        // The client tries for ever to connect to the first one of these.
+        // The client tries for ever to connect to the first of these.
         for bad in [
             "tcp+tls://zk:2181",
             "tcp://zk:2181",

@@ -1,96 +1,105 @@
-//! Is our session surely alive? A lease on the monotonic clock (P4).
+//! Is the session surely alive? A lease on the monotonic clock (P4).
 //!
-//! The registry ends a session when it has not heard from it for the session's timeout. It has heard from it, at the
-//! earliest, when the last request that it answered was *sent*; a safety margin before that time is over, the
-//! participant gives up by itself: whatever the network says later, the application has been told.
+//! The registry ends a session when it has received no request of the session for the session's timeout. So the lease
+//! counts from the moment when the last request with a proof was *sent*; `runner/session/proven.rs` says which answers
+//! prove the session alive.
 //!
-//! Decides only when that is. It is looked at before anything else that has happened: a process that was asleep for
-//! longer than its lease must learn that first, also if news of the registry wait for it.
+//! A safety margin before the timeout, each participant gives the session up by itself (`check_lease` and
+//! `lose_session` in `job/participant.rs`): it forgets its commits and plans, answers waiting reports with
+//! LEASE_LOST, sends a `Cancel` with LEASE_LOST for each running execution, then `SessionChanged` with LOST, then an
+//! empty assignment. The runner withdraws the session at once and opens another one. It closes the old session only
+//! after the margin, also if that turns out to be alive, or when the sidecar stops: applications have so long to
+//! stop before other sidecars get the items (`runner/session/keeper.rs`).
 //!
-//! A process that is stopped for that long cannot tell its application so. Therefore the application is told now and
-//! then when the lease ends, and stops by itself what it executes when that is over without newer word.
+//! Decides only when that is. The lease is checked before every other input, on a clock that does not stop while the
+//! machine sleeps: a process that slept longer than its lease must learn that first, also if changes of the registry
+//! wait for it.
+//!
+//! A sidecar that is stopped cannot notify its application. Therefore the application regularly gets the end of its
+//! lease, and stops its executions by itself when that has passed without a newer one. It gets the remaining time, and
+//! the end on a clock of the kernel that both processes read (`SessionChanged.lease_end_boottime_ns`): an application
+//! that was itself stopped reads old messages late, and must not count the remaining time from then.
 
 use std::time::Duration;
 
-/// The part of what the application was told after which it is told again, as a divisor: if one word is late, there is
-/// still time for another.
-const TELL_PART: u32 = 3;
-/// The shortest time between two words, also if little of the lease is left.
-const TELL_INTERVAL_MIN: Duration = Duration::from_millis(50);
+/// The part of the sent lease after which the next end is sent, as a divisor: if one message is late, there is still
+/// time for another.
+const NOTIFY_PART: u32 = 3;
+/// The shortest pause between two messages, also if little of the lease is left.
+const NOTIFY_INTERVAL_MIN: Duration = Duration::from_millis(50);
 
-/// Until when the session may be acted on; all times are monotonic.
+/// Until when the participant may rely on the session; all times are monotonic.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Lease {
-    /// `None`: nothing is known to end it.
+pub(crate) struct Lease {
+    /// `None`: the session has no known end.
     until: Option<Duration>,
-    /// The end that the application was told last.
-    told: Option<Duration>,
-    /// When to look whether it is to be told a later one. `None`: at once.
-    tell_at: Option<Duration>,
-    /// The end that it was given last when it asked.
+    /// The last end that was sent.
+    notified: Option<Duration>,
+    /// When to check whether a later end is to be sent. `None`: at once.
+    notify_at: Option<Duration>,
+    /// The last end that the application got when it asked.
     answered: Option<Duration>,
 }
 
 impl Lease {
-    /// The registry has answered: the session may be acted on until then.
-    pub(in crate::coordination) fn renew(&mut self, until: Duration) {
+    /// The registry has answered: the participant may rely on the session until then.
+    pub(crate) fn renew(&mut self, until: Duration) {
         self.until = self.until.max(Some(until));
     }
 
-    /// How long it may be acted on without further word. `None`: not known.
-    pub(in crate::coordination) fn remaining(&self, now: Duration) -> Option<Duration> {
+    /// The time until the end. `None`: not known.
+    pub(crate) fn remaining(&self, now: Duration) -> Option<Duration> {
         self.until.map(|until| until.saturating_sub(now))
     }
 
-    /// Whether it is over.
-    pub(in crate::coordination) fn is_over(&self, now: Duration) -> bool {
+    pub(crate) fn is_over(&self, now: Duration) -> bool {
         self.until.is_some_and(|until| now >= until)
     }
 
-    /// The application asks, and is given this end.
-    pub(in crate::coordination) fn answer(&mut self, end: Option<Duration>) {
+    /// The application asks, and gets this end.
+    pub(crate) fn answer(&mut self, end: Option<Duration>) {
         self.answered = self.answered.max(end);
     }
 
-    /// Whether it is time to tell the application of a later end.
-    pub(in crate::coordination) fn is_due(&self, now: Duration) -> bool {
-        self.tell_at.is_none_or(|at| now >= at)
+    /// Whether it is time to send a later end.
+    pub(crate) fn is_due(&self, now: Duration) -> bool {
+        self.notify_at.is_none_or(|at| now >= at)
     }
 
-    /// Whether it ends later than the application was told.
-    pub(in crate::coordination) fn is_newer(&self) -> bool {
-        self.until > self.told
+    /// Whether the lease ends later than the end that was sent.
+    pub(crate) fn is_newer(&self) -> bool {
+        self.until > self.notified
     }
 
-    /// When it ends, unless the registry answers before.
-    pub(in crate::coordination) fn end(&self) -> Option<Duration> {
+    /// The end, unless the registry answers before.
+    pub(crate) fn end(&self) -> Option<Duration> {
         self.until
     }
 
-    /// The latest end that the application was told, or given when it asked. `None`: it was told none.
-    pub(in crate::coordination) fn told(&self) -> Option<Duration> {
-        self.told.max(self.answered)
+    /// The latest end that the application has got, by itself or when it asked. `None`: none.
+    pub(crate) fn notified(&self) -> Option<Duration> {
+        self.notified.max(self.answered)
     }
 
     /// How often an application asks that counts its lease by the answers.
-    pub(in crate::coordination) fn renewal_interval(&self, now: Duration) -> Option<Duration> {
-        self.remaining(now).map(|left| (left / TELL_PART).max(TELL_INTERVAL_MIN))
+    pub(crate) fn renewal_interval(&self, now: Duration) -> Option<Duration> {
+        self.remaining(now).map(|left| (left / NOTIFY_PART).max(NOTIFY_INTERVAL_MIN))
     }
 
-    /// When to look whether the application is to be told a later end.
-    pub(in crate::coordination) fn next_word(&self) -> Option<Duration> {
-        self.tell_at
+    /// When to check whether a later end is to be sent.
+    pub(crate) fn next_notice(&self) -> Option<Duration> {
+        self.notify_at
     }
 
-    /// Another stream has been told nothing yet.
-    pub(in crate::coordination) fn tell_again(&mut self) {
-        (self.told, self.tell_at, self.answered) = (None, None, None);
+    /// Nothing was sent on the new stream yet.
+    pub(crate) fn notify_again(&mut self) {
+        (self.notified, self.notify_at, self.answered) = (None, None, None);
     }
 
-    /// Takes note that the application is told now when it ends; gives that.
-    pub(in crate::coordination) fn tell(&mut self, now: Duration) -> Option<Duration> {
-        self.told = self.until;
-        self.tell_at = self.renewal_interval(now).map(|interval| now.saturating_add(interval));
+    /// Records that the end is sent now; returns it.
+    pub(crate) fn notify(&mut self, now: Duration) -> Option<Duration> {
+        self.notified = self.until;
+        self.notify_at = self.renewal_interval(now).map(|interval| now.saturating_add(interval));
         self.until
     }
 }

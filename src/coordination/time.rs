@@ -1,4 +1,4 @@
-//! The time, as an argument, and when to look again.
+//! The time, as an argument, and the time of the next step.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct Now {
     pub mono: Duration,
 }
 
-/// When to look again, if nothing happens before.
+/// When to step again, if no input comes before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wakeup {
     /// At a time of day: the next fire.

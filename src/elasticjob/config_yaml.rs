@@ -1,7 +1,7 @@
 //! A job configuration from and to YAML, as Java reads and writes it. Pure.
 //!
-//! Source: protocol 1.4. What Java refuses is refused, with one exception: a key that Java does not know is a
-//! problem (its peers throw at each read), but we go on without it. Writing is in `config_yaml_writer`.
+//! Source: protocol 1.4. The rules are Java's, with one exception: an unknown key is only a problem here,
+//! although Java peers throw at each read of such a document. Writing is in `config_yaml_writer`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub use super::yaml::SyntaxError;
 use super::yaml::{self, Content, Node};
 use super::yaml_types::{self, Property};
 use crate::elasticjob::extra_configurations;
-use crate::elasticjob::validate::FieldError;
+use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
 use crate::job::{JobConfiguration, JobName, SHARDING_TOTAL_COUNT_MAX};
 
@@ -40,48 +40,48 @@ const KEYS: [&str; 22] = [
     "timeZone",
 ];
 
-/// The tags of YAML itself that change nothing about a field; all other names below its prefix are Java classes.
+/// The tags of YAML itself that do not change a field. All other names below its prefix are Java classes.
 const CORE_TAGS: [&str; 7] = ["str", "int", "bool", "float", "null", "seq", "map"];
 
-/// Errors, and problems, of one document that are reported: more than anybody reads, and few enough that a node full
-/// of unknown keys fills neither logs nor memory.
+/// The most errors, and the most problems, that are reported for one document: more than a person reads. A
+/// node full of unknown keys fills neither logs nor memory.
 const REPORTED_MAX: usize = 50;
 
-/// A configuration that was read, and what is wrong with its document.
+/// A configuration that was read, and the problems of its document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parsed {
     /// The configuration.
     pub configuration: JobConfiguration,
-    /// What Java peers do not read as we do, one sentence each.
+    /// The fields that Java peers read differently, one sentence each.
     pub problems: Vec<String>,
 }
 
 /// Why a document is not a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigProblem {
-    /// It is not YAML, not one document, or too large.
+    /// The text is not YAML, not one document, or too large.
     #[error("the configuration is not a YAML document: {0}")]
     Syntax(#[from] SyntaxError),
-    /// Keys that are missing or have values that Java refuses, all of them.
+    /// All keys that are missing or whose values Java refuses.
     #[error("{}", FieldError::join(.0))]
     Fields(Vec<FieldError>),
 }
 
-/// Reads the document in the registry. Absent keys mean what they mean to Java: `misfire` and `monitorExecution`
-/// are off then, and nothing is reconciled.
+/// Reads the document in the registry. Absent keys have Java's meaning: `misfire` and `monitorExecution` are
+/// off, and nothing is reconciled.
 pub fn parse(data: &[u8]) -> Result<Parsed, ConfigProblem> {
     let absent = Absent { flag: false, reconcile_interval_minutes: 0 };
     parse_with(data, &absent)
 }
 
-/// Reads a document that somebody wrote for us. Absent keys have the defaults of Java's builder, as in
-/// [`JobConfiguration::new`].
+/// Reads a document that a person wrote for the sidecar. Absent keys have the defaults of Java's builder, as
+/// in [`JobConfiguration::new`].
 pub fn parse_local(data: &[u8]) -> Result<Parsed, ConfigProblem> {
     let absent = Absent { flag: true, reconcile_interval_minutes: 10 };
     parse_with(data, &absent)
 }
 
-/// What absent keys mean where reader and builder differ.
+/// The values of absent keys for which reader and builder differ.
 struct Absent {
     /// `misfire` and `monitorExecution`.
     flag: bool,
@@ -103,13 +103,13 @@ fn parse_with(data: &[u8], absent: &Absent) -> Result<Parsed, ConfigProblem> {
     let extra = fields.extra_configurations(text, &root);
     let name = fields.job_name();
     let total = fields.total();
-    // A placeholder lets the other keys be checked when the name is wrong; it never gets out.
+    // A placeholder for a wrong name, so that the other keys are checked, too. It is never returned.
     let Ok(base) = name.clone().map_or_else(|| JobName::parse("unnamed"), Ok) else {
         return Err(ConfigProblem::Fields(fields.errors));
     };
     let configuration = JobConfiguration {
         job_name: base,
-        // Java treats an empty expression as none.
+        // Java treats an empty expression as no expression.
         cron: fields.text("cron").filter(|cron| !cron.is_empty()),
         time_zone: fields.text("timeZone"),
         sharding_total_count: total.unwrap_or(1),
@@ -140,10 +140,10 @@ fn parse_with(data: &[u8], absent: &Absent) -> Result<Parsed, ConfigProblem> {
     }
 }
 
-/// The entries of the root map, and what is found to be wrong with them.
+/// The entries of the root map, and their errors.
 #[derive(Default)]
 struct Fields<'a> {
-    /// By key, with the position in the document; the last of several wins (rule 8).
+    /// By key, with the position in the document. The last entry of a key counts (rule 8).
     entries: BTreeMap<&'a str, (usize, &'a Node)>,
     errors: Vec<FieldError>,
     problems: Vec<String>,
@@ -188,7 +188,7 @@ impl<'a> Fields<'a> {
         self.entries.get(key).map(|(_, node)| *node)
     }
 
-    /// Java refuses tags of classes that it does not expect at a field, and would decode `!!binary`.
+    /// Java refuses tags of classes that it does not expect at a field. It would decode `!!binary`.
     fn check_tag(&mut self, field: &str, node: &Node) {
         let harmless = match (&node.tag, node.core_tag()) {
             (None, _) => true,
@@ -201,7 +201,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A text, whatever it looks like (rule 4); `None` if absent or null.
+    /// A text, also if it looks like a value of another type (rule 4). `None` if absent or null.
     fn text(&mut self, key: &str) -> Option<String> {
         let node = self.node(key).filter(|node| !node.is_null())?;
         match node.scalar() {
@@ -347,7 +347,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The key, unless Java would read it as something else than a text.
+/// The key, unless Java would read it as a value of another type than text.
 fn property_key(node: &Node) -> Option<&str> {
     let Content::Scalar { text, plain } = &node.content else { return None };
     let stays_text = match node.core_tag() {
@@ -359,7 +359,7 @@ fn property_key(node: &Node) -> Option<&str> {
 }
 
 fn is_text(text: &str) -> bool {
-    // A number that prints as it is written is a number still.
+    // A number whose printed form is its text is still a number.
     let number = yaml_types::integer(text).is_some();
     !number
         && yaml_types::property(text) == Property::Text(text.to_owned())

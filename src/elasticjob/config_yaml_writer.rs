@@ -1,31 +1,20 @@
 //! A job configuration as the document that Java peers read. Pure.
 //!
-//! Source: protocol 1.4, rules 1 to 5: every key that is not null, in alphabetical order, every text quoted; null
-//! and empty lists and maps left out; no key that Java does not know. The same configuration always gives the same
-//! bytes.
+//! Source: protocol 1.4, rules 1 to 5. The document has every key that is not null, in alphabetical order,
+//! and quotes every text. It leaves out null, empty lists and maps, and keys that Java does not know. The
+//! same configuration always gives the same bytes.
 
 use std::fmt::Write as _;
 
-use crate::elasticjob::strategy::STRATEGY_PROPERTY;
 use crate::elasticjob::yaml;
-use crate::job::{JobConfiguration, ShardingStrategy};
+use crate::job::JobConfiguration;
 
-/// Characters in the longest key that YAML finds without being told that it is one, less a margin for quotes.
+/// Characters in the longest key that YAML recognizes without an explicit `?`, less a margin for quotes.
 const IMPLICIT_KEY_CHARS_MAX: usize = 1000;
 
 /// The document of a configuration.
-///
-/// `CONSISTENT_HASH` is never written as the strategy's type, because Java peers do not have it: it goes to `props`
-/// (see [`STRATEGY_PROPERTY`]).
 pub fn write(configuration: &JobConfiguration) -> String {
     let c = configuration;
-    let is_ours = |text: &String| ShardingStrategy::from_type(text) == Some(ShardingStrategy::ConsistentHash);
-    let strategy = c.job_sharding_strategy_type.as_ref();
-    let mut props = c.props.clone();
-    if strategy.is_some_and(is_ours) {
-        props.insert(STRATEGY_PROPERTY.to_owned(), ShardingStrategy::ConsistentHash.type_name().to_owned());
-    }
-
     let mut document = Document(String::new());
     document.optional_text("cron", c.cron.as_ref());
     document.text("description", &c.description);
@@ -40,13 +29,13 @@ pub fn write(configuration: &JobConfiguration) -> String {
     document.list("jobListenerTypes", &c.job_listener_types);
     document.text("jobName", c.job_name.as_str());
     document.text("jobParameter", &c.job_parameter);
-    document.optional_text("jobShardingStrategyType", strategy.filter(|text| !is_ours(text)));
+    document.optional_text("jobShardingStrategyType", c.job_sharding_strategy_type.as_ref());
     document.optional_text("label", c.label.as_ref());
     document.value("maxTimeDiffSeconds", c.max_time_diff_seconds);
     document.value("misfire", c.misfire);
     document.value("monitorExecution", c.monitor_execution);
     document.value("overwrite", c.overwrite);
-    document.map("props", &props);
+    document.map("props", &c.props);
     document.value("reconcileIntervalMinutes", c.reconcile_interval_minutes);
     document.text("shardingItemParameters", &c.sharding_item_parameters);
     document.value("shardingTotalCount", c.sharding_total_count);
@@ -84,7 +73,7 @@ pub(super) fn quoted(text: &str) -> String {
     scalar
 }
 
-/// Line breaks of YAML 1.1, and what may not stand in a document as it is.
+/// Line breaks of YAML 1.1, and characters that a document may not contain unescaped.
 fn needs_escape(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{FEFF}') || !yaml::is_printable(c)
 }
@@ -134,7 +123,7 @@ impl Document {
         }
     }
 
-    /// Lines that were kept as they are.
+    /// Source lines that were kept unchanged.
     fn source(&mut self, lines: &str) {
         self.0.push_str(lines);
         if !lines.is_empty() && !lines.ends_with('\n') {

@@ -1,8 +1,9 @@
-//! The text of ElasticJob's dump command: all nodes of a job, for somebody who helps without being there. Pure.
+//! The text of ElasticJob's dump command: all nodes of a job, for a person who helps from afar. Pure.
 //!
-//! Source: protocol 9. Three things differ from Java on purpose: secrets of the configuration are masked (its dump
-//! shows them), only whole addresses are replaced (Java's `10.0.0.1` also rewrites the start of `10.0.0.10`), and the
-//! length is bounded. There is no cache here that could differ from the registry, so the columns for that never appear.
+//! Source: protocol 9. Three things differ from Java on purpose. Secrets of the configuration are masked;
+//! Java's dump shows them. Only whole addresses are replaced; Java's `10.0.0.1` also rewrites the start of
+//! `10.0.0.10`. The length is bounded. There is no cache here that could differ from the registry, so the
+//! columns for a cache never appear.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -19,12 +20,12 @@ pub const REQUEST_BYTES_MAX: usize = COMMAND.len() + JobName::MAX_BYTES;
 /// About the longest answer, in bytes: a job of 10000 items takes some 2 MB.
 pub const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What a request begins with.
+/// The beginning of a request.
 const COMMAND: &str = "dump@";
 /// The last line of an answer that is too long.
 const CUT_OFF: &str = "*** the rest is left out: the answer would be longer than 16 MiB\n";
 
-/// The job that a request, one line, asks for. `None`: it is no request.
+/// The job of a request of one line. `None`: the line is no request.
 pub fn requested_job(line: &[u8]) -> Option<JobName> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -53,7 +54,7 @@ fn text_within(limit: usize, root: &Path, nodes: &[Node]) -> String {
     without_addresses(&text)
 }
 
-/// Parents first, then children in descending order of their names, each with what is below it.
+/// Parents first, then children in descending order of their names, each with all nodes below it.
 fn depth_first(left: &str, right: &str) -> Ordering {
     let (mut left, mut right) = (left.split('/'), right.split('/'));
     loop {
@@ -69,8 +70,8 @@ fn depth_first(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// What is shown of a node's data. Ids and states are shown whatever they are called; data that the protocol does not
-/// put there may be anything, so it is not shown if it speaks of secrets.
+/// The shown form of a node's data. Ids and states are always shown. Other data is not from the protocol; it
+/// is hidden if it looks like a secret.
 fn value(place: Place<'_>, data: &[u8]) -> String {
     if place == Place::Config {
         return redaction::document(data);
@@ -155,7 +156,7 @@ mod tests {
         for good in ["dump@rcJob", "dump@rcJob\n", "dump@rcJob\r\n"] {
             assert_eq!(requested_job(good.as_bytes()).unwrap().as_str(), "rcJob");
         }
-        // Java's task ids are split at it, its job names are not.
+        // Java splits task ids at it, but not job names.
         assert_eq!(requested_job(b"dump@a@b").unwrap().as_str(), "a@b");
         let bad =
             ["", "\n", "dump", "dump@", "dump@\n", "DUMP@a", " dump@a", "dump@a/b", "dump@..", "dump@a\nb"];
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_too_long_says_so() {
+    fn the_end_of_a_too_long_answer_is_marked() {
         let long = "x".repeat(100);
         let text = dump_within(200, &[("c", long.as_bytes()), ("b", long.as_bytes()), ("a", b"")]);
         assert_eq!(text, format!("/rcJob/c | {long}\n{CUT_OFF}"));

@@ -1,7 +1,7 @@
-//! Keeps `jobExtraConfigurations` as it is written, tags, comments and all. Pure.
+//! Keeps `jobExtraConfigurations` as they are written, with tags and comments. Pure.
 //!
-//! The entries are tagged with Java classes that we know nothing about, so they are never interpreted, only cut out
-//! of one document and put into the next. Source: protocol 1.4 rule 7.
+//! The entries have tags of unknown Java classes. So this file never interprets them; it only cuts them out
+//! of one document and puts them into the next. Source: protocol 1.4 rule 7.
 
 use crate::elasticjob::yaml::{self, Content, Node};
 
@@ -9,9 +9,10 @@ pub(super) const KEY: &str = "jobExtraConfigurations";
 
 /// Cuts the entry at `position` out of the root map of `text`: lines with their line ends, from the key on.
 ///
-/// From a map in block style it is cut byte for byte (less the indentation of the whole map); from one in flow style
-/// (JSON) it becomes an entry of its own line, with its further lines indented. `None` if that would not say the
-/// same, because it uses an anchor or directive from elsewhere in the document.
+/// From a map in block style the entry is cut byte for byte, less the indentation of the whole map. From a
+/// map in flow style (JSON) it becomes an entry of its own line, and its further lines are indented. `None`
+/// if the cut text would have another meaning, because it uses an anchor or directive from elsewhere in the
+/// document.
 pub(super) fn cut(text: &str, root: &Node, position: usize) -> Option<String> {
     let Content::Mapping(pairs) = &root.content else { return None };
     let (key, value) = pairs.get(position)?;
@@ -34,17 +35,17 @@ pub(super) fn cut(text: &str, root: &Node, position: usize) -> Option<String> {
     if !lines.ends_with('\n') {
         lines.push('\n');
     }
-    says(&lines, value).then_some(lines)
+    is_document_with(&lines, value).then_some(lines)
 }
 
-/// Whether the lines are a document with this one entry.
-fn says(lines: &str, value: &Node) -> bool {
+/// Whether the lines are a document with only this entry.
+fn is_document_with(lines: &str, value: &Node) -> bool {
     let Ok(document) = yaml::parse(lines) else { return false };
     let Content::Mapping(pairs) = &document.content else { return false };
     matches!(pairs.as_slice(), [(key, kept)] if key.scalar() == Some(KEY) && kept.same(value))
 }
 
-/// From one character to another.
+/// The text between two positions, in characters.
 fn slice(text: &str, start: usize, end: Option<usize>) -> &str {
     let byte = |index| text.char_indices().nth(index).map_or(text.len(), |(byte, _)| byte);
     text.get(byte(start)..end.map_or(text.len(), byte)).unwrap_or("")

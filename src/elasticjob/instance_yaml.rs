@@ -1,36 +1,36 @@
 //! The content of an instance's node: exactly the two keys that every peer knows. Pure.
 //!
-//! Source: protocol 1.3. One key more, and every Java peer's sharding throws.
+//! Source: protocol 1.3. With one more key, the sharding of every Java peer throws.
 
 use crate::elasticjob::yaml::{self, Content};
 use crate::job::{ID_SEPARATOR, InstanceId};
 
-/// What an instance's node says, as far as it says it.
+/// The content of an instance's node, as far as it could be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct InstanceReading {
-    /// `jobInstanceId`; Java readers replace a missing one by their own.
+    /// `jobInstanceId`. Java readers replace a missing value by their own.
     pub job_instance_id: Option<String>,
-    /// `serverIp`; Java readers replace a missing one by their own.
+    /// `serverIp`. Java readers replace a missing value by their own.
     pub server_ip: Option<String>,
     /// `labels`, which 3.0.5 never writes.
     pub labels: Option<String>,
-    /// What is wrong with the node and what Java peers make of it, one sentence each.
+    /// The node's errors and their effect on Java peers, one sentence each.
     pub problems: Vec<String>,
 }
 
-/// The node's content for an instance of ours.
+/// The node's content for an instance of this sidecar.
 pub fn write(instance: &InstanceId) -> String {
     let server_ip = instance.as_str().split_once(ID_SEPARATOR).map_or("", |(server_ip, _)| server_ip);
     format!("jobInstanceId: {}\nserverIp: {}\n", scalar(instance.as_str()), scalar(server_ip))
 }
 
-/// Reads the node of `instance`, whoever wrote it. Never fails: what cannot be read is a problem.
+/// Reads the node of `instance`, of a sidecar or of Java. Never fails: unreadable content is a problem.
 pub fn read(instance: &InstanceId, data: &[u8]) -> InstanceReading {
     let mut reading = InstanceReading::default();
     if let Some((server_ip, _)) = instance.as_str().split_once(ID_SEPARATOR)
         && data == write(instance).as_bytes()
     {
-        // As ours are; nothing has to be parsed.
+        // The content of a sidecar's node: nothing has to be parsed.
         reading.job_instance_id = Some(instance.as_str().to_owned());
         reading.server_ip = Some(server_ip.to_owned());
         return reading;
@@ -103,7 +103,7 @@ fn compare_with_name(instance: &InstanceId, reading: &mut InstanceReading) {
     }
 }
 
-/// Plain like Java's where that is safe, quoted otherwise.
+/// Plain as Java's where that is safe, quoted otherwise.
 fn scalar(text: &str) -> String {
     let plain = !text.is_empty()
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_what_java_was_seen_to_write() {
+    fn writes_the_same_bytes_as_java() {
         let instance = InstanceId::new("10.0.0.1".parse().unwrap(), "4711");
         let written = write(&instance);
         assert_eq!(written, "jobInstanceId: 10.0.0.1@-@4711\nserverIp: 10.0.0.1\n");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_what_plain_text_cannot_hold() {
+    fn quotes_text_that_cannot_be_plain() {
         for unique in ["a: b", "#", "it's", "x\n", "a #b", " "] {
             let instance = InstanceId::new("10.0.0.1".parse().unwrap(), unique);
             let reading = read(&instance, write(&instance).as_bytes());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_others_wrote_and_says_what_is_wrong() {
+    fn reads_nodes_of_others_and_names_their_problems() {
         let id = "10.0.0.1@-@1";
         let labels = read_as(id, b"{jobInstanceId: '10.0.0.1@-@1', labels: blue, serverIp: 10.0.0.1}");
         assert_eq!((labels.labels.as_deref(), labels.problems.len()), (Some("blue"), 0));

@@ -1,7 +1,7 @@
 //! The parameters of items, `0=Beijing,1=Shanghai`, parsed as Java parses them. Pure.
 //!
-//! Source: protocol 6.3. Java throws at each fire when the text is malformed, so it must be refused before it gets
-//! into the registry.
+//! Source: protocol 6.3. Java throws at each fire when the text is malformed, so malformed text must be
+//! refused before it reaches the registry.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use crate::job::Item;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("part {position}, `{part}`, {reason}; allowed: {}", ItemParametersError::ALLOWED)]
 pub struct ItemParametersError {
-    /// Which part, from 1.
+    /// The number of the part, from 1.
     pub position: usize,
     /// The part as written, shortened.
     pub part: String,
-    /// What is wrong with it.
+    /// The rule that the part breaks.
     pub reason: &'static str,
 }
 
 impl ItemParametersError {
-    /// What is allowed, for texts that have their own way to say what is wrong.
+    /// The allowed texts, for error texts that name the error themselves.
     pub const ALLOWED: &str =
         "pairs `item=value` joined by `,`, where a value is not empty and has neither `,` nor `=`";
 }
 
-/// Reads the parameters by item. Numbers may be negative or have no item; such parameters are never used.
+/// Reads the parameters by item. Numbers may be negative or beyond the items; such parameters are never used.
 ///
-/// Of several parameters for one item the last wins. Java's digits beyond ASCII are not accepted.
+/// Of several parameters for one item the last counts. Java also accepts digits beyond ASCII; this does not.
 pub fn parse(text: &str) -> Result<BTreeMap<i32, String>, ItemParametersError> {
     let mut parameters = BTreeMap::new();
     if text.is_empty() {

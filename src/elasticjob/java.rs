@@ -14,9 +14,10 @@ pub fn compare(left: &str, right: &str) -> Ordering {
     left.encode_utf16().cmp(right.encode_utf16())
 }
 
-/// Sorts names of children as every Java peer sees them: descending (protocol 0.2).
+/// Sorts names of children in the order in which every Java peer sees them: descending (protocol 0.2).
 ///
-/// The kernel hands instances to the strategies in this order, so it decides who gets which items.
+/// The core passes instances to the strategies in this order, so the order decides which instance gets which
+/// items.
 pub fn sort_descending<T: AsRef<str>>(names: &mut [T]) {
     names.sort_by(|left, right| compare(right.as_ref(), left.as_ref()));
 }
@@ -34,13 +35,13 @@ pub fn int_of_long(value: i64) -> i32 {
     i32::from_le_bytes([a, b, c, d])
 }
 
-/// `String.trim`: without characters up to U+0020 at both ends; other white space stays.
+/// `String.trim`: removes characters up to U+0020 at both ends. Other white space stays.
 pub fn trim(text: &str) -> &str {
     text.trim_matches(|c| c <= ' ')
 }
 
-/// `String.split` with one plain character: trailing empty parts are dropped, but a text without the separator is
-/// one part even if it is empty.
+/// `String.split` with one plain character. Trailing empty parts are dropped, but a text without the
+/// separator is one part even if it is empty.
 pub fn split(text: &str, separator: char) -> Vec<&str> {
     if !text.contains(separator) {
         return vec![text];

@@ -1,22 +1,17 @@
-//! The wire: how ElasticJob 3.0.5 spells jobs, instances, items and configurations in the registry. Pure.
+//! The wire: how ElasticJob 3.0.5 writes jobs, instances, items and configurations in the registry. Pure.
 //!
-//! This room turns bytes into values (and the problems found on the way) and values into bytes. It decides nothing
-//! about what to do next, and holds no clock, task or channel. Its source is the description of ElasticJob's protocol,
-//! whose sections are quoted as "protocol n". Nothing that stands in the registry may panic here.
+//! This room turns bytes into values and problems, and values into bytes. It makes no decision about the next
+//! step, and has no clock, task or channel. Its source is the description of ElasticJob's protocol; comments
+//! quote its sections as "protocol n". No content of the registry may cause a panic here.
 
 pub mod config_yaml;
 pub mod dump;
-pub mod duration_text;
-pub mod execution_policy;
-pub mod grace;
-pub mod handoff_policy;
+pub mod field_error;
 pub mod instance_yaml;
 pub mod item_parameters;
 pub mod java;
-pub mod once_listener;
 pub mod path;
 pub mod redaction;
-pub mod rendezvous;
 pub mod strategy;
 pub mod task_id;
 pub mod validate;

@@ -1,4 +1,4 @@
-//! Where things are: domain to path and back (protocol 1). The only place that spells a node's name.
+//! The paths of a job's nodes, and their meaning (protocol 1). No other place spells a node's name.
 
 use std::net::Ipv4Addr;
 
@@ -9,17 +9,15 @@ use crate::tree::Path;
 #[derive(Debug, Clone)]
 pub struct JobPaths {
     root: Path,
-    own: Path,
 }
 
 impl JobPaths {
     /// The paths of a job under a namespace.
     pub fn new(namespace: &Path, job: &JobName) -> Self {
-        let own = namespace.sibling_with_suffix("-sidekeeper").child(job.as_str());
-        Self { root: namespace.child(job.as_str()), own }
+        Self { root: namespace.child(job.as_str()) }
     }
 
-    /// The job's own node; holds the Java class name or type.
+    /// The job's own node. Its data is the Java class name or type.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -39,7 +37,7 @@ impl JobPaths {
         self.root.child(&format!("instances/{id}"))
     }
 
-    /// Who leads.
+    /// The leader.
     pub fn leader(&self) -> Path {
         self.root.child("leader/election/instance")
     }
@@ -49,8 +47,8 @@ impl JobPaths {
         self.root.child("leader/election/latch")
     }
 
-    /// The parent of the resharding flags. Our leaders set its (empty) data with each sharding, so that its version
-    /// tells shardings apart.
+    /// The parent of the resharding flags. A leading sidecar sets its (empty) data with each sharding, so
+    /// that each sharding has its own version.
     pub fn leader_sharding(&self) -> Path {
         self.root.child("leader/sharding")
     }
@@ -60,7 +58,7 @@ impl JobPaths {
         self.root.child("leader/sharding/necessary")
     }
 
-    /// The flag that a resharding is going on.
+    /// The flag that a resharding is in progress.
     pub fn processing(&self) -> Path {
         self.root.child("leader/sharding/processing")
     }
@@ -70,12 +68,12 @@ impl JobPaths {
         self.root.child(&format!("sharding/{item}"))
     }
 
-    /// Who owns an item.
+    /// The owner of an item.
     pub fn item_instance(&self, item: Item) -> Path {
         self.root.child(&format!("sharding/{item}/instance"))
     }
 
-    /// Who executes an item.
+    /// The instance that executes an item.
     pub fn item_running(&self, item: Item) -> Path {
         self.root.child(&format!("sharding/{item}/running"))
     }
@@ -85,75 +83,49 @@ impl JobPaths {
         self.root.child(&format!("sharding/{item}/misfire"))
     }
 
-    /// The latch under which items of crashed instances are taken.
+    /// The latch under which items of crashed instances are taken over.
     pub fn failover_latch(&self) -> Path {
         self.root.child("leader/failover/latch")
     }
 
-    /// The flag that an item waits for somebody to take it over.
+    /// The flag that an item waits for a takeover.
     pub fn failover_item(&self, item: Item) -> Path {
         self.root.child(&format!("leader/failover/items/{item}"))
     }
 
-    /// Who has taken an item over; ephemeral.
+    /// The instance that has taken an item over; ephemeral.
     pub fn item_failover(&self, item: Item) -> Path {
         self.root.child(&format!("sharding/{item}/failover"))
     }
 
-    /// Who has taken an item over; persistent, so that the next crash is noticed.
+    /// The instance that has taken an item over; persistent, so that other instances notice its crash.
     pub fn item_failovering(&self, item: Item) -> Path {
         self.root.child(&format!("sharding/{item}/failovering"))
     }
 
-    /// The request that an instance fires now.
+    /// The request to an instance to fire now.
     pub fn trigger(&self, id: &InstanceId) -> Path {
         self.root.child(&format!("trigger/{id}"))
     }
 
-    /// What the registry stamps with its time.
+    /// The node through which a peer reads the registry's clock.
     pub fn registry_time(&self) -> Path {
         self.root.child("systemTime/current")
     }
 
-    /// Whose turn it is in a job whose single item walks over the servers.
+    /// The server whose turn it is in a job with a rotation.
     pub fn next_job_instance_ip(&self) -> Path {
         self.root.child("next-job-instance-ip")
     }
 
-    /// Where the instances register an item, before or after it is executed.
-    pub fn guarantee_item(&self, gate: Gate, item: Item) -> Path {
-        self.root.child(&format!("guarantee/{}/{item}", gate.name()))
+    /// The node with which an instance registers an item at a barrier, before or after the execution.
+    pub fn guarantee_item(&self, barrier: Barrier, item: Item) -> Path {
+        self.root.child(&format!("guarantee/{}/{item}", barrier.name()))
     }
 
-    /// The latch under which the listener of a gate is called.
-    pub fn guarantee_latch(&self, gate: Gate) -> Path {
-        self.root.child(&format!("guarantee/{}-latch", gate.name()))
-    }
-
-    /// Where we write down which fires were started: under our own root beside the namespace, where Java peers do
-    /// not look (protocol 12).
-    pub fn ledger(&self) -> Path {
-        self.own.child("fires")
-    }
-
-    /// The latest fire of an item that was started.
-    pub fn ledger_entry(&self, item: Item) -> Path {
-        self.own.child(&format!("fires/{item}"))
-    }
-
-    /// Where the sidecars of the job tell each other what they can: under our own root, too.
-    pub fn fleet(&self) -> FleetPaths {
-        FleetPaths { root: self.own.child("fleet") }
-    }
-
-    /// Where we write down how far executions are, in the same place.
-    pub fn checkpoints(&self) -> Path {
-        self.own.child("checkpoints")
-    }
-
-    /// How far the execution of an item is.
-    pub fn checkpoint(&self, item: Item) -> Path {
-        self.own.child(&format!("checkpoints/{item}"))
+    /// The latch under which the listener of a barrier is called.
+    pub fn guarantee_latch(&self, barrier: Barrier) -> Path {
+        self.root.child(&format!("guarantee/{}-latch", barrier.name()))
     }
 
     /// Another node of an item.
@@ -161,7 +133,7 @@ impl JobPaths {
         self.root.child(&format!("sharding/{item}/{name}"))
     }
 
-    /// A node that only holds others.
+    /// A node that only has children.
     pub fn folder(&self, folder: Folder) -> Path {
         match folder {
             Folder::Servers => self.root.child("servers"),
@@ -173,62 +145,12 @@ impl JobPaths {
             Folder::Trigger => self.root.child("trigger"),
             Folder::RegistryTime => self.root.child("systemTime"),
             Folder::Guarantee => self.root.child("guarantee"),
-            Folder::Gate(gate) => self.root.child(&format!("guarantee/{}", gate.name())),
+            Folder::Barrier(barrier) => self.root.child(&format!("guarantee/{}", barrier.name())),
         }
     }
 }
 
-/// The paths of what the sidecars of a job tell each other.
-#[derive(Debug, Clone)]
-pub struct FleetPaths {
-    root: Path,
-}
-
-impl FleetPaths {
-    /// The node above all of it.
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// The node above what each sidecar's instances say.
-    pub fn members(&self) -> Path {
-        self.root.child("members")
-    }
-
-    /// What an instance says of itself.
-    pub fn member(&self, id: &InstanceId) -> Path {
-        self.root.child(&format!("members/{id}"))
-    }
-
-    /// Whose saying this path is; `None`: nobody's.
-    pub fn member_of(&self, path: &Path) -> Option<InstanceId> {
-        let name = path.relative_to(&self.root)?.strip_prefix("members/")?;
-        (!name.contains('/')).then(|| InstanceId::from_registry(name))
-    }
-
-    /// The node above what is written down of each instance that has a name.
-    pub fn names(&self) -> Path {
-        self.root.child("names")
-    }
-
-    /// What is written down of the instance of a name.
-    pub fn name(&self, name: &str) -> Path {
-        self.root.child(&format!("names/{name}"))
-    }
-
-    /// Of whose name this path tells; `None`: of nobody's.
-    pub fn name_of<'a>(&self, path: &'a Path) -> Option<&'a str> {
-        let name = path.relative_to(&self.root)?.strip_prefix("names/")?;
-        (!name.contains('/')).then_some(name)
-    }
-
-    /// Which items are to change hands.
-    pub fn handoff(&self) -> Path {
-        self.root.child("handoff")
-    }
-}
-
-/// A node of a job that only holds others.
+/// A node of a job that only has children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Folder {
     /// `servers`
@@ -250,19 +172,19 @@ pub enum Folder {
     /// `guarantee`
     Guarantee,
     /// `guarantee/started` or `guarantee/completed`
-    Gate(Gate),
+    Barrier(Barrier),
 }
 
-/// What all instances of a job wait for together.
+/// A point that all instances of a job reach together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Gate {
-    /// That all items are about to be executed.
+pub enum Barrier {
+    /// All items are about to be executed.
     Started,
-    /// That all items have been executed.
+    /// All items have been executed.
     Completed,
 }
 
-impl Gate {
+impl Barrier {
     fn name(self) -> &'static str {
         match self {
             Self::Started => "started",
@@ -271,60 +193,60 @@ impl Gate {
     }
 
     fn from_name(name: &str) -> Option<Self> {
-        [Self::Started, Self::Completed].into_iter().find(|gate| gate.name() == name)
+        [Self::Started, Self::Completed].into_iter().find(|barrier| barrier.name() == name)
     }
 }
 
-/// What a path below a job's root is about.
+/// The meaning of a path below a job's root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place<'a> {
     /// The job's own node.
     Root,
     /// The configuration.
     Config,
-    /// A node that only holds others.
+    /// A node that only has children.
     Folder(Folder),
     /// A server's status, by the text of its address.
     Server(&'a str),
     /// An instance.
     Instance(&'a str),
-    /// Who leads.
+    /// The leader.
     Leader,
     /// The parent of the resharding flags.
     LeaderSharding,
     /// The flag that a resharding is due.
     Necessary,
-    /// The flag that a resharding is going on.
+    /// The flag that a resharding is in progress.
     Processing,
-    /// An item itself.
+    /// An item.
     Item(Item),
-    /// Who owns it.
+    /// The owner of an item.
     ItemInstance(Item),
-    /// Who executes it.
+    /// The instance that executes an item.
     Running(Item),
-    /// Its missed fire.
+    /// The flag that a fire of an item was missed.
     Misfire(Item),
-    /// Its operator's mark.
+    /// An operator's mark that disables an item.
     Disabled(Item),
-    /// Who has taken it over; ephemeral.
+    /// The instance that has taken an item over; ephemeral.
     Failover(Item),
-    /// Who has taken it over; persistent.
+    /// The instance that has taken an item over; persistent.
     Failovering(Item),
-    /// The flag that it waits to be taken over.
+    /// The flag that an item waits for a takeover.
     FailoverItem(Item),
     /// Another node of an item, by its name.
     ItemChild(Item, &'a str),
-    /// The request that an instance fires now.
+    /// The request to an instance to fire now.
     Trigger(&'a str),
-    /// What the registry stamps with its time.
+    /// The node through which a peer reads the registry's clock.
     RegistryTime,
-    /// An item that is registered at a gate.
-    Registered(Gate, Item),
-    /// Whose turn it is to execute a single item.
+    /// An item that is registered at a barrier.
+    Registered(Barrier, Item),
+    /// The server whose turn it is in a job with a rotation.
     NextJobInstanceIp,
     /// A child of `sharding` that is not a number.
     NotAnItem(&'a str),
-    /// Anything else: latches, and what is not in the protocol.
+    /// Any other node: latches, and nodes that are not in the protocol.
     Other,
 }
 
@@ -357,7 +279,7 @@ impl<'a> Place<'a> {
             ("systemTime", None, ..) => Self::Folder(Folder::RegistryTime),
             ("systemTime", Some("current"), None, _) => Self::RegistryTime,
             ("guarantee", None, ..) => Self::Folder(Folder::Guarantee),
-            ("guarantee", Some(gate), item, None) => Self::of_gate(gate, item),
+            ("guarantee", Some(barrier), item, None) => Self::of_barrier(barrier, item),
             ("next-job-instance-ip", None, ..) => Self::NextJobInstanceIp,
             ("sharding", None, ..) => Self::Folder(Folder::Sharding),
             ("sharding", Some(item), child, None) => Self::of_item(item, child),
@@ -383,16 +305,16 @@ impl<'a> Place<'a> {
         }
     }
 
-    fn of_gate(name: &str, item: Option<&str>) -> Self {
-        let Some(gate) = Gate::from_name(name) else { return Self::Other };
+    fn of_barrier(name: &str, item: Option<&str>) -> Self {
+        let Some(barrier) = Barrier::from_name(name) else { return Self::Other };
         match item {
-            None => Self::Folder(Folder::Gate(gate)),
-            Some(item) => number(item).map_or(Self::Other, |item| Self::Registered(gate, item)),
+            None => Self::Folder(Folder::Barrier(barrier)),
+            Some(item) => number(item).map_or(Self::Other, |item| Self::Registered(barrier, item)),
         }
     }
 
-    /// Whether decisions need the node's data, and not only that it exists. Everything that is written at each fire
-    /// is a bare flag to us, so that a fire costs no reads.
+    /// Whether decisions need the node's data, and not only its existence. Nodes that are written at each
+    /// fire count as bare flags, so that a fire needs no reads.
     pub fn wants_data(self) -> bool {
         matches!(
             self,
@@ -411,7 +333,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// An item's name. Java writes items in their shortest form; `00` or `+1` would be another node with the same number.
+/// An item's name. Java writes items in their shortest form: `00` or `+1` would be another node with the same
+/// number.
 fn number(text: &str) -> Option<Item> {
     text.parse().ok().filter(|item: &u32| item.to_string() == text).map(Item)
 }
@@ -449,9 +372,9 @@ mod tests {
             ("systemTime/current", Place::RegistryTime),
             ("systemTime/other", Place::Other),
             ("guarantee", Place::Folder(Folder::Guarantee)),
-            ("guarantee/started", Place::Folder(Folder::Gate(Gate::Started))),
-            ("guarantee/started/7", Place::Registered(Gate::Started, Item(7))),
-            ("guarantee/completed/7", Place::Registered(Gate::Completed, Item(7))),
+            ("guarantee/started", Place::Folder(Folder::Barrier(Barrier::Started))),
+            ("guarantee/started/7", Place::Registered(Barrier::Started, Item(7))),
+            ("guarantee/completed/7", Place::Registered(Barrier::Completed, Item(7))),
             ("guarantee/completed/x", Place::Other),
             ("guarantee/started-latch", Place::Other),
             ("guarantee/started-latch/_c_x-latch-0000000000", Place::Other),

@@ -1,13 +1,13 @@
-//! What of a configuration may be shown: in answers to operators, dumps and logs. Pure.
+//! The parts of a configuration that may be shown in answers to operators, dumps and logs. Pure.
 //!
-//! `jobExtraConfigurations` can hold the passwords of databases in clear text (protocol 1.4 rule 7), and the `props`
-//! of ElasticJob's notifying error handlers hold web hooks and mail passwords.
+//! `jobExtraConfigurations` can have database passwords in clear text (protocol 1.4 rule 7). The `props` of
+//! ElasticJob's notifying error handlers have web hooks and mail passwords.
 
 use super::config_yaml::{self, ConfigProblem};
 use super::extra_configurations;
 use crate::job::JobConfiguration;
 
-/// What stands in place of a secret.
+/// The text in place of a secret.
 pub const REDACTED: &str = "***";
 
 /// Parts of the keys of `props` whose values are secrets, in lower case without `-`, `_` and `.`.
@@ -21,8 +21,8 @@ pub fn is_secret_key(key: &str) -> bool {
     SECRET_KEY_PARTS.iter().any(|part| key.contains(part))
 }
 
-/// The configuration with `***` in place of each secret. It is still a configuration, so that it can be shown like
-/// one, but must never get back into a registry.
+/// The configuration with `***` in place of each secret. It is still a configuration, so it can be shown as
+/// one. It must never be written into a registry.
 pub fn redacted(configuration: &JobConfiguration) -> JobConfiguration {
     let mut shown = configuration.clone();
     for (key, value) in &mut shown.props {
@@ -36,9 +36,9 @@ pub fn redacted(configuration: &JobConfiguration) -> JobConfiguration {
     shown
 }
 
-/// A configuration document as it may be shown: as it is, if nothing in it looks like a secret, comments included;
-/// else written anew from what was read, without the secrets. Of one that cannot be read only the place is shown where
-/// it breaks.
+/// The shown form of a configuration document. A document without secrets is shown unchanged, with its
+/// comments. A document with secrets is written anew from its parsed values, without the secrets. Of a
+/// document that cannot be parsed only the place of the error is shown.
 pub fn document(data: &[u8]) -> String {
     let text = match std::str::from_utf8(data) {
         Ok(text) => text,
@@ -46,7 +46,7 @@ pub fn document(data: &[u8]) -> String {
     };
     let parsed = match config_yaml::parse(data) {
         Ok(parsed) => parsed,
-        // Its words may be those of the document.
+        // The error's text may quote the document.
         Err(ConfigProblem::Syntax(error)) => {
             return hidden(&format!("line {}, column {}", error.line, error.column));
         }
@@ -63,7 +63,7 @@ pub fn document(data: &[u8]) -> String {
     config_yaml::write(&shown)
 }
 
-/// What stands for a document that cannot be read.
+/// The text in place of a document that cannot be read.
 fn hidden(place: &str) -> String {
     format!("{REDACTED} not shown, because it cannot be read: {place}")
 }
@@ -99,10 +99,10 @@ mod tests {
         let props = |line: &str| format!("{plain}props:\n  {line}\n");
         for hiding in [
             props("email.password: hunter2"),
-            // The same key, spelled so that only a parser sees it.
+            // The same key in a spelling that only a parser recognizes.
             props("\"pass\\x77ord\": hunter2"),
             format!("{plain}# password: hunter2\n"),
-            // The last one counts, the first one is there all the same.
+            // The last key counts, but the document still has the first one.
             format!("{plain}props: {{password: hunter2}}\nprops: {{}}\n"),
             format!("{plain}unknown: hunter2\n"),
             format!("{plain}jobExtraConfigurations:\n- !!x.Y\n  url: hunter2\n"),

@@ -1,16 +1,17 @@
-//! Task ids, `{job}@-@{items}@-@READY@-@{instance}`: what traces and contexts call one fire. Pure.
+//! Task ids, `{job}@-@{items}@-@READY@-@{instance}`: the name of a fire in traces and contexts. Pure.
 //!
-//! Source: protocol 6.4. A task id is the same for every fire with the same items; it identifies nothing by itself.
+//! Source: protocol 6.4. A task id is the same for every fire with the same items. It identifies nothing by
+//! itself.
 
 use crate::job::{ID_SEPARATOR, InstanceId, Item, JobName};
 
-/// Bytes of a task id that ElasticJob's trace tables hold (protocol 6.8).
+/// The longest task id, in bytes, that ElasticJob's trace tables can store (protocol 6.8).
 pub const BYTES_MAX: usize = 255;
 
 /// The third part of every task id, for failover and misfire too.
 const EXECUTION_TYPE: &str = "READY";
 
-/// A task id taken apart.
+/// The parts of a task id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskId {
     /// The job.
@@ -29,9 +30,9 @@ pub struct TaskId {
     "task id `{given}` {reason}; allowed is `{{job}}@-@{{items joined by ,}}@-@READY@-@{{ip}}@-@{{unique}}`"
 )]
 pub struct TaskIdError {
-    /// What was given.
+    /// The given text.
     pub given: String,
-    /// What is wrong with it.
+    /// The rule that the text breaks.
     pub reason: &'static str,
 }
 
@@ -41,7 +42,7 @@ pub fn build(job: &JobName, items: &[Item], instance: &InstanceId) -> String {
     [job.as_str(), &items.join(","), EXECUTION_TYPE, instance.as_str()].join(ID_SEPARATOR)
 }
 
-/// Takes an id apart. It must have exactly five parts, as Java requires.
+/// Splits an id into its parts. It must have exactly five, as Java requires.
 pub fn parse(text: &str) -> Result<TaskId, TaskIdError> {
     let error = |reason| TaskIdError { given: text.to_owned(), reason };
     let parts: Vec<&str> = text.split(ID_SEPARATOR).collect();
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn builds_what_java_was_seen_to_build() {
+    fn builds_the_same_id_as_java() {
         let job = JobName::parse("demoJob").unwrap();
         let instance = InstanceId::from_registry("192.0.2.2@-@6686");
         let id = build(&job, &[Item(0), Item(2)], &instance);

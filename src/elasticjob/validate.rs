@@ -1,94 +1,43 @@
-//! Which configurations are let into a registry, and why others are not. Pure.
+//! The rules for configurations that may enter a registry. Pure.
 //!
-//! One list of rules for configurations from requests and from files; the callers name the fields in their own
-//! terms. Reading the registry is more lenient (`config_yaml`), because what stands there has to be lived with.
+//! One list of rules for configurations from requests and from files; the callers translate the names of
+//! fields. Reading the registry is more lenient (`config_yaml`), because the sidecar has to work with any
+//! configuration that is already there.
 
+use crate::elasticjob::field_error::FieldError;
 use crate::elasticjob::item_parameters::ItemParametersError;
-use crate::elasticjob::strategy::STRATEGY_PROPERTY;
-use crate::elasticjob::{
-    config_yaml, execution_policy, grace, handoff_policy, item_parameters, once_listener,
-};
+use crate::elasticjob::{config_yaml, item_parameters};
 use crate::excerpt::Excerpt;
-use crate::job::{JobConfiguration, NameError, SHARDING_TOTAL_COUNT_MAX, ShardingStrategy};
+use crate::job::{JobConfiguration, SHARDING_TOTAL_COUNT_MAX, ShardingStrategy};
 
-/// Bytes in the longest job parameter: it is handed to each execution.
+/// Bytes in the longest job parameter. Each execution gets the parameter.
 pub const JOB_PARAMETER_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes in the longest class name or job type: far above any of Java's, far below what a node may hold.
+/// Bytes in the longest class name or job type: far above any of Java's, far below the limit of a node.
 pub const JOB_CLASS_BYTES_MAX: usize = 1024;
 
-/// Bytes in the largest configuration document: half of ZooKeeper's default limit for a request, so that it always
-/// fits into one together with its path and the rest of a transaction.
+/// Bytes in the largest configuration document: half of ZooKeeper's default limit for a request. So the
+/// document always fits into one request with its path and the rest of a transaction.
 pub const DOCUMENT_BYTES_MAX: usize = 512 * 1024;
 
-/// The keys in `props` that belong to Sidekeeper.
-const OWN_PREFIX: &str = "sidekeeper.";
-
-/// Those of them that exist.
-const OWN_PROPERTIES: [&str; 15] = [
-    STRATEGY_PROPERTY,
-    once_listener::ENABLED_PROPERTY,
-    once_listener::STARTED_PROPERTY,
-    once_listener::COMPLETED_PROPERTY,
-    execution_policy::TIMEOUT_PROPERTY,
-    execution_policy::CANCEL_GRACE_PROPERTY,
-    execution_policy::RETRY_ATTEMPTS_PROPERTY,
-    execution_policy::RETRY_BACKOFF_PROPERTY,
-    execution_policy::RETRY_BACKOFF_MAX_PROPERTY,
-    execution_policy::RETRY_ON_PROPERTY,
-    handoff_policy::HANDOFF_PROPERTY,
-    handoff_policy::DEADLINE_PROPERTY,
-    handoff_policy::OWNERSHIP_PROPERTY,
-    handoff_policy::ITEM_LABELS_PROPERTY,
-    grace::PROPERTY,
-];
-
-/// A field that was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: given `{given}`; allowed: {allowed}")]
-pub struct FieldError {
-    /// The key (`shardingTotalCount`) or the path of the field in a request (`configuration.sharding_total_count`).
-    pub field: String,
-    /// What was given, shortened.
-    pub given: String,
-    /// What is allowed.
-    pub allowed: String,
-}
-
-impl FieldError {
-    /// An error that repeats `given` shortened.
-    pub fn new(field: &str, given: &str, allowed: &str) -> Self {
-        Self { field: field.to_owned(), given: Excerpt::of(given).into_string(), allowed: allowed.to_owned() }
-    }
-
-    /// A job name that was refused.
-    pub fn of_job_name(field: &str, error: &NameError) -> Self {
-        let allowed = format!("a name that is a node's name in ZooKeeper, but this one {}", error.reason);
-        Self::new(field, &error.given, &allowed)
-    }
-
-    /// All errors in one text.
-    pub fn join(errors: &[Self]) -> String {
-        errors.iter().map(Self::to_string).collect::<Vec<_>>().join("; ")
-    }
-}
-
-/// How schedules are checked; the error says what is wrong. An argument, because this room does not know Quartz.
+/// Checks of other rooms: Quartz's expressions, and Sidekeeper's properties.
 #[derive(Clone, Copy)]
-pub struct ScheduleCheck<'a> {
-    /// Checks a cron expression.
+pub struct Checks<'a> {
+    /// Checks a cron expression. The error names the mistake.
     pub cron: &'a dyn Fn(&str) -> Result<(), String>,
-    /// Checks a time zone.
+    /// Checks a time zone. The error names the mistake.
     pub time_zone: &'a dyn Fn(&str) -> Result<(), String>,
+    /// Checks a key of `props` and its value.
+    pub property: &'a dyn Fn(&str, &str) -> Result<(), FieldError>,
 }
 
-/// Everything that is wrong with a configuration, by ElasticJob's keys.
-pub fn validate(configuration: &JobConfiguration, schedule: ScheduleCheck<'_>) -> Vec<FieldError> {
+/// All errors of a configuration, by ElasticJob's keys.
+pub fn validate(configuration: &JobConfiguration, checks: Checks<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    check_schedule(configuration, schedule, &mut errors);
+    check_schedule(configuration, checks, &mut errors);
     check_items(configuration, &mut errors);
     check_strategy(configuration, &mut errors);
-    check_props(configuration, &mut errors);
+    check_props(configuration, checks, &mut errors);
     check_texts(configuration, &mut errors);
     if configuration.reconcile_interval_minutes < 0 {
         let given = configuration.reconcile_interval_minutes.to_string();
@@ -111,15 +60,15 @@ pub fn validate_job_class(field: &str, job_class: &str) -> Option<FieldError> {
     wrong.then(|| FieldError::new(field, job_class, &allowed))
 }
 
-fn check_schedule(c: &JobConfiguration, schedule: ScheduleCheck<'_>, errors: &mut Vec<FieldError>) {
+fn check_schedule(c: &JobConfiguration, checks: Checks<'_>, errors: &mut Vec<FieldError>) {
     if let Some(cron) = &c.cron
-        && let Err(reason) = (schedule.cron)(cron)
+        && let Err(reason) = (checks.cron)(cron)
     {
         let allowed = format!("a Quartz cron expression of six or seven fields; {reason}");
         errors.push(FieldError::new("cron", cron, &allowed));
     }
     if let Some(time_zone) = &c.time_zone
-        && let Err(reason) = (schedule.time_zone)(time_zone)
+        && let Err(reason) = (checks.time_zone)(time_zone)
     {
         let allowed =
             format!("an IANA name such as `Europe/Berlin` or an offset such as `GMT+8:00`; {reason}");
@@ -159,7 +108,7 @@ fn check_strategy(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_props(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
+fn check_props(c: &JobConfiguration, checks: Checks<'_>, errors: &mut Vec<FieldError>) {
     for (key, value) in &c.props {
         let field = format!("props[{}]", Excerpt::of(key));
         if key.is_empty() {
@@ -172,30 +121,7 @@ fn check_props(c: &JobConfiguration, errors: &mut Vec<FieldError>) {
                 "texts without NUL characters",
             ));
         }
-        if !key.starts_with(OWN_PREFIX) {
-            continue;
-        }
-        if !OWN_PROPERTIES.contains(&key.as_str()) {
-            let allowed = format!(
-                "keys that begin with `{OWN_PREFIX}` are Sidekeeper's: {}",
-                OWN_PROPERTIES.join(", ")
-            );
-            errors.push(FieldError::new("props", key, &allowed));
-        } else if key != STRATEGY_PROPERTY {
-            let checked = once_listener::check(key, value)
-                .and_then(|()| execution_policy::check(key, value))
-                .and_then(|()| handoff_policy::check(key, value))
-                .and_then(|()| grace::check(key, value));
-            if let Err(allowed) = checked {
-                errors.push(FieldError::new(&field, value, allowed));
-            }
-        } else if ShardingStrategy::from_type(value) != Some(ShardingStrategy::ConsistentHash) {
-            errors.push(FieldError::new(
-                &field,
-                value,
-                "`CONSISTENT_HASH`; all other strategies go into `jobShardingStrategyType`",
-            ));
-        }
+        errors.extend((checks.property)(key, value).err());
     }
 }
 

@@ -1,8 +1,8 @@
-//! A YAML document as a tree, with everything about it bounded. Pure.
+//! A YAML document as a tree, with bounds for everything. Pure.
 //!
-//! It stops at the syntax: what the scalars mean is decided where they are used. Source: protocol 1.4 rules 6 to 8.
-//! Aliases of scalars are followed within a budget; aliases of lists and maps stay unresolved, so no document can
-//! grow when it is read.
+//! This file reads only the syntax; `yaml_types` and `config_yaml` know the meaning of scalars. Source:
+//! protocol 1.4 rules 6 to 8. Aliases of scalars are resolved within a budget. Aliases of lists and maps stay
+//! unresolved, so no document can grow when it is read.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
 /// Bytes in the largest document that is read: ZooKeeper's default limit for a node.
 pub(super) const DOCUMENT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Levels of nesting; SnakeYAML, which all peers use, stops at the same number.
+/// Levels of nesting. SnakeYAML, which all peers use, has the same limit.
 const DEPTH_MAX: usize = 50;
 
 /// The prefix of the tags that YAML itself defines.
 const CORE_TAG: &str = "tag:yaml.org,2002:";
 
-/// Why a text is not a document that is read.
+/// Why a text is not an accepted document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {reason}")]
 pub struct SyntaxError {
@@ -25,18 +25,18 @@ pub struct SyntaxError {
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The mistake.
     pub reason: String,
 }
 
-/// A place in the source, in characters from its beginning.
+/// A position in the source, in characters from its beginning.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) index: usize,
     pub(super) column: usize,
 }
 
-/// From where to where a node goes in the source.
+/// The range of a node in the source.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
     pub(super) start: Place,
@@ -46,7 +46,7 @@ pub(super) struct Extent {
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) extent: Extent,
-    /// In full: `tag:yaml.org,2002:str`, `!local`.
+    /// The full tag: `tag:yaml.org,2002:str`, `!local`.
     pub(super) tag: Option<String>,
     pub(super) content: Content,
 }
@@ -55,7 +55,7 @@ pub(super) struct Node {
 pub(super) enum Content {
     Scalar {
         text: String,
-        /// Written without quotes and not as a block, so that its type is found from its text.
+        /// Written without quotes and not as a block. Then its text decides its type.
         plain: bool,
     },
     Sequence(Vec<Node>),
@@ -88,7 +88,7 @@ impl Node {
         self.tag.as_deref()?.strip_prefix(CORE_TAG)
     }
 
-    /// What it is, for error texts, without its content.
+    /// The kind of node for error texts, without its content.
     pub(super) fn kind(&self) -> &'static str {
         match &self.content {
             _ if self.is_null() => "null",
@@ -99,7 +99,7 @@ impl Node {
         }
     }
 
-    /// Whether two nodes say the same, wherever they stand.
+    /// Whether two nodes have the same value, at any position.
     pub(super) fn same(&self, other: &Self) -> bool {
         self.tag == other.tag
             && match (&self.content, &other.content) {
@@ -119,7 +119,7 @@ impl Node {
     }
 }
 
-/// Checks size, encoding and characters. Gives the text without a byte order mark.
+/// Checks size, encoding and characters. Returns the text without a byte order mark.
 pub(super) fn decode(bytes: &[u8]) -> Result<&str, SyntaxError> {
     let error = |line, column, reason| SyntaxError { line, column, reason };
     if bytes.len() > DOCUMENT_BYTES_MAX {
@@ -146,7 +146,7 @@ pub(super) fn is_printable(c: char) -> bool {
     matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{A0}'..='\u{FFFD}' | '\u{10000}'..)
 }
 
-/// Reads the one document of a text.
+/// Reads a text that must have exactly one document.
 pub(super) fn parse(text: &str) -> Result<Node, SyntaxError> {
     let mut reader = Reader {
         parser: Parser::new_from_str(text),
@@ -160,7 +160,7 @@ pub(super) fn parse(text: &str) -> Result<Node, SyntaxError> {
 struct Reader<'input> {
     parser: Parser<'input, StrInput<'input>>,
     scalars: BTreeMap<usize, Content>,
-    /// Bytes that aliases may still add.
+    /// The bytes that aliases may still add.
     budget: usize,
     depth: usize,
 }
@@ -243,7 +243,7 @@ impl<'input> Reader<'input> {
         Ok(Node { extent: Extent { start, end }, tag, content })
     }
 
-    /// The nodes of a collection that has begun, and the index of its end.
+    /// The nodes of a collection whose begin was read, and the index of its end.
     fn nodes(&mut self, span: &Span, end: &Event<'_>) -> Result<(Vec<Node>, usize), SyntaxError> {
         if self.depth == DEPTH_MAX {
             let reason = format!("lists and maps are nested too deeply; allowed are {DEPTH_MAX} levels");
@@ -255,7 +255,7 @@ impl<'input> Reader<'input> {
             let (event, span) = self.next()?;
             if event == *end {
                 self.depth -= 1;
-                // The span of a closing bracket goes on over white space and a comment.
+                // The span of a closing bracket also covers the white space and comment that follow.
                 return Ok((nodes, span.start.index() + usize::from(!span.is_empty())));
             }
             nodes.push(self.node(event, &span)?);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_java_refuses() {
+    fn refuses_the_documents_that_java_refuses() {
         for (text, reason) in [
             ("", "line 1, column 1: the document is empty"),
             ("# nothing\n", "the document is empty"),

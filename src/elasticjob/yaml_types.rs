@@ -1,7 +1,7 @@
-//! What scalars mean in YAML 1.1, as SnakeYAML reads them on the Java side. Pure.
+//! The meaning of scalars in YAML 1.1, as SnakeYAML reads them for Java. Pure.
 //!
-//! Two uses: fields with a type (`bool`, `int`), where the type decides and quotes do not matter; and the values of
-//! `props`, where the text of a plain scalar decides the type, and Java then prints the value (protocol 1.4 rule 3).
+//! Two uses. For fields with a type (`bool`, `int`) the type decides, and quotes do not matter. For values of
+//! `props` the text of a plain scalar decides the type, and Java then prints the value (protocol 1.4 rule 3).
 
 use crate::elasticjob::java;
 
@@ -43,21 +43,21 @@ fn radix(digits: &str, radix: u32) -> Option<i128> {
     if digits.starts_with(['-', '+']) { None } else { i128::from_str_radix(digits, radix).ok() }
 }
 
-/// What a value in `props` becomes on the Java side.
+/// The value that Java makes of a value in `props`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Property {
-    /// This text.
+    /// Java makes this text.
     Text(String),
     /// A date, whose text depends on the locale and time zone of the peer that reads it.
     Date,
-    /// A number beyond what is computed here.
+    /// A number too large for this program to compute.
     Huge,
 }
 
-/// Reads a plain scalar of `props`. Null has been dealt with.
+/// Reads a plain scalar of `props`. The caller has handled null.
 ///
-/// Booleans become `true` and `false`, integers decimal (`0123` is 83, `12:30` is 750), other numbers what Java's
-/// `Double` prints (`1.50` is 1.5, `1e3` is 1000.0); all else stays.
+/// Booleans become `true` and `false`. Integers become decimal (`0123` is 83, `12:30` is 750). Other numbers
+/// get the form of Java's `Double` (`1.50` is 1.5, `1e3` is 1000.0). All other texts stay.
 pub(super) fn property(text: &str) -> Property {
     if is_implicit_boolean(text) {
         return Property::Text(boolean(text).unwrap_or_default().to_string());
@@ -132,7 +132,7 @@ fn implicit_float(text: &str) -> Option<f64> {
         && fraction.is_none_or(is_digits)
         && (fraction.is_some() || exponent.is_some())
         && match fraction {
-            // `.5` takes no sign.
+            // `.5` cannot have a sign.
             Some(fraction) if whole.is_empty() => begins_with_digit(fraction) && digits.len() == text.len(),
             _ => begins_with_digit(whole),
         }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_become_what_java_prints() {
+    fn properties_get_the_text_that_java_prints() {
         for (text, printed) in [
             ("yes", "true"),
             ("True", "true"),

@@ -1,13 +1,13 @@
-//! Which days of a month an expression names, and in which order a search meets them.
+//! The days of a month that an expression names, and their order in a search.
 //!
-//! The days themselves are what anyone would expect. The search has two properties of Quartz 2.5 that show only with
-//! `W`, and that are kept so that schedulers agree; both are marked below.
+//! The days are those that a reader expects. The search has two properties of Quartz 2.5 that show only with
+//! `W`. They are kept so that schedulers agree; both are marked below.
 
 use jiff::civil::{Date, DateTime, Time};
 
 use super::set::Set;
 
-/// The two day fields, of which exactly one says something.
+/// The two day fields, of which exactly one is not `?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Days {
     OfMonth(DaysOfMonth),
@@ -27,7 +27,7 @@ pub(super) enum Days {
 pub(super) struct DaysOfMonth {
     /// `15`, `L`, `L-3`.
     pub(super) exact: Marks,
-    /// `15W`, `LW`, `L-3W`: the weekday (Monday to Friday) nearest to these.
+    /// `15W`, `LW`, `L-3W`: the weekday (Monday to Friday) nearest to these days.
     pub(super) nearest: Marks,
 }
 
@@ -39,19 +39,19 @@ pub(super) struct Marks {
     pub(super) from_end: Set,
 }
 
-/// The next step of a search that stands on a day, at a time that the expression names.
+/// The next step of a search from a day, at a time that the expression names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// This is the day; the time stays.
+    /// This day matches; the time stays.
     Found(Date),
-    /// This later day of the same month may be it; the search goes on from its midnight.
+    /// This later day of the same month may match. The search continues at its midnight.
     Move(Date),
-    /// Nothing more in this month.
+    /// No more days in this month.
     MonthOver,
 }
 
 impl Days {
-    /// Looks for a day from `from` on, in the same month. `in_time` says whether a wall time is not yet over.
+    /// Searches a day from `from` on, in the same month. `in_time` tests whether a wall time is not yet over.
     pub(super) fn next(&self, from: Date, time: Time, in_time: impl Fn(DateTime) -> bool) -> Step {
         let target = match self {
             Self::OfMonth(days) => return days.next(from, time, in_time),
@@ -77,7 +77,8 @@ impl Days {
 impl DaysOfMonth {
     fn next(&self, from: Date, time: Time, in_time: impl Fn(DateTime) -> bool) -> Step {
         let exact = self.exact.first_from(from);
-        // As in Quartz: when the day found here is over at that time, the later `W` days of this month are lost too.
+        // As in Quartz: when the day that was found is over at that time, the later `W` days of this month
+        // are lost, too.
         let nearest = self
             .nearest
             .first_from(from)
@@ -100,8 +101,8 @@ impl Marks {
         let start = self.from_start.first_from(from.day()).filter(|&day| day <= last);
         let end = self.from_end.first_from(from.day() + short);
         match (start, end) {
-            // As in Quartz: the two are compared as if the month had 31 days. In shorter months `27,L-2` can so pass
-            // over the day counted from the end.
+            // As in Quartz: the two are compared as if the month had 31 days. So in shorter months `27,L-2`
+            // can skip the day that is counted from the end.
             (Some(day), Some(mark)) => Some(if day < mark { day } else { mark - short }),
             (day, mark) => day.or_else(|| mark.map(|mark| mark - short)),
         }

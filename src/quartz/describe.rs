@@ -1,9 +1,9 @@
 //! An expression in words.
 //!
-//! This works from what an expression means, not from how it was written: `0 0 9 ? * 2,3,4,5,6` and
-//! `0 0 9 ? * MON-FRI` have the same words. Numbers that follow each other are a range, which wraps as it does in an
-//! expression (`22 to 4`); numbers at equal distances are a range in steps. A field that names nothing special is
-//! left out where nobody would miss it.
+//! The words depend on the meaning of an expression, not on its spelling: `0 0 9 ? * 2,3,4,5,6` and
+//! `0 0 9 ? * MON-FRI` have the same words. Consecutive numbers are a range, which may wrap as in an
+//! expression (`22 to 4`). Numbers at equal distances are a range in steps. A field that allows every value
+//! is left out where its words would add nothing.
 
 use super::Expression;
 use super::days::{Days, DaysOfMonth};
@@ -19,12 +19,12 @@ const HOURS: Bounds = (0, 23);
 const DAYS: Bounds = (1, 31);
 const MONTHS: Bounds = (1, 12);
 const WEEKDAYS: Bounds = (1, 7);
-/// For telling days of the month: as 0 is none of them, a range never seems to wrap. Months differ in length.
+/// For lists of days of the month. 0 is no day, so a range never seems to wrap. Months differ in length.
 const DAYS_IN_ORDER: Bounds = (0, 31);
 
-/// So many times of day are told one by one, at most, when only their hours differ.
+/// The most times of day that are listed one by one when only their hours differ.
 const MAX_LISTED_HOURS: u32 = 12;
-/// The same when their minutes or seconds differ.
+/// The most times of day that are listed when their minutes or seconds differ.
 const MAX_LISTED: u32 = 4;
 
 /// See [`Expression::describe`].
@@ -59,7 +59,7 @@ fn times(expression: &Expression) -> String {
     repeated(seconds, minutes, hours)
 }
 
-/// Times that are too many to list: the finest unit first.
+/// Times of which there are too many to list, the finest unit first.
 fn repeated(seconds: Set, minutes: Set, hours: Set) -> String {
     let (mut words, regular) = if seconds.single() == Some(0) {
         lead(minutes, "minute")
@@ -82,7 +82,8 @@ fn repeated(seconds: Set, minutes: Set, hours: Set) -> String {
     words
 }
 
-/// Seconds or minutes at the beginning of the words, and whether they are so regular that they need no "of every".
+/// Seconds or minutes at the beginning of the words, and whether they are regular enough to need no "of
+/// every".
 fn lead(set: Set, unit: &str) -> (String, bool) {
     if is_all(set, SIXTY) {
         return (format!("every {unit}"), true);
@@ -107,7 +108,7 @@ fn days(expression: &Expression) -> String {
         Days::OfWeek(weekdays) if is_all(*weekdays, WEEKDAYS) => every_day(expression) + &in_months,
         Days::OfMonth(days) => format!(" on {} of {of_months}", days_of_month(days)),
         Days::OfWeek(weekdays) => {
-            // People begin the week with Monday.
+            // The week begins with Monday for readers.
             let from_monday: Set = weekdays.iter().map(monday_one).collect();
             let name = |weekday| name(&WEEKDAY_NAMES, weekday).to_owned();
             format!(" on {}{in_months}", listed(runs(from_monday, WEEKDAYS), name))
@@ -122,7 +123,7 @@ fn days(expression: &Expression) -> String {
     }
 }
 
-/// Said only after times that do not fill the day.
+/// Written only after times that do not fill the day.
 fn every_day(expression: &Expression) -> String {
     if is_all(expression.hours, HOURS) { String::new() } else { " every day".to_owned() }
 }
@@ -170,7 +171,8 @@ fn span_of_years(&YearSpan { first, last, step }: &YearSpan) -> String {
     }
 }
 
-/// The values `first`, `first + step`, ... up to `last`, which is one of them. Smaller than `first`, it has wrapped.
+/// The values `first`, `first + step`, ... up to `last`, which is one of them. The range has wrapped if
+/// `last` is smaller than `first`.
 #[derive(Clone, Copy)]
 struct Part {
     first: i8,
@@ -215,7 +217,7 @@ fn runs(set: Set, (min, max): Bounds) -> Vec<Part> {
         .collect()
 }
 
-/// Such as `minute 5` or `minutes 0 to 5 and 30`.
+/// For example `minute 5` or `minutes 0 to 5 and 30`.
 fn numbers(set: Set, bounds: Bounds, unit: &str) -> String {
     let plural = if set.single().is_some() { "" } else { "s" };
     format!("{unit}{plural} {}", listed(parts(set, bounds), |value| value.to_string()))
@@ -238,7 +240,7 @@ fn joined(mut words: Vec<String>) -> String {
     }
 }
 
-/// What follows "every": `hour `, `2 hours `.
+/// The words after "every": `hour `, `2 hours `.
 fn counted(count: i8, unit: &str) -> String {
     if count == 1 { format!("{unit} ") } else { format!("{count} {unit}s ") }
 }

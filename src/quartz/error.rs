@@ -1,11 +1,11 @@
-//! What can be wrong with the text of an expression, and where.
+//! The errors in the text of an expression, and their places.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::excerpt::Excerpt;
 
-/// A field of an expression, in the order in which they are written.
+/// A field of an expression, in written order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Field {
     /// 0 to 59.
@@ -20,12 +20,12 @@ pub enum Field {
     Month,
     /// 1 to 7, Sunday is 1.
     DayOfWeek,
-    /// May be left out, which means every year.
+    /// May be absent, which means every year.
     Year,
 }
 
 impl Field {
-    /// All fields, in the order in which they are written.
+    /// All fields, in written order.
     pub const ALL: [Self; 7] = [
         Self::Seconds,
         Self::Minutes,
@@ -36,7 +36,7 @@ impl Field {
         Self::Year,
     ];
 
-    /// The smallest and the largest value; `None` for years, which have no practical limits.
+    /// The smallest and the largest value. `None` for years, which have no practical limits.
     pub(super) fn bounds(self) -> Option<(i8, i8)> {
         match self {
             Self::Seconds | Self::Minutes => Some((0, 59)),
@@ -100,13 +100,13 @@ impl fmt::Display for Field {
 /// Why a text is not a cron expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ParseError {
-    /// The field that is wrong; `None` when the text as a whole is (the number of fields, its length).
+    /// The wrong field. `None` when the text as a whole is wrong (the number of fields, its length).
     pub field: Option<Field>,
-    /// Where the wrong part stands in the text, in bytes.
+    /// The place of the wrong part in the text, in bytes.
     pub span: Range<usize>,
     /// The wrong part, cut off when it is very long.
     pub given: String,
-    /// What is allowed there; continues the words "must be".
+    /// The allowed form; it continues the words "must be".
     pub allowed: String,
     /// The whole text, cut off when it is very long.
     pub text: String,
@@ -140,5 +140,5 @@ impl fmt::Display for ParseError {
     }
 }
 
-/// An error message must not grow with what somebody sent, in characters.
+/// The most characters of the given text in an error message.
 const MAX_SHOWN: usize = 200;

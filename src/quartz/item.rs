@@ -21,12 +21,12 @@ pub(super) enum Item {
     NthWeekday { weekday: i8, nth: i8 },
 }
 
-/// The values `first`, `first + step`, ... up to `last`, which may be smaller than `first`: then it wraps.
+/// The values `first`, `first + step`, ... up to `last`. The range wraps if `last` is smaller than `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
-    /// `None` is where the field begins.
+    /// `None`: the field's smallest value.
     pub(super) first: Option<u32>,
-    /// `None` is where the field ends.
+    /// `None`: the field's largest value.
     pub(super) last: Option<u32>,
     /// At least 1.
     pub(super) step: u32,
@@ -37,8 +37,8 @@ impl Span {
         Self { first: Some(value), last: Some(value), step: 1 }
     }
 
-    /// Quartz: a step of 0 leaves the first value only; with `*` it has no effect. A range keeps its end, which must
-    /// be a value of the field all the same.
+    /// Quartz: a step of 0 keeps only the first value; with `*` it has no effect. A range keeps its end,
+    /// which must still be a value of the field.
     fn with_step(self, step: u32) -> Self {
         match self.first {
             Some(first) if step == 0 && self.last.is_none() => Self::one(first),
@@ -55,7 +55,7 @@ const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 /// The largest number that Quartz can read.
 const MAX_NUMBER: u32 = 2_147_483_647;
 
-/// A part of a field being read.
+/// Reads one part of a field.
 pub(super) struct Scanner<'t> {
     text: &'t str,
     field: Field,
@@ -64,7 +64,7 @@ pub(super) struct Scanner<'t> {
 }
 
 impl<'t> Scanner<'t> {
-    /// Begins to read the part of `text` at `item`.
+    /// Starts to read the part of `text` at `item`.
     pub(super) fn new(text: &'t str, field: Field, item: Range<usize>) -> Self {
         Self { text, field, at: item.start, item }
     }
@@ -96,7 +96,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// After `*`, if there was one.
+    /// Reads what follows `*`.
     fn every(&mut self) -> Result<Item, ParseError> {
         let all = Span { first: None, last: None, step: 1 };
         Ok(Item::Span(match self.step(Some(self.max_step()))? {
@@ -132,7 +132,7 @@ impl<'t> Scanner<'t> {
         if self.eat('-') {
             span.last = Some(self.name().ok_or_else(|| self.malformed())?);
         }
-        // Quartz does not look at what follows a name. A step is accepted, and has no effect there.
+        // Quartz ignores the text after a name. A step is accepted, and has no effect there.
         self.step(None)?;
         Ok(Item::Span(span))
     }
@@ -157,7 +157,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// After `L`.
+    /// Reads what follows `L`.
     fn last(&mut self) -> Result<Item, ParseError> {
         if self.field == Field::DayOfWeek {
             return Ok(Item::Span(Span::one(7)));
@@ -201,7 +201,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// A number, if the text goes on with one, and where it stands.
+    /// A number and its place, if the text continues with one.
     fn number(&mut self) -> Result<Option<(u32, Range<usize>)>, ParseError> {
         let digits = self.rest().bytes().take_while(u8::is_ascii_digit).count();
         if digits == 0 {
@@ -216,7 +216,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// The number of a month or a weekday, if the text goes on with its name.
+    /// The number of a month or a weekday, if the text continues with its name.
     fn name(&mut self) -> Option<u32> {
         let names: &[&str] = match self.field {
             Field::Month => &MONTHS,

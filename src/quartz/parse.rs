@@ -1,4 +1,4 @@
-//! From text to an [`Expression`]: the fields, and what their parts mean together.
+//! From text to an [`Expression`]: the fields, and the common meaning of their parts.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub(super) fn expression(text: &str) -> Result<Expression, ParseError> {
         }
     };
     let read = |field, span: &Range<usize>| FieldText { text, field, span: span.clone() };
-    // In the order of the text, so that the first field that is wrong is the one reported.
+    // In the order of the text, so that the error is about the first wrong field.
     let seconds = read(Field::Seconds, seconds).values()?;
     let minutes = read(Field::Minutes, minutes).values()?;
     let hours = read(Field::Hours, hours).values()?;
@@ -40,8 +40,8 @@ pub(super) fn expression(text: &str) -> Result<Expression, ParseError> {
     Ok(Expression { text: text.into(), seconds, minutes, hours, days, months, years })
 }
 
-/// Where the fields stand: separated by blanks and tabs. Other control characters around a field, such as the line
-/// end after the last one, do not count, as in Quartz.
+/// The places of the fields: separated by blanks and tabs. As in Quartz, other control characters around a
+/// field, such as the line end after the last one, are ignored.
 fn fields(text: &str) -> Vec<Range<usize>> {
     let mut fields = Vec::with_capacity(7);
     let mut start = 0;
@@ -68,7 +68,7 @@ struct FieldText<'t> {
 }
 
 impl FieldText<'_> {
-    /// The parts between commas, and where they stand.
+    /// The parts between commas, and their places.
     fn items(&self) -> Result<Vec<(Item, Range<usize>)>, ParseError> {
         let given = self.text.get(self.span.clone()).unwrap_or_default();
         let mut start = self.span.start;
@@ -81,7 +81,7 @@ impl FieldText<'_> {
         Ok(items)
     }
 
-    /// A field that is nothing but a set of values.
+    /// A field that is only a set of values.
     fn values(&self) -> Result<Set, ParseError> {
         let mut set = Set::default();
         for (item, span) in self.items()? {
@@ -145,7 +145,7 @@ impl FieldText<'_> {
         }
         let mut set = Set::default();
         for (item, span) in items {
-            // Quartz takes `L` for Saturday only when it stands alone.
+            // Quartz reads `L` as Saturday only when it is alone.
             let given = self.text.get(span.clone()).unwrap_or_default();
             if !matches!(item, Item::Span(_)) || given.eq_ignore_ascii_case("L") {
                 return Err(self.refuse(span, "without `?`, `L` and `#` when there are several"));

@@ -1,8 +1,9 @@
-//! The next instant: a search in local wall time, and the way back from wall time to instants.
+//! The next instant: a search in local wall time, then the conversion from wall time to instants.
 //!
-//! The search takes small steps, and each one ends at a wall time that exists in the zone. Which one that is where a
-//! clock change has skipped some decides which times of the day of the change are found. So this lands where
-//! Quartz lands: as far behind the gap as the step would have led into it, or one hour later (see `set_hour`).
+//! The search takes small steps. Each step ends at a wall time that exists in the zone. Where a clock change
+//! has skipped some wall times, the end of the step decides which times of that day are found. So this search
+//! takes Quartz's choice: as far behind the gap as the step would have led into it, or one hour later (see
+//! `set_hour`).
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
@@ -11,8 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::Expression;
 use super::days::Step;
 
-/// How far a search goes, in years. Quartz's distance; it covers every leap day and every weekday of one but for
-/// the rarest (the fifth Saturday of February comes every 28 or 40 years).
+/// How far a search goes, in years, as in Quartz. The range has every leap day on every weekday, except for
+/// the rarest: the fifth Saturday of February comes every 28 or 40 years.
 const HORIZON: i16 = 100;
 
 /// See [`Expression::next_after`].
@@ -21,7 +22,7 @@ pub(super) fn next_after(expression: &Expression, after: Timestamp, zone: &TimeZ
     let start = whole_second(after.checked_add(SignedDuration::from_secs(1)).ok()?)?;
     let search = Search { expression, zone, start };
     let mut at = zone.to_datetime(start);
-    // Each round leads to a later wall time; a month costs at most a handful of rounds.
+    // Each round leads to a later wall time. A month takes at most a handful of rounds.
     while at.year() <= last_year {
         match search.round(at)? {
             Round::Found(instant) => return Some(instant),
@@ -38,18 +39,18 @@ fn whole_second(instant: Timestamp) -> Option<Timestamp> {
 struct Search<'s> {
     expression: &'s Expression,
     zone: &'s TimeZone,
-    /// Nothing before this may be found.
+    /// No earlier instant may be found.
     start: Timestamp,
 }
 
 enum Round {
     Found(Timestamp),
-    /// Nothing is named before this wall time.
+    /// The expression names no time before this wall time.
     Later(DateTime),
 }
 
 impl Search<'_> {
-    /// Looks at one wall time; `None` when nothing is named from there on.
+    /// Tries one wall time. `None`: the expression names no time from there on.
     fn round(&self, at: DateTime) -> Option<Round> {
         let Expression { years, months, days, .. } = self.expression;
         let date = at.date();
@@ -71,7 +72,7 @@ impl Search<'_> {
         }
     }
 
-    /// Where to go on when the time of day of `at` is not named, `Some(None)` when it is.
+    /// Where to continue if the expression does not name the time of day of `at`; `Some(None)` if it does.
     fn later_that_day(&self, at: DateTime) -> Option<Option<DateTime>> {
         let Expression { seconds, minutes, hours, .. } = self.expression;
         let (date, hour, minute) = (at.date(), at.hour(), at.minute());
@@ -91,8 +92,9 @@ impl Search<'_> {
         Some(Some(later))
     }
 
-    /// Goes to an hour of a day; 24 is the midnight that ends it. As in Quartz: when a clock change leads to another
-    /// hour, then the step goes to the hour after the one wanted, and what lies between is not found; not so at 24.
+    /// Goes to an hour of a day; 24 is the midnight that ends it. As in Quartz: when a clock change leads to
+    /// another hour, the step goes to the hour after the wanted one, and the time between is not found. That
+    /// does not apply at 24.
     fn set_hour(&self, date: Date, hour: i8, minute: i8) -> Option<DateTime> {
         let landed = self.land(wall_time(date, hour, minute, 0)?)?;
         if landed.hour() == hour || hour == 24 {
@@ -114,12 +116,13 @@ impl Search<'_> {
         }
     }
 
-    /// `wall`, or when a clock change skips it the wall time as far behind the gap as `wall` is in it.
+    /// `wall`. If a clock change skips it: the wall time as far behind the gap as `wall` is in it.
     fn land(&self, wall: DateTime) -> Option<DateTime> {
         self.instant(wall).map(|instant| self.zone.to_datetime(instant))
     }
 
-    /// The later instant of a wall time that occurs twice; behind the gap for one that does not occur.
+    /// The later instant of a wall time that occurs twice. For a skipped wall time, the instant behind the
+    /// gap.
     fn instant(&self, wall: DateTime) -> Option<Timestamp> {
         self.zone.to_ambiguous_timestamp(wall).later().ok()
     }

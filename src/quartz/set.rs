@@ -1,11 +1,11 @@
-//! A small set of numbers 0 to 63, one bit each: the values of one cron field.
+//! A set of numbers 0 to 63, one bit each: the values of one cron field.
 
 /// A set of numbers from 0 to 63.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Set(u64);
 
 impl Set {
-    /// Adds `value`; a value that the set cannot hold is left out.
+    /// Adds `value`. Ignores a value that the set cannot hold.
     pub(super) fn insert(&mut self, value: i8) {
         self.0 |= bit(value);
     }
@@ -56,7 +56,7 @@ impl Set {
     }
 }
 
-/// The bit of `value`; 0 when there is none, so that it is a member of no set.
+/// The bit of `value`. 0 for a value that no set can hold.
 fn bit(value: i8) -> u64 {
     u32::try_from(value).ok().and_then(|value| 1u64.checked_shl(value)).unwrap_or(0)
 }

@@ -8,14 +8,14 @@ pub(super) struct Years(pub(super) Vec<YearSpan>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct YearSpan {
     pub(super) first: u32,
-    /// `None` means no end.
+    /// `None`: no end.
     pub(super) last: Option<u32>,
     /// At least 1.
     pub(super) step: u32,
 }
 
 impl Years {
-    /// Where `*` begins in Quartz.
+    /// The first year of `*` in Quartz.
     pub(super) const FIRST: u32 = 1970;
 
     /// `*`.
@@ -23,7 +23,7 @@ impl Years {
         Self(vec![YearSpan { first: Self::FIRST, last: None, step: 1 }])
     }
 
-    /// Whether this is `*`, alone or among others.
+    /// Whether this contains `*`.
     pub(super) fn is_all(&self) -> bool {
         self.0.contains(&YearSpan { first: Self::FIRST, last: None, step: 1 })
     }

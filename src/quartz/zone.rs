@@ -1,6 +1,6 @@
-//! Time zone names: the IANA names, and the `GMT+8` that Java writes.
+//! Time zone names: the IANA names, and Java's `GMT+8`.
 //!
-//! Java's `TimeZone.getTimeZone` silently turns a name that it does not know into GMT; here such a name is an error.
+//! Java's `TimeZone.getTimeZone` silently turns an unknown name into GMT. Here an unknown name is an error.
 
 use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
 
@@ -14,7 +14,7 @@ use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
 pub struct ZoneError {
     /// The text that was given.
     pub given: String,
-    /// The name as the database spells it, when only the case of letters differs.
+    /// The name in the database's spelling, when only the case of letters differs.
     pub spelled: Option<String>,
 }
 
@@ -27,15 +27,15 @@ impl ZoneError {
     }
 }
 
-/// The time zone that `text` names: an IANA name, `UTC`, or Java's `GMT`, `GMT+8`, `GMT+0800`, `GMT-03:30`. Empty
-/// text means UTC.
+/// The time zone that `text` names: an IANA name, `UTC`, or Java's `GMT`, `GMT+8`, `GMT+0800`, `GMT-03:30`.
+/// Empty text means UTC.
 ///
-/// Names are looked up in the time zone database of the system first, then in the one compiled into `jiff`. Letters
-/// must have the case of the database, because to Java `europe/berlin` is an unknown name, and so GMT.
+/// The time zone database of the system comes first, then the one compiled into `jiff`. The case of letters
+/// must be that of the database, because to Java `europe/berlin` is an unknown name, and so GMT.
 ///
 /// # Errors
 ///
-/// [`ZoneError`] for everything else; nothing falls back to GMT.
+/// [`ZoneError`] for all other texts. No text falls back to GMT.
 pub fn parse_time_zone(text: &str) -> Result<TimeZone, ZoneError> {
     if text.is_empty() || text == "UTC" {
         return Ok(TimeZone::UTC);
@@ -67,7 +67,8 @@ fn by_name(name: &str) -> Option<TimeZone> {
     jiff::tz::db().get(name).or_else(|_| TimeZoneDatabase::bundled().get(name)).ok()
 }
 
-/// What follows `GMT`: nothing, or a sign and `h`, `hh`, `hmm`, `hhmm`, `h:mm`, `hh:mm`, as `java.util.TimeZone` has it.
+/// The text after `GMT`: nothing, or a sign and `h`, `hh`, `hmm`, `hhmm`, `h:mm`, `hh:mm`, as in
+/// `java.util.TimeZone`.
 fn gmt_offset(text: &str) -> Option<Offset> {
     if text.is_empty() {
         return Some(Offset::UTC);

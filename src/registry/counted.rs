@@ -1,4 +1,4 @@
-//! A registry that counts what is asked of it: budgets are tested and measured in these numbers.
+//! A registry that counts its requests. Tests and benchmarks state budgets in these numbers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +10,14 @@ use tokio::sync::watch;
 use super::{CommitError, DataFilter, Error, Registry, Session, SessionKey, SessionState, Watch};
 use crate::tree::{Node, NodeKind, OperationResult, Path, SessionId, Transaction};
 
-/// A registry and what was asked of it, over all its sessions. Clones share the counts.
+/// A registry and the number of its requests over all its sessions. Clones share the counts.
 #[derive(Clone)]
 pub struct Counted {
     registry: Arc<dyn Registry>,
     counts: Arc<Counters>,
 }
 
-/// How often something was asked for, successful or not.
+/// The number of requests, successful or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Sessions that were opened.
@@ -47,14 +47,14 @@ struct CountedSession {
 }
 
 impl Counted {
-    /// Counts what is asked of a registry from now on.
+    /// Counts the requests to a registry from now on.
     pub fn new(registry: impl Registry) -> Self {
         Self { registry: Arc::new(registry), counts: Arc::default() }
     }
 
-    /// What was asked until now.
+    /// The counts until now.
     pub fn counts(&self) -> Counts {
-        // Independent numbers: nobody concludes from one on another.
+        // Relaxed is enough: no code draws a conclusion from one count about another.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counts {
             sessions: read(&self.counts.sessions),
@@ -67,7 +67,7 @@ impl Counted {
 }
 
 impl Counts {
-    /// What was asked since an earlier reading.
+    /// The counts since an earlier reading.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             sessions: self.sessions.saturating_sub(earlier.sessions),
@@ -78,7 +78,7 @@ impl Counts {
         }
     }
 
-    /// How many requests these are.
+    /// The number of all requests.
     pub fn requests(self) -> u64 {
         self.reads.saturating_add(self.transactions).saturating_add(self.watches)
     }

@@ -1,12 +1,13 @@
-//! A latch that Java peers share with us: Curator's `LeaderLatch` (protocol, section 3.2).
+//! A latch that sidecars share with Java peers: Curator's `LeaderLatch` (protocol, section 3.2).
 //!
-//! A contender creates a sequential ephemeral node below the latch; the lowest number holds it, everybody else waits
-//! for the one just before. Java's waiters have no time limit, so a contender that stands still stops the whole
-//! fleet (hazard H1). Therefore the work here runs in a task of its own that nobody can cancel, the time from joining
-//! to leaving is bounded, and our node is deleted until it is known to be gone.
+//! A contender creates a sequential ephemeral node below the latch. The lowest number holds the latch; each
+//! other contender waits for the one just before. Java's contenders wait without a limit, so a contender that
+//! stands still stops the whole fleet (hazard H1). Therefore the work runs in a task of its own that cannot
+//! be cancelled, the time from joining to leaving is bounded, and the task deletes its node until the node is
+//! known to be deleted.
 //!
-//! Holding a latch keeps others away only as long as the session lives. Whoever acts under it guards each
-//! transaction all the same.
+//! A latch excludes other contenders only as long as the session lives. So the holder also guards each
+//! transaction.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -22,38 +23,40 @@ use uuid::Uuid;
 use super::{CommitError, Error, Session, SessionState};
 use crate::tree::{NodeChange, NodeKind, Operation, OperationResult, Path, SessionId, WatchEvent};
 
-/// What comes between the contender's UUID and its number. Curator sorts by the text after its last occurrence.
+/// The text between the contender's UUID and its number. Curator sorts by the text after its last occurrence.
 const MARK: &str = "latch-";
 
-/// The pause before a request is tried again whose outcome we could not learn though we are connected. Rare: such
-/// an outcome comes with a broken connection, and that we wait out by the session's state.
+/// The pause before a request is tried again when its outcome is unknown although the session is connected.
+/// This is rare: an unknown outcome usually comes with a broken connection, and then the task waits for the
+/// session's state.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why the work was not done, or not to its end, under the latch.
+/// Why the work under the latch was not done, or not to its end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LatchError {
-    /// Others were before us all the time.
+    /// Other contenders were first all the time.
     #[error("the latch {latch} was not free within {limit:?}; {}", describe(head.as_ref()))]
     TimedOut {
         /// The latch.
         latch: Path,
-        /// The time that was given, from joining to leaving.
+        /// The allowed time from joining to leaving.
         limit: Duration,
-        /// Who was at the head when the time was over; `None` if nobody was or it could not be learned.
+        /// The head when the time was over; `None`: there was none, or it could not be read.
         head: Option<Head>,
     },
-    /// We held the latch, but the work was not done in time. It was stopped; what it had sent may take effect.
+    /// The contender held the latch, but the work took too long. It was stopped; its requests may take
+    /// effect.
     #[error("the work under the latch {latch} took longer than was left of {limit:?}")]
     Overran {
         /// The latch.
         latch: Path,
-        /// The time that was given, from joining to leaving.
+        /// The allowed time from joining to leaving.
         limit: Duration,
     },
     /// The work panicked.
     #[error("the work under the latch {0} panicked")]
     Panicked(Path),
-    /// The registry refused something, or the session is lost.
+    /// The registry refused a request, or the session is lost.
     #[error("cannot take the latch {latch}: {error}")]
     Registry {
         /// The latch.
@@ -64,40 +67,41 @@ pub enum LatchError {
     },
 }
 
-/// Who is at the head of a latch.
+/// The contender at the head of a latch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     /// The name of the contender's node.
     pub name: String,
-    /// The session that it belongs to.
+    /// The session that owns the node.
     pub session: Option<SessionId>,
 }
 
 fn describe(head: Option<&Head>) -> String {
     match head {
-        None => "nobody is at its head now".to_owned(),
+        None => "no contender is at its head now".to_owned(),
         Some(Head { name, session: None }) => format!("{name} is at its head"),
         Some(Head { name, session: Some(session) }) => format!("{name} of session {session} is at its head"),
     }
 }
 
-/// What a contender needs besides the session.
+/// The means that a contender needs besides the session.
 pub trait Host: Send + Sync + 'static {
     /// Sleeps for so long.
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()>;
 
-    /// Starts a task, which nobody can cancel.
+    /// Starts a task that cannot be cancelled.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
-    /// A contender's name, which nobody else has.
+    /// A contender's unique name.
     fn contender(&self) -> Uuid;
 }
 
 /// Takes the latch, does the work, and leaves.
 ///
-/// The work begins when we hold the latch and is stopped when `limit`, which counts from joining, is over. All
-/// happens in a task that starts now; dropping the future does not stop it. When the future ends, our node has been
-/// deleted, or its deletion goes on being tried for as long as the session lives.
+/// The work begins when the contender holds the latch. It is stopped when `limit`, counted from joining, is
+/// over. All of this happens in a task that starts now; dropping the future does not stop it. When the future
+/// ends, the contender's node has been deleted, or the task tries to delete it for as long as the session
+/// lives.
 pub fn hold<T, F, W, H>(
     host: &H,
     session: Arc<dyn Session>,
@@ -116,11 +120,11 @@ where
     let prefix = format!("_c_{}-", host.contender());
     let node = Mutex::new(OurNode::None);
     let contender = Contender { host: host.clone(), session, latch, prefix, limit, node };
-    // Must outlive its caller; bounded by the limit and the session.
+    // The task must outlive its caller. The limit and the session bound it.
     host.spawn(Box::pin(async move {
         let result = contender.try_to_hold(work).await;
         let is_gone = contender.leave_once().await;
-        // Nobody waits when the caller dropped its future.
+        // The receiver is closed when the caller dropped its future.
         let _ = sender.send(result);
         if !is_gone {
             contender.leave().await;
@@ -133,20 +137,20 @@ struct Contender<H> {
     host: H,
     session: Arc<dyn Session>,
     latch: Path,
-    /// What our node's name begins with, and no other's.
+    /// The beginning of our node's name, which no other node has.
     prefix: String,
     limit: Duration,
     node: Mutex<OurNode>,
 }
 
-/// What we know about our node, for deleting it.
+/// Our knowledge about our node, for deleting it.
 #[derive(Debug, Clone)]
 enum OurNode {
-    /// There is none.
+    /// There is no node.
     None,
-    /// There is one, and no other.
+    /// There is this node, and no other.
     At(Path),
-    /// There may be one, or several: a creation is on its way, or its outcome is unknown.
+    /// There may be one node or several: a creation is in flight, or its outcome is unknown.
     Perhaps,
 }
 
@@ -178,17 +182,17 @@ impl<H: Host> Contender<H> {
         }
     }
 
-    /// Joins, and waits until nobody is before us.
+    /// Joins, and waits until no contender is first.
     async fn reach_the_head(&self) -> Result<(), Error> {
         loop {
             let mine = self.join().await?;
             while let Some(before) = self.predecessor(&mine).await? {
                 match before {
                     None => return Ok(()),
-                    Some(before) => self.until_gone(&before).await?,
+                    Some(before) => self.until_deleted(&before).await?,
                 }
             }
-            // Somebody deleted our node; stand again.
+            // Another client deleted our node; join again.
         }
     }
 
@@ -197,7 +201,7 @@ impl<H: Host> Contender<H> {
         let node = self.latch.child(&format!("{}{MARK}", self.prefix));
         let mut is_sure = true;
         loop {
-            // We may be stopped before we hear of the outcome.
+            // The task may be stopped before the outcome is known.
             self.remember(OurNode::Perhaps);
             let step = Operation::create(node.clone(), NodeKind::EphemeralSequential, []);
             match self.session.commit(vec![step]).await.map_err(|CommitError { error, .. }| error) {
@@ -210,7 +214,7 @@ impl<H: Host> Contender<H> {
                     }
                     other => return Err(Error::OutcomeUnknown(format!("a creation resulted in {other:?}"))),
                 },
-                // The containers above it go when they are empty, at any time.
+                // The registry may delete the empty containers above it at any time.
                 Err(Error::NoNode(_)) => self.create_containers().await?,
                 Err(error @ (Error::OutcomeUnknown(_) | Error::Suspended)) => {
                     is_sure = false;
@@ -224,7 +228,7 @@ impl<H: Host> Contender<H> {
         }
     }
 
-    /// Creates the latch and what is missing above it, as containers.
+    /// Creates the latch and its missing parents, as containers.
     async fn create_containers(&self) -> Result<(), Error> {
         let mut missing = vec![self.latch.clone()];
         while let Some(node) = missing.last() {
@@ -237,7 +241,7 @@ impl<H: Host> Contender<H> {
                     Some(parent) => missing.push(parent),
                     None => return Err(error),
                 },
-                // If it took effect, the next attempt finds it.
+                // If it took effect, the next attempt finds the containers.
                 Err(error @ (Error::OutcomeUnknown(_) | Error::Suspended)) => self.connected(&error).await?,
                 Err(error) => return Err(error),
             }
@@ -264,7 +268,7 @@ impl<H: Host> Contender<H> {
         Ok(is_mine.then_some(name))
     }
 
-    /// Who is just before us: `Some(None)`, nobody; `None`, we are not there ourselves.
+    /// The contender just before ours. `Some(None)`: there is none. `None`: our own node is missing.
     async fn predecessor(&self, mine: &str) -> Result<Option<Option<Path>>, Error> {
         let names = self.patiently(|| self.contenders()).await?;
         let Some(place) = names.iter().position(|name| name == mine) else { return Ok(None) };
@@ -272,8 +276,8 @@ impl<H: Host> Contender<H> {
         Ok(Some(before.and_then(|name| self.latch.try_child(name).ok())))
     }
 
-    /// Waits until a node is gone.
-    async fn until_gone(&self, node: &Path) -> Result<(), Error> {
+    /// Waits until a node is deleted.
+    async fn until_deleted(&self, node: &Path) -> Result<(), Error> {
         let mut watch = self.session.watch(node, Arc::new(|_| false)).await?;
         while let Some(event) = watch.recv().await {
             let is_gone = match event {
@@ -286,7 +290,7 @@ impl<H: Host> Contender<H> {
                 return Ok(());
             }
         }
-        // The watch ended: the session is lost, or the next look tells.
+        // The watch ended: the session is lost, or the next read shows the node's state.
         self.connected(&Error::Suspended).await
     }
 
@@ -296,18 +300,18 @@ impl<H: Host> Contender<H> {
         Some(Head { name, session: node.and_then(|node| node.stat.ephemeral_owner) })
     }
 
-    /// Deletes our node until it is known to be gone or the session is lost, which deletes it.
+    /// Deletes our node until it is known to be deleted, or the session is lost, which deletes it.
     async fn leave(&self) {
         loop {
-            // Not a failure of a request, so the reason is our own; it ends when the session is lost.
+            // The error is our own, because no request has failed. This ends when the session is lost.
             if self.connected(&Error::Suspended).await.is_err() || self.leave_once().await {
                 return;
             }
-            tracing::debug!(latch = %self.latch, "our latch node is still there; trying again");
+            tracing::debug!(latch = %self.latch, "the deletion of the latch node is not confirmed; trying again");
         }
     }
 
-    /// Whether our node is known to be gone, after an attempt to delete it.
+    /// Whether our node is known to be deleted, after one attempt.
     async fn leave_once(&self) -> bool {
         let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let nodes = match node {
@@ -336,7 +340,7 @@ impl<H: Host> Contender<H> {
         *self.session.state().borrow() == SessionState::Lost
     }
 
-    /// Repeats a reading until it is answered.
+    /// Repeats a read until it is answered.
     async fn patiently<T, R>(&self, read: impl Fn() -> R) -> Result<T, Error>
     where
         R: Future<Output = Result<T, Error>>,
@@ -361,7 +365,7 @@ impl<H: Host> Contender<H> {
     }
 }
 
-/// What Curator sorts contenders by.
+/// The text by which Curator sorts contenders.
 fn number(name: &str) -> &str {
     name.rsplit_once(MARK).map_or(name, |(_, number)| number)
 }

@@ -3,8 +3,8 @@
 //! Two implementations give the same guarantees and pass the same conformance suite (`tests/registry`):
 //! [`zookeeper`] speaks to a ZooKeeper ensemble, [`embedded`] keeps the tree in this process.
 //!
-//! A [`Registry`] opens [`Session`]s. A session ends for good when it is lost; whoever needs the registry after that
-//! opens another one, registers its ephemeral nodes again and adds its watches again.
+//! A [`Registry`] opens [`Session`]s. A lost session has ended for good. Its owner then opens another one,
+//! registers its ephemeral nodes again and adds its watches again.
 //!
 //! This room must not know what a job is.
 
@@ -31,25 +31,26 @@ pub use self::queue::{Watch, WatchSender, watch_channel};
 pub enum SessionState {
     /// The registry answers.
     Connected,
-    /// The connection is broken; the session may still be alive, and the implementation tries to return to it.
+    /// The connection is broken. The session may still be alive, and the implementation tries to reconnect
+    /// it.
     Suspended,
-    /// The session expired or was closed; its ephemeral nodes are gone or will be soon.
+    /// The session expired or was closed. Its ephemeral nodes are deleted, or will be soon.
     Lost,
 }
 
-/// Chooses the paths whose data a watch is to bring along. Asked with the watched root and paths below it, at any
-/// time and under the registry's lock: it must be quick and must not ask the registry.
+/// Chooses the paths whose data a watch sends. The registry calls it with the watched root and paths below,
+/// at any time and under its lock. So it must be quick and must not send requests to the registry.
 pub type DataFilter = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
 
-/// A monotonic clock of the caller's, which runs on while the machine sleeps.
+/// The caller's monotonic clock, which runs on while the machine sleeps.
 pub type Monotonic = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// What another process needs to go on with a session. Whoever has it can take the session over.
+/// The values with which another process can resume a session. They give full access to the session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionKey {
     /// The session.
     pub id: SessionId,
-    /// What proves that it is ours. Never shown.
+    /// The password that proves ownership. Never shown.
     pub password: Vec<u8>,
     /// The timeout that the registry granted.
     pub timeout: Duration,
@@ -67,60 +68,63 @@ pub trait Registry: Send + Sync + 'static {
     /// [`Error::Unreachable`].
     fn open(&self) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>>;
 
-    /// Goes on with a session that a process before this one has opened, and serves no more: its ephemeral nodes stay.
-    /// `None`: it is over, or of a kind that ends with its process. Bounded in time as [`Self::open`]; fails with
-    /// [`Error::Unreachable`], and can then be tried again.
+    /// Resumes a session that an earlier process has opened and no longer uses: the session's ephemeral nodes
+    /// stay. `None`: the session has ended, or such sessions end with their process. Bounded in time as
+    /// [`Self::open`]. Fails with [`Error::Unreachable`]; the caller can then try again.
     fn reopen<'a>(&'a self, key: &'a SessionKey) -> BoxFuture<'a, Result<Option<Arc<dyn Session>>, Error>>;
 
-    /// Where the registry is, in words, for logs: `zookeeper 127.0.0.1:2181`, `embedded`.
+    /// The registry's place in words, for logs: `zookeeper 127.0.0.1:2181`, `embedded`.
     fn describe(&self) -> String;
 }
 
 /// A session with a registry.
 ///
 /// Guarantees, which the conformance suite tests:
-/// - Requests take effect in the order in which the methods are *called*, whether or not their futures are polled.
-///   Dropping a future does not take its request back.
-/// - Every future ends: after the implementation's request timeout with [`Error::OutcomeUnknown`], while suspended at
-///   once with [`Error::Suspended`], after the loss of the session with [`Error::SessionLost`].
-/// - When the future of a commit ends well, the changes of that transaction, and all before it, are in the queues of
-///   this session's watches already: whoever reads its watch before its results never sees a result without its
-///   changes.
-/// - A watch misses nothing: what could have been missed is made good by a new snapshot. When its reader is behind,
-///   a node's later change takes the place of its earlier one, so a watch never grows past one entry a node, and
-///   nobody ever waits for its reader.
-/// - A session that goes on after an interruption is connected before its watches tell anything: a reader that sees a snapshot
-///   and looks at the state knows to which of the two times it belongs.
-/// - A snapshot, and changes of which one brings data, lead to a state that the registry had: so the version of one node
-///   proves that the reader knows the others. Changes without any data are told in their order, and may end in the middle
-///   of a transaction. (In ZooKeeper a state is put together from several reads; if it changes with each of
-///   twenty reads in a row, it is told all the same.)
+/// - Requests take effect in the order in which the methods are *called*, whether or not their futures are
+///   polled. Dropping a future does not take its request back.
+/// - Every future ends: after the implementation's request timeout with [`Error::OutcomeUnknown`], while
+///   suspended at once with [`Error::Suspended`], after the loss of the session with [`Error::SessionLost`].
+/// - When the future of a commit succeeds, the changes of its transaction and of all earlier ones are already
+///   in the queues of this session's watches. So a task that reads its watch before its results never sees a
+///   result without its changes.
+/// - A watch misses nothing: after a possible gap it sends a new snapshot. When its reader is behind, a
+///   node's later change replaces its earlier one. So a watch never grows past one entry a node, and its
+///   reader never makes the writer wait.
+/// - A session that reconnects is connected before its watches send an event. So a reader that sees a
+///   snapshot and reads the state knows whether the snapshot came before or after the interruption.
+/// - A snapshot, and changes of which one has data, lead to a state that the registry had. So the version of
+///   one node proves that the reader knows the others. Changes without any data come in their order, and may
+///   end in the middle of a transaction. (With ZooKeeper several reads make up a state. If the nodes change
+///   during each of twenty reads in a row, the watch sends the state all the same.)
 /// - `Stat::created` and `Stat::modified` grow with every transaction, over the whole tree.
 pub trait Session: Send + Sync + 'static {
     /// The session's id.
     fn id(&self) -> SessionId;
 
-    /// The timeout that the registry granted: it ends the session when it has not heard from it for so long.
+    /// The timeout that the registry granted. The registry ends the session after this time without a
+    /// message.
     fn timeout(&self) -> Duration;
 
-    /// When the handshake was sent by which the present connection has the session, on the clock that the registry was
-    /// given ([`Monotonic`]). At that moment or later the servers have heard from the session, and the one that ends
-    /// sessions knows it. `None`: there is no connection now, or nothing is known of a handshake.
+    /// When the handshake was sent by which the present connection has the session, on the registry's clock
+    /// ([`Monotonic`]). At that moment or later the servers have received it, and so has the server that ends
+    /// sessions. `None`: there is no connection now, or no time of a handshake is known.
     fn greeted(&self) -> Option<Duration>;
 
-    /// What a later process of ours needs to go on with it. `None`: it ends with this process, or nobody can say.
+    /// The values with which a later process can resume the session. `None`: the session ends with this
+    /// process, or they are unknown.
     fn key(&self) -> BoxFuture<'_, Option<SessionKey>>;
 
-    /// The session's state, now and later.
+    /// The session's present and later states.
     fn state(&self) -> watch::Receiver<SessionState>;
 
-    /// Why the session is suspended, and what to do, if that is known and for a person to mend: the registry's disk is full.
-    /// `None`: it is not suspended, or waiting is all that helps.
+    /// Why the session is suspended, and what to do, if a person has to act: the registry's disk is full.
+    /// `None`: the session is not suspended, or only waiting helps.
     fn obstacle(&self) -> Option<String> {
         None
     }
 
-    /// The size of a request, in bytes, for which the servers break the connection. `None`: they have not, again and again.
+    /// The smallest size of a request, in bytes, for which the servers break the connection. `None`: no such
+    /// size is known.
     fn request_limit(&self) -> Option<usize> {
         None
     }
@@ -128,7 +132,8 @@ pub trait Session: Send + Sync + 'static {
     /// Carries out a transaction: all or nothing. The results are in the order of the steps.
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult>;
 
-    /// Creates a node and its missing parents (persistent, empty), unless it exists. Tells whether it was created.
+    /// Creates a node and its missing parents (persistent, empty), unless the node exists. True: it was
+    /// created.
     fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>>;
 
     /// Reads a node. `None`: it does not exist.
@@ -137,16 +142,16 @@ pub trait Session: Send + Sync + 'static {
     /// The names of a node's children, in no particular order. `None`: the node does not exist.
     fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>>;
 
-    /// Watches a node and all below it; the node need not exist. Fails only if the session is lost; while it is
-    /// suspended, the first snapshot comes when it is connected again. `wants_data` chooses the paths whose data
-    /// comes along with their changes; snapshots bring everything. The watch ends when the session is lost.
+    /// Watches a node and all below it; the node need not exist. Fails only if the session is lost. If the
+    /// session is suspended, the first snapshot comes when it is connected again. `wants_data` chooses the
+    /// paths whose changes bring data; snapshots bring all data. The watch ends when the session is lost.
     fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>>;
 
-    /// Ends the session: its ephemeral nodes are gone when this returns well. Bounded in time.
+    /// Ends the session. If this succeeds, its ephemeral nodes are deleted. Bounded in time.
     fn close(&self) -> BoxFuture<'static, ()>;
 
-    /// Lets go of the session without ending it, as if the process had been killed: for us it is lost, and its
-    /// ephemeral nodes stay until its timeout is over. Bounded in time.
+    /// Leaves the session without ending it, as if the process had been killed. For this process the session
+    /// is lost; its ephemeral nodes stay until its timeout is over. Bounded in time.
     fn abandon(&self) -> BoxFuture<'static, ()>;
 }
 

@@ -1,9 +1,9 @@
 //! The queue between a registry and the reader of a watch.
 //!
-//! It never makes the writer wait, never loses a change and never holds more than one snapshot and one change a
-//! node: when the reader is behind, a node's later change takes the place of its earlier one. So a commit can put
-//! its changes here while it holds the tree's lock, and a task that awaits its own commit before it reads its own
-//! watch cannot block itself.
+//! The queue never makes the writer wait, never loses a change, and never holds more than one snapshot and
+//! one change a node: when the reader is behind, a node's later change replaces its earlier one. So a commit
+//! can put its changes here while it holds the tree's lock. And a task that awaits its own commit before it
+//! reads its own watch cannot block itself.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -30,17 +30,17 @@ pub struct WatchSender {
 #[derive(Debug, Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Told when the reader is gone.
+    /// Notified when the reader has dropped its watch.
     closed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Comes before `changes`.
+    /// The reader gets it before `changes`.
     snapshot: Option<Vec<Node>>,
     /// Oldest first; a change that a later one replaced leaves `None`.
     changes: Vec<Option<NodeChange>>,
-    /// Where in `changes` a node's change is.
+    /// The index of a node's change in `changes`.
     places: BTreeMap<Path, usize>,
     reader: Option<Waker>,
     reader_is_gone: bool,
@@ -54,7 +54,7 @@ pub fn watch_channel() -> (WatchSender, Watch) {
 }
 
 impl Watch {
-    /// The next event. `None`: the session is lost, or the registry gave up on the watch. Cancellation loses
+    /// The next event. `None`: the session is lost, or the registry has ended the watch. Cancellation loses
     /// nothing.
     pub async fn recv(&mut self) -> Option<WatchEvent> {
         poll_fn(|context| self.poll_recv(context)).await
@@ -92,7 +92,7 @@ impl Drop for Watch {
 }
 
 impl WatchSender {
-    /// Tells everything anew. What the reader has not read yet is replaced by it.
+    /// Sends a new snapshot. It replaces all events that the reader has not read yet.
     pub fn snapshot(&self, nodes: Vec<Node>) {
         let mut queue = self.shared.lock();
         queue.changes.clear();
@@ -101,7 +101,7 @@ impl WatchSender {
         queue.wake();
     }
 
-    /// Tells changes, oldest first.
+    /// Sends changes, oldest first.
     pub fn changes(&self, changes: impl IntoIterator<Item = NodeChange>) {
         let mut queue = self.shared.lock();
         for change in changes {
@@ -140,7 +140,7 @@ impl Shared {
 }
 
 impl Queue {
-    /// So many replaced changes, besides as many as there are nodes, may lie about before they are swept out.
+    /// The number of replaced changes, beyond one for each node, at which they are removed.
     const SLACK: usize = 64;
 
     fn push(&mut self, change: NodeChange) {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_ends_notice_that_the_other_is_gone() {
+    async fn both_ends_notice_that_the_other_was_dropped() {
         let (sender, watch) = watch_channel();
         drop(watch);
         sender.closed().await;

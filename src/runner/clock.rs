@@ -1,11 +1,13 @@
 //! The only reader of clocks and entropy, and an alarm that is exact to some tens of microseconds.
 //!
-//! A [`Clock`] is a [`Machine`]'s: the one it runs on, or one that somebody brings, for replays, on which nothing happens
-//! by itself.
+//! A [`Clock`] belongs to a [`Machine`]: the one that the process runs on, or one of a test, which is replayed and on which
+//! nothing happens by itself. On such a machine the whole sidecar without its sockets is replayed from a seed, on one thread. So
+//! each select of the runner polls its inputs in a fixed order, and tasks that several orders could wake are woken in the order of
+//! the seed.
 //!
-//! The runtime's own timer rounds up to whole milliseconds, which is most of the lateness that a fire may have. One
-//! thread with a condition variable serves all participants instead. It also notices when the time of day was set, and
-//! wakes everybody then: a spurious wake-up is harmless by the core's contract.
+//! The runtime's own timer rounds up to whole milliseconds, which is most of the lateness that a fire may have. Instead, one
+//! thread with a condition variable wakes all participants. It also notices when the time of day was set, and wakes all
+//! sleepers then: a participant that is stepped too early does nothing.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -17,17 +19,16 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::coordination::time::Now;
-use crate::coordination::time::Wakeup;
+use crate::coordination::time::{Now, Wakeup};
 use crate::registry::latch;
 
-/// How often the time of day is compared with the monotonic clock while somebody sleeps.
+/// How often the time of day is compared with the monotonic clock while tasks sleep.
 const STEP_CHECK: Duration = Duration::from_secs(1);
 /// A difference between the two clocks that means that the time of day was set: above what slewing does in
 /// [`STEP_CHECK`] (0.5 ms), below what a fire's punctuality would notice.
 const STEP_MIN_MS: i64 = 5;
 
-/// What a sidecar needs of the machine that it runs on.
+/// The machine that a sidecar runs on: its clocks, alarms, entropy and tasks.
 pub trait Machine: Send + Sync + 'static {
     /// The time.
     fn now(&self) -> Now;
@@ -36,34 +37,34 @@ pub trait Machine: Send + Sync + 'static {
     /// it sleeps for ever.
     fn sleep_until(&self, wakeup: Wakeup) -> BoxFuture<'static, ()>;
 
-    /// A number that nobody can guess and that never comes again.
+    /// A random number that cannot be guessed and does not repeat.
     fn unguessable(&self) -> Uuid;
 
-    /// Starts a task, which nobody can cancel.
+    /// Starts a task, which cannot be cancelled.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
     /// The monotonic time as other processes of the machine can read it. `None`: they cannot, or not surely.
     fn boottime(&self) -> Option<&Boottime>;
 }
 
-/// The kernel's `CLOCK_BOOTTIME`, on which all processes of a machine agree: one of them can tell another an instant that
+/// The kernel's `CLOCK_BOOTTIME`, on which all processes of a machine agree: one of them can send another an instant that
 /// does not depend on when it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Boottime {
     /// Which clock it is, as `SessionChanged.boottime_clock` describes it.
     pub clock: String,
-    /// What it showed when [`Now::mono`] was zero.
+    /// The time that it showed when [`Now::mono`] was zero.
     pub start: Duration,
 }
 
 impl Boottime {
-    /// What it shows at an instant of the monotonic clock, in nanoseconds. `None`: that is centuries ahead.
+    /// The time that it shows at an instant of the monotonic clock, in nanoseconds. `None`: that is centuries ahead.
     pub fn nanoseconds(&self, mono: Duration) -> Option<u64> {
         u64::try_from(self.start.checked_add(mono)?.as_nanos()).ok()
     }
 }
 
-/// Tells the time, and wakes at a given one. Clones share the machine.
+/// Reads the time, and wakes at a given one. Clones share the machine.
 #[derive(Clone)]
 pub struct Clock {
     machine: Arc<dyn Machine>,
@@ -116,7 +117,7 @@ impl Clock {
         self.machine.sleep_until(wakeup).await;
     }
 
-    /// Sleeps for so long.
+    /// Sleeps for this time.
     pub async fn sleep(&self, pause: Duration) {
         let until = self.now().mono.saturating_add(pause);
         while self.now().mono < until {
@@ -124,12 +125,12 @@ impl Clock {
         }
     }
 
-    /// Text that nobody can guess and that never comes again: 32 hexadecimal digits.
+    /// A random text that cannot be guessed and does not repeat: 32 hexadecimal digits.
     pub fn unguessable(&self) -> String {
         self.machine.unguessable().simple().to_string()
     }
 
-    /// Starts a task, which nobody can cancel: whoever starts it says what ends it.
+    /// Starts a task, which cannot be cancelled. A comment at each call says what ends the task.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.machine.spawn(Box::pin(task));
     }
@@ -269,7 +270,7 @@ impl Shared {
             due.into_values().for_each(Waker::wake);
             state = self.lock();
             state = match next {
-                // Somebody may have come while nobody was looking.
+                // A new sleeper may have come while the state was not locked.
                 _ if state.sleepers.first_key_value().map(|((deadline, _), _)| *deadline) != next => state,
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(next) => {
@@ -295,8 +296,8 @@ impl Shared {
     }
 }
 
-/// Time since the machine has started, also while it was asleep: a lease ends under a closed lid, too. What a paused
-/// virtual machine does not tell its guest, nobody in it can know.
+/// Time since the machine has started, also while it was asleep: a lease ends under a closed lid, too. A guest
+/// does not see the time for which its virtual machine was paused, if the host does not report it.
 fn since_boot() -> Duration {
     use nix::time::{ClockId, clock_gettime};
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -321,7 +322,7 @@ fn boottime_clock() -> Option<String> {
     Some(format!("{}/{namespace}", boot.trim())).filter(|_| !boot.trim().is_empty())
 }
 
-/// Elsewhere [`since_boot`] reads a clock that is not promised to be everybody's.
+/// Elsewhere it is not certain that all processes read the same clock as [`since_boot`].
 #[cfg(not(target_os = "linux"))]
 fn boottime_clock() -> Option<String> {
     None
@@ -356,8 +357,8 @@ mod tests {
         let clock = Clock::start();
         let read = || Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap()).as_nanos();
         let before = read();
-        let told = clock.boottime().unwrap().nanoseconds(clock.now().mono).unwrap();
-        assert!((before..=read()).contains(&u128::from(told)));
+        let ours = clock.boottime().unwrap().nanoseconds(clock.now().mono).unwrap();
+        assert!((before..=read()).contains(&u128::from(ours)));
         let named = &clock.boottime().unwrap().clock;
         let (boot, _) = named.split_once('/').unwrap();
         assert!(boot.parse::<Uuid>().is_ok(), "{boot}");

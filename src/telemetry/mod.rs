@@ -1,8 +1,8 @@
 //! Logs and traces. Shell: the process's one subscriber, and the exporter behind it.
 //!
-//! Logs go to standard error. Traces go to an OpenTelemetry collector if the configuration names one; only the
-//! spans of this crate do, because some of the libraries' live as long as a session and would never be exported.
-//! [`limiter`] decides which of many like events get a line.
+//! Logs go to standard error. Traces go to an OpenTelemetry collector if the configuration names one. Only
+//! spans of this crate are exported, because some spans of the libraries last as long as a session and would
+//! never be exported. [`limiter`] decides which of many similar events get a line.
 
 pub mod limiter;
 
@@ -28,13 +28,13 @@ use tracing_subscriber::{EnvFilter, Registry};
 
 use crate::config::{Config, LogFormat};
 
-/// How long the last traces may take to leave at the end: a collector that is away must not hold up the exit.
+/// How long the export of the last traces may take. An unreachable collector must not hold up the exit.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether traces are exported in this process.
 static TRACING: AtomicBool = AtomicBool::new(false);
 
-/// Whether traces are exported, so that spans are worth their cost on the dispatch path.
+/// Whether traces are exported. Without it spans are not worth their cost on the dispatch path.
 pub fn is_tracing() -> bool {
     TRACING.load(Ordering::Relaxed)
 }
@@ -42,25 +42,25 @@ pub fn is_tracing() -> bool {
 /// Why telemetry could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The log filter is wrong.
+    /// The log filter is invalid.
     #[error("the log filter is wrong: {0}")]
     Filter(#[from] tracing_subscriber::filter::ParseError),
     /// The exporter of traces cannot be built.
     #[error("traces cannot be exported: {0}")]
     Exporter(#[from] opentelemetry_otlp::ExporterBuildError),
-    /// The process has a subscriber already.
+    /// The process already has a subscriber.
     #[error("logging was set up twice: {0}")]
     Twice(#[from] TryInitError),
 }
 
-/// Keeps telemetry going; [`Telemetry::finish`] it at the end.
+/// Keeps telemetry running. Call [`Telemetry::finish`] at the end.
 #[must_use = "the last traces are lost if it is not finished"]
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
 }
 
 impl Telemetry {
-    /// Sets up the process's logs and traces. Needs a tokio runtime around it, for the exporter.
+    /// Sets up the process's logs and traces. The exporter needs a tokio runtime around this call.
     pub fn start(config: &Config) -> Result<Self, TelemetryError> {
         let filter = EnvFilter::builder().parse(&config.log_level)?;
         TRACING.store(config.otlp_endpoint.is_some(), Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Telemetry {
         Ok(Self { provider })
     }
 
-    /// Sends what has not been sent yet, and waits for it a bounded time. Blocks; not for use inside a task.
+    /// Exports the remaining traces, and waits for that a bounded time. Blocks; do not call it inside a task.
     pub fn finish(self) {
         if let Some(provider) = self.provider
             && let Err(error) = provider.shutdown_with_timeout(FLUSH_TIMEOUT)
@@ -121,13 +121,13 @@ where
         .with_filter(FilterFn::new(is_traced).with_max_level_hint(LevelFilter::INFO))
 }
 
-/// Our own spans and events, whatever the log filter says.
+/// Spans and events of this crate, with any log filter.
 fn is_traced(metadata: &Metadata<'_>) -> bool {
     let target = metadata.target();
     *metadata.level() <= LevelFilter::INFO && (target == "sidekeeper" || target.starts_with("sidekeeper::"))
 }
 
-/// The current span as W3C trace context, `traceparent` and `tracestate` (often empty), to hand on to others.
+/// The current span as W3C trace context, `traceparent` and `tracestate` (often empty), for other programs.
 /// `None`: there is no span, or traces are not exported.
 pub fn current_trace_context() -> Option<(String, String)> {
     let context = Span::current().context();

@@ -1,4 +1,4 @@
-//! What is exported, to whom, and how long the end may take.
+//! The exported spans, and the time limit of the last export.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, mpsc};
@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status};
 use super::*;
 use crate::config::{Flags, Sources, load};
 
-/// Far more than anything here takes.
+/// Far longer than any step here takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Default)]
@@ -35,7 +35,7 @@ impl opentelemetry_sdk::trace::SpanExporter for Collected {
 }
 
 #[test]
-fn our_spans_are_traced_and_the_registry_clients_are_not() {
+fn spans_of_this_crate_are_traced_and_the_registry_clients_are_not() {
     let collected = Collected::default();
     let provider = SdkTracerProvider::builder().with_simple_exporter(collected.clone()).build();
     let subscriber = Registry::default().with(trace_layer(&provider));
@@ -100,7 +100,7 @@ impl TraceService for Collector {
 
 #[expect(clippy::disallowed_methods, reason = "the server ends with the test's runtime")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_left_at_the_end_reaches_the_collector_with_our_name() {
+async fn the_last_traces_reach_the_collector_with_the_service_name() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let (sender, mut requests) = tokio_mpsc::channel(1);

@@ -1,4 +1,4 @@
-//! A sidecar whose descriptors are used up: it says so, does not burn the processor, and serves again when there are some.
+//! A sidecar without free descriptors: it logs a warning, uses little of the processor, and serves again when some are free.
 
 use std::fs;
 use std::process::Stdio;
@@ -14,10 +14,10 @@ use tonic_health::pb::health_client::HealthClient;
 
 use super::{LIMIT, Running};
 
-/// How many ticks (10 ms) of the processor a process has used.
+/// The ticks (10 ms) of the processor that a process has used.
 fn ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // After the name, which is in parentheses: the state, and ten numbers before these two.
+    // Behind the name in parentheses come the state and ten numbers, and then the two numbers of ticks.
     let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
@@ -31,7 +31,7 @@ async fn is_healthy(endpoint: &str) -> bool {
 
 #[tokio::test]
 #[cfg(target_os = "linux")]
-async fn without_descriptors_it_says_so_and_rests_and_serves_again_when_there_are_some() {
+async fn a_sidecar_without_descriptors_warns_and_pauses_and_serves_again_when_some_are_free() {
     let mut command = Command::new("sh");
     let script = "ulimit -n 64; exec \"$0\" serve --listen 127.0.0.1:0 --log-format json --log-level info";
     command.args(["-c", script, env!("CARGO_BIN_EXE_sidekeeper")]).process_group(0).kill_on_drop(true);
@@ -56,18 +56,20 @@ async fn without_descriptors_it_says_so_and_rests_and_serves_again_when_there_ar
     };
     assert_eq!(warning["descriptors_max"], 64, "{warning}");
 
-    // Who comes now is sent away; each waits for a pause, and all of them for more than two seconds.
+    // The sidecar closes new connections; each waits for a pause, and all of them for more than two seconds.
     let pid = serve.child.id().unwrap();
     let before = ticks(pid);
     for _ in 0..5 {
         let mut late = TcpStream::connect(&address).await.unwrap();
-        let _ = timeout(LIMIT, late.read(&mut [0])).await.expect("it is sent away");
+        let _ = timeout(LIMIT, late.read(&mut [0])).await.expect("the connection to be closed");
     }
     let used = ticks(pid) - before;
     assert!(used < 50, "{used} ticks of the processor");
 
     drop(held);
-    timeout(LIMIT, async { while !is_healthy(&endpoint).await {} }).await.expect("it serves again");
+    timeout(LIMIT, async { while !is_healthy(&endpoint).await {} })
+        .await
+        .expect("the sidecar to serve again");
     serve.signal(Signal::SIGTERM);
     assert_eq!(serve.end().await.code(), Some(0));
 }

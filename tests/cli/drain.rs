@@ -1,4 +1,4 @@
-//! `drain`, and a second signal, against sidecars of their own.
+//! `drain`, and a second signal; each test has a sidecar of its own.
 
 use nix::sys::signal::Signal;
 use sidekeeper::proto::attach_response::Event;
@@ -9,8 +9,8 @@ use tonic::Streaming;
 
 use super::{LIMIT, Running, output, sidekeeper};
 
-/// A sidecar that would wait for an hour, and its endpoint.
-async fn patient() -> (Running, String) {
+/// A sidecar with a drain timeout of an hour, and its endpoint.
+async fn sidecar_with_long_drain() -> (Running, String) {
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--drain-timeout", "1h"];
     let mut serve = Running::start(sidekeeper(&arguments));
     let endpoint = loop {
@@ -22,8 +22,8 @@ async fn patient() -> (Running, String) {
     (serve, endpoint)
 }
 
-/// An application that never reports, with an execution that runs.
-async fn busy(endpoint: &str) -> Streaming<AttachResponse> {
+/// An application with a running execution that it never reports.
+async fn attach_busy_application(endpoint: &str) -> Streaming<AttachResponse> {
     let mut client = ParticipantServiceClient::connect(endpoint.to_owned()).await.unwrap();
     let configuration =
         JobConfiguration { sharding_total_count: 1, cron: "* * * * * ?".to_owned(), ..Default::default() };
@@ -50,9 +50,9 @@ async fn until(events: &mut Streaming<AttachResponse>, wanted: impl Fn(&Event) -
 }
 
 #[tokio::test]
-async fn it_returns_when_everybody_has_left_and_the_stop_takes_no_time() {
-    let (serve, endpoint) = patient().await;
-    let mut events = busy(&endpoint).await;
+async fn drain_returns_when_all_instances_have_left_and_the_stop_takes_no_time() {
+    let (serve, endpoint) = sidecar_with_long_drain().await;
+    let mut events = attach_busy_application(&endpoint).await;
     let drained = output(sidekeeper(&["drain", "--timeout", "0s", "--endpoint", &endpoint])).await;
     assert_eq!((drained.code, drained.stderr.as_str()), (Some(0), ""));
     assert!(
@@ -74,9 +74,9 @@ async fn it_returns_when_everybody_has_left_and_the_stop_takes_no_time() {
 }
 
 #[tokio::test]
-async fn a_second_signal_has_executions_stop() {
-    let (serve, endpoint) = patient().await;
-    let mut events = busy(&endpoint).await;
+async fn a_second_signal_cancels_executions() {
+    let (serve, endpoint) = sidecar_with_long_drain().await;
+    let mut events = attach_busy_application(&endpoint).await;
     serve.signal(Signal::SIGTERM);
     until(&mut events, |event| matches!(event, Event::Draining(_))).await;
     serve.signal(Signal::SIGINT);
@@ -89,19 +89,19 @@ async fn a_second_signal_has_executions_stop() {
 }
 
 #[tokio::test]
-async fn mistakes_are_usage_and_a_sidecar_that_is_away_is_a_failure() {
-    for mistake in [["--timeout", "soon"], ["--timeout", "2h"], ["--endpoint", "ftp://x"]] {
-        let answer = output(sidekeeper(&["drain", mistake[0], mistake[1]])).await;
-        assert_eq!((answer.code, answer.stdout.as_str()), (Some(64), ""), "{mistake:?}");
-        assert!(answer.stderr.contains(mistake[0]), "{}", answer.stderr);
+async fn wrong_arguments_are_usage_errors_and_an_absent_sidecar_is_a_failure() {
+    for wrong in [["--timeout", "soon"], ["--timeout", "2h"], ["--endpoint", "ftp://x"]] {
+        let answer = output(sidekeeper(&["drain", wrong[0], wrong[1]])).await;
+        assert_eq!((answer.code, answer.stdout.as_str()), (Some(64), ""), "{wrong:?}");
+        assert!(answer.stderr.contains(wrong[0]), "{}", answer.stderr);
     }
-    let away = output(sidekeeper(&["drain", "--endpoint", "unix:///nonexistent/s.sock"])).await;
-    assert_eq!(away.code, Some(1));
+    let absent = output(sidekeeper(&["drain", "--endpoint", "unix:///nonexistent/s.sock"])).await;
+    assert_eq!(absent.code, Some(1));
     assert!(
-        away.stderr.contains(
+        absent.stderr.contains(
             "no sidecar answers at unix:///nonexistent/s.sock; is `sidekeeper serve` running there?"
         ),
         "{}",
-        away.stderr
+        absent.stderr
     );
 }

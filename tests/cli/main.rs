@@ -1,4 +1,4 @@
-//! The program as its users meet it: processes, signals, exit codes, standard output.
+//! The program seen by its users: processes, signals, exit codes, standard output.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -18,7 +18,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::time::timeout;
 
-/// Far more than anything here takes.
+/// Far more than any step of a test takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The program with these arguments and none of this process's settings; in a process group of its own, so that it
@@ -47,7 +47,7 @@ async fn output(mut command: Command) -> Output {
     Output { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// A program that runs, line by line.
+/// A running program, whose output is read line by line.
 struct Running {
     child: Child,
     stdout: Lines<BufReader<ChildStdout>>,
@@ -80,5 +80,5 @@ impl Running {
 }
 
 async fn line<R: AsyncRead + Unpin>(lines: &mut Lines<BufReader<R>>) -> String {
-    timeout(LIMIT, lines.next_line()).await.unwrap().unwrap().expect("it ended")
+    timeout(LIMIT, lines.next_line()).await.unwrap().unwrap().expect("the output has ended")
 }

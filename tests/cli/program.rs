@@ -8,21 +8,23 @@ use tokio::net::TcpStream;
 use super::{Running, output, sidekeeper};
 
 #[tokio::test]
-async fn the_version_and_the_help_are_answers_and_mistakes_are_usage() {
+async fn version_and_help_succeed_and_wrong_arguments_are_usage_errors() {
     let version = output(sidekeeper(&["--version"])).await;
     assert_eq!(version.code, Some(0));
     assert_eq!(version.stdout, concat!("sidekeeper ", env!("CARGO_PKG_VERSION"), "\n"));
     let help = output(sidekeeper(&["run", "--help"])).await;
     assert_eq!(help.code, Some(0));
-    assert!(help.stdout.contains("[default: 30s] [env: SIDEKEEPER_SESSION_TIMEOUT]"), "{}", help.stdout);
-    for mistake in [&["fly"][..], &["serve", "--fly"], &["run"], &[]] {
-        let answer = output(sidekeeper(mistake)).await;
-        assert_eq!((answer.code, answer.stdout.as_str()), (Some(64), ""), "{mistake:?}");
+    // Help is wrapped at the terminal's width.
+    let text = help.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("[default: 30s] [env: SIDEKEEPER_SESSION_TIMEOUT]"), "{}", help.stdout);
+    for wrong in [&["fly"][..], &["serve", "--fly"], &["run"], &[]] {
+        let answer = output(sidekeeper(wrong)).await;
+        assert_eq!((answer.code, answer.stdout.as_str()), (Some(64), ""), "{wrong:?}");
     }
 }
 
 #[tokio::test]
-async fn a_wrong_configuration_is_told_in_whole_and_nothing_starts() {
+async fn an_invalid_configuration_is_reported_completely_and_nothing_starts() {
     let mut command = sidekeeper(&["serve", "--listen", "0.0.0.0:0"]);
     command.env("SIDEKEEPER_DRAIN_TIMEOUT", "soon").env("SIDEKEEPER_DIGEST", "hunter2");
     let refused = output(command).await;
@@ -52,7 +54,7 @@ async fn the_effective_configuration_is_printed() {
 }
 
 #[tokio::test]
-async fn serve_serves_until_it_is_told_to_stop() {
+async fn serve_runs_until_a_signal() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let mut serve =
             Running::start(sidekeeper(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json"]));
@@ -70,7 +72,7 @@ async fn serve_serves_until_it_is_told_to_stop() {
 
 #[tokio::test]
 #[cfg(target_os = "linux")]
-async fn who_has_a_hangup_ignored_wants_it_ignored() {
+async fn serve_ignores_a_hangup_that_its_parent_ignores() {
     let script = "trap '' HUP; exec \"$0\" serve --listen 127.0.0.1:0 --log-format json";
     let mut command = tokio::process::Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_sidekeeper")]).process_group(0).kill_on_drop(true);
@@ -93,8 +95,8 @@ async fn serve_says_in_one_line_why_it_cannot_start() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_does_not_keep_it_from_serving() {
-    // Nothing answers at this address, and nothing refuses either (TEST-NET-1).
+async fn serve_starts_without_an_answer_of_the_collector() {
+    // At this address connections are neither accepted nor refused (TEST-NET-1).
     let arguments = [
         "serve",
         "--listen",
@@ -111,7 +113,7 @@ async fn a_collector_that_is_away_does_not_keep_it_from_serving() {
 }
 
 #[tokio::test]
-async fn there_are_completions_for_each_shell() {
+async fn completions_exist_for_each_shell() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = output(sidekeeper(&["completions", shell])).await;
         assert_eq!(script.code, Some(0));

@@ -20,7 +20,7 @@ fn run(settings: &[&str], script: &str) -> tokio::process::Command {
 }
 
 #[tokio::test]
-async fn it_ends_as_the_command_ends() {
+async fn run_exits_with_the_code_of_the_command() {
     for (script, code) in
         [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -KILL $$", 137), ("kill -TERM $$", 143)]
     {
@@ -31,7 +31,7 @@ async fn it_ends_as_the_command_ends() {
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_run_is_told_apart() {
+async fn a_command_that_cannot_run_has_an_exit_code_of_its_own() {
     let absent = output(sidekeeper(&["run", "--log-level", "off", "--", "/nonexistent/command"])).await;
     assert_eq!(absent.code, Some(127));
     assert!(absent.stderr.contains("cannot run /nonexistent/command"), "{}", absent.stderr);
@@ -44,7 +44,7 @@ async fn a_command_that_cannot_run_is_told_apart() {
 }
 
 #[tokio::test]
-async fn the_command_finds_a_sidecar_that_serves_and_leaves_nothing_behind() {
+async fn the_command_has_a_serving_sidecar_whose_folder_is_removed_afterwards() {
     let mut command = run(&[], "echo $SIDEKEEPER_ENDPOINT; echo ${SIDEKEEPER_DIGEST-unset}; read line");
     command.stdin(Stdio::piped()).env("SIDEKEEPER_DIGEST", "user:hunter2");
     let mut running = Running::start(command);
@@ -62,7 +62,7 @@ async fn the_command_finds_a_sidecar_that_serves_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_given_is_used() {
+async fn run_listens_on_the_given_address() {
     let script = "echo $SIDEKEEPER_ENDPOINT";
     let by_flag = run(&["--listen", "127.0.0.1:0"], script);
     let mut by_variable = run(&[], script);
@@ -86,7 +86,7 @@ async fn without_a_sidecar_the_command_is_never_started() {
 }
 
 #[tokio::test]
-async fn signals_reach_the_command() {
+async fn run_forwards_signals_to_the_command() {
     for (signal, name) in [
         (Signal::SIGTERM, "TERM"),
         (Signal::SIGINT, "INT"),
@@ -117,7 +117,7 @@ async fn a_command_that_does_not_catch_a_signal_ends_by_it() {
 #[tokio::test]
 async fn other_commands_find_the_sidecar_of_run_in_the_same_folder() {
     let folder = tempfile::tempdir().unwrap();
-    // Nobody serves at the default address of this test.
+    // With another TMPDIR, the default address of this test has no sidecar.
     let elsewhere = |arguments: &[&str]| {
         let mut command = sidekeeper(arguments);
         command.env("TMPDIR", folder.path());
@@ -128,12 +128,17 @@ async fn other_commands_find_the_sidecar_of_run_in_the_same_folder() {
     command.stdin(Stdio::piped());
     let mut running = Running::start(command);
     assert_eq!(running.line().await, "ready");
-    let told = output(elsewhere(&["drain", "--json"])).await;
-    assert_eq!((told.code, told.stdout.as_str()), (Some(0), "{\"instances\":[]}\n"), "{}", told.stderr);
+    let printed = output(elsewhere(&["drain", "--json"])).await;
+    assert_eq!(
+        (printed.code, printed.stdout.as_str()),
+        (Some(0), "{\"instances\":[]}\n"),
+        "{}",
+        printed.stderr
+    );
     running.child.stdin.take().unwrap().write_all(b"end\n").await.unwrap();
     assert_eq!(running.end().await.code(), Some(0));
-    let gone = output(elsewhere(&["trigger", "orders"])).await;
-    assert_eq!(gone.code, Some(1));
+    let absent = output(elsewhere(&["trigger", "orders"])).await;
+    assert_eq!(absent.code, Some(1));
     let said = "no sidecar answers at http://127.0.0.1:7070; is `sidekeeper serve` running there?";
-    assert!(gone.stderr.contains(said), "{}", gone.stderr);
+    assert!(absent.stderr.contains(said), "{}", absent.stderr);
 }

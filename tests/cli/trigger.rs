@@ -1,4 +1,4 @@
-//! `trigger` and `cancel`, against a sidecar of its own, and one that says what the test wants.
+//! `trigger` and `cancel`, against a server with scripted answers.
 
 use sidekeeper::proto::job_service_server::{JobService, JobServiceServer};
 use sidekeeper::proto::{
@@ -59,27 +59,27 @@ async fn sidecar() -> String {
 }
 
 #[tokio::test]
-async fn who_fires_is_told_in_words_and_in_json() {
+async fn triggered_instances_are_printed_as_text_and_as_json() {
     let endpoint = sidecar().await;
-    let told = output(sidekeeper(&["trigger", "orders", "--endpoint", &endpoint])).await;
-    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
-    let lines: Vec<_> = told.stdout.lines().collect();
+    let printed = output(sidekeeper(&["trigger", "orders", "--endpoint", &endpoint])).await;
+    assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""));
+    let lines: Vec<_> = printed.stdout.lines().collect();
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert_eq!(lines[0], "triggered  10.0.0.1@-@1");
-    assert!(!told.stdout.contains('\u{1b}'), "{:?}", told.stdout);
+    assert!(!printed.stdout.contains('\u{1b}'), "{:?}", printed.stdout);
     assert!(lines[2].starts_with("pending    10.0.0.3@-@1  ("), "{lines:?}");
 
     let mut command = sidekeeper(&["trigger", "orders", "--json"]);
     command.env("SIDEKEEPER_ENDPOINT", &endpoint);
-    let told = output(command).await;
-    let [line] = told.stdout.lines().collect::<Vec<_>>()[..] else { panic!("{}", told.stdout) };
+    let printed = output(command).await;
+    let [line] = printed.stdout.lines().collect::<Vec<_>>()[..] else { panic!("{}", printed.stdout) };
     let value: serde_json::Value = serde_json::from_str(line).unwrap();
     assert_eq!(value["triggered_instance_ids"][0], "10.0.0.1@-@1");
     assert_eq!(value["pending_instance_ids"], serde_json::json!(["10.0.0.3@-@1"]));
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_with_its_reason() {
+async fn a_refusal_is_printed_with_its_reason() {
     let endpoint = sidecar().await;
     let refused = output(sidekeeper(&["trigger", "nobody", "--endpoint", &endpoint])).await;
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""));
@@ -92,32 +92,32 @@ async fn a_refusal_is_told_with_its_reason() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_none_is_a_mistake_and_one_that_is_away_a_failure() {
-    let mistake = output(sidekeeper(&["trigger", "orders", "--endpoint", "ftp://x"])).await;
-    assert_eq!(mistake.code, Some(64), "{}", mistake.stderr);
-    let away = output(sidekeeper(&["trigger", "orders", "--endpoint", "unix:///nonexistent/s.sock"])).await;
-    assert_eq!(away.code, Some(1));
+async fn an_invalid_endpoint_is_a_usage_error_and_an_absent_sidecar_is_a_failure() {
+    let wrong = output(sidekeeper(&["trigger", "orders", "--endpoint", "ftp://x"])).await;
+    assert_eq!(wrong.code, Some(64), "{}", wrong.stderr);
+    let absent = output(sidekeeper(&["trigger", "orders", "--endpoint", "unix:///nonexistent/s.sock"])).await;
+    assert_eq!(absent.code, Some(1));
     assert!(
-        away.stderr.contains(
+        absent.stderr.contains(
             "no sidecar answers at unix:///nonexistent/s.sock; is `sidekeeper serve` running there?"
         ),
         "{}",
-        away.stderr
+        absent.stderr
     );
     assert_eq!(output(sidekeeper(&["trigger"])).await.code, Some(64));
 }
 
 #[tokio::test]
-async fn what_was_cancelled_is_told_in_words_and_in_json() {
+async fn cancelled_executions_are_printed_as_text_and_as_json() {
     let endpoint = sidecar().await;
-    let told =
+    let printed =
         output(sidekeeper(&["cancel", "orders", "--item", "3", "--item", "7", "--endpoint", &endpoint]))
             .await;
-    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
-    let lines: Vec<_> = told.stdout.lines().collect();
+    assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""));
+    let lines: Vec<_> = printed.stdout.lines().collect();
     assert!(lines[0].starts_with("cancelled  item 3  abc-3  of 10.0.0.1@-@"), "{lines:?}");
     assert!(lines[1].ends_with("(was waiting to be tried again)"), "{lines:?}");
-    assert!(!told.stdout.contains('\u{1b}'), "{:?}", told.stdout);
+    assert!(!printed.stdout.contains('\u{1b}'), "{:?}", printed.stdout);
 
     let json =
         output(sidekeeper(&["cancel", "orders", "--item", "7", "--json", "--endpoint", &endpoint])).await;

@@ -1,4 +1,4 @@
-//! `watch`, against a sidecar that says what the test wants.
+//! `watch`, against a server with scripted states.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use super::{LIMIT, Running, output, sidekeeper};
 
 type State = Result<WatchAssignmentsResponse, Status>;
 
-/// Hands each call to the test: the job's name, and where to send its states.
+/// Passes each call to the test: the job's name, and the channel for its states.
 struct Scripted(mpsc::Sender<(String, mpsc::Sender<State>)>);
 
 #[tonic::async_trait]
@@ -76,7 +76,7 @@ fn state(generation: i64) -> State {
 }
 
 #[tokio::test]
-async fn each_change_is_a_line_of_json_also_after_a_reconnect_until_interrupted() {
+async fn each_change_is_printed_as_a_line_of_json_also_after_a_reconnect() {
     let mut sidecar = FakeSidecar::on_tcp().await;
     let mut watch =
         Running::start(sidekeeper(&["watch", "orders", "--json", "--endpoint", &sidecar.endpoint]));
@@ -84,9 +84,9 @@ async fn each_change_is_a_line_of_json_also_after_a_reconnect_until_interrupted(
     assert_eq!(job, "orders");
     for generation in [1, 2] {
         states.send(state(generation)).await.unwrap();
-        let told: serde_json::Value = serde_json::from_str(&watch.line().await).unwrap();
-        assert_eq!(told["generation"], generation);
-        assert_eq!(told["items"][0]["instance_id"], "10.0.0.1@-@1");
+        let printed: serde_json::Value = serde_json::from_str(&watch.line().await).unwrap();
+        assert_eq!(printed["generation"], generation);
+        assert_eq!(printed["items"][0]["instance_id"], "10.0.0.1@-@1");
     }
     states.send(Err(Status::unavailable("no registry"))).await.unwrap();
     assert_eq!(
@@ -102,7 +102,7 @@ async fn each_change_is_a_line_of_json_also_after_a_reconnect_until_interrupted(
 }
 
 #[tokio::test]
-async fn in_a_pipe_there_is_a_plain_table_for_each_change() {
+async fn each_change_is_printed_as_a_plain_table_in_a_pipe() {
     let directory = tempfile::tempdir().unwrap();
     let mut sidecar = FakeSidecar::on_socket(&directory.path().join("s.sock"));
     let mut command = sidekeeper(&["watch", "orders"]);
@@ -111,7 +111,7 @@ async fn in_a_pipe_there_is_a_plain_table_for_each_change() {
     let (_, states) = sidecar.call().await;
     for generation in [1, 2] {
         states.send(state(generation)).await.unwrap();
-        // A person who reads the file later wants to know when it was so.
+        // Each table begins with its time, for readers of a file.
         while !is_time(&watch.line().await) {}
         let head = format!("orders  generation {generation}  1 item  0 instances");
         loop {
@@ -131,7 +131,7 @@ fn is_time(line: &str) -> bool {
 }
 
 #[tokio::test]
-async fn it_shows_a_state_once_if_that_is_wanted() {
+async fn watch_once_prints_one_state_and_ends() {
     let mut sidecar = FakeSidecar::on_tcp().await;
     let endpoint = sidecar.endpoint.strip_prefix("http://").unwrap().to_owned();
     let mut watch = Running::start(sidekeeper(&["watch", "orders", "--once", "--endpoint", &endpoint]));
@@ -140,14 +140,14 @@ async fn it_shows_a_state_once_if_that_is_wanted() {
     assert!(is_time(&watch.line().await));
     assert_eq!(watch.line().await, "orders  generation 1  1 item  0 instances");
     assert_eq!(watch.end().await.code(), Some(0));
-    // It waits for nobody.
-    let away = output(sidekeeper(&["watch", "orders", "--once", "--endpoint", "127.0.0.1:1"])).await;
-    assert_eq!(away.code, Some(1));
-    assert!(away.stderr.contains("no sidecar answers at http://127.0.0.1:1"), "{}", away.stderr);
+    // `--once` does not wait for a sidecar.
+    let absent = output(sidekeeper(&["watch", "orders", "--once", "--endpoint", "127.0.0.1:1"])).await;
+    assert_eq!(absent.code, Some(1));
+    assert!(absent.stderr.contains("no sidecar answers at http://127.0.0.1:1"), "{}", absent.stderr);
 }
 
 #[tokio::test]
-async fn a_job_that_nobody_knows_is_an_error() {
+async fn an_unknown_job_is_an_error() {
     let mut sidecar = FakeSidecar::on_tcp().await;
     let watch = Running::start(sidekeeper(&["watch", "ordres", "--endpoint", &sidecar.endpoint]));
     let (_, states) = sidecar.call().await;
@@ -158,14 +158,14 @@ async fn a_job_that_nobody_knows_is_an_error() {
 }
 
 #[tokio::test]
-async fn it_ends_quietly_when_its_reader_has_gone() {
+async fn watch_ends_without_an_error_when_its_reader_closes_the_pipe() {
     let mut sidecar = FakeSidecar::on_tcp().await;
     let mut watch = Running::start(sidekeeper(&["watch", "orders", "--endpoint", &sidecar.endpoint]));
     let (_, states) = sidecar.call().await;
     states.send(state(1)).await.unwrap();
     watch.line().await;
 
-    // No further change has to come for it to notice.
+    // The program notices the closed pipe without a further change.
     let Running { mut child, stdout, mut stderr } = watch;
     drop(stdout);
     let status = timeout(LIMIT, child.wait()).await.unwrap().unwrap();
@@ -186,7 +186,7 @@ async fn a_request_that_can_never_succeed_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn it_waits_for_a_sidecar_that_is_not_there_yet() {
+async fn watch_waits_for_a_sidecar_that_does_not_serve_yet() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("s.sock");
     let endpoint = format!("unix://{}", socket.display());

@@ -17,10 +17,9 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "clients" / "python")]
-
-from harness import Sidecar, ZooKeeperServer, eventually, sidekeeper_binary  # noqa: E402
+from support.processes import eventually, sidekeeper_binary
+from support.sidecar import Sidecar
+from support.zookeeper import ZooKeeperServer
 
 #: How long ZooKeeper waits for word from a sidecar: longer than the server is away.
 SESSION = "20s"
@@ -48,7 +47,8 @@ def restart(server: ZooKeeperServer, sidecars: Sequence[Sidecar]) -> list[float]
     counts = [len(times_back(sidecar)) for sidecar in sidecars]
     server.kill()
     time.sleep(AWAY)
-    server._start()
+    server.start()
+    server.wait_serving()
     serves = time.time()
     late = []
     for sidecar, count in zip(sidecars, counts):

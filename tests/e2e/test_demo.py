@@ -1,4 +1,4 @@
-"""The demo: that it is well, and that it would tell if it were not."""
+"""The demo: it succeeds, and its ledger finds each kind of error."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ROOT, ZooKeeperServer
 from ledger import INTERVAL, ITEMS, Ledger
+
+from support.processes import ROOT
+from support.zookeeper import ZooKeeperServer
 
 DEMO = ROOT / "examples" / "demo" / "demo.py"
 FIRST = datetime(2030, 1, 1, 12, 0, 0, tzinfo=timezone.utc)
@@ -29,9 +33,16 @@ def test_the_demo_ends_well(binary: Path, zookeeper: ZooKeeperServer, registry: 
     assert "is killed while it executes items" in done.stdout
 
 
-def test_ctrl_c_cleans_up(binary: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for the path of a socket, which has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="sk-") as folder:
+        yield Path(folder)
+
+
+def test_ctrl_c_cleans_up(binary: Path, short_folder: Path) -> None:
     arguments = [sys.executable, str(DEMO), "--sidekeeper", str(binary)]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "TMPDIR": str(short_folder)}
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
@@ -40,11 +51,11 @@ def test_ctrl_c_cleans_up(binary: Path, tmp_path: Path) -> None:
                 break
         rest = demo.stdout.read()
     assert demo.returncode == 130, rest
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_folder.iterdir()) == []
 
 
 class Story:
-    """Tells a ledger of two fires, all well but for what a test leaves out or adds."""
+    """Fills a ledger with two fires without errors, but for what a test leaves out or adds."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()

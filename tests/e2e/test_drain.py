@@ -8,7 +8,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from harness import NEVER, PATIENCE, Application, Fleet, eventually
+from support.application import Application
+from support.fleet import Fleet
+from support.job_nodes import NEVER
+from support.processes import PATIENCE, eventually
 
 
 def without_trace(fleet: Fleet, instance: str) -> bool:
@@ -44,7 +47,7 @@ def test_a_drain_waits_for_running_items_and_returns_when_everybody_has_left(fle
     assert sorted(event["item"] for event in second.events("end")) == items
     assert second.events("cancelled") == []
     fleet.settle(first, third)
-    # The process has stayed, and has nothing to do when it is told to stop.
+    # The process has stayed, and has nothing to do at SIGTERM.
     assert second.sidecar.popen.poll() is None
     began = time.monotonic()
     second.sidecar.terminate()
@@ -68,5 +71,6 @@ def test_a_second_signal_stops_what_runs_and_leaves_nothing(fleet: Fleet) -> Non
     second.wait("cancels", lambda events: sum(event["event"] == "cancelled" for event in events) == 2)
     assert {event["reason"] for event in second.events("cancelled")} == {"DRAIN_TIMEOUT"}
     assert sidecar.wait(PATIENCE) == 0
-    assert without_trace(fleet, instance) and running(fleet, items) == []
+    assert without_trace(fleet, instance)
+    assert running(fleet, items) == []
     fleet.settle(first, third)

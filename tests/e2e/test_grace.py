@@ -8,7 +8,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import NEVER, Application, Fleet, Sidecar, eventually
+from support.application import Application
+from support.fleet import Fleet
+from support.job_nodes import NEVER
+from support.processes import eventually
+from support.sidecar import Sidecar
 
 
 class Relay:
@@ -73,7 +77,7 @@ def wait_for_return(application: Application) -> None:
 
 
 def fleet_with_relay(fleet: Fleet, grace: str) -> tuple[Application, Application, Relay]:
-    """Two applications of three items each; the second is behind the relay, and executes its items until it is let go."""
+    """Two applications of three items each; the second is behind the relay, and executes its items until the test releases them."""
     props = {"sidekeeper.grace": grace}
     first = fleet.application(fleet.sidecar(1), cron=NEVER, props=props)
     sidecar = fleet.sidecar(2)
@@ -110,7 +114,7 @@ def test_what_runs_survives_a_broken_stream_and_is_executed_once(fleet: Fleet) -
     assert fleet.tree.owners() == owners
 
 
-def test_who_does_not_come_back_in_time_is_told_to_stop_and_leaves(fleet: Fleet) -> None:
+def test_an_application_that_does_not_reattach_in_time_stops_and_leaves(fleet: Fleet) -> None:
     first, second, relay = fleet_with_relay(fleet, "2s")
     instance = second.instance
     with interrupted(relay, second):
@@ -125,8 +129,8 @@ def test_who_does_not_come_back_in_time_is_told_to_stop_and_leaves(fleet: Fleet)
     fleet.settle(first, second)
 
 
-def test_an_application_that_stops_is_not_waited_for(fleet: Fleet) -> None:
-    first, second, relay = fleet_with_relay(fleet, "1h")
+def test_a_stopped_application_gets_no_grace(fleet: Fleet) -> None:
+    first, second, _relay = fleet_with_relay(fleet, "1h")
     instance = second.instance
     second.popen.terminate()
     second.command("release")

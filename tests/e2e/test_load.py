@@ -22,14 +22,17 @@ from typing import Any
 
 import grpc
 import pytest
-from harness import JOB, NEVER, PATIENCE, Fleet, Process, Sidecar, sidekeeper_binary
 from kazoo.client import KazooClient
 from sidekeeper._proto.v1 import assignment_service_pb2 as watch_pb2
-from sidekeeper._proto.v1 import execution_pb2, job_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import attach_pb2, completion_pb2, job_pb2
 from sidekeeper._proto.v1.assignment_service_pb2_grpc import AssignmentServiceStub
 from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceStub
 from sidekeeper.reason import reason_of
+
+from support.fleet import Fleet
+from support.job_nodes import JOB, NEVER
+from support.processes import PATIENCE, Process, sidekeeper_binary
+from support.sidecar import Sidecar
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -161,13 +164,13 @@ class Streams:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def attach_request(**configuration: Any) -> service_pb2.AttachRequest:
+def attach_request(**configuration: Any) -> attach_pb2.AttachRequest:
     message = job_pb2.JobConfiguration(**configuration)
-    return service_pb2.AttachRequest(job_name=JOB, configuration=message, client="test/1")
+    return attach_pb2.AttachRequest(job_name=JOB, configuration=message, client="test/1")
 
 
 class Instances:
-    """Instances of one job, and the items that each was told."""
+    """Instances of one job, and the items of each by its last assignment."""
 
     def __init__(self, streams: Streams, calls: grpc.aio.Channel):
         self.owned: dict[int, list[int]] = {}
@@ -180,12 +183,12 @@ class Instances:
             call = self._stub.Attach(request, wait_for_ready=True)
             self._streams.read(call, lambda event, number=number: self._take(number, event))
 
-    def _take(self, number: int, event: service_pb2.AttachResponse) -> None:
+    def _take(self, number: int, event: attach_pb2.AttachResponse) -> None:
         if event.WhichOneof("event") == "assignment_changed":
             self.owned[number] = [item.item for item in event.assignment_changed.assignment.items]
 
     def own(self, count: int, total: int) -> bool:
-        """Whether so many streams were told what they own, and own all items together, each once."""
+        """Whether so many streams have an assignment, and own all items together, each once."""
         return len(self.owned) == count and sorted(chain.from_iterable(self.owned.values())) == list(range(total))
 
 
@@ -209,7 +212,7 @@ def test_many_instances_of_one_job_at_one_sidecar(sidecar: Alone) -> None:
 
 
 async def watch(streams: Streams, calls: grpc.aio.Channel, count: int, items: int) -> None:
-    """Opens watchers of the job, and waits until each was told who owns all items."""
+    """Opens watchers of the job, and waits until each has the owners of all items."""
     stub, told = AssignmentServiceStub(calls), set()
 
     def take(number: int, state: watch_pb2.WatchAssignmentsResponse) -> None:
@@ -301,7 +304,7 @@ def test_a_job_amid_nodes_that_mean_nothing_is_executed(fleet: Fleet) -> None:
         async with channel(sidecar.socket) as calls:
             stub = ParticipantServiceStub(calls)
 
-            async def take(event: service_pb2.AttachResponse) -> None:
+            async def take(event: attach_pb2.AttachResponse) -> None:
                 nonlocal attachment
                 kind = event.WhichOneof("event")
                 if kind == "attached":
@@ -309,11 +312,11 @@ def test_a_job_amid_nodes_that_mean_nothing_is_executed(fleet: Fleet) -> None:
                 elif kind == "assignment_changed":
                     owned[0] = [item.item for item in event.assignment_changed.assignment.items]
                 elif kind == "execute":
-                    result = execution_pb2.ExecutionResult(
-                        execution_id=event.execute.execution_id, outcome=execution_pb2.EXECUTION_OUTCOME_SUCCESS
+                    result = completion_pb2.ExecutionResult(
+                        execution_id=event.execute.execution_id, outcome=completion_pb2.EXECUTION_OUTCOME_SUCCESS
                     )
                     await stub.ReportCompletion(
-                        service_pb2.ReportCompletionRequest(attachment_id=attachment, results=[result])
+                        completion_pb2.ReportCompletionRequest(attachment_id=attachment, results=[result])
                     )
                     executed[event.execute.item] = executed.get(event.execute.item, 0) + 1
 

@@ -1,11 +1,14 @@
-"""Instances come, go and die: who gets the items, how soon, and what is left in ZooKeeper."""
+"""Instances register, leave and die: which instance gets the items, how soon, and which nodes are left in ZooKeeper."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
-from harness import NEVER, PATIENCE, Fleet, eventually
+
+from support.fleet import Fleet
+from support.job_nodes import NEVER
+from support.processes import PATIENCE, eventually
 
 
 def without_trace(fleet: Fleet, instance: str) -> bool:
@@ -30,7 +33,7 @@ def test_a_killed_application_leaves_within_a_second(fleet: Fleet, executing: bo
     eventually("no trace of the killed application", lambda: without_trace(fleet, instance), timeout=1.0)
     fleet.settle(first, third, timeout=max(0.05, 1.0 - (time.monotonic() - killed)))
     assert second.sidecar.popen.poll() is None  # it left on its application's behalf
-    assert [event["item"] for event in second.events("start")] == interrupted
+    assert sorted(event["item"] for event in second.events("start")) == interrupted
     # Failover is off: what was interrupted is not executed again.
     executed = sorted(event["item"] for event in first.events("start") + third.events("start"))
     assert executed == (sorted(set(range(6)) - set(interrupted)) if executing else [])
@@ -105,7 +108,7 @@ def test_a_leaving_application_finishes_first(fleet: Fleet) -> None:
     assert len(second.events("end")) == 2
 
 
-def test_a_sidecar_that_is_told_to_stop_leaves_at_once(fleet: Fleet) -> None:
+def test_a_sidecar_that_gets_sigterm_leaves_at_once(fleet: Fleet) -> None:
     first, second, third = fleet.three(session_timeout="30s", cron=NEVER)
     instance = second.instance
     second.sidecar.terminate()
@@ -124,8 +127,8 @@ def test_a_server_that_is_disabled_owns_nothing_until_it_is_enabled(fleet: Fleet
     fleet.settle(first, second, third)
 
 
-def test_each_item_is_told_to_one_at_a_time(fleet: Fleet) -> None:
-    """Items change hands one by one, and each has one owner at a time: a token is told to one instance only."""
+def test_each_item_is_assigned_to_one_application_at_a_time(fleet: Fleet) -> None:
+    """Items change their owner one by one, and each has one owner at a time: one instance only gets a token."""
     total = 200
     sidecars = [fleet.sidecar(number) for number in (1, 2, 3)]
     applications = []

@@ -5,7 +5,11 @@ from __future__ import annotations
 from itertools import chain
 
 import yaml
-from harness import EACH_SECOND, JOB, NEVER, Application, Fleet, eventually
+
+from support.application import Application
+from support.fleet import Fleet
+from support.job_nodes import EACH_SECOND, JOB, NEVER
+from support.processes import eventually
 
 #: Nodes that may be there or not, and are empty: parents of what comes and goes.
 EMPTY_PARENTS = {

@@ -1,4 +1,4 @@
-"""What operators do and look at: triggers, dumps, clocks."""
+"""Operations: triggers, dumps, clocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import subprocess
 from pathlib import Path
 
 import sidekeeper
-from harness import JOB, PATIENCE, Application, Fleet, eventually, free_port
+
+from support.application import Application
+from support.fleet import Fleet
+from support.job_nodes import JOB
+from support.processes import PATIENCE, eventually, free_port
 
 
 def items_started(applications: list[Application]) -> list[int]:
@@ -27,7 +31,7 @@ def test_a_job_without_a_schedule_runs_when_it_is_triggered(fleet: Fleet, binary
     eventually("each item once", lambda: items_started(applications) == [0, 1, 2, 3, 4, 5])
     eventually("all triggers taken up", lambda: fleet.tree.children("trigger") == [])
 
-    # What a Java instance that is busy would leave, and one that is gone.
+    # The nodes that a busy Java instance leaves, and a dead one.
     fleet.tree.create("instances/10.0.0.9@-@1", "jobInstanceId: 10.0.0.9@-@1\nserverIp: 10.0.0.9\n")
     fleet.tree.create("trigger/10.0.0.9@-@1")
     fleet.tree.create("trigger/10.0.0.8@-@1")
@@ -83,7 +87,7 @@ def test_with_a_token_commands_find_it_in_the_environment(fleet: Fleet, binary: 
             assert refused.returncode != 0
             assert "Unauthenticated" in refused.stderr
             assert "sesame" not in refused.stderr
-    # It gets as far as the job, which nobody has configured.
+    # It gets as far as the job, which has no configuration.
     assert "NotFound" in call("trigger", JOB, SIDEKEEPER_TOKEN="open-sesame").stderr
     assert "sesame" not in sidecar.log.read_text()
 

@@ -1,4 +1,4 @@
-"""Others disturb a sidecar: servers with small limits, servers that are not there, applications that stand still."""
+"""Disturbances of a sidecar: servers with small limits, servers that do not answer, applications that do not read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from harness import NEVER, Application, Fleet, Sidecar, ZooKeeperServer, eventually
+from support.application import Application
+from support.fleet import Fleet
+from support.job_nodes import NEVER
+from support.processes import eventually
+from support.sidecar import Sidecar
+from support.zookeeper import ZooKeeperServer
 
 #: What the servers of one test take in a request, in bytes.
 SMALL = 100_000
@@ -24,9 +29,7 @@ def test_servers_that_take_small_requests_only_get_small_ones(binary: Path) -> N
         try:
             sidecar = fleet.sidecar(1)
             application = fleet.application(sidecar, sharding_total_count=1000, cron=NEVER)
-            application.wait(
-                "1000 items", lambda events: any(len(event.get("items", [])) == 1000 for event in events)
-            )
+            application.wait("1000 items", lambda events: any(len(event.get("items", [])) == 1000 for event in events))
             fleet.tree.fire_once()
             application.wait(
                 "1000 executions",
@@ -48,7 +51,7 @@ def test_servers_that_take_small_requests_only_get_small_ones(binary: Path) -> N
         assert not panics, panics
 
 
-def test_an_application_that_stands_still_is_cut_off_and_the_log_says_that(fleet: Fleet) -> None:
+def test_an_application_that_does_not_read_is_disconnected_and_the_log_names_it(fleet: Fleet) -> None:
     patient = ["--silent-application-timeout", "2s"]
     first = fleet.application(fleet.sidecar(1, options=patient), cron=NEVER)
     sidecar = fleet.sidecar(2, options=patient)
@@ -62,7 +65,7 @@ def test_an_application_that_stands_still_is_cut_off_and_the_log_says_that(fleet
     fleet.settle(first, second)
 
 
-def test_an_application_is_told_that_the_registry_does_not_answer(fleet: Fleet) -> None:
+def test_an_application_is_notified_that_the_registry_does_not_answer(fleet: Fleet) -> None:
     sidecar = Sidecar(9, fleet.folder, "127.0.0.1:1", fleet.namespace, "6s", [])
     fleet.processes.append(sidecar)
     application: Application = fleet.application(sidecar, cron=NEVER)

@@ -8,12 +8,15 @@ from typing import Any
 
 import grpc
 import pytest
-from harness import EACH_SECOND, JOB, NEVER, PATIENCE, Fleet, Sidecar, eventually
+from sidekeeper._proto.v1 import assignment_pb2, attach_pb2, completion_pb2, job_pb2
 from sidekeeper._proto.v1 import assignment_service_pb2 as watch_pb2
-from sidekeeper._proto.v1 import execution_pb2, job_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
 from sidekeeper._proto.v1.assignment_service_pb2_grpc import AssignmentServiceStub
 from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceStub
+
+from support.fleet import Fleet
+from support.job_nodes import EACH_SECOND, JOB, NEVER
+from support.processes import PATIENCE, eventually
+from support.sidecar import Sidecar
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def channel(sidecar: Sidecar) -> Iterator[grpc.Channel]:
 
 def attach(stub: Any, name: str = JOB, cron: str = NEVER, total: int = 2) -> Any:
     configuration = job_pb2.JobConfiguration(sharding_total_count=total, cron=cron)
-    request = service_pb2.AttachRequest(job_name=name, configuration=configuration, client="test/1")
+    request = attach_pb2.AttachRequest(job_name=name, configuration=configuration, client="test/1")
     return stub.Attach(request, timeout=60, wait_for_ready=True)
 
 
@@ -57,18 +60,18 @@ def test_a_job_from_attachment_to_report(fleet: Fleet, channel: grpc.Channel) ->
     execute = until(call, "execute")
     assert (execute.item, execute.job_name, execute.sharding_total_count) == (0, JOB, 1)
     assert fleet.tree.get("sharding/0/running") == attached.instance_id
-    result = execution_pb2.ExecutionResult(
+    result = completion_pb2.ExecutionResult(
         execution_id=execute.execution_id,
-        outcome=execution_pb2.EXECUTION_OUTCOME_FAILURE,
+        outcome=completion_pb2.EXECUTION_OUTCOME_FAILURE,
         failure_message="on purpose",
     )
-    request = service_pb2.ReportCompletionRequest(attachment_id=attached.attachment_id, results=[result])
+    request = completion_pb2.ReportCompletionRequest(attachment_id=attached.attachment_id, results=[result])
     response = stub.ReportCompletion(request, timeout=PATIENCE)
     assert [(r.execution_id, r.status) for r in response.records] == [
-        (execute.execution_id, execution_pb2.COMPLETION_STATUS_RECORDED)
+        (execute.execution_id, completion_pb2.COMPLETION_STATUS_RECORDED)
     ]
     response = stub.ReportCompletion(request, timeout=PATIENCE)
-    assert [r.status for r in response.records] == [execution_pb2.COMPLETION_STATUS_ALREADY_RECORDED]
+    assert [r.status for r in response.records] == [completion_pb2.COMPLETION_STATUS_ALREADY_RECORDED]
     again = until(call, "execute")
     assert again.execution_id != execute.execution_id
     assert again.fencing_token > execute.fencing_token
@@ -93,7 +96,7 @@ def test_acknowledgements_and_the_watch(fleet: Fleet, channel: grpc.Channel) -> 
         if [item.item for item in assignment.items] == [0, 1]:
             break
     stub.AcknowledgeAssignment(
-        service_pb2.AcknowledgeAssignmentRequest(attachment_id=attached.attachment_id, generation=generation),
+        assignment_pb2.AcknowledgeAssignmentRequest(attachment_id=attached.attachment_id, generation=generation),
         timeout=PATIENCE,
     )
     end = time.monotonic() + PATIENCE
@@ -107,7 +110,7 @@ def test_acknowledgements_and_the_watch(fleet: Fleet, channel: grpc.Channel) -> 
         ("unknown", generation, grpc.StatusCode.NOT_FOUND),
         (attached.attachment_id, generation + 1, grpc.StatusCode.INVALID_ARGUMENT),
     ):
-        request = service_pb2.AcknowledgeAssignmentRequest(attachment_id=attachment, generation=wrong)
+        request = assignment_pb2.AcknowledgeAssignmentRequest(attachment_id=attachment, generation=wrong)
         with pytest.raises(grpc.RpcError) as caught:
             stub.AcknowledgeAssignment(request, timeout=PATIENCE)
         assert caught.value.code() is code
@@ -134,7 +137,7 @@ def test_what_cannot_be_attached(
 ) -> None:
     message = None if configuration is None else job_pb2.JobConfiguration(**configuration)
     call = ParticipantServiceStub(channel).Attach(
-        service_pb2.AttachRequest(job_name=name, configuration=message), timeout=PATIENCE
+        attach_pb2.AttachRequest(job_name=name, configuration=message), timeout=PATIENCE
     )
     with pytest.raises(grpc.RpcError) as caught:
         next(call)
@@ -143,18 +146,18 @@ def test_what_cannot_be_attached(
     assert fleet.tree.client.exists(f"{fleet.tree.namespace}/{name}") is None
 
 
-def test_reports_that_nobody_can_take(channel: grpc.Channel) -> None:
+def test_reports_of_unknown_executions_are_refused(channel: grpc.Channel) -> None:
     stub = ParticipantServiceStub(channel)
     call = attach(stub)
     attached = next(call).attached
-    success = execution_pb2.EXECUTION_OUTCOME_SUCCESS
+    success = completion_pb2.EXECUTION_OUTCOME_SUCCESS
     for attachment, execution, outcome, code in (
         ("unknown", "x", success, grpc.StatusCode.NOT_FOUND),
         (attached.attachment_id, "x", success, grpc.StatusCode.NOT_FOUND),
-        (attached.attachment_id, "x", execution_pb2.EXECUTION_OUTCOME_UNSPECIFIED, grpc.StatusCode.INVALID_ARGUMENT),
+        (attached.attachment_id, "x", completion_pb2.EXECUTION_OUTCOME_UNSPECIFIED, grpc.StatusCode.INVALID_ARGUMENT),
     ):
-        result = execution_pb2.ExecutionResult(execution_id=execution, outcome=outcome)
-        request = service_pb2.ReportCompletionRequest(attachment_id=attachment, results=[result])
+        result = completion_pb2.ExecutionResult(execution_id=execution, outcome=outcome)
+        request = completion_pb2.ReportCompletionRequest(attachment_id=attachment, results=[result])
         with pytest.raises(grpc.RpcError) as caught:
             stub.ReportCompletion(request, timeout=PATIENCE)
         assert caught.value.code() is code, (attachment, execution, outcome, caught.value.details())

@@ -6,7 +6,11 @@ import json
 
 import pytest
 
-from harness import NEVER, Application, Fleet, Sidecar, eventually
+from support.application import Application
+from support.fleet import Fleet
+from support.job_nodes import NEVER
+from support.processes import eventually
+from support.sidecar import Sidecar
 
 GRACE = {"sidekeeper.grace": "30s"}
 
@@ -86,7 +90,7 @@ def test_what_runs_survives_the_death_of_the_sidecar_and_is_executed_once(
     assert len(first.events("start")) == 3
     assert fleet.tree.owners() == owners
     assert fleet.tree.children("leader/failover/items") == []
-    # A later process can do it again, and who ends well leaves nothing.
+    # A later process can do it again, and a process that ends well leaves no state file.
     sidecar.kill()
     sidecar = start(fleet, 2)
     eventually("its return", lambda: attachments(second) == 3)
@@ -99,7 +103,7 @@ def test_what_runs_survives_the_death_of_the_sidecar_and_is_executed_once(
     assert fleet.tree.get(f"instances/{instance}") is None
 
 
-def test_a_job_fires_on_and_what_was_missed_is_made_up_for(fleet: Fleet) -> None:
+def test_a_job_fires_after_a_restart_and_missed_fires_are_re_run(fleet: Fleet) -> None:
     application = fleet.application(start(fleet, 1), cron="0/2 * * * * ?", props=GRACE)
     fleet.settle(application)
     for life in (1, 2, 3):

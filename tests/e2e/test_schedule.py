@@ -6,16 +6,22 @@ import time
 from collections import Counter
 from typing import Any
 
-from harness import EACH_SECOND, NEVER, Application, Fleet, eventually
+import pytest
+
+from support.application import Application
+from support.fleet import Fleet
+from support.job_nodes import EACH_SECOND, NEVER
+from support.processes import eventually
 
 
 def started(applications: list[Application]) -> list[dict[str, Any]]:
     return [event for application in applications for event in application.events("start")]
 
 
+@pytest.mark.smoke
 def test_each_item_once_for_each_second(fleet: Fleet) -> None:
     applications = fleet.three(cron=EACH_SECOND)
-    # From the second fire that all of them saw after the division to the last one that is over everywhere.
+    # From the second fire after the resharding to the last one that has ended everywhere.
     settled = max(event["scheduled"] for event in started(applications)) if started(applications) else 0.0
     for application in applications:
         application.wait(
@@ -45,7 +51,7 @@ def test_a_disabled_item_is_not_executed(fleet: Fleet) -> None:
     owner.wait("an execution of item 2", lambda events: [e for e in events if e["event"] == "start" and e["item"] == 2])
     fleet.tree.create("sharding/2/disabled")
     owner.wait(
-        "item 2 told as disabled",
+        "item 2 assigned as disabled",
         lambda events: [e for e in events if e["event"] == "assignment"][-1]["disabled"] == [2],
     )
     before = [event["item"] for event in owner.events("start")].count(2)
@@ -64,7 +70,7 @@ def test_a_disabled_item_is_not_executed(fleet: Fleet) -> None:
     assert {event["item"] for event in started(applications)} == set(range(6))
 
 
-def test_a_fire_of_a_schedule_that_came_while_the_sidecar_was_stopped_is_made_up_for(fleet: Fleet) -> None:
+def test_a_fire_during_a_stop_of_the_sidecar_is_re_run(fleet: Fleet) -> None:
     sidecar = fleet.sidecar(1, session_timeout="30s")
     application = fleet.application(sidecar, cron=NEVER)
     fleet.settle(application)

@@ -1,6 +1,6 @@
-"""Three ZooKeeper servers on loopback, and what can be done to them and to the network between them.
+"""Three ZooKeeper servers on loopback, whose processes and links a test can stop, kill and cut.
 
-Each server reaches each other one through a proxy of its own (`proxy.py`), so the link between any two of them can be
+Each server reaches each other one through a proxy of its own (`network.py`), so the link between any two of them can be
 cut while clients reach both. A server that has been connected to, and has the larger number, connects back by itself,
 to the address that the other one says it has; so the proxy replaces that address.
 """
@@ -8,9 +8,7 @@ to the address that the other one says it has; so the proxy replaces that addres
 from __future__ import annotations
 
 import logging
-import os
 import re
-import socket
 import struct
 import time
 from collections.abc import Mapping
@@ -18,17 +16,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Callable
 
-from harness import PATIENCE, ROOT, Process, eventually, free_port
 from kazoo.client import KazooClient
-from proxy import Link, Network
+
+from faults.network import Link, Network
+from support.processes import PATIENCE, eventually, free_port
+from support.zookeeper import TICK, ServerProcess
 
 SERVERS = 3
 
-# It tells every attempt to connect, of which there are many here.
+# The client logs every attempt to connect, and there are many here.
 logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-
-#: The servers' tick, in milliseconds: sessions are looked at in ticks.
-TICK = 500
 
 #: For how many ticks a server that is cut off from the others, or its leader, may not notice.
 SYNC_LIMIT = 6
@@ -48,15 +45,11 @@ TO_ACCEPT = 1.0
 GREETING = struct.Struct(">qqi")
 
 
-class Server(Process):
-    """One server of the ensemble, in a JVM of its own."""
+class Server(ServerProcess):
+    """One server of the ensemble."""
 
     def __init__(self, number: int, folder: Path, peers: Mapping[int, str], settings: Mapping[str, object]):
-        library = Path(os.environ.get("SIDEKEEPER_ZOOKEEPER_LIB", ROOT / ".tools" / "zookeeper"))
-        if not list(library.glob("zookeeper-*.jar")):
-            raise RuntimeError(f"no ZooKeeper in {library}: run tests/support/zookeeper/install.sh")
         self.number = number
-        self.port = free_port()
         self.stopped = False
         #: When it was let go on, wall clock.
         self.woken: list[float] = []
@@ -66,44 +59,26 @@ class Server(Process):
         data.mkdir()
         (data / "myid").write_text(str(number))
         settings = {
-            "dataDir": data,
-            "clientPort": self.port,
-            "clientPortAddress": "127.0.0.1",
-            "tickTime": TICK,
             "initLimit": 20,
             "syncLimit": SYNC_LIMIT,
-            "minSessionTimeout": 1000,
-            "maxSessionTimeout": 60000,
-            "maxClientCnxns": 0,
-            "preAllocSize": 64,
-            "admin.enableServer": "false",
             "standaloneEnabled": "false",
             "quorumListenOnAllIPs": "false",
-            "4lw.commands.whitelist": "*",
             **settings,
             **{f"server.{peer}": address for peer, address in peers.items()},
         }
-        configuration = folder / f"zoo-{number}.cfg"
-        configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         java = [
-            *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
-            # Processes are killed here, not machines: what was written is read again.
-            *("-Dzookeeper.forceSync=no", "-Dzookeeper.extendedTypesEnabled=true"),
+            "-Xmx128m",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSZ",
         ]
-        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        self._arguments = ["java", *java, "-cp", f"{library}/*", main, str(configuration)]
-        self._folder = folder
-        self.start()
+        super().__init__(f"zookeeper-{number}", folder, data, settings, java)
 
     def start(self) -> None:
-        """Starts the server, and does not wait for it."""
         self.stopped = False
-        super().__init__(f"zookeeper-{self.number}", self._arguments, self._folder, dict(os.environ), pipe=False)
+        super().start()
 
     def stop(self) -> None:
-        """Stops the process where it is, until it is told to go on."""
+        """Stops the process with SIGSTOP, until `go_on`."""
         self.stopped = True
         self.freeze()
 
@@ -113,29 +88,13 @@ class Server(Process):
         self.thaw()
 
     def ask(self, word: str) -> str:
-        """Asks the server with one of its four-letter words. Empty: it does not answer."""
-        if self.stopped or self.popen.poll() is not None:
-            return ""
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(word.encode())
-                return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-        except OSError:
-            return ""
+        return "" if self.stopped or self.popen.poll() is not None else super().ask(word)
 
     @property
     def mode(self) -> str:
         """leader or follower. Empty: it does not serve."""
         lines = (line.partition(": ") for line in self.ask("srvr").splitlines())
         return next((value for key, _, value in lines if key == "Mode"), "")
-
-    def packets_received(self) -> int:
-        """How many packets clients have sent it since it was started."""
-        for line in self.ask("mntr").splitlines():
-            name, _, value = line.partition("\t")
-            if name == "zk_packets_received":
-                return int(float(value))
-        raise RuntimeError(f"{self.name} does not tell zk_packets_received")
 
 
 class Ensemble:
@@ -181,8 +140,8 @@ class Ensemble:
             self._links[pair].hole("up", "down")
 
     def cut_off(self, server: Server, noticed: bool = False) -> None:
-        """Cuts a server off from all the others. `noticed`: those that follow it hear at once that their connections
-        are gone, as when something on the way refuses them, and elect another leader; the server itself does not."""
+        """Cuts a server off from all the others. `noticed`: the connections of its followers are reset at once, as when a
+        router refuses them, and they elect another leader; the server itself notices nothing."""
         server.cut_off.append((time.time(), None))
         for other in self.servers:
             if other is not server:
@@ -220,8 +179,8 @@ class Ensemble:
         return found[0]
 
     def wait_serving(self) -> None:
-        """Waits until all servers serve."""
-        eventually("all servers serve", lambda: all(server.mode for server in self.servers), timeout=3 * PATIENCE)
+        """Waits until all servers serve. Fails the test at once if the process of one has ended."""
+        eventually("all servers serve", lambda: all(server.serves() for server in self.servers), timeout=3 * PATIENCE)
 
     def repair(self) -> None:
         """Has all servers serve again."""
@@ -237,7 +196,7 @@ class Ensemble:
         return sum(server.packets_received() for server in self.servers)
 
     def expiries(self) -> list[tuple[float, str]]:
-        """When sessions came to their end because nobody had heard from them, wall clock, by the servers' own logs.
+        """When the servers ended sessions for silence, wall clock, by the servers' own logs.
 
         A server that has slept believes many to be over when it wakes; it may lead no more, so that does not count. Nor
         does what one believes that is cut off from all others.

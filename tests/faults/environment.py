@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
-from ensemble import Ensemble, Server
-from harness import Process, free_port, sidekeeper_binary
+
+from faults.ensemble import Ensemble, Server
+from support.processes import Process, free_port, sidekeeper_binary
 
 #: ZooKeeper's transaction log: the file's header, and before each transaction its checksum and its length.
 LOG_HEADER = 16
@@ -44,7 +45,6 @@ class OddServer(Server):
     """A server with settings of its own, which another command may start."""
 
     def __init__(self, number: int, folder: Path, peers: dict[int, str], wanted: Wanted):
-        self.data = folder / f"data-{number}"
         self._wanted = wanted
         #: What stands before `java` in the command.
         self.command = wanted.command()
@@ -56,7 +56,7 @@ class OddServer(Server):
 
     def start(self) -> None:
         if not self._java:
-            with (self._folder / f"zoo-{self.number}.cfg").open("a") as configuration:
+            with self.configuration.open("a") as configuration:
                 configuration.writelines(f"{key}={value}\n" for key, value in self._wanted.settings.items())
             java, *rest = self._arguments
             classpath = rest.index("-cp")
@@ -124,7 +124,7 @@ class FakeClock:
 
     def set(self, seconds: float) -> None:
         """Has the clock differ by so many seconds from the right time, from now on."""
-        # Replaced as a whole, so that nobody reads half of it.
+        # Replaced as a whole: no process reads half of it.
         new = self._file.with_suffix(".new")
         new.write_text(f"{seconds:+.3f}\n")
         new.rename(self._file)

@@ -4,7 +4,7 @@ the instants that were interrupted, with their checkpoints? Run by `make failove
 Three sidecars share 48 items. An execution lasts longer than the pause between two fires, so that each item has missed
 a fire when its execution is interrupted, and what makes up for that fire waits beside the failover. In each round all
 links are cut at once, until all sessions have ended, and let through again. Until all is taken over the links delay
-what passes, and tear it: a watch tells some changes of a transaction before the others, so that for a moment a sidecar
+what passes, and tear it: a watch reports some changes of a transaction before the others, so that for a moment a sidecar
 sees a part of them. Then the next round begins. At the end everything is judged (`judge.py`).
 """
 
@@ -13,32 +13,23 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import tempfile
 import time
-import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Callable
 
-HERE = Path(__file__).resolve().parent
-TESTS = HERE.parent
-sys.path[:0] = [str(HERE), str(TESTS / "e2e"), str(TESTS.parent / "clients" / "python")]
-
-from ensemble import Ensemble, now  # noqa: E402
-from fleet import FaultFleet  # noqa: E402
-from harness import EACH_SECOND, NEVER, sidekeeper_binary  # noqa: E402
-from judge import Problem  # noqa: E402
-from proxy import Network  # noqa: E402
+from faults.ensemble import now
+from faults.fleet import FaultFleet, own_fleet
+from faults.judge import Problem
+from support.job_nodes import EACH_SECOND, NEVER
+from support.processes import sidekeeper_binary
 
 SLOTS = 3
 ITEMS = 48
 CRON = EACH_SECOND
 
 #: How long an execution lasts, in seconds: longer than the pause between two fires, so that one is missed; the items
-#: differ, so that what makes up for it does not begin at the same time everywhere.
+#: differ, so that the misfire re-runs do not begin at the same time everywhere.
 DURATIONS = {item: 3.0 + 0.25 * (item % 8) for item in range(ITEMS)}
 
 #: How often an execution writes a checkpoint, in seconds.
@@ -118,26 +109,6 @@ def _told(problems: list[Problem]) -> str:
     counts = Counter(problem.kind for problem in problems)
     told = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
     return f"problems: {told}" if told else "no problems"
-
-
-@contextmanager
-def own_fleet() -> Iterator[FaultFleet]:
-    """A fleet on an ensemble of its own. Its files stay."""
-    network = Network()
-    with tempfile.TemporaryDirectory(prefix="sk-zk-") as servers:
-        ensemble = Ensemble(Path(servers))
-        client = ensemble.client()
-        folder = Path(tempfile.mkdtemp(prefix="sk-"))
-        fleet = FaultFleet(folder, ensemble, network, client, f"instants-{uuid.uuid4().hex[:8]}")
-        try:
-            yield fleet
-        finally:
-            fleet.end()
-            fleet.store.end()
-            client.stop()
-            client.close()
-            ensemble.kill()
-            network.end()
 
 
 def main() -> int:

@@ -14,21 +14,16 @@ import statistics
 import sys
 import tempfile
 import time
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-TESTS = HERE.parent
-sys.path[:0] = [str(HERE), str(TESTS / "e2e"), str(TESTS / "interop"), str(TESTS.parent / "clients" / "python")]
+import sidekeeper
 
-from ensemble import Ensemble, now  # noqa: E402
-from fleet import FaultFleet, Slot  # noqa: E402
-from harness import JOB, eventually, sidekeeper_binary  # noqa: E402
-from peers import Java, MixedFleet, elasticjob_version  # noqa: E402
-from proxy import Network  # noqa: E402
-
-import sidekeeper  # noqa: E402
+from faults.ensemble import now
+from faults.fleet import FaultFleet, Slot, own_fleet
+from interop.members import Java, MixedFleet, elasticjob_version
+from support.job_nodes import JOB
+from support.processes import eventually, sidekeeper_binary
 
 INSTANCES = 3
 ITEMS = 9
@@ -138,30 +133,20 @@ def main() -> int:
     parser.add_argument("--java-kills", type=int, default=5, help="of Java instances; each takes a session timeout")
     arguments = parser.parse_args()
     version = ".".join(map(str, elasticjob_version()))
-    network = Network()
-    with tempfile.TemporaryDirectory(prefix="sk-zk-") as servers:
-        ensemble = Ensemble(Path(servers))
-        client = ensemble.client()
-        folders = [Path(tempfile.mkdtemp(prefix="sk-")) for _ in range(2)]
-        sidecars = FaultFleet(folders[0], ensemble, network, client, f"failover-{uuid.uuid4().hex[:8]}")
-        java = MixedFleet(folders[1], ensemble, client, f"failover-{uuid.uuid4().hex[:8]}")
+    with own_fleet() as sidecars:
+        folder = Path(tempfile.mkdtemp(prefix="sk-"))
+        java = MixedFleet(folder, sidecars.ensemble, sidecars.tree.client, f"{sidecars.namespace}-java")
         try:
             ours = measure_sidecars(sidecars, arguments.kills)
             sidecars.end()
             theirs = measure_java(java, arguments.java_kills)
         finally:
-            sidecars.end()
-            sidecars.store.end()
             java.end()
-            client.stop()
-            client.close()
-            ensemble.kill()
-            network.end()
-            for fleet in (sidecars, java):
-                fleet.remove_files()
+            java.remove_files()
+            sidecars.remove_files()
     print(
         f"session timeout {SESSION:.0f} s; {INSTANCES} instances, {ITEMS} items; ZooKeeper ensemble of "
-        f"{len(ensemble.servers)}; {sidekeeper_binary()}"
+        f"{len(sidecars.ensemble.servers)}; {sidekeeper_binary()}"
     )
     print("| | kills | first item, p50 ms | p99 | max | last item, p50 ms | p99 | max |")
     print("|---|---|---|---|---|---|---|---|")

@@ -1,31 +1,36 @@
-"""Sidecars and applications on an ensemble, each behind a network of its own, and a record of what was done to them."""
+"""Sidecars and applications on an ensemble, each behind a network of its own, and a record of each fault."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, TypeVar
 
-from ensemble import Ensemble, Server, now
-from harness import JOB, NEVER, PATIENCE, ROOT, Fleet, Process, Sidecar, Steered, eventually
-from judge import Judge, Record, Session
 from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
-from proxy import Link, Network
-from store import Store
 
-HERE = Path(__file__).resolve().parent
+from faults.ensemble import Ensemble, Server, now
+from faults.fenced_store import Store
+from faults.judge import Judge, Record, Session
+from faults.network import Link, Network
+from support.fleet import Fleet
+from support.job_nodes import JOB, NEVER
+from support.processes import PATIENCE, InstanceProcess, Process, environment_with_client, eventually
+from support.sidecar import Sidecar
 
-#: How long ZooKeeper waits for word from a sidecar, in seconds.
+PROGRAM = Path(__file__).with_name("application_program.py")
+
+#: The session timeout, in seconds.
 SESSION = 4.0
 
-#: What a client of ZooKeeper says while servers come and go.
+#: The errors of a client of ZooKeeper while servers fail and return.
 AWAY = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
 
 #: How a sidecar logs that it has a new session.
@@ -37,7 +42,7 @@ TO_CONNECT = 2.0
 T = TypeVar("T")
 
 
-class Application(Steered):
+class Application(InstanceProcess):
     """A process of an application, its journal, and when it was stopped."""
 
     def __init__(
@@ -64,47 +69,24 @@ class Application(Steered):
         #: When it was stopped, and when it was let go on.
         self.stops: list[tuple[float, float]] = []
         self._stopped_at: float | None = None
-        environment = {
-            **os.environ,
-            "SIDEKEEPER_ENDPOINT": f"unix://{sidecar_socket}",
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "clients/python"), os.environ.get("PYTHONPATH")])),
-            "FAULTS_JOB": JOB,
-            "FAULTS_NAME": name,
-            "FAULTS_JOURNAL": str(self.journal),
-            "FAULTS_STORE": str(fleet.store.socket),
-            "FAULTS_CONFIGURATION": json.dumps(configuration),
-            "FAULTS_DURATION": str(duration),
-            "FAULTS_DURATIONS": json.dumps(durations),
-            "FAULTS_IGNORE": "" if obeys else "1",
-            "FAULTS_CHECKPOINTS": str(fleet.checkpoints),
-        }
-        super().__init__(name, [sys.executable, str(HERE / "application.py")], fleet.folder, environment)
-
-    @property
-    def instance(self) -> str:
-        """Its instance id, as it was told last."""
-        told = self.wait("an assignment", lambda events: [one for one in events if one["event"] == "assignment"])
-        return str(told[-1]["instance"])
+        environment = environment_with_client(
+            SIDEKEEPER_ENDPOINT=f"unix://{sidecar_socket}",
+            FAULTS_JOB=JOB,
+            FAULTS_NAME=name,
+            FAULTS_JOURNAL=str(self.journal),
+            FAULTS_STORE=str(fleet.store.socket),
+            FAULTS_CONFIGURATION=json.dumps(configuration),
+            FAULTS_DURATION=str(duration),
+            FAULTS_DURATIONS=json.dumps(durations),
+            FAULTS_IGNORE="" if obeys else "1",
+            FAULTS_CHECKPOINTS=str(fleet.checkpoints),
+        )
+        super().__init__(name, [sys.executable, str(PROGRAM)], fleet.folder, environment)
 
     def last_instance(self) -> str | None:
-        """Its instance id, if it was told one."""
+        """Its instance id by its last assignment, if it has one."""
         told = self.events("assignment")
         return str(told[-1]["instance"]) if told else None
-
-    def owned(self) -> list[int]:
-        """The items it was told last."""
-        told = self.events("assignment")
-        return list(told[-1]["items"]) if told else []
-
-    def executing(self) -> set[int]:
-        """What it is executing, as far as it has told."""
-        items: set[int] = set()
-        for event in self.events("start", "end", "cancelled", "refused"):
-            if event["event"] == "start":
-                items.add(event["item"])
-            else:
-                items.discard(event["item"])
-        return items
 
     def entries(self) -> list[dict[str, Any]]:
         """Its journal, as it is in the file. What it was writing when it was killed is not in it."""
@@ -157,7 +139,7 @@ class StoppableSidecar(Sidecar):
 
 
 class Slot:
-    """A place for one sidecar and its application: what a machine or a pod is."""
+    """A place for one sidecar and its application, as a machine or a pod."""
 
     def __init__(
         self,
@@ -233,7 +215,7 @@ class Slot:
         self.fleet.ended.append(self.sidecar)
 
     def is_disturbed(self) -> bool:
-        """Whether a process of the slot is away, or stopped."""
+        """Whether a process of the slot has ended, or is stopped."""
         return any(one.frozen or one.popen.poll() is not None for one in (self.sidecar, self.application))
 
     def stop_in_peace(self) -> None:
@@ -263,11 +245,13 @@ class FaultFleet(Fleet):
         self.network = network
         self.store = Store(folder)
         self.slots: list[Slot] = []
-        #: Items of which an operator has deleted the entry in the ledger: nobody knows what was started.
+        #: Items whose entry in the ledger an operator has deleted: no sidecar knows their last start.
         self.unledgered: set[int] = set()
         self.applications: list[Application] = []
         #: Processes that were ended on purpose.
         self.ended: list[Process] = []
+        #: Processes that had ended by themselves before `end`.
+        self.ended_alone: list[str] = []
 
     def slot(
         self,
@@ -292,7 +276,7 @@ class FaultFleet(Fleet):
         return slot
 
     def start(self, count: int, **options: Any) -> list[Slot]:
-        """Starts some slots that are alike, and waits until the items are divided among them."""
+        """Starts some slots that are alike, and waits until they own the items evenly."""
         slots = [self.slot(**options) for _ in range(count)]
         for slot in slots:
             assert slot.application.instance
@@ -300,7 +284,7 @@ class FaultFleet(Fleet):
         return slots
 
     def look(self, what: str, look: Callable[[], T], timeout: float = PATIENCE) -> T:
-        """Looks at ZooKeeper until something true is seen; a server that goes away meanwhile is not seen."""
+        """Calls `look` until it returns something true; an error of a server that fails meanwhile is ignored."""
 
         def bearing() -> Any:
             try:
@@ -317,24 +301,16 @@ class FaultFleet(Fleet):
             eventually("connected", lambda: slot.link.reaches(server.port), TO_CONNECT)
 
     def divide(self, slots: Sequence[Slot] | None = None, timeout: float = PATIENCE) -> None:
-        """Waits until the items are evenly divided among the applications of these slots, and they know it."""
+        """Waits until the applications of these slots own the items evenly, by ZooKeeper and by their assignments."""
         slots = self.slots if slots is None else slots
         total = slots[0].job["sharding_total_count"]
 
         def divided() -> bool:
             owners = self.tree.owners()
-            shares = [slot.application.owned() for slot in slots]
-            counts = [len(share) for share in shares]
-            return (
-                len(owners) == total
-                and self.tree.get("leader/sharding/necessary") is None
-                and not self.tree.is_handing_over()
-                and max(counts) - min(counts) <= 1
-                and all(
-                    share == sorted(item for item, owner in owners.items() if owner == slot.application.instance)
-                    for slot, share in zip(slots, shares)
-                )
-                and sum(counts) == total
+            applications = [slot.application for slot in slots]
+            return self.are_even(owners, [one.instance for one in applications], total) and all(
+                one.owned() == sorted(item for item, owner in owners.items() if owner == one.instance)
+                for one in applications
             )
 
         try:
@@ -348,11 +324,11 @@ class FaultFleet(Fleet):
             ) from None
 
     def executing(self) -> set[int]:
-        """What is being executed, as far as the applications have told."""
+        """The items that the present applications of all slots execute, by the events that they have reported."""
         return {item for slot in self.slots for item in slot.application.executing()}
 
     def look_executing(self, slots: Sequence[Slot]) -> None:
-        """Waits until the applications of these slots execute what they own."""
+        """Waits until the applications of these slots execute all their items."""
         applications = [slot.application for slot in slots]
         self.look("all execute what they own", lambda: all(one.executing() == set(one.owned()) for one in applications))
 
@@ -361,14 +337,6 @@ class FaultFleet(Fleet):
         nodes = {item: self.tree.get(f"sharding/{item}/running") for item in map(int, self.tree.children("sharding"))}
         return {item: owner for item, owner in nodes.items() if owner is not None}
 
-    def leftovers(self) -> list[str]:
-        """Nodes that are there only while something happens."""
-        passing = re.compile(
-            r"sharding/\d+/(running|misfire|failover|failovering)|leader/(failover/items|[a-z]+/latch)/.+|"
-            r"leader/sharding/(necessary|processing)"
-        )
-        return [path for path in self.tree.nodes() if passing.fullmatch(path)]
-
     def fire(self, ahead: float = 1.5) -> float:
         """Has the job fire once, soon. Returns the time of the fire, wall clock."""
         return self.tree.fire_once(ahead)
@@ -376,21 +344,29 @@ class FaultFleet(Fleet):
     def sessions(self) -> list[Session]:
         return [session for slot in self.slots for session in slot.sessions()]
 
-    def judge(self) -> Judge:
+    def judge(self, reigns_of_previous: Sequence[tuple[float, float]] = ()) -> Judge:
         """A judge over all that has happened so far."""
         records = [application.record() for application in self.applications]
-        return Judge(records, self.store.log(), self.sessions(), self.unledgered)
+        return Judge(records, self.store.log(), self.sessions(), self.unledgered, reigns_of_previous)
 
     def ended_by_themselves(self) -> list[str]:
-        """Processes that have ended although nobody ended them."""
+        """Processes that have ended, and that no test has ended."""
         return [
             f"{process.name} ended by itself with status {process.popen.returncode}"
             for process in self.processes
             if process not in self.ended and process.popen.poll() is not None
         ]
 
+    def problems(self) -> list[str]:
+        return [*super().problems(), *self.ended_alone, *map(str, self.judge().always())]
+
+    def release(self) -> None:
+        self.store.end()
+        super().release()
+
     def end(self) -> None:
-        """Kills everything; what was journalled and stored can still be judged."""
+        """Kills all processes. Journals and store can still be judged."""
+        self.ended_alone = self.ended_by_themselves()
         for slot in self.slots:
             slot.link.all_again()
             slot.link.heal()
@@ -407,3 +383,23 @@ def _wall(timestamp: str) -> float:
 def sleep_until(moment: float) -> None:
     """Waits until a moment of the monotonic clock."""
     time.sleep(max(0.0, moment - now()))
+
+
+@contextmanager
+def own_fleet() -> Iterator[FaultFleet]:
+    """A fleet on an ensemble and a network of its own. Its files stay."""
+    network = Network()
+    with tempfile.TemporaryDirectory(prefix="sk-zk-") as servers:
+        ensemble = Ensemble(Path(servers))
+        client = ensemble.client()
+        folder = Path(tempfile.mkdtemp(prefix="sk-"))
+        fleet = FaultFleet(folder, ensemble, network, client, f"faults-{uuid.uuid4().hex[:8]}")
+        try:
+            yield fleet
+        finally:
+            fleet.end()
+            fleet.store.end()
+            client.stop()
+            client.close()
+            ensemble.kill()
+            network.end()

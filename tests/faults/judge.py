@@ -1,18 +1,17 @@
-"""What must have been true, judged from the applications' journals, the store's log and ZooKeeper; nothing of the
-project is asked.
+"""Checks the promises by the applications' journals, the store's log and ZooKeeper; it uses nothing of the project.
 
 **At any time** (`Judge.always`):
 
 - *At once.* No item is being executed by two applications at once, if both obey (P2). An execution lasts from the
-  handler's begin until it has ended, or has received the Cancel and obeyed, or its process has died. A process that
-  is stopped does nothing meanwhile; when it wakes it may go on for `WAKE` before it has read what it was told, and
-  the store must refuse what it writes then. That a *sidecar* was stopped excuses nothing.
+  handler's begin until its end, or until it has stopped for a Cancel, or until its process has died. A stopped process
+  executes nothing; when it wakes it may go on for `WAKE` before it has read its messages, and
+  the store must refuse its writes then. A stopped *sidecar* excuses nothing.
 - *Fenced.* The tokens that the store accepted for an item strictly grow, and no commit was accepted after a claim
   with a higher token (P3). This holds for applications that ignore what they are told, too.
 - *Growing tokens.* Of two executions of an item the later one has the higher token (P3), unless the process that
-  began the older one had been stopped between being told and beginning.
-- *Told in time.* When ZooKeeper ends a session, nothing is being executed any more that was begun in it (P4), unless
-  the application does not obey or is stopped, or the sidecar has just been stopped, which then can tell nobody.
+  began the older one had been stopped between the Execute and the begin.
+- *Cancelled in time.* When ZooKeeper ends a session, all executions that began in it have stopped (P4), unless
+  the application ignores Cancels or is stopped, or the sidecar has just been stopped and can cancel nothing.
 - *Once.* A fire of an item has been executed to its end at most once by the schedule.
 - *Instant.* A FAILOVER is told for the instant of an execution of that item that was interrupted. If the latest
   execution before it was interrupted, that is the one. If not, the latest execution for its instant before it has not
@@ -26,11 +25,11 @@ project is asked.
 **When faults have stopped:**
 
 - *Redone.* Each execution that was interrupted was told again for its own instant, by a FAILOVER with a higher token.
-  It was interrupted if it has begun and not been committed, because its application died, was told to stop, or was
-  refused by the store. What makes up for missed fires is no substitute: it has another instant and another checkpoint.
-- *Surplus.* An execution that makes up for missed fires (source MISFIRE) names the newest fire that it covers. That has
-  come, nobody has begun it before, and no earlier such execution has covered it.
-- *Lost.* Each fire of each item since the first assignment was made good (`Judge.missing`). It has been, if an
+  It was interrupted if it has begun and was not committed: its application died, got a Cancel, or was
+  refused by the store. A misfire re-run does not replace it: that has another instant and another checkpoint.
+- *Surplus.* A misfire re-run (source MISFIRE) names the newest fire that it covers. That fire has
+  come, no execution has begun for it before, and no earlier re-run has covered it.
+- *Lost.* Each fire of each item since the first assignment is settled (`Judge.missing`). It has been, if an
   execution for that instant was committed; or if one that makes up for missed fires was committed that names it or a
   later one, because one execution makes up for all fires that were missed until the one it names; what was
   interrupted counts as committed when another application has executed it for the same instant, and a FAILOVER of
@@ -39,13 +38,14 @@ project is asked.
 
 ElasticJob promises nothing, and a lost fire is excused, only in this case: the item's owner was not able to execute
 when it fired (dead, stopped, or without a session), and whoever executed the item next had attached after the fire.
-What was missed before an instance came is not its to judge: maybe nobody was there on purpose. An execution that was
-interrupted by its application's death or by a Cancel is no excuse: with failover it has to be executed by somebody.
+An instance does not re-run fires from before its attachment: maybe the job had no instance on purpose. An execution that was
+interrupted by its application's death or by a Cancel is no excuse: with failover another instance has to execute it.
 
-**In a fleet of two versions** all of this is asked, but of *Instant*, *Checkpoint* and *Redone* only what sidecars of
-this version did among themselves (`Judge._alone`): they executed the item from before the interruption until the
-FAILOVER, and owned it meanwhile. A sidecar of the previous release may begin what makes up for missed fires before the
-FAILOVER, and note that in place of what was interrupted.
+**In a fleet of two versions** all of this is asked, but of *Instant*, *Checkpoint*, *Redone* and *Surplus* only what
+sidecars of this version did among themselves (`Judge._alone`): they executed the item from before the interruption
+until the FAILOVER, owned it and led meanwhile. A sidecar of the previous release may begin what makes up for missed
+fires before the FAILOVER, and note that in place of what was interrupted. Its FAILOVER may have the instant of another
+fire, and may leave a plan behind that becomes a re-run for the same instant.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from store import Write
+from faults.fenced_store import Write
 
-#: How long an application that was stopped may take to read what it was told meanwhile, in seconds.
+#: How long an application that was stopped may take to read its messages when it continues, in seconds.
 WAKE = 1.0
 
 #: How many executions by the schedule may come before one that makes up for a fire that was missed before them: one
@@ -71,6 +71,10 @@ RECORDING = 6.0 + WAKE
 #: How long after an execution was stopped because of its lease its session, if that was lost, has ended at the latest or
 #: been followed by another one, in seconds: above the safety margin of a session.
 LIVED_ON = 3.0
+
+#: How long after the order to kill an application its sidecar may start executions for it, in seconds: the process has
+#: to end, and the sidecar to read the end of its stream.
+DYING = 0.5
 
 ENDS = ("end", "cancelled", "refused")
 
@@ -131,7 +135,7 @@ class Execution:
     #: end, cancelled, refused, or empty.
     outcome: str = ""
     reason: str = ""
-    #: Whether it was told to stop and went on.
+    #: Whether it got a Cancel and went on.
     ignored: bool = False
     #: The checkpoint that it was given, as an earlier execution wrote it.
     given: dict[str, Any] | None = None
@@ -202,13 +206,16 @@ class Judge:
         writes: Sequence[Write] = (),
         sessions: Sequence[Session] = (),
         unledgered: Collection[int] = (),
+        reigns_of_previous: Sequence[tuple[float, float]] = (),
     ):
-        """`unledgered`: items of which somebody has deleted what says for which instants they were started."""
+        """`unledgered`: items whose entry in the ledger was deleted. `reigns_of_previous`: from when until when sidecars of
+        the previous release led, monotonic."""
         self.unledgered = unledgered
+        self.reigns_of_previous = reigns_of_previous
         self.applications = list(applications)
         self.writes = writes
         self.sessions = sessions
-        #: How long before a session's end applications had been told to stop what they executed in it, in seconds.
+        #: How long before a session's end applications had got the Cancels of its executions, in seconds.
         self.margins: list[float] = []
         self.executions = sorted(
             (one for application in self.applications for one in self._executions(application)),
@@ -261,7 +268,7 @@ class Judge:
         ]
 
     def late(self) -> list[Problem]:
-        """Executions that were not told to stop before their session ended."""
+        """Executions without a Cancel before the end of their session."""
         problems = []
         self.margins = []
         for session in self.sessions:
@@ -284,7 +291,7 @@ class Judge:
         return problems
 
     def _stopped_early(self, one: Execution) -> bool:
-        """Whether the application stopped by itself, because the lease that it had been told of was over, and the session
+        """Whether the application stopped by itself, because its lease had ended, and the session
         lived on: its sidecar came back in the last moment, and records a failed execution, not an interrupted one."""
         own = [session for session in self.sessions if session.slot == one.application.slot]
         session = next((session for session in own if self._begun_in(one, session)), None)
@@ -354,7 +361,7 @@ class Judge:
         return problems
 
     def _was_stopped_before(self, one: Execution) -> bool:
-        """Whether its process was stopped between being told and beginning."""
+        """Whether its process was stopped between the Execute and the begin."""
         told = one.start - (one.start_wall - one.fired)
         return any(stopped <= one.start and woken >= told for stopped, woken in one.application.stops)
 
@@ -381,8 +388,11 @@ class Judge:
         return sorted(same, key=_token)
 
     def _alone(self, first: Execution | None, last: Execution) -> bool:
-        """Whether only sidecars of this version have had the item, from an execution, or always, until another one."""
+        """Whether only sidecars of this version have had the item and led, from an execution, or always, until another
+        one."""
         since, token = (first.start, first.token) if first is not None else (0.0, 0)
+        if any(begin <= last.start and end >= since for begin, end in self.reigns_of_previous):
+            return False
         if any(other.application.previous for other in self.of(last.item) if token <= other.token <= last.token):
             return False
         return not any(
@@ -398,7 +408,7 @@ class Judge:
         return before[-1 - count] if len(before) > count else None
 
     def instants(self) -> list[Problem]:
-        """Failovers that were told for an instant that nobody had to execute again."""
+        """Failovers for an instant that no instance had to execute again."""
         problems = []
         for one in self.failovers():
             before = self._before(one)
@@ -427,8 +437,14 @@ class Judge:
         """Whether an execution for the same instant may have been started that no application has read."""
         wall = one.start_wall - one.start
         since = one.scheduled - wall
+
+        def died(application: Record) -> bool:
+            # One that was asked to end had ended by then.
+            dying = DYING if application.left is None else 0.0
+            return application.died is not None and since - dying <= application.died <= one.start
+
         return any(
-            (application.died is not None and since <= application.died <= one.start)
+            died(application)
             or any(stopped <= one.start and woken >= since for stopped, woken in application.stops)
             or _within(application.left, application.died, since, one.start)
             for application in self.applications
@@ -497,7 +513,7 @@ class Judge:
         return problems
 
     def redone(self, items: Iterable[int]) -> list[Problem]:
-        """Executions that were interrupted, and that nobody was told again for the same instant."""
+        """Interrupted executions that no application got again for the same instant."""
         problems = []
         for item in items:
             executions = self.of(item)
@@ -513,33 +529,32 @@ class Judge:
         return problems
 
     def surplus(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
-        """Executions that make up for what nobody has missed. Fires are all that there were."""
+        """Misfire re-runs of fires that were not missed. `fires` are all fires that there were."""
         problems = []
         fires = set(fires)
         for item in items:
-            begun: set[float] = set()
-            covered = 0.0
+            begun: dict[float, Execution] = {}
+            covering: Execution | None = None
             for one in self.of(item):
                 if one.source == "MISFIRE":
-                    wrong = (
-                        "which was no fire"
-                        if one.scheduled not in fires or one.scheduled > one.fired
-                        else "which was begun before"
-                        if one.scheduled in begun
-                        else "which was made up for before"
-                        if one.scheduled <= covered
-                        else ""
-                    )
-                    if wrong:
+                    wrong, earlier = "", None
+                    if one.scheduled not in fires or one.scheduled > one.fired:
+                        wrong = "which was no fire"
+                    elif one.scheduled in begun:
+                        wrong, earlier = "which was begun before", begun[one.scheduled]
+                    elif covering is not None and one.scheduled <= covering.scheduled:
+                        wrong, earlier = "which an earlier re-run has covered", covering
+                    if wrong and (earlier is None or self._alone(earlier, one)):
                         near = [other for other in self.of(item) if -8 < other.start - one.start < 1]
                         text = f"item {item} was made up for until {one.scheduled:.0f}, {wrong}: {one}"
                         problems.append(Problem("surplus", text, near))
-                    covered = max(covered, one.scheduled)
-                begun.add(one.scheduled)
+                    if covering is None or one.scheduled > covering.scheduled:
+                        covering = one
+                begun.setdefault(one.scheduled, one)
         return problems
 
     def missing(self, items: Iterable[int], fires: Iterable[float]) -> list[Problem]:
-        """The fires (wall clock) of these items that nobody has made good."""
+        """The fires (wall clock) of these items that are not settled."""
         problems = []
         self.excused = 0
         fires = list(fires)
@@ -614,7 +629,7 @@ class Judge:
         )
 
     def cancels(self) -> Counter[str]:
-        """How many executions were told to stop, by the reason."""
+        """How many executions got a Cancel, by the reason."""
         told = [entry for application in self.applications for entry in application.entries]
         return Counter(entry["reason"] for entry in told if entry["event"] in ("cancelled", "ignored"))
 
@@ -630,7 +645,7 @@ def _token(one: Execution) -> int:
 
 
 def _owned(application: Record, item: int) -> list[tuple[float, float]]:
-    """When an application was told that it owns an item."""
+    """When an application got assignments with an item."""
     told = sorted((entry for entry in application.entries if entry["event"] == "assignment"), key=lambda e: e["time"])
     ends = [entry["time"] for entry in told[1:]] + [float("inf") if application.died is None else application.died]
     return [(entry["time"], end) for entry, end in zip(told, ends) if item in entry["items"]]
@@ -642,7 +657,7 @@ def _within(begin: float | None, end: float | None, since: float, until: float) 
 
 
 def _is_done(one: Execution, all_of_item: Sequence[Execution]) -> bool:
-    """Whether an execution was committed, or interrupted and committed by who took it over."""
+    """Whether an execution was committed, or interrupted and committed by the application that took it over."""
     return one.outcome == "end" or any(
         other.source == "FAILOVER" and other.outcome == "end" and other.scheduled == one.scheduled
         for other in all_of_item

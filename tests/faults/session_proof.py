@@ -1,8 +1,8 @@
-"""What an answer of ZooKeeper's proves about a session. Run by `make session-proof`; prints a table.
+"""Measures how much an answer from ZooKeeper proves about a session. Run by `make session-proof`; prints a table.
 
 A client is connected to one server of an ensemble of three, and has an ephemeral node. The server is cut off from the
 others while its client still reaches it: a follower from its leader, or the leader from both followers, which either
-hear nothing any more, or are told at once that their connections are gone. The client goes on to ask, every 50 ms: it
+hear nothing any more, or lose their connections at once. The client goes on to ask, every 50 ms: it
 reads, or asks for a `sync`, or for a transaction that only checks the root. Measured is when the last request was sent
 that was answered, and when the others have removed the ephemeral node. A client that counts its lease from that sending
 must not use more of it than lies between the two.
@@ -24,16 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-TESTS = HERE.parent
-sys.path[:0] = [str(HERE), str(TESTS / "e2e"), str(TESTS.parent / "clients" / "python")]
+from kazoo.client import KazooClient
 
-from ensemble import Ensemble, Server, now  # noqa: E402
-from fleet import AWAY  # noqa: E402
-from harness import eventually  # noqa: E402
-from kazoo.client import KazooClient  # noqa: E402
+from faults.ensemble import Ensemble, Server, now
+from faults.fleet import AWAY
+from support.processes import eventually
 
-#: How long ZooKeeper waits for word from the client, in seconds.
+#: The session timeout, in seconds.
 SESSION = 6.0
 
 #: For how many ticks of half a second a server that is cut off may not notice it.

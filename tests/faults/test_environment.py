@@ -1,6 +1,6 @@
-"""What surrounds a fleet goes wrong: access lists, quotas, limits, disks, data, names, clocks, and operators.
+"""Faults in the surroundings of a fleet: access lists, quotas, limits, disks, data, names, clocks, and operators.
 
-Each test inflicts one fault of `docs/reliability.md` that has no place among the random ones, because it takes a
+Each test inflicts one fault of `docs/fault-matrix.md` that has no place among the random ones, because it takes a
 server, a sidecar or a name of its own. A job fires each second meanwhile. No fire may be lost, none may be executed
 twice, and no sidecar may end. The sidecars' logs name each obstacle that a person has to remove.
 """
@@ -11,7 +11,6 @@ import random
 import re
 import resource
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,8 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble import Ensemble, now
-from environment import (
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionLoss,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from kazoo.security import make_acl, make_digest_acl
+
+from faults.ensemble import Ensemble, now
+from faults.environment import (
     CLOSE_SESSION,
     FakeClock,
     NamedHost,
@@ -33,18 +42,10 @@ from environment import (
     sidecar_in,
     slow_disk,
 )
-from fleet import FaultFleet, Slot
-from harness import EACH_SECOND, JOB, NEVER, PATIENCE, eventually
-from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    BadVersionError,
-    ConnectionLoss,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-)
-from kazoo.security import make_acl, make_digest_acl
-from proxy import Link
+from faults.fleet import FaultFleet, Slot
+from faults.network import Link
+from support.job_nodes import EACH_SECOND, JOB, NEVER
+from support.processes import PATIENCE, eventually
 
 ITEMS = 6
 SESSION = 4.0
@@ -55,27 +56,11 @@ OPERATOR = make_digest_acl("operator", "secret", all=True)
 READ_ONLY = [OPERATOR, make_acl("world", "anyone", read=True)]
 
 
-@pytest.fixture
-def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
-    """The shared ensemble; one of its own for a test that is parametrized with what it wants."""
-    wanted = getattr(request, "param", None)
-    if wanted is None:
-        shared: Ensemble = request.getfixturevalue("shared_ensemble")
-        shared.repair()
-        yield shared
-        return
-    with tempfile.TemporaryDirectory(prefix="sk-zk-") as folder:
-        odd = OddEnsemble(Path(folder), wanted)
-        yield odd
-        odd.kill()
-
-
 def own(
     servers: int = 1, java: Sequence[str] = (), command: Callable[[], list[str]] = list, **settings: object
 ) -> pytest.MarkDecorator:
     """Gives a test an ensemble of its own."""
-    wanted = Wanted(servers, settings, java, command)
-    return pytest.mark.parametrize("ensemble", [wanted], indirect=True, ids=[f"{servers} own"])
+    return pytest.mark.own_ensemble(Wanted(servers, settings, java, command))
 
 
 def start(fleet: FaultFleet, count: int = 2, **options: Any) -> list[Slot]:
@@ -97,7 +82,7 @@ def executed_again(fleet: FaultFleet, timeout: float = PATIENCE) -> None:
 
 @contextmanager
 def nothing_lost(fleet: FaultFleet, timeout: float = PATIENCE) -> Iterator[None]:
-    """What happens in there loses no fire, and has none executed twice; everything is right again afterwards."""
+    """The block loses no fire and executes none twice; afterwards the fleet has recovered."""
     executed_again(fleet)
     began = time.time()
     yield
@@ -111,7 +96,7 @@ def nothing_lost(fleet: FaultFleet, timeout: float = PATIENCE) -> Iterator[None]
     )
     fleet.divide(timeout=timeout)
     judge = fleet.judge()
-    # Those just before the schedule ends may still have to be made up for.
+    # The fires just before the schedule's end may still have to be re-run.
     fires = [float(second) for second in range(int(began) + 1, int(ended) - 1)]
     problems = [*judge.once(), *judge.missing(range(ITEMS), fires)]
     assert not problems, "\n".join(map(str, problems))
@@ -135,8 +120,8 @@ def logged(slots: Sequence[Slot], *words: str) -> bool:
 
 
 @pytest.fixture
-def operator(client: KazooClient, ensemble: Ensemble) -> Iterator[KazooClient]:
-    """Somebody whom sidecars do not know."""
+def operator(ensemble_client: KazooClient, ensemble: Ensemble) -> Iterator[KazooClient]:
+    """A client with a user of its own."""
     other = ensemble.client()
     other.add_auth("digest", "operator:secret")
     yield other
@@ -147,7 +132,7 @@ def operator(client: KazooClient, ensemble: Ensemble) -> Iterator[KazooClient]:
 # Access lists and quotas.
 
 
-def test_nodes_that_nobody_may_change_are_named_and_the_job_goes_on_when_they_may(
+def test_nodes_without_permission_to_change_are_named_and_the_job_goes_on_later(
     fleet: FaultFleet, operator: KazooClient
 ) -> None:
     slots = start(fleet)
@@ -206,13 +191,13 @@ def test_a_quota_that_is_reached_is_named_and_the_job_goes_on_without_it(
 
 
 @own(java=["-Djute.maxbuffer=8192"])
-def test_a_request_that_is_too_large_for_a_server_ends_nobody(fleet: FaultFleet) -> None:
-    """Nothing of a job of six items is that large; what divides three hundred is."""
+def test_a_request_that_is_too_large_for_a_server_ends_no_instance(fleet: FaultFleet) -> None:
+    """No transaction of a job with six items is that large; a resharding of three hundred items is."""
     slots = start(fleet)
     with nothing_lost(fleet):
         before = sum(slot.link.accepted for slot in slots)
         fleet.tree.configure(shardingTotalCount=300)
-        # The server closes the connection of whoever asks for so much, unless that is asked for in parts.
+        # The server closes the connection at a request of that size, unless the request comes in parts.
         fleet.look(
             "it was tried",
             lambda: sum(slot.link.accepted for slot in slots) >= before + 2 or len(fleet.tree.owners()) == 300,
@@ -238,7 +223,7 @@ def test_a_sidecar_without_descriptors_comes_back_when_it_has_some(
 
 
 @own(servers=3)
-def test_a_server_without_memory_is_left_for_another_one(fleet: FaultFleet, client: KazooClient) -> None:
+def test_a_server_without_memory_is_left_for_another_one(fleet: FaultFleet, ensemble_client: KazooClient) -> None:
     assert isinstance(fleet.ensemble, OddEnsemble)
     server = fleet.ensemble.follower()
     server.kill()
@@ -250,14 +235,14 @@ def test_a_server_without_memory_is_left_for_another_one(fleet: FaultFleet, clie
     fleet.ensemble.wait_serving()
     start(fleet)
     with nothing_lost(fleet):
-        client.create("/large")
+        ensemble_client.create("/large")
         for number in range(40):
-            client.create(f"/large/{number}", bytes(1_000_000))
+            ensemble_client.create(f"/large/{number}", bytes(1_000_000))
             if server.popen.poll() is not None:
                 break
         eventually("the server is out of memory", lambda: server.popen.poll() is not None)
         executed_again(fleet)
-        client.delete("/large", recursive=True)
+        ensemble_client.delete("/large", recursive=True)
         fleet.ensemble.server(server.number).more_java = []
         server.start()
         fleet.ensemble.wait_serving()
@@ -325,7 +310,7 @@ def test_a_server_comes_back_with_other_data(fleet: FaultFleet, tmp_path: Path, 
 
 @own()
 def test_all_servers_come_back_with_older_data(fleet: FaultFleet, tmp_path: Path) -> None:
-    """Transaction ids go back, and fencing tokens with them: no promise holds across that, but nobody stands still."""
+    """Transaction ids go back, and fencing tokens with them: no promise holds across that, but no instance stands still."""
     assert isinstance(fleet.ensemble, OddEnsemble)
     server = fleet.ensemble.server(1)
 
@@ -406,23 +391,23 @@ def test_the_ensemble_is_restarted_server_by_server(fleet: FaultFleet) -> None:
 
 
 @own(servers=3, reconfigEnabled="true", skipACL="yes")
-def test_a_server_leaves_the_ensemble_and_another_one_joins(fleet: FaultFleet, client: KazooClient) -> None:
+def test_a_server_leaves_the_ensemble_and_another_one_joins(fleet: FaultFleet, ensemble_client: KazooClient) -> None:
     assert isinstance(fleet.ensemble, OddEnsemble)
     start(fleet)
     with nothing_lost(fleet):
         # The one that leads, so that another one is elected, too.
         leader = fleet.ensemble.leader()
         with suppress(ConnectionLoss):
-            client.reconfig(joining=None, leaving=str(leader.number), new_members=None)
+            ensemble_client.reconfig(joining=None, leaving=str(leader.number), new_members=None)
         left = f"server.{leader.number}=".encode()
-        fleet.look("it is no member", lambda: left not in client.get("/zookeeper/config")[0])
+        fleet.look("it is no member", lambda: left not in ensemble_client.get("/zookeeper/config")[0])
         leader.kill()
         fleet.ensemble.servers.remove(leader)
         fleet.ensemble.wait_serving()
         executed_again(fleet)
         joining = fleet.ensemble.add()
         place = f"server.{joining.number}={fleet.ensemble.peers[joining.number]};127.0.0.1:{joining.port}"
-        client.reconfig(joining=place, leaving=None, new_members=None)
+        ensemble_client.reconfig(joining=place, leaving=None, new_members=None)
         fleet.ensemble.wait_serving()
         executed_again(fleet)
     assert not fleet.judge().cancels()
@@ -451,12 +436,14 @@ def test_the_name_of_the_ensemble_leads_to_another_address(
 
 
 @own()
-def test_bytes_that_change_on_the_way_stop_nobody_for_good(fleet: FaultFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_change_on_the_way_stop_no_instance_for_good(
+    fleet: FaultFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where TCP's checksum does not see it. Nothing is executed meanwhile, because tokens are changed, too."""
     chance = random.Random(3)
     relay = Relay("127.0.0.1", 0, fleet.ensemble.ports[0])
     monkeypatch.setattr(Link, "address", f"127.0.0.1:{relay.port}")
-    fleet.start(2, session=SESSION)
+    slots = fleet.start(2, session=SESSION)
     changed: list[int] = []
 
     def change(data: bytes) -> bytes:
@@ -475,6 +462,11 @@ def test_bytes_that_change_on_the_way_stop_nobody_for_good(fleet: FaultFleet, mo
     relay.edit = bytes
     relay.reset()
     time.sleep(SESSION)
+    # A changed answer can say that an operator has deleted an instance's node: then its application has ended well.
+    for slot in slots:
+        if slot.application.popen.poll() == 0 and logged([slot], "STOPPED_BY_OPERATOR"):
+            fleet.ended.append(slot.application)
+            slot.start_application()
     fleet.divide(timeout=2 * PATIENCE)
     fleet.fire()
     fleet.look("each item is executed", lambda: {event["item"] for event in starts(fleet)} == set(range(ITEMS)))
@@ -482,7 +474,7 @@ def test_bytes_that_change_on_the_way_stop_nobody_for_good(fleet: FaultFleet, mo
 
 
 def test_a_second_connection_takes_the_session_for_a_moment(fleet: FaultFleet, tmp_path: Path) -> None:
-    """As when a network delivers a connection twice: the sidecar takes its session back, and nobody notices."""
+    """As when a network delivers a connection twice: the sidecar takes its session back, and no execution notices."""
     state = tmp_path / "state"
     first = fleet.slot(
         session=SESSION,
@@ -503,7 +495,7 @@ def test_a_second_connection_takes_the_session_for_a_moment(fleet: FaultFleet, t
 
 
 def test_another_client_closes_the_session(fleet: FaultFleet, tmp_path: Path) -> None:
-    """The session is lost, and nobody has stopped the instance, whichever server the other client is connected with."""
+    """The session is lost, and the instance is not stopped, whichever server the other client is connected with."""
     state = tmp_path / "state"
     options = ["--state-dir", str(state)]
     first = fleet.slot(session=SESSION, cron=EACH_SECOND, duration=0.1, options=options)
@@ -512,7 +504,7 @@ def test_another_client_closes_the_session(fleet: FaultFleet, tmp_path: Path) ->
     for server in fleet.ensemble.servers:
         known = len(first.sessions())
         with attach_to_session(server.port, state / "session.json", then=CLOSE_SESSION):
-            fleet.look("another session", lambda: len(first.sessions()) > known)  # noqa: B023
+            fleet.look("another session", lambda: len(first.sessions()) > known)
         fleet.divide(timeout=2 * PATIENCE)
         executed_again(fleet)
     assert len(fleet.applications) == 2
@@ -568,7 +560,7 @@ def test_the_clocks_of_servers_jump(fleet: FaultFleet, tmp_path: Path) -> None:
 
 
 def try_to(write: Callable[..., object], *arguments: object) -> bool:
-    """Writes, unless somebody else has changed what it is about."""
+    """Writes, unless another client has changed the node."""
     try:
         write(*arguments)
     except (BadVersionError, NoNodeError, NodeExistsError, NotEmptyError):
@@ -577,7 +569,7 @@ def try_to(write: Callable[..., object], *arguments: object) -> bool:
 
 
 class Operator:
-    """Somebody who uses ElasticJob's lifecycle API, as it writes to ZooKeeper, at random."""
+    """Random calls of ElasticJob's lifecycle API, as it writes to ZooKeeper."""
 
     def __init__(self, fleet: FaultFleet, chance: random.Random):
         self.fleet = fleet
@@ -640,7 +632,7 @@ class Operator:
 
 
 def restart(slot: Slot) -> None:
-    """Whoever has deployed it starts an application again that an operator has stopped."""
+    """Starts an application again that an operator has stopped, as its deployment does."""
     slot.kill_application()
     slot.start_application()
     assert slot.application.instance
@@ -657,7 +649,7 @@ def test_an_operator_does_everything_at_any_moment(fleet: FaultFleet) -> None:
     fleet.divide(timeout=2 * PATIENCE)
     with nothing_lost(fleet):
         executed_again(fleet)
-    assert not [path for path in fleet.leftovers() if "misfire" not in path]
+    assert not [path for path in fleet.tree.leftovers() if "misfire" not in path]
 
 
 #: The nodes that an operator deletes: below the job's root, and below the sidecars' own.
@@ -673,7 +665,7 @@ KINDS = (
 
 
 def test_an_operator_deletes_any_node_at_any_moment(fleet: FaultFleet) -> None:
-    """Also those that say who executes what: then only the fence protects. Everything comes back by itself."""
+    """Also the nodes of owners and executions: then only the fence protects. The fleet recovers by itself."""
     slots = start(fleet, 3, duration=0.3)
     chance = random.Random(11)
     ours = f"{fleet.tree.namespace}-sidekeeper/{JOB}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judge import RECORDING, WAKE, Judge, Record, Session
-from store import Write
+
+from faults.fenced_store import Write
+from faults.judge import RECORDING, WAKE, Judge, Record, Session
 
 #: The wall clock when the monotonic one was zero.
 EPOCH = 1_000_000.0
@@ -67,7 +69,7 @@ def kinds(*journals: Journal, sessions: list[Session] | None = None) -> list[str
 
 
 def lost(*journals: Journal, fires: list[float]) -> list[float]:
-    """The fires that nobody has made good, in seconds."""
+    """The fires that are not settled, in seconds."""
     judge = Judge([journal.record for journal in journals])
     return [fire for fire in fires if judge.missing([0], [EPOCH + fire])]
 
@@ -101,14 +103,14 @@ def test_one_after_the_other(first: Journal, second: Journal) -> None:
     assert not kinds(first, second)
 
 
-def test_who_ignores_a_cancel_is_left_to_the_fence(second: Journal) -> None:
+def test_an_application_that_ignores_a_cancel_is_left_to_the_fence(second: Journal) -> None:
     deaf = Journal(1, obeys=False)
     deaf.execute(10.0, 14.0)
     second.execute(12.0, 13.0)
     assert not kinds(deaf, second)
 
 
-def test_who_is_dead_executes_nothing(first: Journal, second: Journal) -> None:
+def test_a_dead_application_executes_nothing(first: Journal, second: Journal) -> None:
     first.execute(10.0)
     second.execute(12.0, 13.0)
     assert kinds(first, second) == ["at once"]
@@ -116,14 +118,14 @@ def test_who_is_dead_executes_nothing(first: Journal, second: Journal) -> None:
     assert not kinds(first, second)
 
 
-def test_who_is_stopped_executes_nothing_and_may_take_a_moment_to_wake(first: Journal, second: Journal) -> None:
+def test_a_stopped_application_executes_nothing_and_may_take_a_moment_to_wake(first: Journal, second: Journal) -> None:
     first.execute(10.0, 20.5)
     first.record.stops = [(11.0, 20.0)]
     second.execute(12.0, 13.0)
     assert not kinds(first, second)
 
 
-def test_who_goes_on_after_it_has_woken_is_seen(first: Journal, second: Journal) -> None:
+def test_an_application_that_goes_on_after_it_has_woken_is_seen(first: Journal, second: Journal) -> None:
     first.execute(10.0, 25.0)
     first.record.stops = [(11.0, 20.0)]
     second.execute(12.0, 20.0 + 2 * WAKE)
@@ -136,9 +138,7 @@ def test_a_token_that_does_not_grow(first: Journal, second: Journal) -> None:
     assert kinds(first, second) == ["token"]
 
 
-def test_who_was_stopped_between_being_told_and_beginning_may_have_an_old_token(
-    first: Journal, second: Journal
-) -> None:
+def test_an_application_stopped_before_it_begins_may_have_an_old_token(first: Journal, second: Journal) -> None:
     second.execute(12.0, 13.0, token=8)
     first.execute(20.0, 21.0, token=7, fired=10.0)
     assert kinds(first, second) == ["token"]
@@ -150,7 +150,7 @@ def test_a_fire_that_was_executed_twice(first: Journal, second: Journal) -> None
     first.execute(10.0, 11.0, fire=10.0)
     second.execute(12.0, 13.0, fire=10.0)
     assert kinds(first, second) == ["once"]
-    # Nobody can know it of an item whose entry in the ledger was deleted.
+    # No sidecar knows it of an item whose entry in the ledger was deleted.
     records = [first.record, second.record]
     assert Judge(records, unledgered={0}).always() == []
     assert [problem.kind for problem in Judge(records, unledgered={1}).always()] == ["once"]
@@ -165,7 +165,7 @@ def test_a_fire_that_was_executed_twice(first: Journal, second: Journal) -> None
         ([(5.0, 9.0)], ["late"]),
     ],
 )
-def test_who_executes_when_its_session_ends_was_told_late(
+def test_an_execution_at_the_end_of_its_session_was_cancelled_late(
     first: Journal, asleep: list[tuple[float, float]], problems: list[str]
 ) -> None:
     first.execute(10.0, 13.0, outcome="cancelled", reason="LEASE_LOST")
@@ -174,7 +174,7 @@ def test_who_executes_when_its_session_ends_was_told_late(
     assert kinds(first, sessions=[session]) == problems
 
 
-def test_who_was_told_in_time_leaves_a_margin(first: Journal) -> None:
+def test_an_execution_cancelled_in_time_leaves_a_margin(first: Journal) -> None:
     first.execute(10.0, 11.0, outcome="cancelled", reason="LEASE_LOST")
     # A later session, which the slot's new sidecar has, is none of its business.
     first.execute(11.5, 20.0)
@@ -205,13 +205,13 @@ def test_the_fence(writes: list[tuple[str, int, bool]], problems: int) -> None:
     assert len(Judge([], log).fenced()) == problems
 
 
-def test_a_fire_that_nobody_executed(first: Journal) -> None:
+def test_a_fire_without_an_execution(first: Journal) -> None:
     first.execute(10.0, 10.5)
     first.execute(14.0, 14.5)
     assert lost(first, fires=[10.0, 12.0, 14.0]) == [12.0]
 
 
-def test_one_execution_makes_up_for_all_fires_missed_before_it_but_not_for_later_ones(
+def test_one_misfire_execution_covers_all_fires_missed_before_it_but_no_later_ones(
     first: Journal,
 ) -> None:
     first.execute(10.0, 15.0)
@@ -220,7 +220,7 @@ def test_one_execution_makes_up_for_all_fires_missed_before_it_but_not_for_later
     assert lost(first, fires=[10.0, 12.0, 14.0, 16.0, 18.0]) == [16.0]
 
 
-def test_one_execution_makes_up_for_nothing_after_the_fire_that_it_names(
+def test_one_misfire_execution_covers_no_fire_after_the_one_that_it_names(
     first: Journal,
 ) -> None:
     first.execute(10.0, 15.0)
@@ -228,14 +228,14 @@ def test_one_execution_makes_up_for_nothing_after_the_fire_that_it_names(
     assert lost(first, fires=[10.0, 12.0, 14.0]) == [14.0]
 
 
-def test_what_is_made_up_for_late_was_not_made_up_for(first: Journal) -> None:
+def test_a_misfire_execution_that_comes_late_covers_nothing(first: Journal) -> None:
     for fire in (12.0, 14.0, 16.0):
         first.execute(fire, fire + 0.5)
     first.execute(17.0, 17.5, fire=16.0, source="MISFIRE")
     assert lost(first, fires=[10.0]) == [10.0]
 
 
-def test_what_was_interrupted_has_to_be_executed_by_somebody(first: Journal, second: Journal) -> None:
+def test_an_interrupted_execution_has_to_be_executed_again(first: Journal, second: Journal) -> None:
     first.execute(10.0, 10.5, outcome="cancelled", reason="LEASE_LOST")
     second.execute(12.0, 12.5)
     assert lost(first, second, fires=[10.0]) == [10.0]
@@ -243,7 +243,9 @@ def test_what_was_interrupted_has_to_be_executed_by_somebody(first: Journal, sec
     assert not lost(first, second, fires=[10.0])
 
 
-def test_a_make_up_that_was_interrupted_may_be_finished_by_somebody_else(first: Journal, second: Journal) -> None:
+def test_an_interrupted_misfire_execution_may_be_finished_by_another_application(
+    first: Journal, second: Journal
+) -> None:
     first.execute(8.0, 13.0)
     first.execute(13.1, fire=12.0, source="MISFIRE")
     first.record.died = 13.5
@@ -252,7 +254,7 @@ def test_a_make_up_that_was_interrupted_may_be_finished_by_somebody_else(first: 
     assert not lost(first, second, fires=[10.0, 12.0])
 
 
-def test_a_failover_of_what_nobody_had_read_may_make_up_for_what_was_missed(first: Journal, second: Journal) -> None:
+def test_a_failover_of_an_unread_execution_may_cover_missed_fires(first: Journal, second: Journal) -> None:
     first.execute(8.0, 8.5, fire=8.0)
     second.execute(13.6, 14.0, fire=12.0, source="FAILOVER")
     assert lost(first, second, fires=[10.0, 12.0]) == [10.0], "nobody was killed"
@@ -264,7 +266,7 @@ def test_a_failover_of_what_nobody_had_read_may_make_up_for_what_was_missed(firs
     assert lost(first, second, fires=[10.0, 12.0]) == [10.0], "it had read it, and it made up for nothing"
 
 
-def test_who_comes_later_does_not_judge_what_was_missed(first: Journal, second: Journal) -> None:
+def test_an_application_that_attaches_later_re_runs_no_earlier_fire(first: Journal, second: Journal) -> None:
     first.execute(8.0, 8.5)
     first.record.died = 9.0
     second.execute(14.0, 14.5)
@@ -274,7 +276,7 @@ def test_who_comes_later_does_not_judge_what_was_missed(first: Journal, second: 
 
 
 def interrupt(journal: Journal, begin: float, end: float, **fields: Any) -> None:
-    """An execution that is told to stop because its session is lost."""
+    """An execution that gets a Cancel because its session is lost."""
     journal.execute(begin, end, outcome="cancelled", reason="LEASE_LOST", **fields)
 
 
@@ -294,13 +296,13 @@ def test_an_application_stops_by_itself_and_its_session_lives_on(first: Journal,
     assert redone(first, second, sessions=followed) == 1
 
 
-def test_a_failover_for_what_makes_up_for_another_fire_and_was_completed(first: Journal, second: Journal) -> None:
+def test_a_failover_of_a_misfire_execution_that_was_completed(first: Journal, second: Journal) -> None:
     interrupt(first, 10.0, 11.0)
     second.execute(14.0, 15.0, fire=12.0, source="MISFIRE")
     second.execute(15.1, 16.0, fire=12.0, source="FAILOVER")
     assert kinds(first, second) == ["instant"]
     assert redone(first, second) == 1
-    # The fire itself counts as made up for, though nobody had the interrupted execution's instant and checkpoint again.
+    # The fire itself counts as covered, though no application got the interrupted execution's instant and checkpoint again.
     assert not lost(first, second, fires=[10.0, 12.0])
 
 
@@ -320,14 +322,14 @@ def test_a_failover_that_was_interrupted_has_to_be_executed_again(first: Journal
     assert not redone(first, second)
 
 
-def test_what_makes_up_for_later_fires_is_no_substitute_for_what_was_interrupted(first: Journal) -> None:
+def test_a_misfire_execution_of_later_fires_does_not_replace_a_failover(first: Journal) -> None:
     interrupt(first, 10.0, 11.0)
     first.execute(14.0, 15.0, fire=14.0, source="MISFIRE")
     assert redone(first) == 1
     assert not lost(first, fires=[10.0])
 
 
-def test_who_is_refused_by_the_store_was_interrupted(first: Journal, second: Journal) -> None:
+def test_an_execution_that_the_store_refuses_was_interrupted(first: Journal, second: Journal) -> None:
     first.execute(10.0, 20.0, outcome="refused", reason="commit")
     first.record.stops = [(10.5, 19.9)]
     assert redone(first, second) == 1
@@ -394,7 +396,7 @@ def test_a_result_that_was_not_recorded_because_its_application_died_or_was_stop
     assert not kinds(first, second)
 
 
-def test_a_failover_of_what_nobody_had_begun(first: Journal, second: Journal) -> None:
+def test_a_failover_of_an_execution_that_no_application_had_begun(first: Journal, second: Journal) -> None:
     second.execute(15.0, 16.0, fire=12.0, source="FAILOVER")
     assert kinds(first, second) == ["instant"]
     assert kinds(first, second, sessions=[Session(1, "0x1", EPOCH, EPOCH + 11.0, [])]) == ["instant"]
@@ -403,7 +405,16 @@ def test_a_failover_of_what_nobody_had_begun(first: Journal, second: Journal) ->
     assert not kinds(first, second)
 
 
-def test_a_failover_of_what_somebody_who_left_had_not_begun(first: Journal, second: Journal) -> None:
+@pytest.mark.parametrize(("died", "problems"), [(11.4, ["instant"]), (11.6, []), (15.1, ["instant"])])
+def test_a_failover_of_an_execution_whose_application_was_being_killed(
+    first: Journal, second: Journal, died: float, problems: list[str]
+) -> None:
+    second.execute(15.0, 16.0, fire=12.0, source="FAILOVER")
+    first.record.died = died
+    assert kinds(first, second) == problems
+
+
+def test_a_failover_of_an_execution_that_an_application_left_before_its_begin(first: Journal, second: Journal) -> None:
     second.execute(15.0, 16.0, fire=12.0, source="FAILOVER")
     first.record.left, first.record.died = 9.0, 11.9
     assert kinds(first, second) == ["instant"], "it was gone before there was anything to take over"
@@ -412,7 +423,7 @@ def test_a_failover_of_what_somebody_who_left_had_not_begun(first: Journal, seco
 
 
 @pytest.mark.parametrize("previous", [0, 1, 2])
-def test_a_wrong_instant_counts_only_if_nobody_of_the_previous_release_had_the_item(previous: int) -> None:
+def test_a_wrong_instant_counts_only_if_no_sidecar_of_the_previous_release_had_the_item(previous: int) -> None:
     three = [Journal(slot) for slot in (1, 2, 3)]
     first, second, third = three
     interrupt(first, 10.0, 11.0, recorded=[10.1])
@@ -425,7 +436,7 @@ def test_a_wrong_instant_counts_only_if_nobody_of_the_previous_release_had_the_i
     assert redone(*three) == 0
 
 
-def test_a_wrong_instant_does_not_count_if_somebody_of_the_previous_release_owned_the_item(
+def test_a_wrong_instant_does_not_count_if_a_sidecar_of_the_previous_release_owned_the_item(
     first: Journal, second: Journal
 ) -> None:
     owner = Journal(3)
@@ -440,6 +451,21 @@ def test_a_wrong_instant_does_not_count_if_somebody_of_the_previous_release_owne
     owner.tell(13.0, "assignment", reason="DIVIDED", items=[0, 1])
     assert not kinds(first, second, owner)
     assert redone(first, second, owner) == 0
+
+
+@pytest.mark.parametrize(
+    ("reign", "problems"),
+    [((0.0, 9.9), 1), ((0.0, 10.0), 0), ((12.0, 13.0), 0), ((15.1, math.inf), 0), ((15.2, math.inf), 1)],
+)
+def test_a_wrong_instant_does_not_count_while_a_sidecar_of_the_previous_release_leads(
+    first: Journal, second: Journal, reign: tuple[float, float], problems: int
+) -> None:
+    interrupt(first, 10.0, 11.0)
+    second.execute(14.0, 15.0, fire=12.0, source="MISFIRE")
+    second.execute(15.1, 16.0, fire=12.0, source="FAILOVER")
+    judge = Judge([first.record, second.record], reigns_of_previous=[reign])
+    assert len(judge.instants()) == problems
+    assert len(judge.redone([0])) == problems
 
 
 def test_a_wrong_instant_counts_in_a_fleet_of_two_versions_too(first: Journal, second: Journal) -> None:
@@ -515,14 +541,14 @@ def surplus(*journals: Journal, fires: list[float]) -> int:
     return len(judge.surplus([0], [EPOCH + fire for fire in fires]))
 
 
-def test_a_make_up_of_what_was_executed(first: Journal) -> None:
+def test_a_misfire_execution_for_a_fire_that_was_executed(first: Journal) -> None:
     first.execute(10.0, 10.5)
     first.execute(12.0, 13.0)
     first.execute(13.1, 13.5, fire=12.0, source="MISFIRE")
     assert surplus(first, fires=[10.0, 12.0]) == 1
 
 
-def test_a_make_up_of_what_was_made_up_for(first: Journal, second: Journal) -> None:
+def test_a_misfire_execution_for_fires_that_were_covered(first: Journal, second: Journal) -> None:
     first.execute(10.0, 15.0)
     first.execute(15.1, 15.5, fire=14.0, source="MISFIRE")
     fires = [10.0, 12.0, 14.0, 16.0]
@@ -534,9 +560,19 @@ def test_a_make_up_of_what_was_made_up_for(first: Journal, second: Journal) -> N
     assert surplus(first, second, fires=fires) == 2
 
 
-def test_a_make_up_of_no_fire(first: Journal) -> None:
+def test_a_misfire_execution_for_no_fire(first: Journal) -> None:
     first.execute(10.0, 10.5)
     first.execute(12.5, 13.0, fire=12.1, source="MISFIRE")
     assert surplus(first, fires=[10.0, 12.0]) == 1
     first.execute(13.5, 13.9, fire=14.0, source="MISFIRE")
     assert surplus(first, fires=[10.0, 12.0, 14.0]) == 2
+
+
+@pytest.mark.parametrize("previous", [0, 1])
+def test_a_surplus_re_run_counts_only_if_no_sidecar_of_the_previous_release_had_the_item(previous: int) -> None:
+    two = [Journal(slot) for slot in (1, 2)]
+    two[0].execute(12.0, 13.0, source="FAILOVER", fire=10.0)
+    two[1].execute(14.0, 15.0, source="MISFIRE", fire=10.0)
+    assert surplus(*two, fires=[10.0]) == 1
+    two[previous].record = replace(two[previous].record, previous=True)
+    assert surplus(*two, fires=[10.0]) == 0

@@ -1,4 +1,4 @@
-"""A sidecar whose server is cut off from the others tells its applications to stop before ZooKeeper gives their items
+"""A sidecar whose server is cut off from the others cancels executions before ZooKeeper gives their items
 away, though that server goes on answering (P4).
 
 What a read proves, or a `sync`, is measured by `make session-proof`.
@@ -7,9 +7,10 @@ What a read proves, or a `sync`, is measured by `make session-proof`.
 from __future__ import annotations
 
 import pytest
-from ensemble import Ensemble, Server
-from fleet import FaultFleet, Slot
-from harness import eventually
+
+from faults.ensemble import Ensemble, Server
+from faults.fleet import FaultFleet, Slot
+from support.processes import eventually
 
 #: How long ZooKeeper waits for word from a sidecar, in seconds: a server that is cut off notices it after three
 #: of them.

@@ -1,4 +1,4 @@
-"""Changes that are made on purpose, which are most of them: nobody who executes may notice."""
+"""Changes on purpose, which are most changes: no execution may notice them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from ensemble import now
-from fleet import FaultFleet, Slot
-from harness import EACH_SECOND, NEVER, eventually
-from judge import Judge
+from faults.ensemble import now
+from faults.fleet import FaultFleet, Slot
+from faults.judge import Judge
+from support.job_nodes import EACH_SECOND, NEVER
+from support.processes import eventually
 
 ITEMS = 50
 SLOTS = 5
@@ -22,7 +23,7 @@ class Change:
     slot: int
     leaves: bool
     since: float
-    #: When the items were divided among those that are there.
+    #: When the present instances owned the items evenly.
     until: float
 
 
@@ -96,7 +97,7 @@ def test_five_sidecars_are_restarted_one_after_the_other(fleet: FaultFleet) -> N
 
 
 def test_five_sidecars_with_names_are_restarted_and_no_item_moves(fleet: FaultFleet) -> None:
-    """As before, but each instance has a name, and its items wait for it: none moves, and nobody divides anything."""
+    """As before, but each instance has a name, and its items are reserved for it: no item moves, and no resharding happens."""
     slots = fleet.start(
         SLOTS,
         named=True,
@@ -181,11 +182,11 @@ def test_a_machine_that_dies_is_waited_for_and_its_items_go_in_the_end(fleet: Fa
     assert fleet.tree.owners() == owners
     whole(fleet, rest, items)
     assert {len(slot.application.owned()) for slot in rest} == {4, 5}
-    assert not fleet.leftovers()
+    assert not fleet.tree.leftovers()
 
 
 def kill(slot: Slot) -> None:
-    """The machine is gone, with both processes."""
+    """The machine dies, with both processes."""
     slot.kill_application()
     slot.kill_sidecar()
 
@@ -225,7 +226,7 @@ def moves_beyond(judge: Judge, began: float, changes: Sequence[Change]) -> list[
     for item in range(ITEMS):
         executions = judge.of(item)
         earlier = sum(one.start_wall < began for one in executions)
-        # Begins with the last one before: it tells whose the item was.
+        # Begins with the last one before: it has the item's owner.
         executions = executions[max(0, earlier - 1) :]
         #: Slots that the item has left when they went away.
         left: set[int] = set()

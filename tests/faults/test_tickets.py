@@ -10,7 +10,7 @@
 | 1471 | followers do not execute when somebody joins just after the leader has divided | `simulation/scenarios.rs` |
 | 1549 | an instance that cannot reach ZooKeeper, but is alive, executes what others have got | `it/session.rs` |
 | 1777 | a failover has to wait for the session timeout | `make failover-time` measures |
-| 1857 | the ensemble was away, and jobs have shut themselves down | `it/trigger.rs` h27_... |
+| 1857 | the ensemble was away, and jobs have shut themselves down | `it/trigger_nodes.rs` h27_... |
 | 1979 | a deployment interrupts what is being executed | `e2e/test_membership.py`, `it/drain.rs` |
 | 2090 | items are executed at odd times when instances restart, with failover | `it/failover.rs` |
 | 2102 | "leader is electing" for ever, after everybody was killed | `registry/latch.rs` |
@@ -29,14 +29,16 @@ import time
 from collections import Counter
 
 import pytest
-from ensemble import now
-from fleet import Application, FaultFleet, Slot
-from harness import EACH_SECOND, PATIENCE, eventually
+
+from faults.ensemble import now
+from faults.fleet import Application, FaultFleet, Slot
+from support.job_nodes import EACH_SECOND
+from support.processes import PATIENCE, eventually
 
 #: How long ZooKeeper waits for word from a sidecar, in seconds.
 SESSION = 3.0
 
-#: Longer than a session that was told to end, and than ZooKeeper takes to notice: it looks in ticks of half a second.
+#: Longer than a session, and than ZooKeeper takes to notice its end: it checks once a tick, each half second.
 BEYOND = SESSION + 1.5
 
 
@@ -119,7 +121,7 @@ def test_114_a_machine_that_stood_still_does_not_write_what_another_has_written(
     assert sorted(write.item for write in fleet.store.log() if write.kind == "commit" and write.accepted) == [*range(6)]
 
 
-def test_507_who_has_lost_zookeeper_is_told_to_stop_before_another_begins(fleet: FaultFleet) -> None:
+def test_507_an_application_without_zookeeper_is_cancelled_before_another_one_begins(fleet: FaultFleet) -> None:
     first, second = fleet.start(2, session=SESSION)
     hold_all(fleet)
     mine = first.application.owned()
@@ -158,12 +160,12 @@ def test_543_short_interruptions_shut_nothing_down(fleet: FaultFleet) -> None:
 
 
 def suspended(slot: Slot, times: int = 1) -> None:
-    """Waits until an application was told that often that its session is interrupted."""
+    """Waits until an application has got that many notices of a suspended session."""
     slot.application.wait("SUSPENDED", lambda events: states(events).count("SUSPENDED") >= times)
 
 
 def connected(slot: Slot, times: int = 1) -> None:
-    """Waits until an application was told that often that its session is back."""
+    """Waits until an application has got that many notices of a connected session."""
     slot.application.wait(
         "CONNECTED", lambda events: states(events).count("CONNECTED") >= times and states(events)[-1] == "CONNECTED"
     )
@@ -173,6 +175,7 @@ def states(events: list[dict[str, object]]) -> list[object]:
     return [event["state"] for event in events if event["event"] == "session"]
 
 
+@pytest.mark.smoke
 def test_671_a_failover_executes_what_was_interrupted_and_nothing_else(fleet: FaultFleet) -> None:
     slots = fleet.start(3, session=SESSION, sharding_total_count=9)
     # Nothing of its items is executed: nothing is to be executed by others until the next fire.
@@ -216,7 +219,7 @@ def test_687_a_change_of_zookeepers_leader_sets_nothing_off(fleet: FaultFleet) -
     assert counts(fleet) == {("SCHEDULE", "end"): 12}
 
 
-def test_1471_somebody_who_joins_at_a_fire_keeps_nobody_from_executing(fleet: FaultFleet) -> None:
+def test_1471_an_instance_that_joins_at_a_fire_keeps_no_other_from_executing(fleet: FaultFleet) -> None:
     slots = fleet.start(2, session=SESSION, cron=EACH_SECOND, duration=0.15)
     began = time.time()
     third = fleet.slot(session=SESSION, cron=EACH_SECOND, duration=0.15)
@@ -239,7 +242,7 @@ def test_1471_somebody_who_joins_at_a_fire_keeps_nobody_from_executing(fleet: Fa
     assert not judge.excused
 
 
-def test_1549_who_cannot_reach_zookeeper_executes_nothing_that_others_have(fleet: FaultFleet) -> None:
+def test_1549_an_instance_without_zookeeper_executes_no_items_of_others(fleet: FaultFleet) -> None:
     first, second = fleet.start(2, session=SESSION, cron=EACH_SECOND)
     first.link.hole("up")
     suspended_or_lost = ("SUSPENDED", "LOST")
@@ -267,12 +270,12 @@ def test_1777_a_failover_does_not_wait_for_the_session(fleet: FaultFleet) -> Non
     second.application.wait(
         "all taken over", lambda events: {e["item"] for e in events if e.get("source") == "FAILOVER"} == interrupted
     )
-    # Far below the session; `make failover-time` tells how far.
+    # Far below the session; `make failover-time` measures how far.
     assert max(event["time"] for event in second.application.events("start")) - killed < 3.0
     second.application.command("release")
 
 
-def test_1857_an_ensemble_that_was_away_shuts_nothing_down(fleet: FaultFleet) -> None:
+def test_1857_an_ensemble_that_comes_back_shuts_nothing_down(fleet: FaultFleet) -> None:
     fleet.start(2, session=SESSION)
     hold_all(fleet)
     fleet.ensemble.kill()
@@ -304,8 +307,8 @@ def test_1979_a_deployment_interrupts_nothing(fleet: FaultFleet) -> None:
     assert slots[0].application.popen.wait(PATIENCE) == 0
     assert slots[1].sidecar.popen.wait(PATIENCE) == 0
     fleet.look("nobody left", lambda: not fleet.tree.children("instances"))
-    # Who led has asked for a resharding, which the next instance will do.
-    assert set(fleet.leftovers()) <= {"leader/sharding/necessary"}
+    # The leader has asked for a resharding, and the next instance will make it.
+    assert set(fleet.tree.leftovers()) <= {"leader/sharding/necessary"}
     assert counts(fleet) == {("SCHEDULE", "end"): 6}
     slots[0].start_application()
     slots[1].start_sidecar()
@@ -341,7 +344,7 @@ def test_2102_a_leader_is_elected_when_everybody_was_killed(fleet: FaultFleet) -
     for slot in slots:
         slot.kill_sidecar()
         slot.kill_application()
-    # What they left is still there: the leader's node, and that of somebody who wanted to be elected.
+    # Their nodes are still there: the leader's, and that of a candidate.
     client = fleet.ensemble.client()
     latch = fleet.tree.path("leader/election/latch")
     client.ensure_path(latch)
@@ -368,7 +371,7 @@ def test_2161_a_restart_does_not_execute_again_what_was_completed(fleet: FaultFl
         fleet.divide()
     fire_and_wait(fleet)
     assert counts(fleet) == {("SCHEDULE", "end"): 12}
-    assert not fleet.leftovers()
+    assert not fleet.tree.leftovers()
 
 
 @pytest.mark.parametrize("what", ["a server restarts", "the process stands still"])
@@ -404,7 +407,7 @@ def test_2403_many_that_come_back_together_ask_little(fleet: FaultFleet) -> None
         slot.link.reset()
     for slot in slots:
         connected(slot)
-    # Who executes has its view again.
+    # The executing instance has its view again.
     hold_all(fleet)
     cost = fleet.ensemble.packets_received() - before
     release_all(fleet)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Puts what the tests of this folder start into .tools/interop of the repository: ElasticJob's jars and the compiled
-# sources. Does nothing when all is there and unchanged; installs a JDK and Maven with apt-get when they are missing.
-# SIDEKEEPER_ELASTICJOB=DIR: takes the jars of ElasticJob 3.0.5 or newer, and what they need, from there.
+# Puts ElasticJob's jars and the compiled sources of this folder into .tools/interop of the repository. Does nothing when all
+# is there and unchanged; installs a JDK and Maven with apt-get when they are missing.
+# SIDEKEEPER_ELASTICJOB=DIR: takes the jars of ElasticJob 3.0.5 or newer, and the jars that they need, from that folder. The jars
+# of 3.0.5 have to be those of elasticjob-3.0.5.sha256.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -17,10 +18,26 @@ if ((${#missing[@]})); then
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
+# Compares a folder's jars with the digests of this repository, if they are those of ElasticJob 3.0.5.
+check_digests() {
+    local digests=$here/elasticjob-3.0.5.sha256 problem
+    [[ -n $(find "$1" -maxdepth 1 -name 'elasticjob-*-3.0.5.jar' -print -quit) ]] || return 0
+    if ! problem=$(cd "$1" && sha256sum --check --quiet --strict "$digests" 2>&1); then
+        printf 'install: %s is not the ElasticJob 3.0.5 of %s:\n%s\n' "$1" "$digests" "$problem" >&2
+        exit 1
+    fi
+    # All jars of the folder are on the classpath.
+    if ! problem=$(diff <(cut -c 67- "$digests" | sort) <(cd "$1" && printf '%s\n' *.jar | sort)); then
+        printf 'install: %s has other jars than %s:\n%s\n' "$1" "$digests" "$problem" >&2
+        exit 1
+    fi
+}
+
 # Which of the two source folders fits: 3.0.5 moved the kernel's classes to other packages.
 if [[ -n ${SIDEKEEPER_ELASTICJOB:-} ]]; then
     flavour=kernel
     jars=$(cd "$SIDEKEEPER_ELASTICJOB" && pwd)
+    check_digests "$jars"
 else
     flavour=lite
     jars=$target/jars

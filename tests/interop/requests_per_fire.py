@@ -14,11 +14,9 @@ import time
 import uuid
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
-
-from harness import ZooKeeperServer, eventually  # noqa: E402
-from peers import MixedFleet, elasticjob_version  # noqa: E402
+from interop.members import MixedFleet, elasticjob_version
+from support.processes import eventually
+from support.zookeeper import ZooKeeperServer
 
 ITEMS = 50
 
@@ -29,18 +27,10 @@ WINDOW = 5.0
 SESSION = 30.0
 
 
-def received(server: ZooKeeperServer) -> int:
-    for line in server.ask("mntr").splitlines():
-        name, _, value = line.partition("\t")
-        if name == "zk_packets_received":
-            return int(float(value))
-    raise RuntimeError("ZooKeeper does not tell zk_packets_received")
-
-
 def count(fleet: MixedFleet) -> int:
-    before = received(fleet.server)
+    before = fleet.server.packets_received()
     time.sleep(WINDOW)
-    return received(fleet.server) - before
+    return fleet.server.packets_received() - before
 
 
 def measure(server: ZooKeeperServer, kind: str, instances: int, failover: bool, fires: int) -> list[int]:

@@ -1,13 +1,13 @@
-"""A mixed fleet under random kills: nothing lost, nothing left, nobody stuck. Run by `make soak`.
+"""A mixed fleet under random kills: no fire lost, no node left, no instance stuck. Run by `make soak`.
 
 Two Java instances and two of ours share twenty items that fire every two seconds, with failover on. Every quarter of a
 minute one of them is killed as by kill -9, and started again a little later. Afterwards:
 
-- each item has been executed for each fire, or for a later one that makes up for it, unless its owner was dead when it
-  fired: ElasticJob makes up for nothing that an instance which was dead, and not yet known to be, would have executed; or
-  a Java instance led at the division before: Java loses such fires by itself, because it reads the items from a cache that
-  is behind, or has items before its scheduler runs. They are counted, beside the losses of a fleet of Java instances only
-  in the same run (`--java-only`). The owners and the leaders are read from the server's transaction log (`judge.py`);
+- each item has been executed for each fire, or for a later fire whose misfire re-run covers it. Two exceptions: the item's owner was
+  dead at the fire (ElasticJob re-runs no fires of an instance whose death was not known yet); or a Java instance led at the resharding
+  before (Java loses such fires by itself: it reads the items from a cache that is behind, or has items before its scheduler runs).
+  These are counted, beside the losses of a fleet of Java instances only (`--java-only`). The owners and the leaders are
+  read from the server's transaction log (`soak_judge.py`);
 - each execution that a dead instance had begun has been executed by another one;
 - no item has been executed twice for the same fire on instances of ours;
 - every item has an owner that is alive, and no node of an execution or a takeover is left.
@@ -25,26 +25,24 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
-
-from harness import ZooKeeperServer, eventually  # noqa: E402
-from judge import History, Kill, Lost, Run, is_java, judge  # noqa: E402
-from peers import Member, MixedFleet, elasticjob_version, executing  # noqa: E402
-from txnlog import changes  # noqa: E402
+from interop.members import Member, MixedFleet, elasticjob_version
+from interop.soak_judge import History, Kill, Lost, Run, is_java, judge
+from interop.transaction_log import changes
+from support.processes import eventually, executing
+from support.zookeeper import ZooKeeperServer
 
 ITEMS = 20
 INTERVAL = 2.0
 KILL_INTERVAL = 15.0
 SESSION = 3.0
 
-#: How often a Java leader is reminded of somebody whom it has left out.
+#: How often a Java leader is reminded of an instance that it has left out.
 REMINDERS = 3
 
 #: What counts as late, in seconds.
 LATE = 0.5
 
-#: How long after a kill all fires are whole again: the session, a look at it, and a fire that divides anew; and how
+#: How long after a kill all items are executed at a fire again: the session, its check, and a fire with a resharding; and how
 #: long takeovers may take, in seconds.
 RECOVERY = SESSION + 1.0 + 3 * INTERVAL
 
@@ -87,9 +85,9 @@ def run(fleet: MixedFleet, seconds: float, chance: random.Random, kinds: Sequenc
 
 
 def settle(fleet: MixedFleet, members: list[Member]) -> None:
-    """Waits until the items are divided among all.
+    """Waits until all members own items.
 
-    A Java leader may forget who joined while it divided (H5), until something happens to a server's node: so it does.
+    A Java leader may miss an instance that joined during a resharding (H5), until a server's node changes: so one changes.
     """
     instances = [member.instance for member in members]
     for _ in range(REMINDERS):
@@ -181,7 +179,7 @@ def main() -> int:
             kills = run(fleet, arguments.minutes * 60, random.Random(arguments.seed), kinds)
             fleet.tree.configure(cron="0 0 0 1 1 ? 2099")
             problems = problems_of(fleet, kills)
-            eventually("no leftovers", lambda: not fleet.leftovers())
+            eventually("no leftovers", lambda: not fleet.tree.leftovers())
         except AssertionError as error:
             problems = [str(error)]
             print(fleet.state())

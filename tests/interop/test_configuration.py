@@ -6,8 +6,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 import yaml
-from harness import JOB, PATIENCE, eventually
-from peers import JOB_CLASS, LEADERS, TOTAL, Lifecycle, MixedFleet, Ours
+
+from interop.members import JOB_CLASS, LEADERS, TOTAL, Lifecycle, MixedFleet, Ours
+from support.job_nodes import JOB
+from support.processes import PATIENCE, eventually
 
 KINDS = ["java", "ours"]
 
@@ -111,7 +113,7 @@ def test_static_sharding(fleet: MixedFleet, leader: str) -> None:
         fire = fleet.fire()
         assert {one.member for one in fleet.told(fire)} == {first.name}
     assert fleet.tree.children("instances") == sorted([first.instance, second.instance])
-    # A change of the total divides anew all the same.
+    # A change of the total causes a resharding all the same.
     fleet.tree.configure(shardingTotalCount=6)
     fleet.fire(total=6)
     fleet.divide(first, second, total=6)
@@ -181,6 +183,6 @@ def test_only_overwrite_replaces_the_configuration(fleet: MixedFleet, lifecycle:
     assert yaml.safe_load(fleet.tree.get("config") or "")["description"] == "first"
     fleet.member(kind, 2, description="third", overwrite=True, job_parameter="* & 'x': y")
     eventually("overwritten", lambda: yaml.safe_load(fleet.tree.get("config") or "")["description"] == "third")
-    # Whoever wrote it, the other kind reads the same.
+    # Each kind reads the same, also when the other kind wrote it.
     told = lifecycle.call("JobConfiguration", "getJobConfiguration", JOB)
     assert (told["description"], told["jobParameter"], told["overwrite"]) == ("third", "* & 'x': y", True)

@@ -1,10 +1,11 @@
-"""Items that a crashed instance was executing, and who executes them."""
+"""Items that a crashed instance was executing, and the instance that executes them again."""
 
 from __future__ import annotations
 
 import pytest
-from harness import eventually
-from peers import LEADERS, Member, MixedFleet, executing
+
+from interop.members import LEADERS, Member, MixedFleet
+from support.processes import eventually, executing
 
 KINDS = ["java", "ours"]
 
@@ -94,7 +95,7 @@ def test_survivors_of_both_kinds_share_what_is_left(fleet: MixedFleet, crashed: 
 
 @pytest.mark.parametrize("dead_kind", KINDS)
 @pytest.mark.parametrize("restarted", KINDS)
-def test_a_lone_restarted_instance_recovers(fleet: MixedFleet, dead_kind: str, restarted: str) -> None:
+def test_the_only_instance_recovers_its_item_after_a_restart(fleet: MixedFleet, dead_kind: str, restarted: str) -> None:
     dead = fleet.member(dead_kind, 1, failover=True)
     fleet.divide(dead)
     dead.command("hold 1 2")
@@ -112,7 +113,7 @@ def test_a_lone_restarted_instance_recovers(fleet: MixedFleet, dead_kind: str, r
 
 @pytest.mark.parametrize("dead_kind", KINDS)
 def test_two_instances_that_come_back_together_are_not_stuck(fleet: MixedFleet, dead_kind: str) -> None:
-    """Persistent running nodes of the dead stop Java fleets for good, because nobody is alone (H4)."""
+    """Persistent running nodes of a dead instance stop a Java fleet for good: no instance is alone (H4)."""
     dead = fleet.member(dead_kind, 1, failover=True)
     fleet.divide(dead)
     dead.command("hold 1 2")
@@ -129,7 +130,7 @@ def test_two_instances_that_come_back_together_are_not_stuck(fleet: MixedFleet, 
     fleet.assert_clean()
 
 
-def test_a_stale_running_node_stops_nobody(fleet: MixedFleet) -> None:
+def test_a_stale_running_node_stops_no_instance(fleet: MixedFleet) -> None:
     """A persistent running node of a killed Java instance, found by a fleet that never knew it."""
     java, ours = fleet.pair("ours", failover=True)
     item = fleet.items_of(ours)[0]

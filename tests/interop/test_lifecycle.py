@@ -1,4 +1,4 @@
-"""Each call of ElasticJob's lifecycle API does the same to, and tells the same about, a fleet of ours and one of Java.
+"""Each call of ElasticJob's lifecycle API does and returns the same with a fleet of ours and with one of Java.
 
 Each test runs once on two Java instances and once on two of ours; what differs is said where it does.
 """
@@ -9,8 +9,10 @@ import re
 from typing import Any
 
 import pytest
-from harness import JOB, NEVER, PATIENCE, eventually
-from peers import TOTAL, Lifecycle, LifecycleError, Member, MixedFleet, answers_dumps
+
+from interop.members import TOTAL, Lifecycle, LifecycleError, Member, MixedFleet, answers_dumps
+from support.job_nodes import JOB, NEVER
+from support.processes import PATIENCE, eventually
 
 KINDS = ["java", "ours"]
 
@@ -53,7 +55,7 @@ def test_trigger(fleet: MixedFleet, lifecycle: Lifecycle, two: tuple[Member, Mem
 def test_disable_and_enable(
     fleet: MixedFleet, lifecycle: Lifecycle, two: tuple[Member, Member], job: str | None, whole_server: bool
 ) -> None:
-    # Not the leader: a Java fleet whose leader is disabled may miss that it has to divide anew.
+    # Not the leader: a Java fleet whose leader is disabled may miss a resharding.
     staying, disabled = two
     ip = disabled.address if whole_server else None
     lifecycle.operate("disable", job, ip)
@@ -85,7 +87,7 @@ def test_shutdown_and_remove(
     job: str | None,
     whole_server: bool,
 ) -> None:
-    # Not the leader: a Java fleet whose leader is stopped may miss that it has to divide anew.
+    # Not the leader: a Java fleet whose leader is stopped may miss a resharding.
     staying, stopped = two
     lifecycle.operate(call, job, stopped.address if whole_server else None)
     fleet.gone(stopped)
@@ -180,7 +182,7 @@ def test_statistics_of_jobs(fleet: MixedFleet, lifecycle: Lifecycle, two: tuple[
     assert lifecycle.call("JobStatistics", "getJobBriefInfo", "noSuchJob") is None
     second.leave()
     fleet.gone(second)
-    # Ours has divided the items anew at once, Java does at the next fire.
+    # Our leader has resharded at once, a Java leader does at the next fire.
     fleet.divide(first)
     eventually("fine", lambda: status(lifecycle) == "OK")
     first.leave()

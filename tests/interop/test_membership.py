@@ -1,12 +1,13 @@
-"""Instances of both kinds come, go and die: who gets the items."""
+"""Instances of both kinds register, leave and die: which instance gets the items."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
-from harness import eventually
-from peers import LEADERS, MixedFleet
+
+from interop.members import LEADERS, MixedFleet
+from support.processes import eventually
 
 
 @pytest.mark.parametrize("leader", LEADERS)
@@ -16,14 +17,14 @@ def test_join(fleet: MixedFleet, leader: str) -> None:
     fourth = fleet.java(2)
     fleet.divide(java, ours, third, fourth)
     fleet.assert_once(fleet.fire())
-    # A Java instance may see the old assignment for a moment after a Java leader has divided, and execute what is
+    # A Java instance may see the old assignment for a moment after a Java leader has resharded, and execute what is
     # another one's by then.
     fleet.assert_nothing_lost()
     fleet.assert_clean()
 
 
 def test_a_sidecar_that_a_java_leader_overlooks_gets_items(fleet: MixedFleet) -> None:
-    """A Java leader reads the instances, waits for running items, and divides among those that it has read (H5)."""
+    """A Java leader reads the instances, waits for running items, and reshards among the instances that it has read (H5)."""
     fleet.interval = 2.0
     java, first = fleet.pair("java", cron="0/2 * * * * ?")
     item = fleet.items_of(first)[0]

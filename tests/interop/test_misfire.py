@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from harness import eventually
-from peers import LEADERS, MixedFleet
+
+from interop.members import LEADERS, MixedFleet
+from support.processes import eventually
 
 EVERY_TWO_SECONDS = "0/2 * * * * ?"
 
 
 @pytest.mark.parametrize("leader", LEADERS)
-def test_ours_makes_up_at_once(fleet: MixedFleet, leader: str) -> None:
+def test_a_sidecar_re_runs_a_misfire_at_once(fleet: MixedFleet, leader: str) -> None:
     fleet.interval = 2.0
     _java, ours = fleet.pair(leader, cron=EVERY_TWO_SECONDS)
     item, _other = fleet.items_of(ours)
@@ -23,12 +24,12 @@ def test_ours_makes_up_at_once(fleet: MixedFleet, leader: str) -> None:
     )
     assert {(one.item, one.java) for one in made_up} == {(item, False)}
     fleet.assert_nothing_lost(*fleet.wait_fires(2))
-    # Only what was missed was made up for.
+    # Only missed fires were re-run.
     assert {one.item for one in fleet.executions() if one.source == "MISFIRE"} == {item}
 
 
 @pytest.mark.parametrize("leader", LEADERS)
-def test_java_flags_and_makes_up_late(fleet: MixedFleet, leader: str) -> None:
+def test_java_flags_a_misfire_and_re_runs_it_late(fleet: MixedFleet, leader: str) -> None:
     fleet.interval = 2.0
     java, _ours = fleet.pair(leader, cron=EVERY_TWO_SECONDS)
     items = fleet.items_of(java)
@@ -46,7 +47,7 @@ def test_java_flags_and_makes_up_late(fleet: MixedFleet, leader: str) -> None:
 
 
 @pytest.mark.parametrize("leader", LEADERS)
-def test_nothing_is_made_up_for_when_the_job_says_so(fleet: MixedFleet, leader: str) -> None:
+def test_no_misfire_is_re_run_when_the_job_switches_that_off(fleet: MixedFleet, leader: str) -> None:
     fleet.interval = 2.0
     _java, ours = fleet.pair(leader, cron=EVERY_TWO_SECONDS, misfire=False)
     item, other = fleet.items_of(ours)

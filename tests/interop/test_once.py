@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import eventually
-from peers import LEADERS, TOTAL, Member, MixedFleet
+
+from interop.members import LEADERS, TOTAL, Member, MixedFleet
+from support.processes import eventually
 
 #: What Java needs, and what ours need, in the one configuration that they share.
 ONCE: dict[str, Any] = {"job_listener_types": ["ONCE"], "props": {"sidekeeper.once-listener": "true"}}
 
 
 def acts(members: tuple[Member, ...], kind: str, fire: float) -> list[float]:
-    """When somebody acted for a fire."""
+    """When an instance acted for a fire."""
     return [event["time"] for member in members for event in member.events(kind) if event["time"] >= fire]
 
 
 @pytest.mark.parametrize("leader", LEADERS)
-def test_somebody_acts_once_for_all(fleet: MixedFleet, leader: str) -> None:
+def test_one_instance_acts_once_for_the_whole_job(fleet: MixedFleet, leader: str) -> None:
     members = fleet.pair(leader, **ONCE)
     for _ in range(3):
         fire = fleet.fire()

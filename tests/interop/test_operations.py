@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from harness import JOB, PATIENCE, eventually
-from peers import LEADERS, TOTAL, Lifecycle, MixedFleet
+
+from interop.members import LEADERS, TOTAL, Lifecycle, MixedFleet
+from support.job_nodes import JOB
+from support.processes import PATIENCE, eventually
 
 KINDS = ["java", "ours"]
 

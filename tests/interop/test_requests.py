@@ -9,8 +9,9 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from harness import ZooKeeperServer
-from requests_per_fire import ITEMS, measure
+
+from interop.requests_per_fire import ITEMS, measure
+from support.zookeeper import ZooKeeperServer
 
 
 @pytest.mark.parametrize("failover", [False, True])

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from harness import JOB, eventually
-from peers import LEADERS, TOTAL, MixedFleet, elasticjob_version, executing
+
+from interop.members import LEADERS, TOTAL, MixedFleet, elasticjob_version
+from support.job_nodes import JOB
+from support.processes import eventually, executing
 
 KINDS = ["java", "ours"]
 
 
 @pytest.mark.parametrize("leader", LEADERS)
 @pytest.mark.parametrize("frozen", KINDS)
-def test_an_instance_sleeps_for_longer_than_its_session(fleet: MixedFleet, leader: str, frozen: str) -> None:
+def test_an_instance_is_stopped_for_longer_than_its_session(fleet: MixedFleet, leader: str, frozen: str) -> None:
     java, ours = fleet.pair(leader)
     asleep, awake = (java, ours) if frozen == "java" else (ours, java)
     asleep.freeze()
@@ -31,8 +33,8 @@ def test_an_instance_sleeps_for_longer_than_its_session(fleet: MixedFleet, leade
 
 
 @pytest.mark.parametrize("frozen", KINDS)
-def test_an_instance_falls_asleep_while_it_executes(fleet: MixedFleet, frozen: str) -> None:
-    """With failover the other executes its items; ours is told to stop, Java is not (H31)."""
+def test_an_instance_is_stopped_while_it_executes(fleet: MixedFleet, frozen: str) -> None:
+    """With failover the other instance executes its items. Our stopped instance gets a Cancel, a Java one does not (H31)."""
     java, ours = fleet.pair("java" if frozen == "ours" else "ours", failover=True)
     asleep, _awake = (java, ours) if frozen == "java" else (ours, java)
     items = fleet.items_of(asleep)
@@ -98,7 +100,7 @@ def test_zookeeper_restarts_within_a_second(
 
 
 def test_servers_without_instances_when_java_starts(fleet: MixedFleet) -> None:
-    """Java 3.0.5 removes them; before, it leaves them. Whoever comes back has its own again."""
+    """Java 3.0.5 removes them, older versions leave them. A server that comes back has its own again."""
     first = fleet.ours(1)
     second = fleet.ours(2)
     fleet.divide(first, second)

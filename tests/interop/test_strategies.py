@@ -1,12 +1,14 @@
-"""Both kinds of leaders divide the items alike, under each of ElasticJob's strategies."""
+"""Both kinds of leaders shard alike, with each of ElasticJob's strategies."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from harness import JOB, eventually
-from peers import LEADERS, MixedFleet, elasticjob_version
+
+from interop.members import LEADERS, MixedFleet, elasticjob_version
+from support.job_nodes import JOB
+from support.processes import eventually
 
 NEW_IN_3_0_5 = pytest.mark.skipif(
     elasticjob_version() < (3, 0, 5), reason="SINGLE_SHARDING_BALANCE is not in ElasticJob before 3.0.5"
@@ -45,7 +47,7 @@ def expected(strategy: str, instances: list[str]) -> dict[int, str]:
 
 @pytest.mark.parametrize("leader", LEADERS)
 @pytest.mark.parametrize("strategy", ["AVG_ALLOCATION", "ODEVITY", "ROUND_ROBIN"])
-def test_division(fleet: MixedFleet, leader: str, strategy: str) -> None:
+def test_each_strategy_shards_as_java_does(fleet: MixedFleet, leader: str, strategy: str) -> None:
     job: dict[str, Any] = {"job_sharding_strategy_type": strategy, "sharding_total_count": TOTAL}
     java, ours = fleet.pair(leader, **job)
     members = [java, ours, fleet.ours(2, **job)]
@@ -70,7 +72,7 @@ def test_the_relay_of_one_item(fleet: MixedFleet, leader: str) -> None:
     second = fleet.member("ours" if leader == "java" else "java", 1, **job)
     third = fleet.ours(2, **job)
     for member in (first, second, third):
-        # Java looks whose turn it is when it fires: who is done by then, and has named Java, has it execute again.
+        # Java checks the rotation at its own fire: an instance that has ended by then, and has named Java, makes Java execute again.
         member.command("duration 500")
     members = {member.name: member.address for member in (first, second, third)}
     turns: list[str] = []

@@ -1,4 +1,4 @@
-//! Who gets in: with which token, and in which version.
+//! Admission of clients: API levels and tokens.
 
 use std::fs;
 
@@ -10,9 +10,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
 
-use crate::ground::{Ground, Host, job, request};
+use crate::fleet::{Fleet, RunningSidecar, job, request};
 
-/// A client library of this level that needs this of the sidecar.
+/// The request of a client library with this API level that needs this level of the sidecar.
 fn library(level: u32, sidecar_min: u32) -> AttachRequest {
     AttachRequest {
         client: "sidekeeper-test/1.2.3".to_owned(),
@@ -36,30 +36,30 @@ fn check(status: &Status, reason: &str, contained: &[&str], metadata: &[(&str, &
 }
 
 #[tokio::test]
-async fn client_and_sidecar_know_whether_they_fit() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
+async fn the_sidecar_refuses_a_client_of_an_incompatible_api_level() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
     let version = env!("CARGO_PKG_VERSION");
 
-    let too_old = host.refusal(library(0, 0)).await;
+    let too_old = sidecar.refusal(library(0, 0)).await;
     let text = format!("upgrade the client library to that of sidecar {version} or newer");
     let levels = [("client_api_level", "0"), ("client_api_level_min", "1"), ("sidecar_version", version)];
     check(&too_old, "CLIENT_TOO_OLD", &["sidekeeper-test/1.2.3 is too old", "API level 0", &text], &levels);
 
-    let too_new = host.refusal(library(7, 2)).await;
+    let too_new = sidecar.refusal(library(7, 2)).await;
     let levels = [("client_api_level", "7"), ("sidecar_api_level", "1"), ("sidecar_api_level_min", "2")];
     check(&too_new, "SIDECAR_TOO_OLD", &["needs at least 2", "upgrade the sidecar"], &levels);
 
-    // A field that a newer client has, and that looks wrong to this sidecar, is not what is complained of.
+    // The level is checked first: a newer client may use values that this sidecar takes for invalid.
     let strange = AttachRequest { application_id: "@".to_owned(), ..library(7, 2) };
-    check(&host.refusal(strange).await, "SIDECAR_TOO_OLD", &[], &[]);
+    check(&sidecar.refusal(strange).await, "SIDECAR_TOO_OLD", &[], &[]);
 
-    // Nothing was registered for any of them.
-    assert_eq!(ground.outside.tree().await.names(), Vec::<String>::new());
+    // None of them was registered.
+    assert_eq!(fleet.nodes.tree().await.names(), Vec::<String>::new());
 
-    // A newer client that can do with this sidecar is served, and so is one that says nothing of levels.
-    assert_eq!(host.attach(library(7, 1)).await.attached.api_level, 1);
-    assert_eq!(host.attach(request(job(1))).await.attached.api_level, 1);
+    // A newer client that accepts this sidecar is served, and so is a client without an API level.
+    assert_eq!(sidecar.attach(library(7, 1)).await.attached.api_level, 1);
+    assert_eq!(sidecar.attach(request(job(1))).await.attached.api_level, 1);
 }
 
 fn secret(text: &str) -> Secret {
@@ -75,8 +75,8 @@ fn secret(text: &str) -> Secret {
     config::load(&sources).unwrap().config.token.unwrap()
 }
 
-async fn attach_with(host: &Host, token: Option<&str>) -> Result<(), Status> {
-    let channel = host.connect().await;
+async fn attach_with(sidecar: &RunningSidecar, token: Option<&str>) -> Result<(), Status> {
+    let channel = sidecar.connect().await;
     let mut call = Request::new(request(job(1)));
     if let Some(token) = token {
         call.metadata_mut().insert("authorization", token.parse().unwrap());
@@ -85,9 +85,9 @@ async fn attach_with(host: &Host, token: Option<&str>) -> Result<(), Status> {
 }
 
 #[tokio::test]
-async fn with_a_token_nobody_is_served_without_it() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar_with(1, |config| config.token = Some(secret("open-sesame"))).await;
+async fn a_sidecar_with_a_token_refuses_calls_without_it_but_health_checks() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar_with(1, |config| config.token = Some(secret("open-sesame"))).await;
     for wrong in [
         None,
         Some(""),
@@ -96,16 +96,17 @@ async fn with_a_token_nobody_is_served_without_it() {
         Some("Bearer open-sesamf"),
         Some("Basic x"),
     ] {
-        let status = attach_with(&host, wrong).await.unwrap_err();
+        let status = attach_with(&sidecar, wrong).await.unwrap_err();
         assert_eq!(status.code(), Code::Unauthenticated, "{wrong:?}: {status:?}");
         assert!(status.message().contains("SIDEKEEPER_TOKEN"), "{status:?}");
         assert!(!status.message().contains("sesame"), "{status:?}");
     }
-    // No call of any service gets past it, but for health checks.
-    let status = ParticipantServiceClient::new(host.connect().await).detach(DetachRequest::default()).await;
+    // Every service requires the token, except for health checks.
+    let status =
+        ParticipantServiceClient::new(sidecar.connect().await).detach(DetachRequest::default()).await;
     assert_eq!(status.unwrap_err().code(), Code::Unauthenticated);
-    let health = HealthClient::new(host.connect().await).check(HealthCheckRequest::default()).await;
+    let health = HealthClient::new(sidecar.connect().await).check(HealthCheckRequest::default()).await;
     assert!(health.is_ok(), "{health:?}");
 
-    attach_with(&host, Some("Bearer open-sesame")).await.unwrap();
+    attach_with(&sidecar, Some("Bearer open-sesame")).await.unwrap();
 }

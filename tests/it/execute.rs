@@ -1,9 +1,9 @@
-//! An execution from the fire to the recorded result (P2, P3, P6).
+//! An execution, from the fire to the recorded result (P2, P3, P6).
 
 use jiff::Timestamp;
 use sidekeeper::proto::{self, CompletionStatus, ExecutionOutcome, ExecutionSource};
 
-use crate::ground::{Ground, failure, request, success, ticking};
+use crate::fleet::{Fleet, each_second, failure, request, success};
 
 fn instant(timestamp: Option<prost_types::Timestamp>) -> Timestamp {
     let timestamp = timestamp.unwrap();
@@ -12,14 +12,14 @@ fn instant(timestamp: Option<prost_types::Timestamp>) -> Timestamp {
 
 #[tokio::test]
 async fn an_execution_carries_all_that_its_handler_needs() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
     let configuration = proto::JobConfiguration {
         sharding_item_parameters: "0=Beijing".to_owned(),
         job_parameter: "all of it".to_owned(),
-        ..ticking(2)
+        ..each_second(2)
     };
-    let mut app = host.attach(request(configuration)).await;
+    let mut app = sidecar.attach(request(configuration)).await;
     app.assigned(&[0, 1]).await;
     let executes = app.executes(2).await;
     let [first, second] = executes.as_slice() else { panic!("{executes:?}") };
@@ -43,9 +43,9 @@ async fn an_execution_carries_all_that_its_handler_needs() {
 
 #[tokio::test]
 async fn p3_tokens_grow_with_each_execution_and_are_those_of_the_running_nodes() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(ticking(1))).await;
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(each_second(1))).await;
     app.assigned(&[0]).await;
     let mut last = app.token(0);
     let mut ids = Vec::new();
@@ -53,75 +53,75 @@ async fn p3_tokens_grow_with_each_execution_and_are_those_of_the_running_nodes()
         let execute = app.execute().await;
         assert!(execute.fencing_token > last);
         last = execute.fencing_token;
-        assert_eq!(ground.outside.tree().await.created("sharding/0/running"), last);
+        assert_eq!(fleet.nodes.tree().await.created("sharding/0/running"), last);
         assert!(!ids.contains(&execute.execution_id));
-        app.done(&execute).await;
+        app.report_success(&execute).await;
         ids.push(execute.execution_id);
     }
 }
 
 /// Attaches, and looks at the registry before, during and after an execution.
 async fn running_nodes(configuration: proto::JobConfiguration, is_ephemeral: bool) {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(configuration)).await;
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(configuration)).await;
     app.assigned(&[0, 1]).await;
     let executes = app.executes(2).await;
-    let tree = ground.outside.tree().await;
+    let tree = fleet.nodes.tree().await;
     for node in ["sharding/0/running", "sharding/1/running"] {
         assert_eq!(tree.text(node).as_ref(), Some(&app.attached.instance_id));
         assert_eq!(tree.is_ephemeral(node), is_ephemeral);
     }
-    app.done(&executes[0]).await;
-    // Its node is gone when the report is answered; the other one's is not.
-    assert_eq!(ground.outside.tree().await.running(), ["1"]);
-    app.done(&executes[1]).await;
+    app.report_success(&executes[0]).await;
+    // The node is removed before the report is answered; the node of the other execution stays.
+    assert_eq!(fleet.nodes.tree().await.running(), ["1"]);
+    app.report_success(&executes[1]).await;
 }
 
 #[tokio::test]
 async fn p6_a_running_node_exists_exactly_while_its_execution_is_open() {
-    running_nodes(ticking(2), true).await;
+    running_nodes(each_second(2), true).await;
 }
 
 #[tokio::test]
 async fn p6_with_failover_running_nodes_outlive_their_session() {
-    running_nodes(proto::JobConfiguration { failover: Some(true), ..ticking(2) }, false).await;
+    running_nodes(proto::JobConfiguration { failover: Some(true), ..each_second(2) }, false).await;
 }
 
 #[tokio::test]
-async fn executions_that_are_not_monitored_leave_no_nodes_and_run_all_the_same() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let configuration = proto::JobConfiguration { monitor_execution: Some(false), ..ticking(2) };
-    let mut app = host.attach(request(configuration)).await;
+async fn executions_without_monitoring_run_and_create_no_nodes() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let configuration = proto::JobConfiguration { monitor_execution: Some(false), ..each_second(2) };
+    let mut app = sidecar.attach(request(configuration)).await;
     app.assigned(&[0, 1]).await;
     for execute in app.executes(2).await {
-        assert!(ground.outside.tree().await.running().is_empty());
+        assert!(fleet.nodes.tree().await.running().is_empty());
         assert_eq!(execute.fencing_token, app.token(execute.item));
-        app.done(&execute).await;
+        app.report_success(&execute).await;
     }
     app.execute().await;
 }
 
 #[tokio::test]
-async fn p5_results_are_recorded_once_however_often_and_together_they_are_reported() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(ticking(3))).await;
+async fn p5_a_result_is_recorded_once_when_it_is_reported_again() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(each_second(3))).await;
     app.assigned(&[0, 1, 2]).await;
     let ids: Vec<_> = app.executes(3).await.into_iter().map(|execute| execute.execution_id).collect();
     let rejected = proto::ExecutionResult {
         outcome: ExecutionOutcome::Rejected.into(),
         ..failure(&ids[1], "shutting down")
     };
-    // The same one twice in one report; a failure and a rejection end executions as well as a success does.
+    // One result twice in one report; failures and rejections end executions, too.
     let batch = vec![failure(&ids[0], "it broke"), rejected, failure(&ids[0], "it broke")];
     assert_eq!(app.report(batch).await.unwrap(), [CompletionStatus::Recorded; 3]);
-    assert_eq!(ground.outside.tree().await.running(), ["2"]);
+    assert_eq!(fleet.nodes.tree().await.running(), ["2"]);
     let again = ids.iter().map(|id| success(id)).collect();
     assert_eq!(
         app.report(again).await.unwrap(),
         [CompletionStatus::AlreadyRecorded, CompletionStatus::AlreadyRecorded, CompletionStatus::Recorded]
     );
-    assert!(ground.outside.tree().await.running().is_empty());
+    assert!(fleet.nodes.tree().await.running().is_empty());
 }

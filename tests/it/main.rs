@@ -1,5 +1,5 @@
 //! The real sidecar in this process, through its real gRPC API: the embedded registry, tonic clients, one-second
-//! schedules. No test sleeps; each waits for the event, with a bound far above what it takes.
+//! schedules. A test waits for an event, with a bound far above the usual time.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,10 +8,11 @@
     clippy::disallowed_methods,
     clippy::wildcard_enum_match_arm,
     unreachable_pub,
-    reason = "tests fail by panicking and look at real clocks; nothing here is anybody's interface"
+    reason = "tests fail by panicking and look at real clocks; nothing here is an interface"
 )]
 
 mod admission;
+mod api_fields;
 mod attach;
 mod balance;
 mod configuration;
@@ -22,18 +23,17 @@ mod drain;
 mod dump;
 mod execute;
 mod failover;
+mod fleet;
 mod full_disk;
-mod garbage;
 mod grace;
-mod ground;
+mod instance_names;
+mod invalid_nodes;
 mod misfire;
-mod names;
 mod once;
 mod operator;
 mod refusals;
 mod service;
 mod session;
-mod slow;
-mod trigger;
+mod slow_application;
 mod trigger_job;
-mod words;
+mod trigger_nodes;

@@ -1,17 +1,17 @@
-//! What operators do with the registry's nodes, through the console or by hand (P8).
+//! Changes of operators to the nodes of the registry, through the console or by hand (P8).
 
 use sidekeeper::proto::{AssignmentReason, ExecutionSource};
 use tonic::Code;
 
-use crate::ground::{Event, Ground, job, request, ticking};
+use crate::fleet::{Event, Fleet, each_second, job, request};
 
 #[tokio::test]
 async fn a_disabled_item_is_owned_and_not_executed_until_it_is_enabled() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(ticking(3))).await;
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(each_second(3))).await;
     app.assigned(&[0, 1, 2]).await;
-    ground.outside.put("sharding/2/disabled", "").await;
+    fleet.nodes.put("sharding/2/disabled", "").await;
     let reason = app
         .until("the item to be disabled", |event| match event {
             Event::AssignmentChanged(changed) => {
@@ -22,68 +22,68 @@ async fn a_disabled_item_is_owned_and_not_executed_until_it_is_enabled() {
         })
         .await;
     assert_eq!(reason, AssignmentReason::ItemChanged);
-    // The helper would object to an execution of a disabled item.
+    // `App` fails at an execution of a disabled item.
     for _ in 0..2 {
         for execute in app.executes(2).await {
-            app.done(&execute).await;
+            app.report_success(&execute).await;
         }
     }
-    ground.outside.delete("sharding/2/disabled").await;
+    fleet.nodes.delete("sharding/2/disabled").await;
     while app.execute().await.item != 2 {}
 }
 
 #[tokio::test]
-async fn a_disabled_server_gives_everything_away_and_gets_it_back() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(job(2))).await;
+async fn a_disabled_server_releases_its_items_and_gets_a_share_when_it_is_enabled() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(job(2))).await;
     app.assigned(&[0, 1]).await;
-    assert!(app.told().leader);
-    ground.outside.quiet().await;
-    ground.outside.put("servers/10.0.0.1", "DISABLED").await;
+    assert!(app.last_assignment().leader);
+    fleet.nodes.settled_tree().await;
+    fleet.nodes.put("servers/10.0.0.1", "DISABLED").await;
     app.assigned(&[]).await;
-    assert_eq!(app.told().reason(), AssignmentReason::ServerStatus);
+    assert_eq!(app.last_assignment().reason(), AssignmentReason::ServerStatus);
     let deposed = |event: &Event| matches!(event, Event::LeadershipChanged(change) if !change.leader);
     app.until("the loss of leadership", |event| deposed(event).then_some(())).await;
-    let no_leader = |tree: &crate::ground::Tree| !tree.has("leader/election/instance");
-    ground.outside.until("no leader", no_leader).await;
+    let no_leader = |tree: &crate::fleet::Tree| !tree.has("leader/election/instance");
+    fleet.nodes.until("no leader", no_leader).await;
 
-    // Another server takes over, and shares when the first one is back.
-    let other = ground.sidecar_with(2, |_| ()).await;
+    // Another server owns the items, and shares them when the first one is enabled again.
+    let other = fleet.sidecar_with(2, |_| ()).await;
     let mut second = other.attach(request(None)).await;
     second.assigned(&[0, 1]).await;
-    assert!(second.told().leader);
-    ground.outside.put("servers/10.0.0.1", "ENABLED").await;
+    assert!(second.last_assignment().leader);
+    fleet.nodes.put("servers/10.0.0.1", "ENABLED").await;
     app.assigned(&[1]).await;
     second.assigned(&[0]).await;
-    // The operator's word outlives the instance.
-    ground.outside.put("servers/10.0.0.1", "DISABLED").await;
+    // The status that the operator set outlives the instance.
+    fleet.nodes.put("servers/10.0.0.1", "DISABLED").await;
     app.assigned(&[]).await;
     drop(app);
-    let app = host.attach(request(None)).await;
+    let app = sidecar.attach(request(None)).await;
     assert!(app.items().is_empty());
-    assert_eq!(ground.outside.tree().await.text("servers/10.0.0.1").unwrap(), "DISABLED");
+    assert_eq!(fleet.nodes.tree().await.text("servers/10.0.0.1").unwrap(), "DISABLED");
 }
 
 #[tokio::test]
-async fn another_total_divides_the_items_anew_and_another_cron_is_followed() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
+async fn a_changed_total_reshards_the_items_and_a_changed_cron_applies() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
     // At first it fires once a year.
     let configuration = sidekeeper::proto::JobConfiguration { cron: "0 0 0 1 1 ?".to_owned(), ..job(3) };
-    let mut app = host.attach(request(configuration)).await;
+    let mut app = sidecar.attach(request(configuration)).await;
     app.assigned(&[0, 1, 2]).await;
-    let mut watcher = host.watch().await;
-    ground.outside.edit_configuration("shardingTotalCount: 3", "shardingTotalCount: 5").await;
+    let mut watcher = sidecar.watch().await;
+    fleet.nodes.edit_configuration("shardingTotalCount: 3", "shardingTotalCount: 5").await;
     app.assigned(&[0, 1, 2, 3, 4]).await;
-    ground.outside.edit_configuration("shardingTotalCount: 5", "shardingTotalCount: 2").await;
+    fleet.nodes.edit_configuration("shardingTotalCount: 5", "shardingTotalCount: 2").await;
     app.assigned(&[0, 1]).await;
-    assert_eq!(app.told().revoked_items, [2, 3, 4]);
+    assert_eq!(app.last_assignment().revoked_items, [2, 3, 4]);
     let state = watcher.until("two items", |state| state.items.len() == 2 && !state.resharding).await;
     assert_eq!(state.configuration.unwrap().sharding_total_count, 2);
-    assert_eq!(ground.outside.quiet().await.children("sharding"), ["0", "1"]);
+    assert_eq!(fleet.nodes.settled_tree().await.children("sharding"), ["0", "1"]);
 
-    ground.outside.edit_configuration("0 0 0 1 1 ?", "* * * * * ?").await;
+    fleet.nodes.edit_configuration("0 0 0 1 1 ?", "* * * * * ?").await;
     let changed = |event: &Event| match event {
         Event::JobChanged(changed) => Some(changed.configuration.clone().unwrap().cron),
         _ => None,
@@ -96,52 +96,52 @@ async fn another_total_divides_the_items_anew_and_another_cron_is_followed() {
 }
 
 #[tokio::test]
-async fn an_instance_whose_node_is_deleted_finishes_what_runs_and_stops() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(ticking(1))).await;
+async fn an_instance_whose_node_is_deleted_finishes_its_executions_and_stops() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(each_second(1))).await;
     let execute = app.execute().await;
-    ground.outside.quiet().await;
-    ground.outside.delete(&format!("instances/{}", app.attached.instance_id)).await;
-    // What is the application's to finish is recorded; nothing starts any more, or the helper would know of it.
+    fleet.nodes.settled_tree().await;
+    fleet.nodes.delete(&format!("instances/{}", app.attached.instance_id)).await;
+    // The running execution is recorded. No other one starts: `App` would have it open.
     app.assigned(&[]).await;
-    app.done(&execute).await;
+    app.report_success(&execute).await;
     let (ended, _) = app.end().await;
     let status = ended.unwrap_err();
     assert_eq!((status.code(), app.open()), (Code::FailedPrecondition, 0));
     assert!(status.message().contains("an operator stopped this instance of job `orders`"), "{status:?}");
-    let left = |tree: &crate::ground::Tree| {
+    let removed = |tree: &crate::fleet::Tree| {
         tree.running().is_empty()
             && tree.children("instances").is_empty()
             && !tree.has("leader/election/instance")
     };
-    ground.outside.until("nothing to be left", left).await;
-    // Attaching again is how it comes back.
-    let mut back = host.attach(request(None)).await;
+    fleet.nodes.until("the nodes to be removed", removed).await;
+    // The application can attach again.
+    let mut back = sidecar.attach(request(None)).await;
     back.assigned(&[0]).await;
 }
 
 #[tokio::test]
-async fn a_job_that_is_removed_whole_stops_and_says_so() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(ticking(2))).await;
+async fn an_instance_of_a_removed_job_stops_with_the_reason() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(each_second(2))).await;
     let executes = app.executes(2).await;
-    ground.outside.quiet().await;
-    // Node by node, as ElasticJob's lifecycle API removes a job; latches and the like come and go.
+    fleet.nodes.settled_tree().await;
+    // Node by node, as ElasticJob's lifecycle API removes a job. Some nodes, such as latches, change meanwhile.
     loop {
-        let tree = ground.outside.tree().await;
+        let tree = fleet.nodes.tree().await;
         let Some(last) = tree.names().pop() else { break };
-        ground.outside.try_delete(&last).await;
+        fleet.nodes.try_delete(&last).await;
     }
     for execute in &executes {
-        app.done(execute).await;
+        app.report_success(execute).await;
     }
     let status = app.end().await.0.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains("job `orders` was removed from the registry"), "{status:?}");
-    // Nothing of it was written again.
-    assert_eq!(ground.outside.tree().await.names(), [""; 0]);
-    let refused = host.refusal(request(None)).await;
+    // The sidecar has not written a node of the job again.
+    assert_eq!(fleet.nodes.tree().await.names(), [""; 0]);
+    let refused = sidecar.refusal(request(None)).await;
     assert_eq!(refused.code(), Code::NotFound);
 }

@@ -1,20 +1,19 @@
-//! What is wrong is refused: with the code, the field, what was given and what is allowed, and without a trace in the
-//! registry.
+//! Refusals of invalid requests: the code, the field, the given and the allowed value; the registry is not changed.
 
 use sidekeeper::proto::{self, JobConfiguration};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::ground::{App, Ground, JOB, failure, job, request, request_for, success, ticking};
+use crate::fleet::{App, Fleet, JOB, each_second, failure, job, request, request_for, success};
 
-/// Holds a refusal against its code and what its message has to contain.
+/// Checks the code of a refusal, and parts of its message.
 #[track_caller]
 fn check(status: &Status, code: Code, contained: &[&str]) {
     assert_eq!(status.code(), code, "{status:?}");
     for text in contained {
         assert!(status.message().contains(text), "`{text}` is missing: {status:?}");
     }
-    // The one that tonic makes itself has none.
+    // tonic itself makes this refusal, without a reason.
     if code == Code::OutOfRange {
         return;
     }
@@ -36,9 +35,9 @@ fn check_field(status: &Status, field: &str, given: &str, allowed: &str) {
 }
 
 #[tokio::test]
-async fn a_configuration_that_cannot_work_is_refused_by_its_field() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
+async fn an_invalid_configuration_is_refused_with_its_field() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
     let text = |text: &str| text.to_owned();
     let cases: [(JobConfiguration, &str, &str, &str); 19] = [
         (
@@ -49,7 +48,7 @@ async fn a_configuration_that_cannot_work_is_refused_by_its_field() {
         ),
         (JobConfiguration { cron: text("* * * * * *"), ..job(3) }, "cron", "* * * * * *", "?"),
         (
-            JobConfiguration { time_zone: text("Mars/Phobos"), ..ticking(3) },
+            JobConfiguration { time_zone: text("Mars/Phobos"), ..each_second(3) },
             "time_zone",
             "Mars/Phobos",
             "IANA",
@@ -135,23 +134,23 @@ async fn a_configuration_that_cannot_work_is_refused_by_its_field() {
             "not empty",
         ),
     ];
-    let before = ground.outside.tree().await;
+    let before = fleet.nodes.tree().await;
     for (configuration, field, given, allowed) in cases {
-        let status = host.refusal(request(configuration)).await;
+        let status = sidecar.refusal(request(configuration)).await;
         check_field(&status, &format!("configuration.{field}"), given, allowed);
     }
-    assert_eq!(ground.outside.tree().await, before);
+    assert_eq!(fleet.nodes.tree().await, before);
 }
 
 #[tokio::test]
-async fn all_that_is_wrong_with_a_request_is_told_at_once() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
+async fn one_refusal_names_every_invalid_field() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
     let wrong = proto::AttachRequest {
         application_id: "two words".to_owned(),
         ..request_for("a/b", JobConfiguration { cron: "soon".to_owned(), ..job(0) })
     };
-    let status = host.refusal(wrong).await;
+    let status = sidecar.refusal(wrong).await;
     for field in ["application_id", "job_name", "configuration.cron", "configuration.sharding_total_count"] {
         let details = status.get_details_bad_request().unwrap();
         assert!(
@@ -162,9 +161,9 @@ async fn all_that_is_wrong_with_a_request_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn what_an_application_claims_to_have_open_is_refused_by_its_field() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
+async fn an_invalid_open_execution_is_refused_with_its_field() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
     let good = || proto::OpenExecution {
         execution_id: "of-another-process".to_owned(),
         fencing_token: 7,
@@ -186,33 +185,33 @@ async fn what_an_application_claims_to_have_open_is_refused_by_its_field() {
     ];
     for (wrong, field, allowed) in cases {
         let other = proto::OpenExecution { execution_id: "another".to_owned(), ..good() };
-        let refused = host.refusal(claiming(vec![other, wrong])).await;
+        let refused = sidecar.refusal(claiming(vec![other, wrong])).await;
         check(&refused, Code::InvalidArgument, &[&format!("open_executions[1].{field}: given `"), allowed]);
     }
-    let refused = host.refusal(claiming(vec![good(), good()])).await;
+    let refused = sidecar.refusal(claiming(vec![good(), good()])).await;
     check_field(&refused, "open_executions[1].execution_id", "of-another-process", "each execution once");
     let many = (0..20_001).map(|n| proto::OpenExecution { execution_id: n.to_string(), ..good() });
-    let refused = host.refusal(claiming(many.collect())).await;
+    let refused = sidecar.refusal(claiming(many.collect())).await;
     check_field(&refused, "open_executions", "20001 executions", "at most 20000");
-    // What is well said and not known changes nothing.
-    let app = host.attach(claiming(vec![good()])).await;
+    // A valid open execution that the sidecar does not know changes nothing.
+    let app = sidecar.attach(claiming(vec![good()])).await;
     assert!(app.attached.resumed_execution_ids.is_empty());
 }
 
 #[tokio::test]
-async fn names_that_cannot_be_nodes_are_refused() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let before = ground.outside.tree().await;
+async fn a_name_that_cannot_be_a_node_is_refused() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let before = fleet.nodes.tree().await;
     let long = "x".repeat(201);
     for (name, given) in
         [("", ""), ("a/b", "a/b"), (&long, "xxx"), ("a@-@b", "a@-@b"), ("a\nb", "a\\nb"), ("..", "..")]
     {
-        // With a configuration and without one, and to look at.
+        // Attach with and without a configuration, and a watch.
         let statuses = [
-            host.refusal(request_for(name, job(1))).await,
-            host.refusal(proto::AttachRequest { job_name: name.to_owned(), ..Default::default() }).await,
-            host.try_watch(name).await.err().unwrap(),
+            sidecar.refusal(request_for(name, job(1))).await,
+            sidecar.refusal(proto::AttachRequest { job_name: name.to_owned(), ..Default::default() }).await,
+            sidecar.try_watch(name).await.err().unwrap(),
         ];
         for status in statuses {
             check_field(&status, "job_name", given, "a node's name in ZooKeeper");
@@ -221,7 +220,7 @@ async fn names_that_cannot_be_nodes_are_refused() {
     for id in ["two words", "a/b", &"x".repeat(65)] {
         let wrong = proto::AttachRequest { application_id: id.to_owned(), ..request(job(1)) };
         check_field(
-            &host.refusal(wrong).await,
+            &sidecar.refusal(wrong).await,
             "application_id",
             id,
             "at most 64 characters of [A-Za-z0-9_.-]",
@@ -230,21 +229,21 @@ async fn names_that_cannot_be_nodes_are_refused() {
     for name in ["two words", "a/b", "4711", "..", &"x".repeat(65)] {
         let wrong = proto::AttachRequest { instance_name: name.to_owned(), ..request(job(1)) };
         check_field(
-            &host.refusal(wrong).await,
+            &sidecar.refusal(wrong).await,
             "instance_name",
             name,
             "1 to 64 characters of [A-Za-z0-9_.-], one of them a letter",
         );
     }
     let wrong = proto::AttachRequest { client: "x".repeat(129), ..request(job(1)) };
-    check_field(&host.refusal(wrong).await, "client", "xxx", "at most 128 bytes");
-    assert_eq!(ground.outside.tree().await, before);
+    check_field(&sidecar.refusal(wrong).await, "client", "xxx", "at most 128 bytes");
+    assert_eq!(fleet.nodes.tree().await, before);
 }
 
 #[tokio::test]
-async fn a_job_that_is_not_as_the_registry_or_the_neighbour_has_it_is_refused() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
+async fn a_configuration_that_differs_from_the_registry_or_another_application_is_refused() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
     let parameter = "x".repeat(60_000);
     let configuration = JobConfiguration {
         cron: "0 0 3 * * ?".to_owned(),
@@ -252,47 +251,47 @@ async fn a_job_that_is_not_as_the_registry_or_the_neighbour_has_it_is_refused() 
         job_parameter: parameter.clone(),
         ..job(3)
     };
-    let mut app = host.attach(request(configuration.clone())).await;
+    let mut app = sidecar.attach(request(configuration.clone())).await;
     app.assigned(&[0, 1, 2]).await;
-    let before = ground.outside.quiet().await;
+    let before = fleet.nodes.settled_tree().await;
 
     let other = JobConfiguration { cron: "0 0 4 * * ?".to_owned(), ..configuration.clone() };
     check(
-        &host.refusal(request(other)).await,
+        &sidecar.refusal(request(other)).await,
         Code::FailedPrecondition,
         &["`orders`", "configuration.cron (`0 0 3 * * ?` there, `0 0 4 * * ?` given)", "overwrite"],
     );
     // A refusal has to fit into headers, however large the values are.
     let other = JobConfiguration { job_parameter: "y".repeat(60_000), ..configuration.clone() };
     check(
-        &host.refusal(request(other)).await,
+        &sidecar.refusal(request(other)).await,
         Code::FailedPrecondition,
         &["configuration.job_parameter (`xxx", "`yyy"],
     );
     let other = JobConfiguration { description: "another".to_owned(), ..configuration.clone() };
-    check(&host.refusal(request(other)).await, Code::FailedPrecondition, &["description"]);
+    check(&sidecar.refusal(request(other)).await, Code::FailedPrecondition, &["description"]);
     let class = JobConfiguration { job_class: "com.acme.OtherJob".to_owned(), ..configuration };
     check(
-        &host.refusal(request(class)).await,
+        &sidecar.refusal(request(class)).await,
         Code::FailedPrecondition,
         &["configuration.job_class `com.acme.OtherJob`", "com.acme.OrderJob"],
     );
     let unknown = proto::AttachRequest { job_name: "nobody".to_owned(), ..Default::default() };
-    check(&host.refusal(unknown).await, Code::NotFound, &["`nobody`", "`configuration`"]);
-    assert_eq!(ground.outside.quiet().await, before);
+    check(&sidecar.refusal(unknown).await, Code::NotFound, &["`nobody`", "`configuration`"]);
+    assert_eq!(fleet.nodes.settled_tree().await, before);
     assert_eq!(app.items(), [0, 1, 2]);
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_is_refused_and_the_connection_goes_on() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let before = ground.outside.tree().await;
-    let mut client = host.participants().await;
+async fn a_message_that_is_too_large_is_refused_and_the_connection_stays_open() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let before = fleet.nodes.tree().await;
+    let mut client = sidecar.participants().await;
     let large = JobConfiguration { description: "x".repeat(5 * 1024 * 1024), ..job(1) };
     let status = client.attach(request(large)).await.err().unwrap();
     check(&status, Code::OutOfRange, &["message length too large", "4194304 bytes"]);
-    assert_eq!(ground.outside.tree().await, before);
+    assert_eq!(fleet.nodes.tree().await, before);
     let large = JobConfiguration { description: "x".repeat(600 * 1024), ..job(1) };
     let status = client.attach(request(large)).await.err().unwrap();
     check_field(&status, "configuration", "a document of ", "at most 524288 bytes");
@@ -300,14 +299,14 @@ async fn a_message_that_is_too_large_is_refused_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn a_report_that_is_wrong_somewhere_changes_nothing() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(ticking(1))).await;
-    let mut other = host.attach(request_for("payments", ticking(1))).await;
+async fn a_report_with_one_invalid_result_changes_nothing() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(each_second(1))).await;
+    let mut other = sidecar.attach(request_for("payments", each_second(1))).await;
     let ours = app.execute().await.execution_id;
     let theirs = other.execute().await.execution_id;
-    let before = ground.outside.tree().await;
+    let before = fleet.nodes.tree().await;
     let invalid = |outcome: i32| proto::ExecutionResult { outcome, ..success(&ours) };
 
     let nothing = app.report(Vec::new()).await.unwrap_err();
@@ -331,9 +330,9 @@ async fn a_report_that_is_wrong_somewhere_changes_nothing() {
     }
     let status = app.report(vec![success(&ours), success(&theirs)]).await.unwrap_err();
     check(&status, Code::PermissionDenied, &["results[1].execution_id", &theirs, "another attachment"]);
-    assert_eq!(ground.outside.tree().await.running(), before.running());
+    assert_eq!(fleet.nodes.tree().await.running(), before.running());
     let node = "sharding/0/running";
-    assert_eq!(ground.outside.tree().await.created(node), before.created(node));
+    assert_eq!(fleet.nodes.tree().await.created(node), before.created(node));
 
     let attachment = std::mem::take(&mut app.attached.attachment_id);
     for unknown in ["", "nonsense", &"x".repeat(100_000)] {
@@ -347,34 +346,34 @@ async fn a_report_that_is_wrong_somewhere_changes_nothing() {
 }
 
 #[tokio::test]
-async fn only_generations_that_were_told_can_be_acknowledged() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(job(1))).await;
+async fn only_generations_that_were_sent_can_be_acknowledged() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(job(1))).await;
     app.assigned(&[0]).await;
-    let told = app.generation();
-    app.acknowledge(told).await.unwrap();
-    app.acknowledge(told).await.unwrap();
-    for given in [told + 1, i64::MAX, -1] {
+    let newest = app.generation();
+    app.acknowledge(newest).await.unwrap();
+    app.acknowledge(newest).await.unwrap();
+    for given in [newest + 1, i64::MAX, -1] {
         let status = app.acknowledge(given).await.unwrap_err();
         check(
             &status,
             Code::InvalidArgument,
-            &[&format!("generation {given} was never told"), &format!("the newest is {told}")],
+            &[&format!("generation {given} was never told"), &format!("the newest is {newest}")],
         );
     }
 }
 
 #[tokio::test]
-async fn a_refused_application_can_attach_once_it_has_corrected_itself() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut client = host.participants().await;
+async fn a_refused_application_can_attach_with_a_corrected_request() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut client = sidecar.participants().await;
     let wrong = request(JobConfiguration { cron: "soon".to_owned(), ..job(1) });
     client.attach(wrong).await.err().unwrap();
     let by_name = proto::AttachRequest { job_name: JOB.to_owned(), ..Default::default() };
     let status = App::attach(client.clone(), by_name).await.err().unwrap();
     assert_eq!(status.code(), Code::NotFound);
-    let mut app = App::attach(client, request(ticking(1))).await.unwrap();
+    let mut app = App::attach(client, request(each_second(1))).await.unwrap();
     app.execute().await;
 }

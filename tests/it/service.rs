@@ -1,4 +1,4 @@
-//! Health, reflection, and who is who among streams.
+//! Health, reflection, identity of applications and streams, and watches.
 
 use sidekeeper::proto;
 use tonic::Code;
@@ -10,48 +10,48 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::ground::{Ground, bounded, job, request, request_for, ticking};
+use crate::fleet::{Fleet, bounded, each_second, job, request, request_for};
 
-async fn becomes(stream: &mut tonic::Streaming<HealthCheckResponse>, wanted: ServingStatus) {
+async fn wait_for_status(stream: &mut tonic::Streaming<HealthCheckResponse>, wanted: ServingStatus) {
     let search = async { while stream.message().await.unwrap().unwrap().status() != wanted {} };
     bounded(wanted.as_str_name(), search).await;
 }
 
 #[tokio::test]
-async fn it_is_ready_with_a_session_and_not_while_it_drains() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(ticking(1))).await;
-    let mut health = HealthClient::new(host.connect().await);
+async fn a_sidecar_is_ready_with_a_session_and_not_while_it_drains() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(each_second(1))).await;
+    let mut health = HealthClient::new(sidecar.connect().await);
     let mut streams = Vec::new();
     for service in ["", "sidekeeper.v1.ParticipantService", "sidekeeper.v1.SidecarService"] {
         let request = HealthCheckRequest { service: service.to_owned() };
         streams.push(health.watch(request).await.unwrap().into_inner());
     }
     for stream in &mut streams {
-        becomes(stream, ServingStatus::Serving).await;
+        wait_for_status(stream, ServingStatus::Serving).await;
     }
     let execute = app.execute().await;
     let application = async {
         for stream in &mut streams {
-            becomes(stream, ServingStatus::NotServing).await;
+            wait_for_status(stream, ServingStatus::NotServing).await;
         }
-        app.done(&execute).await;
+        app.report_success(&execute).await;
     };
-    futures::future::join(host.drain(), application).await;
+    futures::future::join(sidecar.drain(), application).await;
 }
 
 #[tokio::test]
-async fn it_is_ready_again_after_the_loss_of_its_session() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(job(1))).await;
+async fn a_sidecar_is_ready_again_after_a_lost_session() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(job(1))).await;
     app.assigned(&[0]).await;
-    let mut health = HealthClient::new(host.connect().await);
+    let mut health = HealthClient::new(sidecar.connect().await);
     let mut stream = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
-    becomes(&mut stream, ServingStatus::Serving).await;
-    let tree = ground.outside.quiet().await;
-    ground.registry.expire(tree.session_of(&app.attached.instance_id));
+    wait_for_status(&mut stream, ServingStatus::Serving).await;
+    let tree = fleet.nodes.settled_tree().await;
+    fleet.registry.expire(tree.session_of(&app.attached.instance_id));
     app.session(proto::SessionState::Lost).await;
     app.assigned(&[0]).await;
     let check = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
@@ -59,10 +59,10 @@ async fn it_is_ready_again_after_the_loss_of_its_session() {
 }
 
 #[tokio::test]
-async fn reflection_tells_all_services() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut client = ServerReflectionClient::new(host.connect().await);
+async fn reflection_lists_all_services() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut client = ServerReflectionClient::new(sidecar.connect().await);
     let list = ServerReflectionRequest {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),
@@ -91,56 +91,60 @@ fn as_application(id: &str, request: proto::AttachRequest) -> proto::AttachReque
 
 #[tokio::test]
 async fn an_application_is_the_same_instance_in_all_its_jobs() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let orders = host.attach(as_application("shop-1", request(job(1)))).await;
-    let payments = host.attach(as_application("shop-1", request_for("payments", job(1)))).await;
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let orders = sidecar.attach(as_application("shop-1", request(job(1)))).await;
+    let payments = sidecar.attach(as_application("shop-1", request_for("payments", job(1)))).await;
     assert_eq!(orders.attached.instance_id, payments.attached.instance_id);
-    assert!(!orders.attached.instance_id.contains("shop"), "it tells a secret: {:?}", orders.attached);
+    assert!(
+        !orders.attached.instance_id.contains("shop"),
+        "the instance id has the application id: {:?}",
+        orders.attached
+    );
     assert_ne!(orders.attached.attachment_id, payments.attached.attachment_id);
-    let stranger = host.attach(as_application("shop-2", request(job(1)))).await;
-    let nameless = host.attach(request(job(1))).await;
-    let another = host.attach(request(job(1))).await;
+    let stranger = sidecar.attach(as_application("shop-2", request(job(1)))).await;
+    let nameless = sidecar.attach(request(job(1))).await;
+    let another = sidecar.attach(request(job(1))).await;
     let ids = [&orders, &stranger, &nameless, &another].map(|app| app.attached.instance_id.clone());
     assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
 }
 
 #[tokio::test]
-async fn a_stream_that_reconnects_takes_the_place_of_its_predecessor() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut old = host.attach(as_application("shop-1", request(ticking(2)))).await;
+async fn a_new_stream_of_an_application_replaces_the_old_one() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut old = sidecar.attach(as_application("shop-1", request(each_second(2)))).await;
     old.assigned(&[0, 1]).await;
     let executes = old.executes(2).await;
-    let mut new = host.attach(as_application("shop-1", request(ticking(2)))).await;
+    let mut new = sidecar.attach(as_application("shop-1", request(each_second(2)))).await;
     let status = old.end().await.0.unwrap_err();
     assert_eq!(status.code(), Code::Aborted);
     assert!(status.message().contains("same application_id"), "{status:?}");
     assert_eq!(new.attached.instance_id, old.attached.instance_id);
     assert_ne!(new.attached.attachment_id, old.attached.attachment_id);
     new.assigned(&[0, 1]).await;
-    let tree = ground.outside.quiet().await;
+    let tree = fleet.nodes.settled_tree().await;
     assert_eq!(tree.children("instances"), [new.attached.instance_id.clone()]);
-    // What the old stream had is gone with it, and does not keep the items.
+    // The executions of the old stream are discarded, and do not block the items.
     let id = executes[0].execution_id.clone();
-    let late = old.report(vec![crate::ground::success(&id)]).await.unwrap_err();
+    let late = old.report(vec![crate::fleet::success(&id)]).await.unwrap_err();
     assert_eq!(late.code(), Code::NotFound);
     new.executes(2).await;
 }
 
 #[tokio::test]
-async fn anybody_may_look_at_a_job() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut watcher = host.watch().await;
+async fn a_watch_shows_the_state_of_a_job() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut watcher = sidecar.watch().await;
     let nothing = watcher.until("a state", |_| true).await;
     assert!(nothing.configuration.is_none() && nothing.instances.is_empty() && nothing.items.is_empty());
     let configuration =
-        proto::JobConfiguration { sharding_item_parameters: "0=Beijing".to_owned(), ..ticking(2) };
-    let mut app = host.attach(request(configuration)).await;
+        proto::JobConfiguration { sharding_item_parameters: "0=Beijing".to_owned(), ..each_second(2) };
+    let mut app = sidecar.attach(request(configuration)).await;
     app.assigned(&[0, 1]).await;
     let executes = app.executes(2).await;
-    app.done(&executes[1]).await;
+    app.report_success(&executes[1]).await;
     let state = watcher
         .until("an execution", |state| {
             !state.resharding && state.items.iter().map(|item| item.running).eq([true, false])
@@ -157,15 +161,15 @@ async fn anybody_may_look_at_a_job() {
 }
 
 #[tokio::test]
-async fn h33_an_owner_that_is_not_online_is_shown_all_the_same() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
+async fn h33_a_watch_shows_an_owner_that_is_offline() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
     for (node, data) in
         [("config", "{jobName: orders, shardingTotalCount: 1}"), ("sharding/0/instance", "10.9.9.9@-@1")]
     {
-        ground.outside.put(node, data).await;
+        fleet.nodes.put(node, data).await;
     }
-    let mut watcher = host.watch().await;
+    let mut watcher = sidecar.watch().await;
     let state = watcher.until("the item", |state| state.items.len() == 1).await;
     assert_eq!((state.instances.len(), state.items[0].instance_id.as_str()), (0, "10.9.9.9@-@1"));
     assert!(state.items[0].fencing_token > 0);

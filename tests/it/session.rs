@@ -6,32 +6,34 @@ use sidekeeper::proto::{AssignmentReason, CancelReason, CompletionStatus, JobCon
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::runner::clock::Clock;
 
-use crate::ground::{App, Event, Ground, Host, request, request_for, success, ticking};
+use crate::fleet::{App, Event, Fleet, RunningSidecar, each_second, request, request_for, success};
 
-async fn executing(configuration: JobConfiguration) -> (Ground, Host, App, sidekeeper::proto::Execute) {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(configuration)).await;
+async fn executing(
+    configuration: JobConfiguration,
+) -> (Fleet, RunningSidecar, App, sidekeeper::proto::Execute) {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(configuration)).await;
     app.assigned(&[0]).await;
-    ground.outside.quiet().await;
+    fleet.nodes.settled_tree().await;
     let execute = app.execute().await;
-    (ground, host, app, execute)
+    (fleet, sidecar, app, execute)
 }
 
 #[tokio::test]
 async fn p4_an_interruption_moves_nothing_and_cancels_nothing() {
-    let (ground, _host, mut app, execute) = executing(ticking(1)).await;
-    // Somebody whose session is not interrupted tells the time.
-    let other = ground.sidecar_with(2, |_| ()).await;
-    let mut timekeeper = other.attach(request_for("payments", ticking(1))).await;
-    let before = ground.outside.tree().await;
+    let (fleet, _sidecar, mut app, execute) = executing(each_second(1)).await;
+    // A job at another sidecar, whose session is not interrupted, shows that fires pass.
+    let other = fleet.sidecar_with(2, |_| ()).await;
+    let mut timekeeper = other.attach(request_for("payments", each_second(1))).await;
+    let before = fleet.nodes.tree().await;
     let session = before.session_of(&app.attached.instance_id);
-    ground.registry.suspend(session);
+    fleet.registry.suspend(session);
     app.session(SessionState::Suspended).await;
-    // Nothing new starts, though fires pass; a report waits, and is recorded when the registry is back.
+    // Fires pass and nothing starts. A report waits, and is recorded when the session is connected again.
     for _ in 0..2 {
         let execute = timekeeper.execute().await;
-        timekeeper.done(&execute).await;
+        timekeeper.report_success(&execute).await;
     }
     let mut client = app.client.clone();
     let report = client.report_completion(sidekeeper::proto::ReportCompletionRequest {
@@ -40,9 +42,9 @@ async fn p4_an_interruption_moves_nothing_and_cancels_nothing() {
     });
     let meanwhile = async {
         let execute = timekeeper.execute().await;
-        timekeeper.done(&execute).await;
-        assert_eq!(ground.outside.tree().await.running(), ["0"]);
-        ground.registry.resume(session);
+        timekeeper.report_success(&execute).await;
+        assert_eq!(fleet.nodes.tree().await.running(), ["0"]);
+        fleet.registry.resume(session);
         app.until("the session", |event| match event {
             Event::SessionChanged(changed) => {
                 assert_eq!(changed.state(), SessionState::Connected);
@@ -55,15 +57,15 @@ async fn p4_an_interruption_moves_nothing_and_cancels_nothing() {
     let (reported, ()) = futures::future::join(report, meanwhile).await;
     assert_eq!(reported.unwrap().into_inner().records[0].status(), CompletionStatus::Recorded);
     let node = "sharding/0/instance";
-    assert_eq!(ground.outside.tree().await.created(node), before.created(node));
+    assert_eq!(fleet.nodes.tree().await.created(node), before.created(node));
 }
 
-async fn expires_while_it_executes(failover: bool) {
-    let configuration = JobConfiguration { failover: Some(failover), ..ticking(1) };
-    let (ground, _host, mut app, execute) = executing(configuration).await;
+async fn expire_session_of_executing_application(failover: bool) {
+    let configuration = JobConfiguration { failover: Some(failover), ..each_second(1) };
+    let (fleet, _sidecar, mut app, execute) = executing(configuration).await;
     let (generation, token) = (app.generation(), app.token(0));
-    let tree = ground.outside.tree().await;
-    ground.registry.expire(tree.session_of(&app.attached.instance_id));
+    let tree = fleet.nodes.tree().await;
+    fleet.registry.expire(tree.session_of(&app.attached.instance_id));
 
     let Event::Cancel(cancel) = app.next().await else { panic!("no Cancel") };
     assert_eq!(cancel.execution_id, execute.execution_id);
@@ -82,32 +84,32 @@ async fn expires_while_it_executes(failover: bool) {
     assert_eq!(app.report(late).await.unwrap(), [CompletionStatus::LeaseLost]);
     let next = app.execute().await;
     assert!(next.fencing_token > execute.fencing_token);
-    app.done(&next).await;
-    assert!(ground.outside.tree().await.running().is_empty());
+    app.report_success(&next).await;
+    assert!(fleet.nodes.tree().await.running().is_empty());
 }
 
 #[tokio::test]
-async fn p2_p4_a_lost_session_cancels_and_empties_and_then_all_begins_anew() {
-    expires_while_it_executes(false).await;
+async fn p2_p4_a_lost_session_cancels_executions_and_revokes_items_until_the_next_session() {
+    expire_session_of_executing_application(false).await;
 }
 
 #[tokio::test]
-async fn p2_p6_running_nodes_that_outlived_the_session_do_not_stop_the_item() {
-    expires_while_it_executes(true).await;
+async fn p2_p6_running_nodes_that_outlived_the_session_do_not_block_the_item() {
+    expire_session_of_executing_application(true).await;
 }
 
 #[tokio::test]
-async fn p1_the_items_of_a_lost_session_go_to_others_and_are_shared_again() {
-    let ground = Ground::new().await;
-    let (one, two) = (ground.sidecar().await, ground.sidecar_with(2, |_| ()).await);
-    let mut first = one.attach(request(ticking(2))).await;
+async fn p1_the_items_of_a_lost_session_move_to_others_and_are_shared_again() {
+    let fleet = Fleet::new().await;
+    let (one, two) = (fleet.sidecar().await, fleet.sidecar_with(2, |_| ()).await);
+    let mut first = one.attach(request(each_second(2))).await;
     first.assigned(&[0, 1]).await;
     let mut second = two.attach(request(None)).await;
     first.assigned(&[0]).await;
     second.assigned(&[1]).await;
-    let tree = ground.outside.quiet().await;
+    let tree = fleet.nodes.settled_tree().await;
     let token = first.token(0);
-    ground.registry.expire(tree.session_of(&first.attached.instance_id));
+    fleet.registry.expire(tree.session_of(&first.attached.instance_id));
     first.session(SessionState::Lost).await;
     first.assigned(&[]).await;
     first.session(SessionState::Connected).await;
@@ -118,25 +120,25 @@ async fn p1_the_items_of_a_lost_session_go_to_others_and_are_shared_again() {
 
 #[tokio::test]
 async fn p4_a_session_that_is_not_proven_alive_in_time_is_given_up_before_the_registry_ends_it() {
-    // This registry ends nothing by itself: whatever the application is told, it is the lease's end.
-    let ground = Ground::on(Embedded::in_memory().with_session_timeout(Duration::from_secs(2))).await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(ticking(1))).await;
+    // This registry ends no session by itself: every notice here comes from the end of the lease.
+    let fleet = Fleet::on(Embedded::in_memory().with_session_timeout(Duration::from_secs(2))).await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(each_second(1))).await;
     app.assigned(&[0]).await;
     let execute = app.execute().await;
-    let session = ground.outside.tree().await.session_of(&app.attached.instance_id);
+    let session = fleet.nodes.tree().await.session_of(&app.attached.instance_id);
     let clock = Clock::start();
     let before = boottime(&clock);
-    ground.registry.suspend(session);
+    fleet.registry.suspend(session);
     let changed = app.until("SUSPENDED", suspended).await;
     let remaining: Duration = changed.remaining_lease.unwrap().try_into().unwrap();
     let most = Duration::from_millis(1_500);
     assert!(remaining <= most, "{remaining:?} of a lease of 2 s less the margin of 0.5 s");
     if cfg!(target_os = "linux") {
-        // The end is told, too, on a clock that everybody on the machine reads.
+        // The notice also has the end of the lease on a clock that all processes of the machine share.
         assert_eq!(changed.boottime_clock, clock.boottime().unwrap().clock);
-        let told = Duration::from_nanos(changed.lease_end_boottime_ns).checked_sub(remaining);
-        assert!((before..=boottime(&clock)).contains(&told.unwrap()), "{changed:?}");
+        let sent_at = Duration::from_nanos(changed.lease_end_boottime_ns).checked_sub(remaining);
+        assert!((before..=boottime(&clock)).contains(&sent_at.unwrap()), "{changed:?}");
     }
 
     let Event::Cancel(cancel) = app.next().await else { panic!("no Cancel") };
@@ -146,19 +148,19 @@ async fn p4_a_session_that_is_not_proven_alive_in_time_is_given_up_before_the_re
     );
     app.session(SessionState::Lost).await;
     app.assigned(&[]).await;
-    // It goes on in another session, and what the old one held is gone.
+    // The instance goes on in another session, without the executions of the old one.
     app.session(SessionState::Connected).await;
     app.assigned(&[0]).await;
-    assert_ne!(ground.outside.tree().await.session_of(&app.attached.instance_id), session);
+    assert_ne!(fleet.nodes.tree().await.session_of(&app.attached.instance_id), session);
     assert_eq!(
         app.report(vec![success(&execute.execution_id)]).await.unwrap(),
         [CompletionStatus::LeaseLost]
     );
     let next = app.execute().await;
-    app.done(&next).await;
+    app.report_success(&next).await;
 }
 
-/// The time that other processes read, too; zero if they cannot.
+/// The time on the clock that all processes of the machine share; zero without such a clock.
 fn boottime(clock: &Clock) -> Duration {
     let now = clock.boottime().and_then(|boottime| boottime.nanoseconds(clock.now().mono));
     Duration::from_nanos(now.unwrap_or_default())
@@ -172,11 +174,11 @@ fn suspended(event: &Event) -> Option<sidekeeper::proto::SessionChanged> {
 }
 
 #[tokio::test]
-async fn p4_the_application_is_told_the_lease_at_the_beginning_and_again_and_again() {
-    let ground = Ground::on(Embedded::in_memory().with_session_timeout(Duration::from_secs(2))).await;
-    let host = ground.sidecar().await;
-    // It has read `Attached` and the first assignment.
-    let mut app = host.attach(request(JobConfiguration { cron: String::new(), ..ticking(1) })).await;
+async fn p4_the_application_receives_the_lease_at_the_beginning_and_at_each_renewal() {
+    let fleet = Fleet::on(Embedded::in_memory().with_session_timeout(Duration::from_secs(2))).await;
+    let sidecar = fleet.sidecar().await;
+    // `attach` has read `Attached` and the first assignment.
+    let mut app = sidecar.attach(request(JobConfiguration { cron: String::new(), ..each_second(1) })).await;
     for _ in 0..4 {
         let remaining = app
             .until("a lease", |event| match event {
@@ -193,10 +195,10 @@ async fn p4_the_application_is_told_the_lease_at_the_beginning_and_again_and_aga
 }
 
 #[tokio::test]
-async fn p4_no_lease_is_told_of_a_registry_that_ends_no_sessions() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(ticking(1))).await;
+async fn p4_a_registry_that_ends_no_sessions_gives_no_lease() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(each_second(1))).await;
     for _ in 0..3 {
         let executed = |event: &Event| match event {
             Event::SessionChanged(changed) => panic!("{changed:?}"),
@@ -204,6 +206,6 @@ async fn p4_no_lease_is_told_of_a_registry_that_ends_no_sessions() {
             _ => None,
         };
         let execute = app.until("Execute", executed).await;
-        app.done(&execute).await;
+        app.report_success(&execute).await;
     }
 }

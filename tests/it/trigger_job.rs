@@ -1,4 +1,4 @@
-//! Triggering: everybody online is asked once, and fires once.
+//! The call `TriggerJob`: each instance that is online gets one trigger, and fires once.
 
 use std::sync::Arc;
 
@@ -6,33 +6,35 @@ use sidekeeper::proto::job_service_client::JobServiceClient;
 use sidekeeper::proto::{ExecutionSource, TriggerJobRequest, TriggerJobResponse};
 use tonic::{Code, Status};
 
-use crate::ground::{Event, Ground, Host, JOB, Meddling, Tree, bounded, job, request, ticking};
+use crate::fleet::{
+    Event, Fleet, JOB, RegistryFault, RunningSidecar, Tree, bounded, each_second, job, request,
+};
 
-async fn trigger(host: &Host, job: &str) -> Result<TriggerJobResponse, Status> {
-    let mut client = JobServiceClient::new(host.connect().await);
+async fn trigger(sidecar: &RunningSidecar, job: &str) -> Result<TriggerJobResponse, Status> {
+    let mut client = JobServiceClient::new(sidecar.connect().await);
     let request = TriggerJobRequest { job_name: job.to_owned() };
     bounded("the answer", client.trigger_job(request)).await.map(tonic::Response::into_inner)
 }
 
-/// An instance that takes nothing up by itself, like a Java peer that is busy.
-async fn silent_instance(ground: &Ground, id: &str) {
+/// The nodes of a Java instance that is busy: it does not take its trigger.
+async fn java_instance(fleet: &Fleet, id: &str) {
     let ip = id.split_once("@-@").unwrap().0;
     let yaml = format!("jobInstanceId: {id}\nserverIp: {ip}\n");
-    ground.outside.put(&format!("servers/{ip}"), "ENABLED").await;
-    ground.outside.put(&format!("instances/{id}"), yaml).await;
+    fleet.nodes.put(&format!("servers/{ip}"), "ENABLED").await;
+    fleet.nodes.put(&format!("instances/{id}"), yaml).await;
 }
 
 #[tokio::test]
 async fn all_instances_of_a_job_without_a_schedule_fire_once() {
-    let ground = Ground::new().await;
-    let (first, second) = (ground.sidecar().await, ground.sidecar_with(2, |_| ()).await);
+    let fleet = Fleet::new().await;
+    let (first, second) = (fleet.sidecar().await, fleet.sidecar_with(2, |_| ()).await);
     let mut one = first.attach(request(job(4))).await;
     let mut two = second.attach(request(None)).await;
     one.assigned(&[0, 1]).await;
     two.assigned(&[2, 3]).await;
-    ground.outside.quiet().await;
-    // Asked at a sidecar that has nothing to do with the job.
-    let third = ground.sidecar_with(3, |_| ()).await;
+    fleet.nodes.settled_tree().await;
+    // The call goes to a sidecar without an instance of the job.
+    let third = fleet.sidecar_with(3, |_| ()).await;
     let mut ids = [one.attached.instance_id.clone(), two.attached.instance_id.clone()];
     ids.sort();
     for _ in 0..2 {
@@ -41,51 +43,51 @@ async fn all_instances_of_a_job_without_a_schedule_fire_once() {
         for app in [&mut one, &mut two] {
             for execute in app.executes(2).await {
                 assert_eq!(execute.source(), ExecutionSource::Trigger);
-                app.done(&execute).await;
+                app.report_success(&execute).await;
             }
         }
-        let taken_up = |tree: &Tree| tree.has("trigger") && tree.children("trigger").is_empty();
-        ground.outside.until("the triggers to be taken up", taken_up).await;
+        let taken = |tree: &Tree| tree.has("trigger") && tree.children("trigger").is_empty();
+        fleet.nodes.until("the triggers to be taken", taken).await;
     }
 }
 
 #[tokio::test]
-async fn a_trigger_that_was_not_taken_up_is_kept_and_told_and_those_of_the_gone_are_removed() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(job(1))).await;
+async fn a_pending_trigger_is_kept_and_reported_and_triggers_of_offline_instances_are_removed() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(job(1))).await;
     app.assigned(&[0]).await;
-    ground.outside.quiet().await;
-    silent_instance(&ground, "10.0.0.9@-@1").await;
+    fleet.nodes.settled_tree().await;
+    java_instance(&fleet, "10.0.0.9@-@1").await;
     let own = app.attached.instance_id.clone();
-    let answer = trigger(&host, JOB).await.unwrap();
+    let answer = trigger(&sidecar, JOB).await.unwrap();
     assert_eq!(answer.triggered_instance_ids, [own.clone(), "10.0.0.9@-@1".to_owned()]);
-    let created = ground.outside.tree().await.created("trigger/10.0.0.9@-@1");
+    let created = fleet.nodes.tree().await.created("trigger/10.0.0.9@-@1");
 
-    silent_instance(&ground, "10.0.0.10@-@1").await;
-    ground.outside.put("trigger/10.0.0.7@-@gone", "").await;
-    ground.outside.until("ours to be taken up", |tree| !tree.has(&format!("trigger/{own}"))).await;
-    let answer = trigger(&host, JOB).await.unwrap();
+    java_instance(&fleet, "10.0.0.10@-@1").await;
+    fleet.nodes.put("trigger/10.0.0.7@-@gone", "").await;
+    fleet.nodes.until("the own trigger to be taken", |tree| !tree.has(&format!("trigger/{own}"))).await;
+    let answer = trigger(&sidecar, JOB).await.unwrap();
     assert_eq!(answer.pending_instance_ids, ["10.0.0.9@-@1"]);
     assert!(answer.triggered_instance_ids.contains(&"10.0.0.10@-@1".to_owned()), "{answer:?}");
-    let tree = ground.outside.tree().await;
-    assert_eq!(tree.created("trigger/10.0.0.9@-@1"), created, "the pending one was not touched");
+    let tree = fleet.nodes.tree().await;
+    assert_eq!(tree.created("trigger/10.0.0.9@-@1"), created, "the pending trigger was created again");
     assert!(tree.has("trigger/10.0.0.10@-@1") && !tree.has("trigger/10.0.0.7@-@gone"));
 
-    // What somebody else put below a trigger of the gone is in nobody's way.
-    ground.outside.put("trigger/10.0.0.7@-@gone/below", "").await;
-    ground.outside.delete("trigger/10.0.0.10@-@1").await;
-    let answer = trigger(&host, JOB).await.unwrap();
+    // A trigger of an offline instance that has children stays, and does not prevent the others.
+    fleet.nodes.put("trigger/10.0.0.7@-@gone/below", "").await;
+    fleet.nodes.delete("trigger/10.0.0.10@-@1").await;
+    let answer = trigger(&sidecar, JOB).await.unwrap();
     assert!(answer.triggered_instance_ids.contains(&"10.0.0.10@-@1".to_owned()), "{answer:?}");
 }
 
 #[tokio::test]
-async fn what_cannot_be_triggered_is_refused_with_the_reason() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    ground.outside.put("config", "jobName: orders\nshardingTotalCount: 1\n").await;
+async fn a_job_that_cannot_be_triggered_is_refused_with_the_reason() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    fleet.nodes.put("config", "jobName: orders\nshardingTotalCount: 1\n").await;
     let refused = async |name: &str, code: Code, reason: &str| {
-        let status = trigger(&host, name).await.unwrap_err();
+        let status = trigger(&sidecar, name).await.unwrap_err();
         assert_eq!(status.code(), code, "{status:?}");
         assert!(status.message().contains(reason), "{status:?}");
     };
@@ -93,103 +95,103 @@ async fn what_cannot_be_triggered_is_refused_with_the_reason() {
     refused("", Code::InvalidArgument, "job_name").await;
     refused("nobody", Code::NotFound, "job `nobody` has no configuration").await;
     refused(JOB, Code::FailedPrecondition, "has no instance online").await;
-    assert!(!ground.outside.tree().await.has("trigger"));
+    assert!(!fleet.nodes.tree().await.has("trigger"));
 }
 
-/// A job with an instance that takes nothing up, and a sidecar whose registry is meddled with.
-async fn meddled(meddling: Meddling) -> (Ground, Host) {
-    let ground = Ground::new().await;
-    let host = ground.meddled(meddling).await;
-    ground.outside.put("config", "jobName: orders\nshardingTotalCount: 1\n").await;
-    silent_instance(&ground, "10.0.0.8@-@1").await;
-    silent_instance(&ground, "10.0.0.9@-@1").await;
-    (ground, host)
+/// A job with two Java instances, and a sidecar whose registry has this fault.
+async fn with_fault(fault: RegistryFault) -> (Fleet, RunningSidecar) {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar_with_fault(fault).await;
+    fleet.nodes.put("config", "jobName: orders\nshardingTotalCount: 1\n").await;
+    java_instance(&fleet, "10.0.0.8@-@1").await;
+    java_instance(&fleet, "10.0.0.9@-@1").await;
+    (fleet, sidecar)
 }
 
 #[tokio::test]
-async fn instances_that_come_and_go_are_tried_again_and_in_the_end_reported() {
-    let (ground, host) = meddled(Meddling::Flicker(Arc::new(2.into()))).await;
-    let answer = trigger(&host, JOB).await.unwrap();
+async fn a_trigger_is_retried_while_instances_change_and_finally_refused() {
+    let (fleet, sidecar) = with_fault(RegistryFault::InstanceFlickers(Arc::new(2.into()))).await;
+    let answer = trigger(&sidecar, JOB).await.unwrap();
     assert_eq!(answer.triggered_instance_ids, ["10.0.0.8@-@1", "10.0.0.9@-@1"]);
-    assert_eq!(ground.outside.tree().await.children("trigger").len(), 2);
+    assert_eq!(fleet.nodes.tree().await.children("trigger").len(), 2);
 
-    let (ground, host) = meddled(Meddling::Flicker(Arc::new(u32::MAX.into()))).await;
-    let status = trigger(&host, JOB).await.unwrap_err();
+    let (fleet, sidecar) = with_fault(RegistryFault::InstanceFlickers(Arc::new(u32::MAX.into()))).await;
+    let status = trigger(&sidecar, JOB).await.unwrap_err();
     assert_eq!(status.code(), Code::Aborted, "{status:?}");
     assert!(status.message().contains("changed 5 times") && status.message().contains("10.0.0.9@-@1"));
-    assert!(!ground.outside.tree().await.has("trigger"), "nobody is triggered if not all are");
+    assert!(!fleet.nodes.tree().await.has("trigger"), "one instance was triggered without the others");
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_not_taken_for_a_refusal_and_nobody_is_triggered_twice() {
-    let (ground, host) = meddled(Meddling::LostAnswer).await;
-    let status = trigger(&host, JOB).await.unwrap_err();
+async fn a_lost_answer_is_an_unknown_outcome_and_no_instance_is_triggered_twice() {
+    let (fleet, sidecar) = with_fault(RegistryFault::AnswerLost).await;
+    let status = trigger(&sidecar, JOB).await.unwrap_err();
     assert_eq!(status.code(), Code::Unknown, "{status:?}");
-    assert_eq!(ground.outside.tree().await.children("trigger").len(), 2);
+    assert_eq!(fleet.nodes.tree().await.children("trigger").len(), 2);
 }
 
 #[tokio::test]
-async fn what_the_registry_does_not_take_is_told() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    ground.outside.put("config", "jobName: orders\nshardingTotalCount: 1\n").await;
-    silent_instance(&ground, "10.0.0.9@-@1").await;
-    ground.outside.ephemeral("trigger").await;
-    let status = trigger(&host, JOB).await.unwrap_err();
+async fn a_trigger_that_the_registry_refuses_is_refused_with_the_reason() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    fleet.nodes.put("config", "jobName: orders\nshardingTotalCount: 1\n").await;
+    java_instance(&fleet, "10.0.0.9@-@1").await;
+    fleet.nodes.ephemeral("trigger").await;
+    let status = trigger(&sidecar, JOB).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
     assert!(status.message().contains("trigger/10.0.0.9@-@1 is ephemeral"), "{status:?}");
 }
 
 #[tokio::test]
-async fn without_a_registry_or_while_it_drains_it_is_unavailable() {
-    let (_ground, host) = meddled(Meddling::Away).await;
-    assert_eq!(trigger(&host, JOB).await.unwrap_err().code(), Code::Unavailable);
+async fn a_trigger_is_unavailable_without_a_registry_and_while_the_sidecar_drains() {
+    let (_ground, sidecar) = with_fault(RegistryFault::Unreachable).await;
+    assert_eq!(trigger(&sidecar, JOB).await.unwrap_err().code(), Code::Unavailable);
 
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(ticking(1))).await;
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(each_second(1))).await;
     let execute = app.execute().await;
-    let mut client = JobServiceClient::new(host.connect().await);
-    let drained = host.drain();
+    let mut client = JobServiceClient::new(sidecar.connect().await);
+    let drained = sidecar.drain();
     let application = async {
         app.until("the drain", |event| matches!(event, Event::Draining(_)).then_some(())).await;
         let request = TriggerJobRequest { job_name: JOB.to_owned() };
         let status = bounded("the answer", client.trigger_job(request)).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
         assert!(status.message().contains("is stopping"), "{status:?}");
-        app.done(&execute).await;
+        app.report_success(&execute).await;
     };
     futures::future::join(drained, application).await;
 }
 
 #[tokio::test]
-async fn a_job_that_nobody_may_execute_is_not_triggered() {
-    let ground = Ground::new().await;
-    let host = ground.sidecar().await;
-    let mut app = host.attach(request(job(2))).await;
+async fn a_job_whose_items_or_servers_are_all_disabled_is_not_triggered() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(job(2))).await;
     app.assigned(&[0, 1]).await;
-    ground.outside.quiet().await;
+    fleet.nodes.settled_tree().await;
     let server = format!("servers/{}", app.attached.instance_id.split_once("@-@").unwrap().0);
 
-    ground.outside.put("sharding/0/disabled", "").await;
-    trigger(&host, JOB).await.unwrap();
+    fleet.nodes.put("sharding/0/disabled", "").await;
+    trigger(&sidecar, JOB).await.unwrap();
     let execute = app.execute().await;
     assert_eq!(execute.item, 1);
-    app.done(&execute).await;
+    app.report_success(&execute).await;
     let own = format!("trigger/{}", app.attached.instance_id);
-    ground.outside.until("the trigger to be taken up", |tree| !tree.has(&own)).await;
-    ground.outside.put("sharding/1/disabled", "").await;
-    let refused = trigger(&host, JOB).await.unwrap_err();
+    fleet.nodes.until("the trigger to be taken", |tree| !tree.has(&own)).await;
+    fleet.nodes.put("sharding/1/disabled", "").await;
+    let refused = trigger(&sidecar, JOB).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
     assert!(refused.message().contains("all items of job `orders` are disabled"), "{refused:?}");
 
-    ground.outside.delete("sharding/1/disabled").await;
-    ground.outside.put(&server, "DISABLED").await;
-    let refused = trigger(&host, JOB).await.unwrap_err();
+    fleet.nodes.delete("sharding/1/disabled").await;
+    fleet.nodes.put(&server, "DISABLED").await;
+    let refused = trigger(&sidecar, JOB).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
     assert!(refused.message().contains("servers of all instances of job `orders`"), "{refused:?}");
-    assert!(!ground.outside.tree().await.has(&own));
+    assert!(!fleet.nodes.tree().await.has(&own));
 
-    ground.outside.put(&server, "ENABLED").await;
-    trigger(&host, JOB).await.unwrap();
+    fleet.nodes.put(&server, "ENABLED").await;
+    trigger(&sidecar, JOB).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Nodes, versions, transactions and sessions: the same on both registries.
+//! Nodes, versions, transactions and sessions, on both registries.
 
 use std::sync::Arc;
 
@@ -6,20 +6,20 @@ use sidekeeper::registry::{CommitError, Error, Session, SessionState};
 use sidekeeper::tree::{NodeKind, Operation, OperationResult, WatchEvent};
 use tokio::time::timeout;
 
-use crate::ground::{Ground, PATIENCE, commit, created, exists, next, path, reaches};
+use crate::registries::{PATIENCE, TestRegistry, commit, created, exists, next, path, reaches};
 
 macro_rules! on_both {
     ($($test:ident),* $(,)?) => {
         mod embedded {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                super::$test($crate::ground::Ground::embedded()).await;
+                super::$test($crate::registries::TestRegistry::embedded()).await;
             })*
         }
         mod zookeeper {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                super::$test($crate::ground::Ground::zookeeper(stringify!($test)).await).await;
+                super::$test($crate::registries::TestRegistry::zookeeper(stringify!($test)).await).await;
             })*
         }
     };
@@ -28,26 +28,26 @@ pub(crate) use on_both;
 
 on_both! {
     a_node_is_created_read_set_and_deleted,
-    ephemeral_nodes_go_with_their_session,
+    ephemeral_nodes_end_with_their_session,
     sequential_names_count_the_children_ever_created,
     a_version_that_does_not_match_is_refused,
     steps_fail_for_the_reason_that_applies,
-    a_transaction_that_fails_leaves_nothing,
+    a_failed_transaction_changes_nothing,
     a_transaction_sees_its_own_steps,
     transaction_ids_grow,
     a_node_is_stamped_with_the_registrys_time,
-    ensure_creates_what_is_missing,
-    a_container_goes_after_its_last_child,
+    ensure_creates_missing_nodes,
+    a_container_is_removed_after_its_last_child,
     commits_take_effect_in_the_order_of_the_calls,
     a_transaction_may_have_two_thousand_steps,
     a_lost_session_stays_lost,
-    a_closed_session_leaves_nothing_behind,
-    a_dropped_session_leaves_nothing_behind,
-    an_interrupted_session_refuses_requests_and_comes_back,
+    a_closed_session_leaves_no_ephemeral_nodes,
+    a_dropped_session_leaves_no_ephemeral_nodes,
+    an_interrupted_session_refuses_requests_until_it_is_connected_again,
 }
 
-async fn a_node_is_created_read_set_and_deleted(ground: Ground) {
-    let session = ground.session().await;
+async fn a_node_is_created_read_set_and_deleted(registry: TestRegistry) {
+    let session = registry.session().await;
     assert_eq!(session.get(&path("/a")).await, Ok(None));
     assert_eq!(session.children(&path("/a")).await, Ok(None));
     let results = commit(&*session, vec![Operation::create(path("/a"), NodeKind::Persistent, "one")]).await;
@@ -71,12 +71,12 @@ async fn a_node_is_created_read_set_and_deleted(ground: Ground) {
     assert_eq!(commit(&*session, vec![]).await, []);
 }
 
-/// Both registries are on this machine, so their clock is ours.
-async fn a_node_is_stamped_with_the_registrys_time(ground: Ground) {
-    let session = ground.session().await;
+/// Both registries run on this machine, so they use the clock of the test.
+async fn a_node_is_stamped_with_the_registrys_time(registry: TestRegistry) {
+    let session = registry.session().await;
     let mut latest = now_ms();
     let create = Operation::create(path("/clock"), NodeKind::Persistent, "");
-    // Setting it to what it is already stamps it as well.
+    // Setting the same data stamps the node, too.
     for step in [create, Operation::set(path("/clock"), ""), Operation::set(path("/clock"), "")] {
         let results = commit(&*session, vec![step]).await;
         let (OperationResult::Created { stat, .. } | OperationResult::Set { stat }) = &results[0] else {
@@ -97,8 +97,8 @@ fn now_ms() -> i64 {
     since.as_millis().try_into().unwrap()
 }
 
-async fn ephemeral_nodes_go_with_their_session(ground: Ground) {
-    let (session, other) = (ground.session().await, ground.session().await);
+async fn ephemeral_nodes_end_with_their_session(registry: TestRegistry) {
+    let (session, other) = (registry.session().await, registry.session().await);
     assert_ne!(session.id(), other.id());
     let mine = vec![
         Operation::create(path("/kept"), NodeKind::Persistent, ""),
@@ -113,8 +113,8 @@ async fn ephemeral_nodes_go_with_their_session(ground: Ground) {
     assert!(exists(&*other, "/kept").await && exists(&*other, "/other").await);
 }
 
-async fn sequential_names_count_the_children_ever_created(ground: Ground) {
-    let session = ground.session().await;
+async fn sequential_names_count_the_children_ever_created(registry: TestRegistry) {
+    let session = registry.session().await;
     commit(&*session, vec![Operation::create(path("/q"), NodeKind::Persistent, "")]).await;
     let next = || Operation::create(path("/q/n-"), NodeKind::EphemeralSequential, "");
     let results = commit(&*session, vec![next(), next()]).await;
@@ -127,8 +127,8 @@ async fn sequential_names_count_the_children_ever_created(ground: Ground) {
     assert_eq!((at, stat.ephemeral_owner), (path("/q/n-0000000003"), Some(session.id())));
 }
 
-async fn a_version_that_does_not_match_is_refused(ground: Ground) {
-    let session = ground.session().await;
+async fn a_version_that_does_not_match_is_refused(registry: TestRegistry) {
+    let session = registry.session().await;
     commit(&*session, vec![Operation::create(path("/a"), NodeKind::Persistent, "")]).await;
     let set = |version| Operation::Set { path: path("/a"), data: b"x"[..].into(), version };
     commit(&*session, vec![set(Some(0)), set(Some(1)), set(None)]).await;
@@ -142,8 +142,8 @@ async fn a_version_that_does_not_match_is_refused(ground: Ground) {
     commit(&*session, vec![delete(Some(3))]).await;
 }
 
-async fn steps_fail_for_the_reason_that_applies(ground: Ground) {
-    let session = ground.session().await;
+async fn steps_fail_for_the_reason_that_applies(registry: TestRegistry) {
+    let session = registry.session().await;
     let setup = vec![
         Operation::create(path("/a"), NodeKind::Persistent, ""),
         Operation::create(path("/a/b"), NodeKind::Persistent, ""),
@@ -167,8 +167,8 @@ async fn steps_fail_for_the_reason_that_applies(ground: Ground) {
     }
 }
 
-async fn a_transaction_that_fails_leaves_nothing(ground: Ground) {
-    let session = ground.session().await;
+async fn a_failed_transaction_changes_nothing(registry: TestRegistry) {
+    let session = registry.session().await;
     let setup = vec![
         Operation::create(path("/a"), NodeKind::Persistent, "old"),
         Operation::create(path("/a/gone"), NodeKind::Persistent, "kept"),
@@ -196,7 +196,7 @@ async fn a_transaction_that_fails_leaves_nothing(ground: Ground) {
     let mut children = session.children(&path("/a")).await.unwrap().unwrap();
     children.sort();
     assert_eq!(children, ["gone", "mine"]);
-    // Its number was not used up, and the first thing that the watch tells is what came after.
+    // The number of the failed creation was not used, and the watch shows only the next transaction.
     let sequential = Operation::create(path("/a/n-"), NodeKind::EphemeralSequential, "");
     let results = commit(&*session, vec![sequential]).await;
     assert_eq!(created(&results[0]).0, path("/a/n-0000000002"));
@@ -204,8 +204,8 @@ async fn a_transaction_that_fails_leaves_nothing(ground: Ground) {
     assert_eq!(changes.len(), 1, "{changes:?}");
 }
 
-async fn a_transaction_sees_its_own_steps(ground: Ground) {
-    let session = ground.session().await;
+async fn a_transaction_sees_its_own_steps(registry: TestRegistry) {
+    let session = registry.session().await;
     let create = |at: &str| Operation::create(path(at), NodeKind::Persistent, "");
     let steps = vec![
         create("/a"),
@@ -221,8 +221,8 @@ async fn a_transaction_sees_its_own_steps(ground: Ground) {
     assert!(session.get(&path("/a/b")).await.unwrap().unwrap().data.is_empty());
 }
 
-async fn transaction_ids_grow(ground: Ground) {
-    let (session, other) = (ground.session().await, ground.session().await);
+async fn transaction_ids_grow(registry: TestRegistry) {
+    let (session, other) = (registry.session().await, registry.session().await);
     let create = |at: &str| Operation::create(path(at), NodeKind::Persistent, "");
     let first = commit(&*session, vec![create("/a"), create("/b")]).await;
     assert_eq!(created(&first[0]).1.created, created(&first[1]).1.created);
@@ -233,8 +233,8 @@ async fn transaction_ids_grow(ground: Ground) {
     assert!(stat.modified > created(&second[0]).1.created);
 }
 
-async fn ensure_creates_what_is_missing(ground: Ground) {
-    let session = ground.session().await;
+async fn ensure_creates_missing_nodes(registry: TestRegistry) {
+    let session = registry.session().await;
     let deep = path("/a/b/c");
     assert_eq!(session.ensure(&deep, NodeKind::Ephemeral, b"data").await, Ok(true));
     assert_eq!(session.ensure(&deep, NodeKind::Ephemeral, b"other").await, Ok(false));
@@ -248,8 +248,8 @@ async fn ensure_creates_what_is_missing(ground: Ground) {
     assert_eq!(session.ensure(&path("/"), NodeKind::Persistent, b"").await, Ok(false));
 }
 
-async fn a_container_goes_after_its_last_child(ground: Ground) {
-    let session = ground.session().await;
+async fn a_container_is_removed_after_its_last_child(registry: TestRegistry) {
+    let session = registry.session().await;
     let setup = vec![
         Operation::create(path("/outer"), NodeKind::Container, ""),
         Operation::create(path("/outer/inner"), NodeKind::Container, ""),
@@ -261,24 +261,24 @@ async fn a_container_goes_after_its_last_child(ground: Ground) {
     let mut watch = session.watch(&path("/outer"), Arc::new(|_| false)).await.unwrap();
     next(&mut watch).await;
     commit(&*session, vec![Operation::delete(path("/outer/inner/child"))]).await;
-    let mut gone = Vec::new();
-    while gone.last().is_none_or(|last| *last != path("/outer")) {
+    let mut removed = Vec::new();
+    while removed.last().is_none_or(|last| *last != path("/outer")) {
         let WatchEvent::Changes(changes) = next(&mut watch).await else { panic!("no changes") };
-        gone.extend(changes.iter().map(|change| change.path().clone()));
+        removed.extend(changes.iter().map(|change| change.path().clone()));
     }
-    assert_eq!(gone, [path("/outer/inner/child"), path("/outer/inner"), path("/outer")]);
+    assert_eq!(removed, [path("/outer/inner/child"), path("/outer/inner"), path("/outer")]);
     assert!(exists(&*session, "/unused").await);
     let late = Operation::create(path("/outer/inner/child"), NodeKind::Ephemeral, "");
     let failed = session.commit(vec![late]).await;
     assert_eq!(failed.unwrap_err().error, Error::NoNode(path("/outer/inner/child")));
 }
 
-async fn commits_take_effect_in_the_order_of_the_calls(ground: Ground) {
-    let session = ground.session().await;
+async fn commits_take_effect_in_the_order_of_the_calls(registry: TestRegistry) {
+    let session = registry.session().await;
     commit(&*session, vec![Operation::create(path("/n"), NodeKind::Persistent, "")]).await;
     let mut pending = Vec::new();
     for number in 0..2_000 {
-        // Each expects the version that the one before it leaves; most are not polled, some are dropped.
+        // Each commit expects the version after the one before it; most futures are not polled, some are dropped.
         let set = Operation::Set {
             path: path("/n"),
             data: number.to_string().as_bytes().into(),
@@ -295,8 +295,8 @@ async fn commits_take_effect_in_the_order_of_the_calls(ground: Ground) {
     assert_eq!(&*session.get(&path("/n")).await.unwrap().unwrap().data, b"1999");
 }
 
-async fn a_transaction_may_have_two_thousand_steps(ground: Ground) {
-    let session = ground.session().await;
+async fn a_transaction_may_have_two_thousand_steps(registry: TestRegistry) {
+    let session = registry.session().await;
     commit(&*session, vec![Operation::create(path("/items"), NodeKind::Persistent, "")]).await;
     let mut watch = session.watch(&path("/items"), Arc::new(|_| true)).await.unwrap();
     next(&mut watch).await;
@@ -304,18 +304,18 @@ async fn a_transaction_may_have_two_thousand_steps(ground: Ground) {
     let creations = (0..2_000).map(|number| Operation::create(item(number), NodeKind::Persistent, "x"));
     let results = commit(&*session, creations.collect()).await;
     assert_eq!(results.len(), 2_000);
-    let mut told = 0;
+    let mut seen = 0;
     while let Ok(event) = watch.try_recv() {
         let WatchEvent::Changes(changes) = event else { panic!("{event:?}") };
-        told += changes.len();
+        seen += changes.len();
     }
-    assert_eq!(told, 2_000);
+    assert_eq!(seen, 2_000);
     let deletions = (0..2_000).map(|number| Operation::delete(item(number)));
     commit(&*session, deletions.collect()).await;
     assert_eq!(session.children(&path("/items")).await, Ok(Some(vec![])));
 }
 
-/// Everything about a session that is lost.
+/// Every call on a lost session fails.
 async fn assert_lost(session: &dyn Session) {
     assert_eq!(*session.state().borrow(), SessionState::Lost);
     let step = Operation::create(path("/late"), NodeKind::Persistent, "");
@@ -327,28 +327,28 @@ async fn assert_lost(session: &dyn Session) {
     timeout(PATIENCE, session.close()).await.expect("to close");
 }
 
-async fn a_lost_session_stays_lost(ground: Ground) {
-    let (victim, other) = (ground.victim().await, ground.session().await);
+async fn a_lost_session_stays_lost(registry: TestRegistry) {
+    let (victim, other) = (registry.victim().await, registry.session().await);
     commit(&*victim, vec![Operation::create(path("/mine"), NodeKind::Ephemeral, "")]).await;
     let mut own_watch = victim.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
     let mut watch = other.watch(&path("/mine"), Arc::new(|_| true)).await.unwrap();
     next(&mut own_watch).await;
     next(&mut watch).await;
-    ground.lose(&*victim).await;
+    registry.lose(&*victim).await;
     let WatchEvent::Changes(changes) = next(&mut watch).await else { panic!("no changes") };
     assert_eq!(changes.iter().map(|change| change.path().as_str()).collect::<Vec<_>>(), ["/mine"]);
     assert_eq!(timeout(PATIENCE, own_watch.recv()).await, Ok(None));
     assert_lost(&*victim).await;
-    let again = ground.victim().await;
+    let again = registry.victim().await;
     assert_ne!(again.id(), victim.id());
     commit(&*again, vec![Operation::create(path("/mine"), NodeKind::Ephemeral, "")]).await;
 }
 
-async fn a_closed_session_leaves_nothing_behind(ground: Ground) {
-    let (session, other) = (ground.session().await, ground.session().await);
+async fn a_closed_session_leaves_no_ephemeral_nodes(registry: TestRegistry) {
+    let (session, other) = (registry.session().await, registry.session().await);
     let mut watch = session.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
     next(&mut watch).await;
-    // The last one is not awaited: it was called before the close, so it takes effect before it.
+    // The last commit is not awaited. Its call precedes the close, so it takes effect before it.
     let create = |at: &str| Operation::create(path(at), NodeKind::Ephemeral, "");
     commit(&*session, vec![create("/one")]).await;
     let unpolled =
@@ -361,8 +361,8 @@ async fn a_closed_session_leaves_nothing_behind(ground: Ground) {
     assert_lost(&*session).await;
 }
 
-async fn a_dropped_session_leaves_nothing_behind(ground: Ground) {
-    let (session, other) = (ground.session().await, ground.session().await);
+async fn a_dropped_session_leaves_no_ephemeral_nodes(registry: TestRegistry) {
+    let (session, other) = (registry.session().await, registry.session().await);
     commit(&*session, vec![Operation::create(path("/mine"), NodeKind::Ephemeral, "")]).await;
     let mut watch = other.watch(&path("/mine"), Arc::new(|_| true)).await.unwrap();
     next(&mut watch).await;
@@ -370,10 +370,10 @@ async fn a_dropped_session_leaves_nothing_behind(ground: Ground) {
     assert!(matches!(next(&mut watch).await, WatchEvent::Changes(changes) if changes.len() == 1));
 }
 
-async fn an_interrupted_session_refuses_requests_and_comes_back(ground: Ground) {
-    let (victim, other) = (ground.victim().await, ground.session().await);
+async fn an_interrupted_session_refuses_requests_until_it_is_connected_again(registry: TestRegistry) {
+    let (victim, other) = (registry.victim().await, registry.session().await);
     commit(&*victim, vec![Operation::create(path("/mine"), NodeKind::Ephemeral, "")]).await;
-    ground.interrupt(&*victim).await;
+    registry.interrupt(&*victim).await;
     let step = Operation::create(path("/late"), NodeKind::Persistent, "");
     assert_eq!(victim.commit(vec![step]).await, Err(Error::Suspended.into()));
     assert_eq!(victim.get(&path("/")).await, Err(Error::Suspended));
@@ -381,7 +381,7 @@ async fn an_interrupted_session_refuses_requests_and_comes_back(ground: Ground) 
     assert_eq!(victim.ensure(&path("/late"), NodeKind::Persistent, b"").await, Err(Error::Suspended));
     let mut early = victim.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
     assert!(early.try_recv().is_err());
-    ground.mend(&*victim).await;
+    registry.reconnect(&*victim).await;
     assert!(exists(&*other, "/mine").await && exists(&*victim, "/mine").await);
     assert!(matches!(next(&mut early).await, WatchEvent::Snapshot(nodes) if nodes.len() >= 2));
     reaches(&*victim, SessionState::Connected).await;

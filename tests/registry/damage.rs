@@ -1,4 +1,4 @@
-//! A damaged file of the embedded registry: it is opened with what it has, or refused with its name.
+//! A damaged file of the embedded registry: it is opened with its readable nodes, or refused with its name.
 
 use std::fs;
 use std::sync::mpsc::channel;
@@ -7,17 +7,17 @@ use sidekeeper::registry::Registry;
 use sidekeeper::registry::embedded::{Embedded, OpenError};
 use sidekeeper::tree::{NodeKind, Operation};
 
-use crate::ground::{PATIENCE, commit, path};
+use crate::registries::{PATIENCE, commit, path};
 
-/// So many files are damaged: each kind of damage ten times.
+/// The number of damaged files: each kind of damage ten times.
 const FILES: u64 = 60;
-/// redb's pages.
+/// The size of redb's pages, in bytes.
 const PAGE: usize = 4096;
 
-/// Numbers that look like chance, the same in each run (SplitMix64).
-struct Dice(u64);
+/// Random numbers, the same in each run (SplitMix64).
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,7 +30,7 @@ impl Dice {
     }
 }
 
-/// A file as a registry leaves it that was used for a while.
+/// The file of a registry that was in use for a while.
 async fn whole() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     {
@@ -48,40 +48,40 @@ async fn whole() -> Vec<u8> {
     fs::read(folder.path().join("registry.redb")).unwrap()
 }
 
-/// Damages a file in the way that its number says, and tells how.
+/// Damages a file in the way of its number; returns a description of the damage.
 fn damage(number: u64, bytes: &mut Vec<u8>) -> String {
-    let dice = &mut Dice(number);
+    let random = &mut Random(number);
     match number % 6 {
         0 => {
-            let at = dice.below(bytes.len());
-            bytes[at] ^= 1 << dice.below(8);
+            let at = random.below(bytes.len());
+            bytes[at] ^= 1 << random.below(8);
             format!("a bit of byte {at} is wrong")
         }
         1 => {
-            // The header is the least part of a file, and the most important one.
-            let at = dice.below(PAGE / 8);
-            bytes[at] = bytes[at].wrapping_add(1 + u8::try_from(dice.below(255)).unwrap());
+            // The header is a small and important part of the file.
+            let at = random.below(PAGE / 8);
+            bytes[at] = bytes[at].wrapping_add(1 + u8::try_from(random.below(255)).unwrap());
             format!("byte {at} is another one")
         }
         2 => {
-            let length = dice.below(bytes.len());
+            let length = random.below(bytes.len());
             bytes.truncate(length);
             format!("only {length} bytes are left")
         }
         3 => {
-            let at = dice.below(bytes.len() / PAGE) * PAGE;
+            let at = random.below(bytes.len() / PAGE) * PAGE;
             bytes[at..at + PAGE].fill(0);
             format!("the page at {at} is empty")
         }
         4 => {
-            let at = dice.below(bytes.len() / PAGE) * PAGE;
+            let at = random.below(bytes.len() / PAGE) * PAGE;
             for byte in &mut bytes[at..at + PAGE] {
-                *byte = u8::try_from(dice.below(256)).unwrap();
+                *byte = u8::try_from(random.below(256)).unwrap();
             }
             format!("the page at {at} is noise")
         }
         _ => {
-            let at: Vec<_> = (0..100).map(|_| dice.below(bytes.len())).collect();
+            let at: Vec<_> = (0..100).map(|_| random.below(bytes.len())).collect();
             for at in at {
                 bytes[at] ^= 0xff;
             }
@@ -91,7 +91,7 @@ fn damage(number: u64, bytes: &mut Vec<u8>) -> String {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_opened_with_what_it_has_or_refused_with_its_name() {
+async fn a_damaged_file_is_opened_with_its_readable_nodes_or_refused_with_its_name() {
     let whole = whole().await;
     let mut refused = 0;
     for number in 0..FILES {
@@ -115,7 +115,7 @@ async fn a_damaged_file_is_opened_with_what_it_has_or_refused_with_its_name() {
                     children >= 950 || bytes.is_empty(),
                     "file {number} ({how}): only {children} nodes are left of 1000"
                 );
-                // It can be gone on with.
+                // The registry can be used.
                 commit(&*session, vec![Operation::set(path("/"), "still here")]).await;
             }
             Err(error) => {

@@ -1,4 +1,4 @@
-//! What networks and servers do to a ZooKeeper session, and the client's faults that must stay inside its room.
+//! Faults of the network, of servers and of the client library of ZooKeeper, and their effect on a session.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use sidekeeper::registry::{Error, Registry, Session, SessionState};
 use sidekeeper::tree::{NodeKind, Operation, WatchEvent};
 use tokio::time::timeout;
 
-use crate::ground::{PATIENCE, View, commit, exists, hold, next, next_snapshot, path, reaches, settings};
+use crate::registries::{PATIENCE, View, commit, exists, hold, next, next_snapshot, path, reaches, settings};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::zookeeper::Server;
 
@@ -36,8 +36,9 @@ fn persistent(at: &str) -> Operation {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_and_a_session_survive_a_restart_of_the_server() {
     let mut server = Server::start();
-    let patient = |connect: &str| Settings { session_timeout: Duration::from_secs(20), ..settings(connect) };
-    let session = open(patient(&server.address())).await;
+    let with_long_timeouts =
+        |connect: &str| Settings { session_timeout: Duration::from_secs(20), ..settings(connect) };
+    let session = open(with_long_timeouts(&server.address())).await;
     let id = session.id();
     commit(&*session, vec![persistent("/a"), ephemeral("/a/mine")]).await;
     let mut watch = session.watch(&path("/a"), Arc::new(|_| true)).await.unwrap();
@@ -48,8 +49,8 @@ async fn a_watch_and_a_session_survive_a_restart_of_the_server() {
     server.start_again();
     reaches(&*session, SessionState::Connected).await;
     assert_eq!(next_snapshot(&mut watch).await, ["/a", "/a/mine"]);
-    // The client has lost the watch; it must have been added again.
-    let other = open(patient(&server.address())).await;
+    // The client library has lost the watch; the session must have added it again.
+    let other = open(with_long_timeouts(&server.address())).await;
     commit(&*other, vec![persistent("/a/later")]).await;
     assert!(
         matches!(next(&mut watch).await, WatchEvent::Changes(changes) if changes[0].path() == &path("/a/later"))
@@ -59,7 +60,7 @@ async fn a_watch_and_a_session_survive_a_restart_of_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_forgot_the_session_ends_it_at_once() {
+async fn a_server_without_its_data_ends_the_session_at_once() {
     let mut server = Server::start();
     let session =
         open(Settings { session_timeout: Duration::from_secs(60), ..settings(&server.address()) }).await;
@@ -104,11 +105,11 @@ async fn a_lost_reply_is_an_unknown_outcome() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_not_sent_is_never_sent_late() {
+async fn an_unsent_request_is_never_sent_late() {
     let (proxy, through, beside) = behind_a_proxy("never_sent_late").await;
     let session = open(Settings { session_timeout: Duration::from_secs(20), ..through }).await;
     proxy.set(Mode::Blackhole);
-    // More than the sockets' buffers hold, so most of it waits in the client when the connection is given up.
+    // More than the sockets' buffers hold: most requests wait in the client when it gives the connection up.
     let data = vec![0; 900_000];
     let waiting: Vec<_> = (0..30)
         .map(|number| {
@@ -143,7 +144,7 @@ async fn no_request_waits_for_ever() {
     let limit = Duration::from_millis(500);
     let session = open(Settings {
         session_timeout: Duration::from_secs(20),
-        // Longer, so that it is not the connection's end that ends the requests.
+        // Longer, so that the end of the connection does not end the requests.
         connection_timeout: Duration::from_secs(3),
         request_timeout: limit,
         ..settings(&server.address())
@@ -165,20 +166,20 @@ async fn no_request_waits_for_ever() {
     assert_eq!(session.get(&root).await, Err(Error::Suspended));
     server.thaw();
     reaches(&*session, SessionState::Connected).await;
-    // The server may have read them before it noticed that their connection is gone, or not: the first look tells.
+    // The server may have read the requests before it noticed the end of their connection: the first read shows it.
     let first_look = session.children(&root).await;
     commit_and_remove(&*session, "/after").await;
     assert_eq!(session.children(&root).await, first_look);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_in_flight_is_bounded() {
+async fn requests_in_flight_are_bounded() {
     let (proxy, through, _) = behind_a_proxy("in_flight").await;
     let session = open(through).await;
     proxy.set(Mode::Blackhole);
     let data = vec![0; 500_000];
     let set = || Operation::set(path("/"), &data);
-    // Nobody waits for the answers, and it is bounded all the same.
+    // The test does not await the answers; the bound holds without that.
     let mut refused = None;
     for number in 0..200 {
         let mut future = session.commit(vec![set()]);
@@ -217,12 +218,12 @@ async fn a_latch_node_whose_creation_was_not_answered_is_found() {
     });
     reaches(&*session, SessionState::Suspended).await;
     proxy.set(Mode::Pass);
-    assert_eq!(held.await, Ok(1), "it stands there twice");
+    assert_eq!(held.await, Ok(1), "two nodes of the contender");
     assert_eq!(beside.children(&path("/latch")).await, Ok(Some(vec![])));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_missed_while_connections_break_all_the_time() {
+async fn a_watch_misses_no_change_while_connections_break_all_the_time() {
     let (proxy, through, beside) = behind_a_proxy("breaking").await;
     let session = open(Settings { session_timeout: Duration::from_secs(20), ..through }).await;
     commit(&*beside, vec![persistent("/a"), persistent("/b")]).await;
@@ -258,7 +259,7 @@ async fn nothing_is_missed_while_connections_break_all_the_time() {
     }
     noise.await.unwrap();
     assert!(answered > 300, "{answered}");
-    // One more commit, and the watch has everything.
+    // After one more commit, the watch has all changes.
     reaches(&*session, SessionState::Connected).await;
     while session.commit(vec![persistent("/over")]).await.is_err() {
         reaches(&*session, SessionState::Connected).await;
@@ -281,15 +282,15 @@ async fn a_session_can_be_closed_without_a_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_cannot_be_reached_is_named_in_time() {
+async fn an_unreachable_server_is_named_within_the_timeout() {
     let (proxy, through, _) = behind_a_proxy("unreachable").await;
     proxy.set(Mode::Blackhole);
     let started = Instant::now();
     let Err(error) = ZooKeeper::new(through).unwrap().open().await else { panic!("opened") };
     assert!(matches!(&error, Error::Unreachable(reason) if reason.contains(&proxy.address())), "{error}");
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
-    let nobody = settings("127.0.0.1:1");
-    let Err(error) = ZooKeeper::new(nobody).unwrap().open().await else { panic!("opened") };
+    let no_server = settings("127.0.0.1:1");
+    let Err(error) = ZooKeeper::new(no_server).unwrap().open().await else { panic!("opened") };
     assert!(error.to_string().contains("127.0.0.1:1: no server answered"), "{error}");
 }
 
@@ -301,7 +302,7 @@ async fn everything_is_below_the_node_of_the_connect_string() {
     let mut watch = inside.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
     assert_eq!(next_snapshot(&mut watch).await, ["/"]);
     let results = commit(&*inside, vec![persistent("/x")]).await;
-    assert_eq!(crate::ground::created(&results[0]).0, path("/x"));
+    assert_eq!(crate::registries::created(&results[0]).0, path("/x"));
     assert!(exists(&*outside, "/chroot/b/c/x").await);
     assert!(
         matches!(next(&mut watch).await, WatchEvent::Changes(changes) if changes[0].path() == &path("/x"))
@@ -309,7 +310,7 @@ async fn everything_is_below_the_node_of_the_connect_string() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_digest_keeps_others_out() {
+async fn a_digest_denies_access_to_other_users() {
     let server = Server::shared();
     let at = format!("{}/digest", server.address());
     let with = |digest: &str| Settings { digest: Some(digest.to_owned()), ..settings(&at) };
@@ -323,13 +324,13 @@ async fn a_digest_keeps_others_out() {
     }
     let refused = other.commit(vec![persistent("/deep/x")]).await.unwrap_err();
     assert_eq!((refused.index, refused.error), (Some(0), Error::NoPermission(path("/deep/x"))));
-    // Without a digest everybody may.
+    // Without a digest, every session has access.
     let open_to_all = open(settings(&format!("{}/no_digest", server.address()))).await;
     commit(&*open_to_all, vec![persistent("/open")]).await;
-    let anybody =
+    let other_user =
         open(Settings { digest: Some("you:secret".to_owned()), ..settings(&server.address()) }).await;
-    assert!(exists(&*anybody, "/no_digest/open").await);
-    // What may not be read is left out of a watch; the rest is there.
+    assert!(exists(&*other_user, "/no_digest/open").await);
+    // A watch leaves out the nodes that its session may not read.
     commit(&*mine, vec![Operation::set(path("/deep"), "x")]).await;
     let mut watch = other.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
     assert!(next_snapshot(&mut watch).await.is_empty());

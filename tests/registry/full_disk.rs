@@ -1,4 +1,4 @@
-//! The disk of the embedded registry is full: nobody acts on what is not written, and all goes on when there is room.
+//! A full disk of the embedded registry: no session sees an unwritten change, and sessions go on when there is room.
 
 use std::path::Path as FilePath;
 use std::sync::{Arc, Mutex};
@@ -10,13 +10,13 @@ use sidekeeper::tree::{NodeKind, Operation, WatchEvent};
 use tokio::sync::watch;
 
 use crate::disk::Disk;
-use crate::ground::{commit, created, exists, next, next_snapshot, path, reaches};
+use crate::registries::{commit, created, exists, next, next_snapshot, path, reaches};
 
 fn node(at: &str) -> Operation {
     Operation::create(path(at), NodeKind::Persistent, "x")
 }
 
-/// Commits what finds no room, and waits until the session knows.
+/// Commits without room on the disk, and waits until the session is suspended.
 async fn fails_to_commit(session: &dyn Session, folder: &FilePath, at: &str) {
     let error = session.commit(vec![node(at)]).await.unwrap_err().error;
     let text = error.to_string();
@@ -28,7 +28,7 @@ async fn fails_to_commit(session: &dyn Session, folder: &FilePath, at: &str) {
 }
 
 #[tokio::test]
-async fn a_full_disk_suspends_everybody_until_there_is_room_and_nothing_is_lost() {
+async fn a_full_disk_suspends_all_sessions_until_there_is_room_and_loses_no_write() {
     let (folder, disk) = (tempfile::tempdir().unwrap(), Disk::default());
     {
         let registry = disk.open(folder.path());
@@ -42,13 +42,13 @@ async fn a_full_disk_suspends_everybody_until_there_is_room_and_nothing_is_lost(
             disk.fill();
             fails_to_commit(&*session, folder.path(), &late).await;
             reaches(&*other, SessionState::Suspended).await;
-            // Nobody sees or changes a tree that the disk does not have.
+            // No session can read or change a tree that is not on the disk.
             assert_eq!(other.get(&path(&late)).await, Err(Error::Suspended));
             let ephemeral = Operation::create(path("/mine"), NodeKind::Ephemeral, "");
             assert_eq!(other.commit(vec![ephemeral]).await, Err(Error::Suspended.into()));
             let Err(error) = registry.open().await else { panic!("a session was opened") };
             assert!(error.to_string().contains("make room"), "{error}");
-            // One that was cut off before stays so.
+            // A session that was suspended by the test stays suspended.
             registry.suspend(other.id());
 
             disk.make_room();
@@ -69,34 +69,34 @@ async fn a_full_disk_suspends_everybody_until_there_is_room_and_nothing_is_lost(
     }
 }
 
-/// Notes the session's state whenever the watch has something to tell.
-struct Witness {
+/// Records the state of the session whenever the watch has an event.
+struct StateRecorder {
     state: watch::Receiver<SessionState>,
     seen: Mutex<Vec<SessionState>>,
 }
 
-impl Wake for Witness {
+impl Wake for StateRecorder {
     fn wake(self: Arc<Self>) {
         self.seen.lock().unwrap().push(*self.state.borrow());
     }
 }
 
 #[tokio::test]
-async fn a_session_is_connected_before_its_watches_tell_everything_anew() {
+async fn a_session_is_connected_before_its_watches_send_new_snapshots() {
     let registry = Embedded::in_memory();
     let session = registry.open().await.unwrap();
     let mut watch = session.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
     next(&mut watch).await;
     registry.suspend(session.id());
-    let witness = Arc::new(Witness { state: session.state(), seen: Mutex::default() });
-    let waker = Waker::from(Arc::clone(&witness));
+    let recorder = Arc::new(StateRecorder { state: session.state(), seen: Mutex::default() });
+    let waker = Waker::from(Arc::clone(&recorder));
     assert!(watch.poll_recv(&mut Context::from_waker(&waker)).is_pending());
     registry.resume(session.id());
-    assert_eq!(*witness.seen.lock().unwrap(), [SessionState::Connected]);
+    assert_eq!(*recorder.seen.lock().unwrap(), [SessionState::Connected]);
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_a_process_that_ends_while_the_disk_is_full() {
+async fn an_acknowledged_write_survives_a_process_that_ends_while_the_disk_is_full() {
     let (folder, disk) = (tempfile::tempdir().unwrap(), Disk::default());
     {
         let session = disk.open(folder.path()).open().await.unwrap();
@@ -110,13 +110,13 @@ async fn what_was_acknowledged_survives_a_process_that_ends_while_the_disk_is_fu
 }
 
 #[tokio::test]
-async fn transaction_ids_that_cannot_be_reserved_suspend_as_well_and_are_not_given_twice() {
+async fn transaction_ids_that_cannot_be_reserved_suspend_sessions_and_are_never_used_twice() {
     let (folder, disk) = (tempfile::tempdir().unwrap(), Disk::default());
     let registry = disk.open(folder.path());
     let session = registry.open().await.unwrap();
     let before = created(&commit(&*session, vec![node("/before")]).await[0]).1.created;
     disk.fill();
-    // An empty transaction has an id, too, and needs no room until they are used up.
+    // An empty transaction has an id, too. It needs no room until the reserved ids are used up.
     let mut used = 0;
     let error = loop {
         match session.commit(vec![]).await {
@@ -133,7 +133,7 @@ async fn transaction_ids_that_cannot_be_reserved_suspend_as_well_and_are_not_giv
 }
 
 #[tokio::test]
-async fn nothing_is_acknowledged_that_rests_on_what_could_not_be_written() {
+async fn a_transaction_that_depends_on_an_unwritten_one_is_not_acknowledged() {
     let (folder, disk) = (tempfile::tempdir().unwrap(), Disk::default());
     let session = disk.open(folder.path()).open().await.unwrap();
     disk.fill();

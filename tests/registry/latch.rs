@@ -1,4 +1,4 @@
-//! The latch that we share with Java: exclusive, bounded, and never leaving a node behind.
+//! The latch that sidecars share with Java peers: exclusive, with bounded waits, and without nodes that stay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,29 +16,29 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::conformance::on_both;
-use crate::ground::{Ground, PATIENCE, commit, hold, next, path, reaches};
+use crate::registries::{PATIENCE, TestRegistry, commit, hold, next, path, reaches};
 
 on_both! {
-    one_after_the_other_holds_the_latch,
-    a_node_of_the_latch_looks_as_curator_makes_it,
-    whoever_waits_too_long_leaves_and_says_who_is_before,
+    one_contender_at_a_time_holds_the_latch,
+    a_node_of_the_latch_has_the_name_that_curator_gives_it,
+    a_contender_that_waits_too_long_names_the_session_at_the_head,
     work_that_takes_too_long_is_stopped,
-    work_that_panics_leaves_the_latch,
-    a_caller_that_goes_away_leaves_no_node,
-    somebody_else_may_delete_the_node,
+    work_that_panics_releases_the_latch,
+    a_dropped_caller_leaves_no_node,
+    a_contender_whose_node_is_deleted_still_gets_the_latch,
     a_broken_connection_leaves_no_node,
-    a_lost_session_is_told,
+    a_lost_session_ends_the_wait_with_an_error,
 }
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Work that panics when it is done.
+/// Work that must not run.
 fn unreachable_work() {
     panic!("this work was done");
 }
 
-/// Waits until nobody stands at the latch.
-async fn is_free(session: &dyn Session) {
+/// Waits until the latch has no contender.
+async fn wait_until_free(session: &dyn Session) {
     let mut watch = session.watch(&path("/latch"), Arc::new(|_| false)).await.unwrap();
     next(&mut watch).await;
     while session.children(&path("/latch")).await.unwrap().is_some_and(|names| !names.is_empty()) {
@@ -46,8 +46,8 @@ async fn is_free(session: &dyn Session) {
     }
 }
 
-async fn one_after_the_other_holds_the_latch(ground: Ground) {
-    let sessions = [ground.session().await, ground.session().await, ground.session().await];
+async fn one_contender_at_a_time_holds_the_latch(registry: TestRegistry) {
+    let sessions = [registry.session().await, registry.session().await, registry.session().await];
     let inside = Arc::new(AtomicUsize::new(0));
     let holding = (0..30).map(|number| {
         let (session, inside) = (Arc::clone(&sessions[number % 3]), Arc::clone(&inside));
@@ -66,9 +66,9 @@ async fn one_after_the_other_holds_the_latch(ground: Ground) {
 
 /// A contender whose name is known.
 #[derive(Clone)]
-struct Named(Clock, Uuid);
+struct KnownContender(Clock, Uuid);
 
-impl Host for Named {
+impl Host for KnownContender {
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
         Host::sleep(&self.0, pause)
     }
@@ -82,17 +82,17 @@ impl Host for Named {
     }
 }
 
-async fn a_node_of_the_latch_looks_as_curator_makes_it(ground: Ground) {
-    let session = ground.session().await;
+async fn a_node_of_the_latch_has_the_name_that_curator_gives_it(registry: TestRegistry) {
+    let session = registry.session().await;
     let (other, id) = (Arc::clone(&session), Uuid::new_v4());
-    let host = Named(Clock::start(), id);
+    let host = KnownContender(Clock::start(), id);
     let look = move || async move { other.children(&path("/latch")).await.unwrap().unwrap() };
     let names = sidekeeper::registry::latch::hold(&host, Arc::clone(&session), path("/latch"), LIMIT, look);
     assert_eq!(names.await, Ok(vec![format!("_c_{id}-latch-0000000000")]));
 }
 
-/// Takes the latch and keeps it until told otherwise.
-async fn occupy(session: &Arc<dyn Session>) -> oneshot::Sender<()> {
+/// Takes the latch and keeps it until the sender is dropped.
+async fn hold_until_released(session: &Arc<dyn Session>) -> oneshot::Sender<()> {
     let (release, released) = oneshot::channel::<()>();
     let (held, is_held) = oneshot::channel();
     let holding = hold(Arc::clone(session), path("/latch"), PATIENCE, move || async move {
@@ -104,9 +104,9 @@ async fn occupy(session: &Arc<dyn Session>) -> oneshot::Sender<()> {
     release
 }
 
-async fn whoever_waits_too_long_leaves_and_says_who_is_before(ground: Ground) {
-    let (session, other) = (ground.session().await, ground.session().await);
-    let release = occupy(&session).await;
+async fn a_contender_that_waits_too_long_names_the_session_at_the_head(registry: TestRegistry) {
+    let (session, other) = (registry.session().await, registry.session().await);
+    let release = hold_until_released(&session).await;
     let short = Duration::from_millis(200);
     let waiting = hold(Arc::clone(&other), path("/latch"), short, || async { unreachable_work() });
     let Err(error @ LatchError::TimedOut { .. }) = waiting.await else { panic!("held") };
@@ -117,34 +117,34 @@ async fn whoever_waits_too_long_leaves_and_says_who_is_before(ground: Ground) {
     assert_eq!(next.await, Ok(()));
 }
 
-async fn work_that_takes_too_long_is_stopped(ground: Ground) {
-    let session = ground.session().await;
+async fn work_that_takes_too_long_is_stopped(registry: TestRegistry) {
+    let session = registry.session().await;
     let limit = Duration::from_millis(300);
     let held = hold(Arc::clone(&session), path("/latch"), limit, std::future::pending::<()>).await;
     assert_eq!(held, Err(LatchError::Overran { latch: path("/latch"), limit }));
-    is_free(&*session).await;
+    wait_until_free(&*session).await;
 }
 
-async fn work_that_panics_leaves_the_latch(ground: Ground) {
-    let session = ground.session().await;
+async fn work_that_panics_releases_the_latch(registry: TestRegistry) {
+    let session = registry.session().await;
     let held = hold(Arc::clone(&session), path("/latch"), LIMIT, || async { unreachable_work() });
     assert_eq!(held.await, Err(LatchError::Panicked(path("/latch"))));
-    is_free(&*session).await;
+    wait_until_free(&*session).await;
 }
 
-async fn a_caller_that_goes_away_leaves_no_node(ground: Ground) {
-    let (session, other) = (ground.session().await, ground.session().await);
-    let release = occupy(&session).await;
+async fn a_dropped_caller_leaves_no_node(registry: TestRegistry) {
+    let (session, other) = (registry.session().await, registry.session().await);
+    let release = hold_until_released(&session).await;
     let (done, is_done) = oneshot::channel();
     drop(hold(other, path("/latch"), LIMIT, move || async move { done.send(()).unwrap() }));
     drop(release);
     timeout(PATIENCE, is_done).await.unwrap().unwrap();
-    is_free(&*session).await;
+    wait_until_free(&*session).await;
 }
 
-async fn somebody_else_may_delete_the_node(ground: Ground) {
-    let (session, other) = (ground.session().await, ground.session().await);
-    let release = occupy(&session).await;
+async fn a_contender_whose_node_is_deleted_still_gets_the_latch(registry: TestRegistry) {
+    let (session, other) = (registry.session().await, registry.session().await);
+    let release = hold_until_released(&session).await;
     let mut watch = session.watch(&path("/latch"), Arc::new(|_| false)).await.unwrap();
     next(&mut watch).await;
     let waiting = hold(other, path("/latch"), LIMIT, || async {});
@@ -152,33 +152,33 @@ async fn somebody_else_may_delete_the_node(ground: Ground) {
     commit(&*session, vec![Operation::delete(changes[0].path().clone())]).await;
     drop(release);
     assert_eq!(waiting.await, Ok(()));
-    is_free(&*session).await;
+    wait_until_free(&*session).await;
 }
 
-async fn a_broken_connection_leaves_no_node(ground: Ground) {
-    let (session, victim) = (ground.session().await, ground.victim().await);
-    let release = occupy(&session).await;
+async fn a_broken_connection_leaves_no_node(registry: TestRegistry) {
+    let (session, victim) = (registry.session().await, registry.victim().await);
+    let release = hold_until_released(&session).await;
     let mut watch = session.watch(&path("/latch"), Arc::new(|_| false)).await.unwrap();
     next(&mut watch).await;
     let waiting = hold(Arc::clone(&victim), path("/latch"), Duration::from_millis(500), || async {});
     next(&mut watch).await;
-    ground.interrupt(&*victim).await;
-    // It gives up while it cannot delete its node, and does so when it can.
+    registry.interrupt(&*victim).await;
+    // The contender gives up while it cannot delete its node, and deletes the node when it is connected again.
     assert!(matches!(waiting.await, Err(LatchError::TimedOut { head: None, .. })));
-    ground.mend(&*victim).await;
+    registry.reconnect(&*victim).await;
     drop(release);
-    is_free(&*session).await;
+    wait_until_free(&*session).await;
     assert_eq!(*victim.state().borrow(), SessionState::Connected);
 }
 
-async fn a_lost_session_is_told(ground: Ground) {
-    let (session, victim) = (ground.session().await, ground.victim().await);
-    let _release = occupy(&session).await;
+async fn a_lost_session_ends_the_wait_with_an_error(registry: TestRegistry) {
+    let (session, victim) = (registry.session().await, registry.victim().await);
+    let _release = hold_until_released(&session).await;
     let mut watch = session.watch(&path("/latch"), Arc::new(|_| false)).await.unwrap();
     next(&mut watch).await;
     let waiting = hold(Arc::clone(&victim), path("/latch"), PATIENCE, || async {});
     next(&mut watch).await;
-    ground.lose(&*victim).await;
+    registry.lose(&*victim).await;
     reaches(&*victim, SessionState::Lost).await;
     let lost = LatchError::Registry { latch: path("/latch"), error: Error::SessionLost };
     assert_eq!(waiting.await, Err(lost));
@@ -188,7 +188,7 @@ async fn a_lost_session_is_told(ground: Ground) {
 async fn a_free_latch_costs_three_requests() {
     let registry = Counted::new(Embedded::in_memory());
     let session = registry.open().await.unwrap();
-    // Somebody else is there, or the container would have to be made again.
+    // Another contender exists, or the container would have to be created again.
     session.ensure(&path("/latch/other"), NodeKind::Persistent, b"").await.unwrap();
     let before = registry.counts();
     hold(session, path("/latch"), LIMIT, || async {}).await.unwrap();

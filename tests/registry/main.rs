@@ -1,5 +1,5 @@
-//! The registry's contract (`sidekeeper::registry`), tested on both registries by the same functions, and what only
-//! one of them can do wrong: what a network does to ZooKeeper's, what a restart, a damaged file and a full disk do to the embedded one.
+//! The registry's contract (`sidekeeper::registry`), tested on both registries by the same functions; and the faults of
+//! one of them: of the network for ZooKeeper; a restart, a damaged file and a full disk for the embedded registry.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,9 +16,9 @@ mod damage;
 mod disk;
 mod faults;
 mod full_disk;
-mod ground;
 mod latch;
 mod persistence;
+mod registries;
 mod restart;
 mod resumption;
 #[path = "../support/mod.rs"]

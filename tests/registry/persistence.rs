@@ -1,4 +1,4 @@
-//! What survives a restart of the embedded registry, and what must not.
+//! Nodes and transaction ids of the embedded registry across restarts.
 
 use std::fs::{Permissions, metadata, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use sidekeeper::registry::Registry;
 use sidekeeper::registry::embedded::{Embedded, OpenError};
 use sidekeeper::tree::{NodeKind, Operation, Zxid};
 
-use crate::ground::{commit, created, exists, path};
+use crate::registries::{commit, created, exists, path};
 
 fn open(folder: &FilePath) -> Embedded {
     Embedded::open_with_clock(folder, Arc::new(|| 1_700_000_000_123)).unwrap()
@@ -46,8 +46,8 @@ async fn persistent_nodes_survive_as_they_were_and_ephemeral_ones_do_not() {
     let session = open(folder.path()).open().await.unwrap();
     let paths = ["/", "/a", "/a/b", "/box", "/box/kept"].map(|at| session.get(&path(at)));
     assert_eq!(futures::future::join_all(paths).await, before);
-    for gone in ["/a/gone", "/a/mine", "/empty/too", "/empty"] {
-        assert!(!exists(&*session, gone).await, "{gone}");
+    for removed in ["/a/gone", "/a/mine", "/empty/too", "/empty"] {
+        assert!(!exists(&*session, removed).await, "{removed}");
     }
     let mut children = session.children(&path("/")).await.unwrap().unwrap();
     children.sort();
@@ -94,7 +94,7 @@ async fn a_folder_belongs_to_one_registry_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
     let registry = open(folder.path());
     assert!(matches!(Embedded::open(folder.path()), Err(OpenError::File { .. })));
-    // It is free again when the last clone and the last session are gone.
+    // The folder is free again when the last clone and the last session are dropped.
     let session = registry.open().await.unwrap();
     drop(registry);
     assert!(Embedded::open(folder.path()).is_err());
@@ -116,25 +116,25 @@ fn mode(of: &FilePath) -> u32 {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_for_the_owner_s_eyes_only() {
+async fn only_the_owner_can_read_the_stored_file() {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("new");
     let file = folder.join("registry.redb");
     drop(open(&folder));
     assert_eq!((mode(&folder), mode(&file)), (0o700, 0o600));
-    // A file that others may read is closed to them. A folder may be one that others need.
+    // A file that other users can read is closed to them. A folder keeps its mode: other users may need it.
     set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
     set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
     drop(open(&folder));
     assert_eq!((mode(&folder), mode(&file)), (0o755, 0o600));
-    // What an operator has permitted to a group stays.
+    // A permission that an operator gave to a group stays.
     set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
     drop(open(&folder));
     assert_eq!(mode(&file), 0o640);
 }
 
 #[tokio::test]
-async fn ten_thousand_nodes_in_one_transaction_come_back() {
+async fn ten_thousand_nodes_of_one_transaction_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let steps: Vec<_> = (0..10_000)
         .map(|number| Operation::create(path(&format!("/{number}")), NodeKind::Persistent, "x"))

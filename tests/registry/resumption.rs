@@ -1,4 +1,4 @@
-//! A session that outlives the process that opened it, because a later one goes on with it.
+//! A session that outlives the process that opened it, because a later process resumes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,12 @@ use sidekeeper::registry::{Error, Registry, Session, SessionKey, SessionState};
 use sidekeeper::tree::{NodeKind, Operation, SessionId, WatchEvent};
 use tokio::time::{sleep, timeout};
 
-use crate::ground::{PATIENCE, commit, exists, next, path, reaches, settings};
+use crate::registries::{PATIENCE, commit, exists, next, path, reaches, settings};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::zookeeper::Server;
 
-/// Whether the registry says that there is no such session. It closes the connection with that, and the word may be lost.
+/// Whether the registry refuses the session. It closes the connection with that answer, which may be lost: then it is
+/// asked again.
 async fn is_refused(registry: &ZooKeeper, key: &SessionKey) -> bool {
     let asking = async {
         loop {
@@ -29,15 +30,15 @@ fn ephemeral(at: &str) -> Operation {
     Operation::create(path(at), NodeKind::Ephemeral, "")
 }
 
-/// A process that will die without a word: a session of its own, which nobody else can reach any more when it is cut off.
-struct Mortal {
+/// A process that will be killed: a session of its own, behind a proxy that can cut it off.
+struct DyingProcess {
     session: Arc<dyn Session>,
     proxy: Proxy,
     /// The ensemble, as the next process reaches it.
     next: ZooKeeper,
 }
 
-impl Mortal {
+impl DyingProcess {
     async fn of(test: &str, change: impl Fn(&mut Settings)) -> Self {
         let server = Server::shared();
         let proxy = Proxy::start(server.port()).await;
@@ -54,7 +55,7 @@ impl Mortal {
         self.session.key().await.expect("a key")
     }
 
-    /// It dies: what it does from now on reaches nobody.
+    /// The process is killed: none of its messages reaches a server any more.
     async fn die(&self) {
         self.proxy.set(Mode::Refuse);
         self.proxy.reset();
@@ -63,59 +64,59 @@ impl Mortal {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_goes_on_in_another_process() {
+async fn a_session_is_resumed_by_another_process() {
     for digest in [None, Some("me:secret".to_owned())] {
         let test = if digest.is_some() { "goes_on_with_digest" } else { "goes_on" };
-        let mortal = Mortal::of(test, |settings| settings.digest.clone_from(&digest)).await;
-        commit(&*mortal.session, vec![ephemeral("/mine")]).await;
-        let created = mortal.session.get(&path("/mine")).await.unwrap().unwrap().stat;
-        let key = mortal.key().await;
-        assert_eq!((key.id, key.timeout), (mortal.session.id(), mortal.session.timeout()));
+        let process = DyingProcess::of(test, |settings| settings.digest.clone_from(&digest)).await;
+        commit(&*process.session, vec![ephemeral("/mine")]).await;
+        let created = process.session.get(&path("/mine")).await.unwrap().unwrap().stat;
+        let key = process.key().await;
+        assert_eq!((key.id, key.timeout), (process.session.id(), process.session.timeout()));
         assert!(key.password.len() >= 16 && key.password.iter().any(|byte| *byte != 0), "{key:?}");
-        mortal.die().await;
+        process.die().await;
 
-        let session = mortal.next.reopen(&key).await.unwrap().expect("the session");
-        assert_eq!(session.id(), mortal.session.id());
+        let session = process.next.reopen(&key).await.unwrap().expect("the session");
+        assert_eq!(session.id(), process.session.id());
         assert_eq!(session.get(&path("/mine")).await.unwrap().unwrap().stat, created);
-        // It is whole: it writes, watches, and its end takes along what the former process created.
+        // The session writes and watches, and its end removes the nodes that the former process created.
         let mut watch = session.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
         assert!(matches!(next(&mut watch).await, WatchEvent::Snapshot(nodes) if nodes.len() == 2));
         commit(&*session, vec![ephemeral("/more")]).await;
         assert!(matches!(next(&mut watch).await, WatchEvent::Changes(changes) if changes.len() == 1));
-        // So it can be done once more.
+        // The session can be resumed again.
         assert_eq!(session.key().await.as_ref(), Some(&key));
-        let other = mortal.next.open().await.unwrap();
+        let other = process.next.open().await.unwrap();
         assert!(exists(&*other, "/mine").await);
         timeout(PATIENCE, session.close()).await.expect("to close");
         assert!(!exists(&*other, "/mine").await && !exists(&*other, "/more").await);
     }
 }
 
-/// Also one whose connection has broken, at any moment until it is back: one that is dropped then ends the session.
+/// The connection may have broken before, and may be restored at any moment: a session that is dropped then would end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_abandoned_session_lives_on() {
-    let patient = |settings: &mut Settings| settings.session_timeout = 2 * PATIENCE;
+async fn an_abandoned_session_can_be_resumed() {
+    let long_timeout = |settings: &mut Settings| settings.session_timeout = 2 * PATIENCE;
     for moment in 0..60 {
-        let Mortal { session, proxy, next } = Mortal::of("abandoned", patient).await;
+        let DyingProcess { session, proxy, next } = DyingProcess::of("abandoned", long_timeout).await;
         commit(&*session, vec![ephemeral("/mine")]).await;
         let key = session.key().await.expect("a key");
         if moment > 0 {
             proxy.reset();
             sleep(Duration::from_micros(50 * moment)).await;
         }
-        timeout(PATIENCE, session.abandon()).await.expect("to let go");
+        timeout(PATIENCE, session.abandon()).await.expect("to abandon the session");
         reaches(&*session, SessionState::Lost).await;
-        // Too late: it is not ours any more.
+        // A close after the abandonment has no effect.
         timeout(PATIENCE, session.close()).await.expect("to be lost");
         drop(session);
-        let heir = next.reopen(&key).await.unwrap().expect("the session");
-        assert!(exists(&*heir, "/mine").await);
-        timeout(PATIENCE, heir.close()).await.expect("to close");
+        let resumed = next.reopen(&key).await.unwrap().expect("the session");
+        assert!(exists(&*resumed, "/mine").await);
+        timeout(PATIENCE, resumed.close()).await.expect("to close");
     }
 }
 
 #[tokio::test]
-async fn an_abandoned_session_with_the_embedded_registry_lives_on() {
+async fn an_abandoned_session_of_the_embedded_registry_keeps_its_nodes_until_it_expires() {
     let registry = Embedded::in_memory();
     let (session, other) = (registry.open().await.unwrap(), registry.open().await.unwrap());
     commit(&*session, vec![ephemeral("/mine")]).await;
@@ -131,34 +132,34 @@ async fn an_abandoned_session_with_the_embedded_registry_lives_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_is_over_or_somebody_elses_is_none() {
-    let mortal = Mortal::of("is_none", |_| ()).await;
-    commit(&*mortal.session, vec![ephemeral("/mine")]).await;
-    let key = mortal.key().await;
+async fn an_ended_session_and_a_wrong_password_are_refused() {
+    let process = DyingProcess::of("is_none", |_| ()).await;
+    commit(&*process.session, vec![ephemeral("/mine")]).await;
+    let key = process.key().await;
     let forged = SessionKey { password: vec![7; 16], ..key.clone() };
-    assert!(is_refused(&mortal.next, &forged).await);
+    assert!(is_refused(&process.next, &forged).await);
     let unknown = SessionKey { id: SessionId(key.id.0 ^ 0xff), ..key.clone() };
-    assert!(is_refused(&mortal.next, &unknown).await);
-    // The server has cut the true one's connection, but it is its session.
-    reaches(&*mortal.session, SessionState::Connected).await;
-    let other = mortal.next.open().await.unwrap();
+    assert!(is_refused(&process.next, &unknown).await);
+    // The server has closed the connection of the true owner; the session goes on.
+    reaches(&*process.session, SessionState::Connected).await;
+    let other = process.next.open().await.unwrap();
     assert!(exists(&*other, "/mine").await);
-    mortal.die().await;
+    process.die().await;
     let mut watch = other.watch(&path("/mine"), Arc::new(|_| true)).await.unwrap();
     next(&mut watch).await;
     next(&mut watch).await;
     assert!(!exists(&*other, "/mine").await);
-    assert!(is_refused(&mortal.next, &key).await);
+    assert!(is_refused(&process.next, &key).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_registry_that_is_away_is_no_end_of_the_session() {
-    let mortal = Mortal::of("is_away", |_| ()).await;
-    let key = mortal.key().await;
-    mortal.die().await;
-    let away = ZooKeeper::new(settings(&mortal.proxy.address())).unwrap();
-    assert!(away.reopen(&key).await.is_err());
-    assert!(mortal.next.reopen(&key).await.unwrap().is_some());
+async fn an_unreachable_registry_does_not_end_the_session() {
+    let process = DyingProcess::of("is_away", |_| ()).await;
+    let key = process.key().await;
+    process.die().await;
+    let unreachable = ZooKeeper::new(settings(&process.proxy.address())).unwrap();
+    assert!(unreachable.reopen(&key).await.is_err());
+    assert!(process.next.reopen(&key).await.unwrap().is_some());
 }
 
 #[tokio::test]

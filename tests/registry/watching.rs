@@ -1,4 +1,4 @@
-//! Watches: complete, in order, ahead of the results; the same on both registries.
+//! Watches: complete, in order, before the results of commits; on both registries.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use sidekeeper::registry::Session;
 use sidekeeper::tree::{NodeChange, NodeKind, Operation, Path, WatchEvent};
 
 use crate::conformance::on_both;
-use crate::ground::{Ground, View, commit, next, next_changes, next_snapshot, path};
+use crate::registries::{TestRegistry, View, commit, next, next_changes, next_snapshot, path};
 
 on_both! {
-    a_watch_begins_with_everything_and_goes_on_with_changes,
-    a_watch_brings_the_data_that_is_wanted,
-    a_watch_tells_only_what_is_below_its_root,
+    a_watch_sends_a_snapshot_and_then_changes,
+    a_watch_sends_data_of_the_wanted_nodes_only,
+    a_watch_covers_only_nodes_below_its_root,
     a_watch_can_wait_for_its_root,
     a_commit_is_in_the_watch_before_it_is_answered,
-    a_watch_misses_nothing_in_a_storm,
-    a_watch_tells_states_that_the_registry_had,
-    a_slow_reader_keeps_nobody_waiting,
-    a_watch_tells_everything_anew_after_an_interruption,
+    a_watch_misses_no_change_under_random_commits,
+    a_watch_shows_only_states_that_the_registry_had,
+    a_slow_reader_delays_no_commit,
+    a_watch_sends_a_new_snapshot_after_an_interruption,
     watches_of_one_root_do_not_disturb_each_other,
 }
 
@@ -25,14 +25,14 @@ fn create(at: &str) -> Operation {
     Operation::create(path(at), NodeKind::Persistent, at)
 }
 
-async fn a_watch_begins_with_everything_and_goes_on_with_changes(ground: Ground) {
-    let (session, other) = (ground.session().await, ground.session().await);
+async fn a_watch_sends_a_snapshot_and_then_changes(registry: TestRegistry) {
+    let (session, other) = (registry.session().await, registry.session().await);
     commit(&*session, vec![create("/a"), create("/a/c"), create("/a/b"), create("/a/b/x")]).await;
     let mut watch = session.watch(&path("/a"), Arc::new(|_| true)).await.unwrap();
-    let told = next_snapshot(&mut watch).await;
-    assert_eq!(told, ["/a", "/a/b", "/a/b/x", "/a/c"]);
+    let paths = next_snapshot(&mut watch).await;
+    assert_eq!(paths, ["/a", "/a/b", "/a/b/x", "/a/c"]);
 
-    // The watch sees what another session does, in its order.
+    // The watch shows the changes of another session, in order.
     commit(&*other, vec![create("/a/d")]).await;
     commit(&*other, vec![Operation::set(path("/a/b"), "new"), Operation::delete(path("/a/c"))]).await;
     let mut changes = Vec::new();
@@ -52,8 +52,8 @@ async fn a_watch_begins_with_everything_and_goes_on_with_changes(ground: Ground)
     assert_eq!((stat.version, set_stat.version), (0, 1));
 }
 
-async fn a_watch_brings_the_data_that_is_wanted(ground: Ground) {
-    let session = ground.session().await;
+async fn a_watch_sends_data_of_the_wanted_nodes_only(registry: TestRegistry) {
+    let session = registry.session().await;
     commit(&*session, vec![create("/a"), create("/a/wanted"), create("/a/unwanted")]).await;
     let wants = Arc::new(|path: &Path| path.name().starts_with("wanted"));
     let mut watch = session.watch(&path("/a"), wants).await.unwrap();
@@ -72,8 +72,8 @@ async fn a_watch_brings_the_data_that_is_wanted(ground: Ground) {
     assert_eq!((unwanted.name(), wanted.name(), &**data), ("unwanted", "wanted", &b"new"[..]));
 }
 
-async fn a_watch_tells_only_what_is_below_its_root(ground: Ground) {
-    let session = ground.session().await;
+async fn a_watch_covers_only_nodes_below_its_root(registry: TestRegistry) {
+    let session = registry.session().await;
     let mut inner = session.watch(&path("/a/b"), Arc::new(|_| true)).await.unwrap();
     let mut outer = session.watch(&path("/"), Arc::new(|_| false)).await.unwrap();
     assert!(next_snapshot(&mut inner).await.is_empty());
@@ -87,8 +87,8 @@ async fn a_watch_tells_only_what_is_below_its_root(ground: Ground) {
     assert_eq!(paths(next_changes(&mut outer).await), all);
 }
 
-async fn a_watch_can_wait_for_its_root(ground: Ground) {
-    let session = ground.session().await;
+async fn a_watch_can_wait_for_its_root(registry: TestRegistry) {
+    let session = registry.session().await;
     let mut watch = session.watch(&path("/later"), Arc::new(|_| true)).await.unwrap();
     assert_eq!(next(&mut watch).await, WatchEvent::Snapshot(vec![]));
     commit(&*session, vec![create("/later")]).await;
@@ -99,8 +99,8 @@ async fn a_watch_can_wait_for_its_root(ground: Ground) {
     assert_eq!(view.nodes.keys().map(Path::as_str).collect::<Vec<_>>(), ["/later", "/later/x"]);
 }
 
-async fn a_commit_is_in_the_watch_before_it_is_answered(ground: Ground) {
-    let (session, other) = (ground.session().await, ground.session().await);
+async fn a_commit_is_in_the_watch_before_it_is_answered(registry: TestRegistry) {
+    let (session, other) = (registry.session().await, registry.session().await);
     commit(&*session, vec![create("/a"), create("/noise")]).await;
     let mut watch = session.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
     let noise = tokio::spawn(async move {
@@ -125,10 +125,10 @@ async fn a_commit_is_in_the_watch_before_it_is_answered(ground: Ground) {
 }
 
 /// Small and repeatable: xorshift.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
+impl Random {
+    fn below(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -137,52 +137,52 @@ impl Dice {
 
     fn operation(&mut self) -> Operation {
         let mut at = path("/storm");
-        for _ in 0..=self.roll(3) {
-            at = at.child(["x", "y", "z"][self.roll(3)]);
+        for _ in 0..=self.below(3) {
+            at = at.child(["x", "y", "z"][self.below(3)]);
         }
-        match self.roll(6) {
+        match self.below(6) {
             0 => Operation::create(at, NodeKind::Ephemeral, "e"),
             1 => Operation::create(at, NodeKind::EphemeralSequential, "s"),
             2 => Operation::create(at, NodeKind::Persistent, "p"),
             3 => Operation::delete(at),
-            _ => Operation::set(at, self.roll(100).to_string()),
+            _ => Operation::set(at, self.below(100).to_string()),
         }
     }
 }
 
-/// Commits at random, many at once; most fail.
-async fn storm(session: Arc<dyn Session>, seed: u64, rounds: usize) {
-    let mut dice = Dice(seed);
+/// Commits at random, ten at once.
+async fn commit_at_random(session: Arc<dyn Session>, seed: u64, rounds: usize) {
+    let mut random = Random(seed);
     for _ in 0..rounds {
         let burst: Vec<_> = (0..10)
             .map(|_| {
-                let steps = (0..=dice.roll(2)).map(|_| dice.operation()).collect();
+                let steps = (0..=random.below(2)).map(|_| random.operation()).collect();
                 session.commit(steps)
             })
             .collect();
         for future in burst {
-            // Most of them cannot be done, which is all right.
+            // Most transactions fail, as expected.
             let _ = future.await;
         }
     }
 }
 
-async fn a_watch_misses_nothing_in_a_storm(ground: Ground) {
-    let (session, other) = (ground.session().await, ground.session().await);
+async fn a_watch_misses_no_change_under_random_commits(registry: TestRegistry) {
+    let (session, other) = (registry.session().await, registry.session().await);
     commit(&*session, vec![create("/storm")]).await;
     let mut early = session.watch(&path("/storm"), Arc::new(|_| true)).await.unwrap();
-    let storms = [(Arc::clone(&session), 17), (Arc::clone(&other), 42)];
-    let storms = storms.map(|(session, seed)| tokio::spawn(storm(session, seed, 100)));
+    let writers = [(Arc::clone(&session), 17), (Arc::clone(&other), 42)];
+    let writers = writers.map(|(session, seed)| tokio::spawn(commit_at_random(session, seed, 100)));
     let mut view = View::default();
-    // One watch is added in the middle of the storm, and the other one is read before. Its snapshot and one more
-    // event come in any case; how many follow depends on how fast it is read.
+    // One watch is added in the middle of the commits, and the other one is read before. Its snapshot and one more
+    // event always come; the number of further events depends on how fast it is read.
     view.apply(next(&mut early).await);
     view.apply(next(&mut early).await);
     let mut late = session.watch(&path("/storm"), Arc::new(|_| true)).await.unwrap();
     let mut late_view = View::default();
     late_view.apply(next(&mut late).await);
-    for storm in storms {
-        storm.await.unwrap();
+    for writer in writers {
+        writer.await.unwrap();
     }
     commit(&*session, vec![Operation::set(path("/storm"), "over")]).await;
     view.catch_up(&mut early);
@@ -194,8 +194,8 @@ async fn a_watch_misses_nothing_in_a_storm(ground: Ground) {
     assert_eq!(late_view, after);
 }
 
-async fn a_slow_reader_keeps_nobody_waiting(ground: Ground) {
-    let session = ground.session().await;
+async fn a_slow_reader_delays_no_commit(registry: TestRegistry) {
+    let session = registry.session().await;
     commit(&*session, vec![create("/a"), create("/b")]).await;
     let mut watch = session.watch(&path("/"), Arc::new(|path| path.name() == "a")).await.unwrap();
     next(&mut watch).await;
@@ -216,23 +216,23 @@ async fn a_slow_reader_keeps_nobody_waiting(ground: Ground) {
     assert!(watch.try_recv().is_err());
 }
 
-async fn a_watch_tells_everything_anew_after_an_interruption(ground: Ground) {
-    let (victim, other) = (ground.victim().await, ground.session().await);
+async fn a_watch_sends_a_new_snapshot_after_an_interruption(registry: TestRegistry) {
+    let (victim, other) = (registry.victim().await, registry.session().await);
     commit(&*victim, vec![create("/a"), create("/a/removed")]).await;
     let mut watch = victim.watch(&path("/a"), Arc::new(|_| true)).await.unwrap();
     assert_eq!(next_snapshot(&mut watch).await, ["/a", "/a/removed"]);
-    ground.interrupt(&*victim).await;
+    registry.interrupt(&*victim).await;
     commit(&*other, vec![Operation::delete(path("/a/removed")), create("/a/new")]).await;
     assert!(watch.try_recv().is_err());
-    ground.mend(&*victim).await;
+    registry.reconnect(&*victim).await;
     assert_eq!(next_snapshot(&mut watch).await, ["/a", "/a/new"]);
     commit(&*other, vec![create("/a/later")]).await;
     let changes = next_changes(&mut watch).await;
     assert_eq!(changes.iter().map(|change| change.path().as_str()).collect::<Vec<_>>(), ["/a/later"]);
 }
 
-async fn watches_of_one_root_do_not_disturb_each_other(ground: Ground) {
-    let session = ground.session().await;
+async fn watches_of_one_root_do_not_disturb_each_other(registry: TestRegistry) {
+    let session = registry.session().await;
     commit(&*session, vec![create("/a")]).await;
     let mut kept = session.watch(&path("/a"), Arc::new(|_| false)).await.unwrap();
     next(&mut kept).await;
@@ -245,23 +245,23 @@ async fn watches_of_one_root_do_not_disturb_each_other(ground: Ground) {
     }
 }
 
-/// Each transaction gives two nodes the same number, one of them far below the other, and has a third node come or go. A
-/// reader that is told one of the numbers early, or late, could take a new version of a node for a proof that it knows
-/// the rest.
-async fn a_watch_tells_states_that_the_registry_had(ground: Ground) {
+/// Each transaction gives two nodes the same number, one of them far below the other, and creates or deletes a third
+/// node. A reader that gets one of the numbers early or late could take a new version of one node as a proof that its
+/// other nodes are as new.
+async fn a_watch_shows_only_states_that_the_registry_had(registry: TestRegistry) {
     const TRANSACTIONS: usize = 600;
-    // So many in a row: a registry may tell what changes without a pause as of several moments.
+    // So many in a row: a registry may merge changes that follow each other without a pause.
     const BURST: usize = 6;
-    let (session, writer) = (ground.session().await, ground.session().await);
+    let (session, writer) = (registry.session().await, registry.session().await);
     let deep = ["/t", "/t/a", "/t/x", "/t/x/y", "/t/x/y/b"];
     commit(&*writer, deep.map(|at| Operation::create(path(at), NodeKind::Persistent, "0")).into()).await;
     let wants = Arc::new(|_: &Path| true);
     let mut followed = session.watch(&path("/t"), wants.clone()).await.unwrap();
-    let (told_of, mut is_told_of) = tokio::sync::watch::channel(0);
+    let (seen_sender, mut seen) = tokio::sync::watch::channel(0);
     let writing = tokio::spawn(async move {
         for number in 1..=TRANSACTIONS {
             if number % BURST == 0 {
-                is_told_of.wait_for(|told| *told + 1 >= number).await.unwrap();
+                seen.wait_for(|seen| *seen + 1 >= number).await.unwrap();
             }
             let set = |at| Operation::set(path(at), number.to_string());
             let flag = match number % 2 {
@@ -273,7 +273,7 @@ async fn a_watch_tells_states_that_the_registry_had(ground: Ground) {
         writer
     });
     let mut view = View::default();
-    let mut told = 0;
+    let mut events = 0;
     let number = |view: &View, at: &str| {
         let data = view.nodes.get(&path(at)).map(|(data, _)| String::from_utf8_lossy(data).into_owned());
         data.and_then(|data| data.parse::<usize>().ok())
@@ -289,10 +289,10 @@ async fn a_watch_tells_states_that_the_registry_had(ground: Ground) {
         begun.apply(next(&mut other).await);
         assert!(is_one(state(&begun)), "a snapshot shows {:?}", state(&begun));
         view.apply(next(&mut followed).await);
-        assert!(is_one(state(&view)), "after {told} events it is {:?}", state(&view));
-        told += 1;
-        told_of.send_replace(number(&view, "/t/a").unwrap());
+        assert!(is_one(state(&view)), "after {events} events it is {:?}", state(&view));
+        events += 1;
+        seen_sender.send_replace(number(&view, "/t/a").unwrap());
     }
-    assert!(told > 10, "{told} events");
+    assert!(events > 10, "{events} events");
     writing.await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! What has to hold, at each step and at the end.
+//! The invariants, at each step and at the end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::executor::Process;
 use crate::sidecar::NAMESPACE;
 use crate::world::{SESSION_TIMEOUT, Start, World};
 
-/// How long a running node and an execution may be without each other, when nothing disturbs.
+/// How long a running node may exist without its execution, or the reverse, without disturbances.
 const ROUND_TRIP: Duration = Duration::from_millis(500);
-/// After what time nothing is left of a disturbance: a session of a dead process ends, a lease, a grace.
+/// The time after which a disturbance has no more effect: sessions of dead processes, leases and `reattach_grace` have ended.
 pub const SETTLED: Duration = Duration::from_secs(20);
 
 impl World {
-    /// P2: nobody else executes it.
-    pub fn check_alone(&self, index: usize, job: usize, item: u32, id: &str) {
-        let excused = |app: usize| self.apps[app].disobedient || self.apps[app].hung;
+    /// P2: no other application executes the item.
+    pub fn check_single_executor(&self, index: usize, job: usize, item: u32, id: &str) {
+        let excused = |app: usize| self.apps[app].unresponsive || self.apps[app].hung;
         let none = Vec::new();
         let executing = self.executing.get(&(job, item)).unwrap_or(&none);
         let other = executing.iter().find(|(app, other)| other != id && !excused(*app));
         if let Some((app, other)) = other.filter(|_| !excused(index)) {
             self.violation(
                 "P2",
-                &format!("item {item} of job {job} runs at {app} ({other}), and is told to {index} ({id})"),
+                &format!("item {item} of job {job} runs at {app} ({other}), and starts at {index} ({id})"),
             );
         }
     }
@@ -37,7 +37,7 @@ impl World {
     /// P3: tokens grow with each execution.
     pub fn check_token(&mut self, job: usize, execute: &proto::Execute) {
         let newest = self.tokens.entry((job, execute.item)).or_default();
-        // What was told on a broken stream, and not read, is told again.
+        // A message that was not read from a broken stream is sent again.
         let least = *newest + i64::from(!execute.resumed);
         let token = execute.fencing_token;
         if token < least {
@@ -47,13 +47,13 @@ impl World {
         *newest = token;
     }
 
-    /// P5: no instant is executed twice by the schedule, or made up for after it was executed or made up for.
-    pub fn check_told_once(&self, start: &Start) {
+    /// P5: no instant starts twice by the schedule, and no misfire re-run covers an instant that was executed or re-run.
+    pub fn check_started_once(&self, start: &Start) {
         let first = start.attempt == 1;
         if !first || !matches!(start.source, ExecutionSource::Schedule | ExecutionSource::Misfire) {
             return;
         }
-        // What an operator asks for while an item is busy is made up for under the name of the newest fire.
+        // A trigger while an item is busy is re-run for the newest fire.
         let asked = self.triggered.get(&start.job).is_some_and(|at| *at + SETTLED > start.at);
         if asked && start.source == ExecutionSource::Misfire {
             return;
@@ -73,13 +73,13 @@ impl World {
         self.outside.get(path).now_or_never().unwrap().unwrap()
     }
 
-    /// Whether the registry says that an item is an instance's.
+    /// Whether an instance owns an item in the registry.
     pub fn is_owned_by(&self, job: usize, item: u32, instance: &str) -> bool {
         let owner = self.read(&self.item_path(job, item));
         owner.is_some_and(|owner| *owner.data == *instance.as_bytes())
     }
 
-    /// Where it says whose an item is.
+    /// The node with the owner of an item.
     pub fn item_path(&self, job: usize, item: u32) -> Path {
         self.job_path(job, &format!("sharding/{item}/instance"))
     }
@@ -88,7 +88,7 @@ impl World {
         Path::parse(NAMESPACE).unwrap().child(&self.jobs[job].name).child(below)
     }
 
-    /// Everything in the registry.
+    /// All nodes of the registry.
     pub fn nodes(&self) -> Vec<Node> {
         let watch = self.outside.watch(&Path::root(), Arc::new(|_: &Path| false));
         let mut watch = watch.now_or_never().unwrap().unwrap();
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// P6: a running node exists exactly while there is an execution that was not reported.
+    /// P6: a running node exists exactly while an execution of it is not reported.
     pub fn check_running_nodes(&mut self) {
         let now = self.timeline.now();
         let settled = self.quiet_since.is_some_and(|since| now >= since + SETTLED);
@@ -112,7 +112,7 @@ impl World {
                 let found = executions.iter().position(|(_, of)| Some(*of) == token);
                 if let Some(found) = found {
                     executions.remove(found);
-                } else if let Some(token) = token.filter(|_| !self.waits_for_somebody(job, item)) {
+                } else if let Some(token) = token.filter(|_| !self.waits_for_an_instance(job, item)) {
                     odd.insert(
                         format!("item {item} of job {job} has a running node {token} and no execution"),
                         now,
@@ -135,40 +135,40 @@ impl World {
         self.odd = odd;
     }
 
-    /// Whether an item is to be taken over, and nobody is there who could.
-    fn waits_for_somebody(&self, job: usize, item: u32) -> bool {
+    /// Whether an item is flagged for failover, and no instance can take it over.
+    fn waits_for_an_instance(&self, job: usize, item: u32) -> bool {
         let flag = self.job_path(job, &format!("leader/failover/items/{item}"));
         let mut seats = self.apps.iter().filter(|app| app.alive && !app.left).map(|app| &app.seats[job]);
         self.read(&flag).is_some() && seats.all(|seat| seat.attachment.is_none())
     }
 
-    /// Who executes an item, or has not reported it; with the tokens.
+    /// The applications that execute an item, or have not reported it, with the tokens.
     fn executions_of(&self, job: usize, item: u32) -> Vec<(usize, i64)> {
         let mut executions = Vec::new();
         for (index, app) in self.apps.iter().enumerate().filter(|(_, app)| app.alive) {
             let seat = &app.seats[job];
             let open = seat.open.values().map(|open| &open.execute);
             let all = open.chain(seat.results.values().map(|(execute, _)| execute));
-            // One that does not obey may go on without any right.
-            let counts = all.filter(|execute| execute.item == item && !app.disobedient && !app.hung);
+            // An unresponsive application may go on although it lost the item.
+            let counts = all.filter(|execute| execute.item == item && !app.unresponsive && !app.hung);
             executions.extend(counts.map(|execute| (index, execute.fencing_token)));
         }
         executions
     }
 
-    /// Nothing in a session is left when everybody has left, but what fails over.
+    /// A session has no nodes after a complete drain, except running nodes for failover.
     pub fn check_drained(&self, session: SessionId) {
         for node in self.nodes() {
             let path = node.path.as_str();
-            let ours = node.stat.ephemeral_owner == Some(session);
-            // Who stands at a latch leaves it when his turn comes or his time is over.
-            if ours && !path.contains("/latch/") && !path.ends_with("/running") {
+            let is_own = node.stat.ephemeral_owner == Some(session);
+            // An instance leaves a latch at its turn or its timeout.
+            if is_own && !path.contains("/latch/") && !path.ends_with("/running") {
                 self.violation("nothing is left after a drain", path);
             }
         }
     }
 
-    /// A process has ended in peace: so has its session.
+    /// The session of a process that was stopped has ended.
     pub fn check_session_left(&self, process: Process) {
         let left = self.ensemble.sessions_of(process);
         if self.exact && !left.is_empty() {
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// A process with nobody attached has no tasks but the one that keeps its session.
+    /// A process without attached applications has only the task of its session, and at most one for each job.
     pub fn check_bounds(&self, index: usize) {
         let Some(life) = &self.places[index].life else { return };
         let attached = self.streams.values().any(|stream| self.apps[stream.app].place == index);
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// P1: each item belongs to an instance that is there, and its application knows it.
+    /// P1: each item belongs to an instance that is online, and exactly one application has it in its assignment.
     pub fn check_all_owned(&self) {
         for job in 0..self.jobs.len() {
             let seats = self.apps.iter().filter(|app| app.alive).map(|app| &app.seats[job]);
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// P5: what has been executed for a while was recorded, once.
+    /// P5: an execution that ended a while ago was recorded exactly once.
     pub fn check_all_recorded(&self) {
         let old = self.timeline.now().saturating_sub(Duration::from_millis(self.duration_max + 1_000));
         for start in self.starts.iter().filter(|start| start.at < old) {
@@ -221,9 +221,9 @@ impl World {
         }
     }
 
-    /// Exactly one execution for each item and fire between two moments.
+    /// P5: one execution for each item and fire between two moments.
     pub fn check_each_fire_once(&self, from: Duration, to: Duration) {
-        let at = |time: Duration| crate::timeline::dawn() + time;
+        let at = |time: Duration| crate::timeline::start_of_time() + time;
         for (number, job) in self.jobs.iter().enumerate() {
             let mut fire = at(from).as_second() / job.period * job.period + job.period;
             while Timestamp::from_second(fire).unwrap() + SignedDuration::from_secs(1) < at(to) {

@@ -1,5 +1,5 @@
-//! Runs the tasks of all processes on one thread. Which of those that can go on does so next is drawn; a process that is
-//! paused does not, and one that is killed has its tasks dropped wherever they wait.
+//! Runs the tasks of all processes on one thread. The next ready task is drawn at random. The tasks of a paused process
+//! do not run, and those of a killed process are dropped wherever they wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -10,14 +10,14 @@ use futures::future::BoxFuture;
 
 use crate::timeline::Timeline;
 
-/// One life of a sidecar.
+/// One process of a sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Process(pub u64);
 
-/// Names a task.
+/// The number of a task.
 pub type TaskId = u64;
 
-/// Polls at one moment after which nobody believes that it will ever end.
+/// More polls at one moment than any run without an endless loop needs.
 const POLLS_MAX: usize = 100_000;
 
 #[derive(Default)]
@@ -64,7 +64,7 @@ pub struct Executor {
     pub spawner: Spawner,
     tasks: BTreeMap<TaskId, Task>,
     paused: BTreeSet<Process>,
-    /// One task in so many has to wait a little for the processor; zero: none.
+    /// One poll in so many is delayed, as by a busy processor; zero: none.
     pub lags: u64,
     pub polls: u64,
 }
@@ -80,7 +80,7 @@ impl Executor {
         }
     }
 
-    /// Goes on until nobody can without something happening. The error is what a task has panicked with.
+    /// Runs tasks until none is ready. The error is the panic of a task.
     pub fn run(&mut self, timeline: &Timeline) -> Result<(), String> {
         for _ in 0..POLLS_MAX {
             self.take_started();
@@ -117,7 +117,7 @@ impl Executor {
         }
     }
 
-    /// One of those that can go on.
+    /// Draws one of the ready tasks.
     fn draw(&self, timeline: &Timeline) -> Option<TaskId> {
         let mut queue = self.spawner.queue.lock().unwrap();
         queue.ready.retain(|id| self.tasks.contains_key(id));
@@ -152,7 +152,7 @@ impl Executor {
         for id in ids {
             drop(self.tasks.remove(&id));
         }
-        // What their ends have started is the process's as well.
+        // Tasks that destructors have started belong to the process, too.
         self.take_started();
         self.tasks.retain(|_, task| task.process != process);
     }

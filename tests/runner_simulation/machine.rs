@@ -1,4 +1,4 @@
-//! The machine that a sidecar believes to run on: its clocks go by virtual time, a little wrong if that is wanted.
+//! The simulated machine of a sidecar: its clocks follow virtual time, with an error on request.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,29 +15,29 @@ use sidekeeper::runner::clock::{Boottime, Machine};
 use uuid::Uuid;
 
 use crate::executor::{Process, Spawner};
-use crate::timeline::{Key, Timeline, dawn};
+use crate::timeline::{Key, Timeline, start_of_time};
 
-/// Looks at a clock at one moment that nobody needs who gets anything done.
-const LOOKS_MAX: u64 = 100_000;
+/// More reads of a clock at one moment than any task needs that makes progress.
+const READS_MAX: u64 = 100_000;
 
 pub struct Virtual {
     timeline: Timeline,
     spawner: Spawner,
     process: Process,
     born: Duration,
-    /// Parts in a million by which the monotonic clock is too fast.
+    /// The error of the monotonic clock, in parts per million; positive: too fast.
     drift: i64,
     day: Arc<Mutex<Day>>,
 }
 
 #[derive(Default)]
 struct Day {
-    /// By how much the time of day is ahead.
+    /// The error of the time of day; positive: ahead.
     ahead: SignedDuration,
-    /// How often it was set.
+    /// The number of times that the time of day was set.
     steps: u64,
     sleepers: BTreeMap<Key, Waker>,
-    /// When somebody last looked at a clock, and how often at that moment.
+    /// The time of the last read of a clock, and the number of reads at that time.
     looked: (Duration, u64),
 }
 
@@ -59,7 +59,7 @@ impl Virtual {
         }
     }
 
-    /// Somebody sets the time of day.
+    /// Sets the time of day, and wakes all sleeping tasks.
     pub fn set_ahead(&self, ahead: SignedDuration) {
         let sleepers = {
             let mut day = self.day.lock().unwrap();
@@ -74,35 +74,35 @@ impl Virtual {
         self.mono_at(self.timeline.now())
     }
 
-    /// What the monotonic clock shows at a true time.
+    /// The value of the monotonic clock at a true time.
     pub fn mono_at(&self, time: Duration) -> Duration {
         Duration::from_nanos(self.shown((time - self.born).as_nanos() as i64) as u64)
     }
 
-    /// What the monotonic clock shows when it has run for so long.
+    /// The value of the monotonic clock after so many true nanoseconds.
     fn shown(&self, age: i64) -> i64 {
         age + age / 1_000_000 * self.drift
     }
 
-    /// When the monotonic clock shows at least this.
+    /// The true time at which the monotonic clock shows at least this value.
     fn true_time(&self, mono: Duration) -> Duration {
         let wanted = mono.as_nanos().min(1 << 60) as i64;
         let mut age = wanted - wanted / (1_000_000 + self.drift) * self.drift;
-        // Who is woken has to see that it is time.
+        // At its wake-up, a task must read a time that is not before its deadline.
         while self.shown(age) < wanted {
             age += (wanted - self.shown(age)).max(1_000);
         }
         self.born + Duration::from_nanos(age as u64)
     }
 
-    /// Whoever looks at the clock again and again at one moment turns in a loop.
-    fn note_look(&self) {
+    /// Fails when a task reads the clock again and again at one moment: it runs in a loop.
+    fn record_read(&self) {
         let now = self.timeline.now();
         let mut day = self.day.lock().unwrap();
         day.looked = if day.looked.0 == now { (now, day.looked.1 + 1) } else { (now, 1) };
         let often = day.looked.1;
         drop(day);
-        assert!(often < LOOKS_MAX, "somebody turns in a loop: the clock was looked at {often} times at once");
+        assert!(often < READS_MAX, "a task runs in a loop: it read the clock {often} times at one moment");
     }
 
     fn wall(&self, ahead: SignedDuration) -> Timestamp {
@@ -112,7 +112,7 @@ impl Virtual {
 
 impl Machine for Virtual {
     fn now(&self) -> Now {
-        self.note_look();
+        self.record_read();
         let ahead = self.day.lock().unwrap().ahead;
         Now { wall: self.wall(ahead), mono: self.mono() }
     }
@@ -123,7 +123,7 @@ impl Machine for Virtual {
             (day.ahead, day.steps)
         };
         let wall = wakeup.wall.map(|wall| {
-            let until = wall.duration_since(dawn()) - ahead;
+            let until = wall.duration_since(start_of_time()) - ahead;
             Duration::try_from(until).unwrap_or_default()
         });
         let mono =
@@ -144,7 +144,7 @@ impl Machine for Virtual {
         self.spawner.spawn(self.process, task);
     }
 
-    /// Applications go by how long a lease lasts.
+    /// The simulated applications use the remaining time of a lease.
     fn boottime(&self) -> Option<&Boottime> {
         None
     }

@@ -1,9 +1,9 @@
-//! The real runner, hub and services of several sidecars, on one registry behind a network that fails, on virtual time,
-//! from a seed. No socket, no thread, no real time: a failing seed replays exactly (`SIMULATION_SEED=n`, which prints what
-//! happened). `SIMULATION_SEEDS=n` asks for another number of seeds.
+//! The real runner and services of several sidecars, on one registry behind a network that fails, on virtual
+//! time, from a seed. No socket, no thread, no real time: a failing seed replays exactly (`SIMULATION_SEED=n`, which
+//! prints the log). `SIMULATION_SEEDS=n` asks for another number of seeds.
 //!
-//! `tests/simulation` does the same to the core alone. What is here that is not there: requests that are under way while
-//! everything else goes on, tasks that are interrupted between any two awaits, leases, reports and streams as they are.
+//! `tests/simulation` simulates the core alone. This simulation also covers requests that are in flight while the rest
+//! goes on, tasks that are interrupted between any two awaits, and the real leases, reports and streams.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,10 +22,11 @@ mod executor;
 mod machine;
 #[cfg(feature = "mutants")]
 mod mutants;
-mod notes;
+#[path = "../support/random.rs"]
 mod random;
 mod scenarios;
 mod sidecar;
+mod state_file;
 mod timeline;
 mod transport;
 mod world;

@@ -1,30 +1,30 @@
-//! The deliberate bugs that only the real runner can have are found; `make mutants` looks for them.
+//! The simulation finds the deliberate bugs that only the real runner can have; `make mutants` runs this search.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sidekeeper::mutants::{Mutant, choose};
 
-use crate::scenarios::parted;
+use crate::scenarios::partition;
 
-/// How many seeds there are for each.
+/// The number of seeds for each bug.
 const SEEDS: u64 = 60;
 
-/// Finds a mutant; gives the seed and what was found.
+/// Searches for a mutant; returns the seed and the violation that found it.
 fn find(mutant: Mutant, leads: bool) -> Option<(u64, String)> {
     (0..SEEDS).find_map(|seed| {
         choose(Some(mutant));
-        let panic = catch_unwind(AssertUnwindSafe(|| drop(parted(seed, leads)))).err();
+        let panic = catch_unwind(AssertUnwindSafe(|| drop(partition(seed, leads)))).err();
         choose(None);
         let how = panic?.downcast_ref::<String>().cloned().unwrap_or_default();
-        // Without the bug it holds.
-        drop(parted(seed, leads));
+        // Without the bug, the same seed passes.
+        drop(partition(seed, leads));
         Some((seed, how.lines().next().unwrap_or_default().to_owned()))
     })
 }
 
 fn assert_found(mutant: Mutant, leads: bool) {
     let hook = std::panic::take_hook();
-    // What panics here is what is looked for.
+    // A panic is the expected result here.
     std::panic::set_hook(Box::new(|_| {}));
     let found = find(mutant, leads);
     std::panic::set_hook(hook);
@@ -33,11 +33,11 @@ fn assert_found(mutant: Mutant, leads: bool) {
 }
 
 #[test]
-fn a_lease_that_is_proven_by_a_read_is_found() {
+fn the_simulation_finds_a_lease_that_is_proven_by_a_read() {
     assert_found(Mutant::LeaseProvenByRead, false);
 }
 
 #[test]
-fn a_lease_that_is_proven_by_a_sync_is_found() {
+fn the_simulation_finds_a_lease_that_is_proven_by_a_sync() {
     assert_found(Mutant::LeaseProvenBySync, true);
 }

@@ -1,14 +1,13 @@
-//! What happens in the worlds, and what must hold.
+//! Random scenarios and directed ones, and the rules that hold in them.
 
 use std::time::Duration;
 
 use crate::checks::SETTLED;
-use crate::ensemble::Weather;
+use crate::ensemble::Network;
 use crate::random::Random;
 use crate::world::{Job, World};
 
-/// `SIMULATION_SEEDS` asks for another number of seeds, `SIMULATION_SEED_BASE` for those from another one on,
-/// `SIMULATION_SEED` for a single one.
+/// `SIMULATION_SEEDS` is the number of seeds, `SIMULATION_SEED_BASE` the first one, `SIMULATION_SEED` a single one.
 fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let base = number("SIMULATION_SEED_BASE").unwrap_or(0);
@@ -18,7 +17,7 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Runs a scenario with each seed. With a single one it tells what happened.
+/// Runs a scenario with each seed. With a single seed, it prints the log.
 fn with_seeds(default: u64, scenario: impl Fn(u64) -> World) {
     let seeds = seeds(default);
     let single = seeds.end - seeds.start == 1;
@@ -42,15 +41,15 @@ fn job(name: &str, random: &mut Random) -> Job {
     }
 }
 
-/// A world of some sidecars with one application or two each.
-fn world(seed: u64, keeps_notes: bool) -> World {
-    let mut random = Random::new(seed ^ 0x5EED);
+/// A world of one to three sidecars with one or two applications each.
+fn world(seed: u64, has_state_file: bool) -> World {
+    let mut random = Random::scattered(seed ^ 0x5EED);
     let mut jobs = vec![job("orders", &mut random)];
     if random.once_in(2) {
         jobs.push(job("mails", &mut random));
     }
     let sidecars = 1 + random.below(3) as usize;
-    let mut world = World::new(seed, jobs, sidecars, keeps_notes);
+    let mut world = World::new(seed, jobs, sidecars, has_state_file);
     let named = random.once_in(3);
     for place in 0..sidecars {
         world.start_sidecar(place);
@@ -82,11 +81,11 @@ fn calm(seed: u64) -> World {
 }
 
 #[test]
-fn without_faults_each_item_runs_once_at_each_fire_and_a_drain_leaves_nothing() {
+fn without_faults_each_item_runs_once_at_each_fire_and_drains_leave_no_nodes() {
     with_seeds(60, calm);
 }
 
-/// One thing that goes wrong, or does not.
+/// One random disturbance, or none.
 fn disturb(world: &mut World) {
     let place = world.timeline.chance(|random| random.below(world.places.len() as u64)) as usize;
     let app = world.timeline.chance(|random| random.below(world.apps.len() as u64)) as usize;
@@ -108,19 +107,19 @@ fn disturb(world: &mut World) {
         7 | 8 => world.kill_app(app),
         9 => world.leave_app(app),
         10 => world.hang_app(app),
-        11 => world.disobey(app),
+        11 => world.ignore_cancels(app),
         12 => world.trigger(place, job),
         13 => world.cancel_executions(place, job),
         14 if world.clocks_are_wrong => world.set_clock(place),
         kind @ (16 | 17) => {
             let time = world.timeline.chance(|random| random.millis(100, 12_000));
-            world.part_server(place, kind == 17, time);
+            world.partition_server(place, kind == 17, time);
         }
         _ => {}
     }
 }
 
-/// Whoever is not there starts again, sooner or later.
+/// Starts processes that do not run: each with a chance of one half, or all of them.
 fn mend(world: &mut World, always: bool) {
     for place in 0..world.places.len() {
         if always || world.timeline.chance(|random| random.once_in(2)) {
@@ -129,7 +128,7 @@ fn mend(world: &mut World, always: bool) {
     }
     for app in 0..world.apps.len() {
         if always || world.timeline.chance(|random| random.once_in(2)) {
-            let stuck = world.apps[app].hung || world.apps[app].disobedient;
+            let stuck = world.apps[app].hung || world.apps[app].unresponsive;
             if stuck {
                 world.kill_app(app);
             }
@@ -140,17 +139,17 @@ fn mend(world: &mut World, always: bool) {
 
 fn storm(seed: u64) -> World {
     let mut world = world(seed, seed.is_multiple_of(2));
-    let mut random = Random::new(seed ^ 0x0057_0811);
+    let mut random = Random::scattered(seed ^ 0x0057_0811);
     world.clocks_are_wrong = random.once_in(2);
     world.sloppy = random.once_in(2);
-    // Some go on for longer than a session lives without word.
+    // Some executions take longer than a session lives without contact.
     let longest = if random.once_in(3) { 14_000 } else { 4_000 };
     world.duration_max = 200 + random.below(longest);
     world.executor.lags = if random.once_in(2) { 30 } else { 0 };
-    world.ensemble.set_weather(Weather {
+    world.ensemble.set_network(Network {
         hop_max: 500 + random.below(20_000),
         spikes: if random.once_in(2) { 40 } else { 0 },
-        late_news: if random.once_in(2) { 40 } else { 0 },
+        late_changes: if random.once_in(2) { 40 } else { 0 },
         breaks: if random.once_in(2) { 300 } else { 0 },
     });
     world.run_seconds(3);
@@ -162,7 +161,7 @@ fn storm(seed: u64) -> World {
     }
     world.calm_down();
     world.duration_max = 1_000;
-    // Whoever was about to leave leaves, and comes back.
+    // Five rounds, so that applications that are leaving can end and start again.
     for _ in 0..5 {
         mend(&mut world, true);
         world.run_seconds(2);
@@ -188,13 +187,13 @@ fn storm(seed: u64) -> World {
 }
 
 #[test]
-fn whatever_goes_wrong_the_promises_hold_and_everything_becomes_good_again() {
+fn the_promises_hold_under_faults_and_the_fleet_recovers() {
     with_seeds(150, storm);
 }
 
-/// P6: who dies is noticed by the end of its stream, not by any timeout; its items move at once.
+/// P6: the sidecar notices the death of an application by the end of its stream, without a timeout; its items move at once.
 #[test]
-fn whoever_dies_is_gone_within_a_round_trip() {
+fn the_items_of_a_killed_application_move_without_a_timeout() {
     with_seeds(30, |seed| {
         let mut world = World::new(seed, vec![plain("orders")], 2, false);
         for place in 0..2 {
@@ -213,40 +212,41 @@ fn whoever_dies_is_gone_within_a_round_trip() {
     });
 }
 
-/// P2, P4: who is connected to a server that is cut off from the others is told to stop before they give its items away.
-pub fn parted(seed: u64, leads: bool) -> World {
+/// P2, P4: an application whose sidecar is connected to a partitioned server must stop before the other instances
+/// reassign its items.
+pub fn partition(seed: u64, leads: bool) -> World {
     let job = Job { failover: true, ..plain("orders") };
     let mut world = World::new(seed, vec![job], 2, false);
     for place in 0..2 {
         world.start_sidecar(place);
         world.start_app(place, None);
     }
-    // Something is always being executed.
+    // Executions are long, so that there is always a running one.
     world.duration_max = 20_000;
     let before = world.timeline.chance(|random| random.millis(8_000, 12_000));
     world.run_for(before);
-    world.part_server(0, leads, Duration::from_secs(20));
+    world.partition_server(0, leads, Duration::from_secs(20));
     world.run_seconds(15);
     world
 }
 
 #[test]
-fn p2_p4_a_lease_ends_in_time_at_a_follower_that_is_cut_off() {
-    with_seeds(60, |seed| parted(seed, false));
+fn p2_p4_a_lease_ends_in_time_at_a_partitioned_follower() {
+    with_seeds(60, |seed| partition(seed, false));
 }
 
 #[test]
-fn p2_p4_a_lease_ends_in_time_at_a_leader_that_is_cut_off() {
-    with_seeds(60, |seed| parted(seed, true));
+fn p2_p4_a_lease_ends_in_time_at_a_partitioned_leader() {
+    with_seeds(60, |seed| partition(seed, true));
 }
 
 fn plain(name: &str) -> Job {
     Job { name: name.to_owned(), total: 3, period: 2, failover: false, grace: Duration::ZERO, drained: false }
 }
 
-/// A participant that leaves follows no schedule; one that woke for it all the same would do nothing else any more.
+/// A participant that leaves follows no schedule. If it woke for a fire, it would wake again and again at that instant.
 #[test]
-fn who_leaves_while_the_registry_is_away_does_not_wake_for_fires() {
+fn an_instance_that_leaves_without_a_registry_does_not_wake_for_fires() {
     let mut world = World::new(0, vec![plain("orders")], 1, false);
     world.start_sidecar(0);
     world.start_app(0, None);
@@ -259,9 +259,8 @@ fn who_leaves_while_the_registry_is_away_does_not_wake_for_fires() {
     world.check_bounds(0);
 }
 
-/// Whoever could not leave in time waits for the end of the process without turning in a loop.
 #[test]
-fn who_has_not_left_when_the_sidecar_stops_rests() {
+fn an_instance_that_could_not_leave_in_time_does_not_run_in_a_loop() {
     let mut world = World::new(0, vec![plain("orders")], 1, false);
     world.start_sidecar(0);
     world.start_app(0, None);

@@ -1,4 +1,5 @@
-//! A sidecar as a process: the real hub, session keeper and services, assembled as `src/sidecar.rs` does, without sockets.
+//! A sidecar as a process: the real attachments, session keeper and services, assembled as `src/sidecar.rs` does, without
+//! sockets.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -12,13 +13,13 @@ use sidekeeper::api::job::Jobs;
 use sidekeeper::api::participant::Participants;
 use sidekeeper::proto;
 use sidekeeper::proto::job_service_server::JobService;
+use sidekeeper::runner::attachments::registry::Attachments;
 use sidekeeper::runner::clock::Clock;
-use sidekeeper::runner::feed::Feeds;
-use sidekeeper::runner::heirs::Former;
-use sidekeeper::runner::hub::Hub;
-use sidekeeper::runner::lease::Lease;
+use sidekeeper::runner::nodes::feed::Feeds;
 use sidekeeper::runner::outcomes::Outcomes;
-use sidekeeper::runner::session::{self, Farewell};
+use sidekeeper::runner::session::former::FormerSession;
+use sidekeeper::runner::session::keeper::{self, CloseMode};
+use sidekeeper::runner::session::lease::Lease;
 use sidekeeper::runner::shared::Shared;
 use sidekeeper::tree::Path;
 use tokio::sync::watch;
@@ -27,38 +28,38 @@ use tonic::Request;
 use crate::ensemble::ClientRegistry;
 use crate::executor::Process;
 use crate::machine::Virtual;
-use crate::notes::Notes;
+use crate::state_file::Disk;
 use crate::world::World;
 
 pub const NAMESPACE: &str = "/ns";
-/// What an application may leave unread before it is detached.
+/// How long an application may leave its stream unread before it is disconnected.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// A place for a sidecar, and what lives there now.
+/// A place for a sidecar, with its current process.
 pub struct Place {
     pub ip: Ipv4Addr,
-    /// What one process leaves for the next; `None`: nothing.
-    pub notes: Option<Notes>,
+    /// The disk of the state file; `None`: the sidecar has no state file.
+    pub disk: Option<Disk>,
     pub life: Option<Life>,
     pub paused: bool,
     pub cut_off: bool,
 }
 
-/// A process.
+/// A running process of a sidecar.
 pub struct Life {
     pub process: Process,
     pub participants: Participants,
     pub jobs: Jobs,
-    pub hub: Hub,
+    pub attachments: Attachments,
     pub machine: Arc<Virtual>,
     pub alive: Arc<AtomicBool>,
     pub draining: bool,
     drained: watch::Sender<bool>,
-    stop: watch::Sender<Option<Farewell>>,
+    stop: watch::Sender<Option<CloseMode>>,
 }
 
 impl World {
-    /// Starts a sidecar where there is none.
+    /// Starts a sidecar at a place, unless one runs there.
     pub fn start_sidecar(&mut self, index: usize) {
         if self.places[index].life.is_some() {
             return;
@@ -85,13 +86,13 @@ impl World {
         };
         let namespace = Path::parse(NAMESPACE).unwrap();
         let place = &self.places[index];
-        let (memory, former) = Notes::open(place.notes.as_ref(), &clock, place.ip);
-        let heirs = former.as_ref().map(|life| Former::new(life, namespace.clone()));
+        let (state_file, former) = Disk::open(place.disk.as_ref(), &clock, place.ip);
+        let former_session = former.as_ref().map(|former| FormerSession::new(former, namespace.clone()));
         let (current_sender, current) = watch::channel(None);
         let (trouble_sender, trouble) = watch::channel(String::new());
         let (stop, stopped) = watch::channel(None);
         let (drained, draining) = watch::channel(false);
-        let (lease, keeper) = Lease::new();
+        let (lease, lease_keeper) = Lease::new();
         let shared = Shared {
             namespace,
             server_ip: place.ip,
@@ -101,39 +102,46 @@ impl World {
             lease,
             slow_application_timeout: SLOW,
             silent_application_timeout: Duration::MAX,
-            memory: memory.clone(),
+            state_file: state_file.clone(),
             trouble,
             outcomes: Outcomes::default(),
         };
-        let hub = Hub::new(shared);
-        if let Some(life) = former {
-            hub.inherit(life);
+        let attachments = Attachments::new(shared);
+        if let Some(former) = former {
+            attachments.restore(former);
         }
-        let left = (memory, heirs);
+        let restart = (state_file, former_session);
         let published = (current_sender, trouble_sender);
-        let keeping =
-            session::keep(Arc::new(registry), clock.clone(), published, (keeper, None), left, stopped);
+        let keeping = keeper::keep(
+            Arc::new(registry),
+            clock.clone(),
+            published,
+            (lease_keeper, None),
+            restart,
+            stopped,
+        );
         let timeline = self.timeline.clone();
         clock.spawn(async move {
             keeping.await;
-            timeline.after(Duration::ZERO, move |world| world.sidecar_is_over(index, process));
+            timeline.after(Duration::ZERO, move |world| world.sidecar_has_ended(index, process));
         });
-        let participants = Participants::new(hub.clone(), BTreeMap::new());
-        let jobs = Jobs::new(hub.clone(), draining);
-        let life = Life { process, participants, jobs, hub, machine, alive, draining: false, drained, stop };
+        let participants = Participants::new(attachments.clone(), BTreeMap::new());
+        let jobs = Jobs::new(attachments.clone(), draining);
+        let life =
+            Life { process, participants, jobs, attachments, machine, alive, draining: false, drained, stop };
         self.places[index].life = Some(life);
     }
 
-    /// A sidecar is killed: its tasks end wherever they are.
+    /// Kills a sidecar: its tasks are dropped wherever they wait.
     pub fn crash_sidecar(&mut self, index: usize) {
         let Some(life) = self.places[index].life.take() else { return };
         self.timeline.fault("sidecar crash");
         self.timeline.log(format!("sidecar {index} is killed"));
         life.alive.store(false, Ordering::Relaxed);
         self.executor.kill(life.process);
-        self.ensemble.bury(life.process);
+        self.ensemble.break_connections_of(life.process);
         let process = life.process;
-        // Whose destructors are run now say nothing to anybody.
+        // The process is dead: destructors that run now have no effect on servers or applications.
         drop(life);
         self.executor.kill(process);
         self.places[index].paused = false;
@@ -142,30 +150,30 @@ impl World {
         self.sever(process);
     }
 
-    /// Stops a sidecar as a signal does: it drains, and ends its session.
+    /// Stops a sidecar as a signal does: the sidecar drains, and ends its session.
     pub fn drain_sidecar(&mut self, index: usize, timeout: Duration) {
         let Some(life) = self.places[index].life.as_mut().filter(|life| !life.draining) else { return };
         self.timeline.log(format!("sidecar {index} drains"));
         life.draining = true;
         life.drained.send_replace(true);
-        let (hub, stop) = (life.hub.clone(), life.stop.clone());
+        let (attachments, stop) = (life.attachments.clone(), life.stop.clone());
         let timeline = self.timeline.clone();
-        let deadline = hub.shared().clock.now().mono + timeout;
+        let deadline = attachments.shared().clock.now().mono + timeout;
         let process = life.process;
         let draining: BoxFuture<'static, ()> = Box::pin(async move {
-            let drained = hub.drain(deadline, false).await;
+            let drained = attachments.drain(deadline, false).await;
             let remaining = drained.remaining.len();
             timeline.log(format!("sidecar {index} has drained; {remaining} remain"));
             timeline.after(Duration::ZERO, move |world| world.sidecar_has_drained(index, process, remaining));
-            stop.send_replace(Some(drained.farewell()));
+            stop.send_replace(Some(drained.close_mode()));
         });
         self.executor.spawner.spawn(process, draining);
     }
 
-    /// Stops a sidecar without waiting for anybody.
+    /// Stops a sidecar without a drain.
     pub fn stop_sidecar(&mut self, index: usize) {
         if let Some(life) = &self.places[index].life {
-            life.stop.send_replace(Some(Farewell::Close));
+            life.stop.send_replace(Some(CloseMode::Close));
         }
     }
 
@@ -173,8 +181,8 @@ impl World {
         let Some(life) = self.places[index].life.as_ref().filter(|life| life.process == process) else {
             return;
         };
-        let shared = life.hub.shared();
-        // A session that could not be proven alive is given up, with all that is in it.
+        let shared = life.attachments.shared();
+        // A session without a proof in time is given up, with its nodes.
         let proof = *shared.lease.proof.borrow();
         let proven = proof.filter(|proof| proof.until > shared.clock.now().mono);
         if self.exact && remaining > 0 {
@@ -188,8 +196,8 @@ impl World {
         }
     }
 
-    /// The session's task has ended: the process does.
-    fn sidecar_is_over(&mut self, index: usize, process: Process) {
+    /// The task of the session has ended, and so does the process.
+    fn sidecar_has_ended(&mut self, index: usize, process: Process) {
         let same = self.places[index].life.as_ref().is_some_and(|life| life.process == process);
         if !same {
             return;
@@ -200,7 +208,7 @@ impl World {
         life.alive.store(false, Ordering::Relaxed);
         drop(life);
         self.executor.kill(process);
-        self.ensemble.bury(process);
+        self.ensemble.break_connections_of(process);
         self.places[index].paused = false;
         self.places[index].cut_off = false;
         self.sever(process);
@@ -230,24 +238,24 @@ impl World {
         self.places[index].cut_off = cut_off;
     }
 
-    /// The server of a sidecar is cut off from the others, for so long.
-    pub fn part_server(&mut self, index: usize, leads: bool, time: Duration) {
+    /// Cuts the server of a sidecar off from the other servers, for so long.
+    pub fn partition_server(&mut self, index: usize, leads: bool, time: Duration) {
         let Some(life) = &self.places[index].life else { return };
         let process = life.process;
         self.timeline.fault(if leads { "leader cut off" } else { "follower cut off" });
         let role = if leads { "leader" } else { "follower" };
         self.timeline.log(format!("sidecar {index}: its server, the {role}, is cut off from the others"));
-        self.ensemble.set_apart(process, leads);
+        self.ensemble.partition_server_of(process, leads);
         self.timeline.after(time, move |world| {
             let cut_off = world.places[index].cut_off;
             if world.places[index].life.as_ref().is_some_and(|life| life.process == process) {
                 world.timeline.log(format!("sidecar {index}: its server is one of the others again"));
-                world.ensemble.set_together(process, cut_off);
+                world.ensemble.rejoin_server_of(process, cut_off);
             }
         });
     }
 
-    /// Somebody sets the time of day of a sidecar's machine.
+    /// Sets the time of day of a sidecar's machine.
     pub fn set_clock(&mut self, index: usize) {
         let Some(life) = &self.places[index].life else { return };
         let ahead = self.timeline.chance(|random| random.below(400)) as i64 - 200;
@@ -264,7 +272,7 @@ impl World {
         }
     }
 
-    /// An operator has a job fire now.
+    /// An operator triggers a job.
     pub fn trigger(&mut self, index: usize, job: usize) {
         let Some(life) = &self.places[index].life else { return };
         let (jobs, timeline) = (life.jobs.clone(), self.timeline.clone());
@@ -278,7 +286,7 @@ impl World {
         self.executor.spawner.spawn(life.process, Box::pin(asking));
     }
 
-    /// An operator tells what a job executes here to stop.
+    /// An operator cancels the executions of a job at a sidecar.
     pub fn cancel_executions(&mut self, index: usize, job: usize) {
         let Some(life) = &self.places[index].life else { return };
         let jobs = life.jobs.clone();

@@ -1,5 +1,5 @@
-//! Virtual time, what is to happen in it, and the only source of chance. Nothing happens at the same moment in an order
-//! that is not written down: the queue is ordered by time, and then by when something was put into it.
+//! Virtual time, its planned events, and the only source of random numbers. Events of one moment have a fixed order: the
+//! queue is ordered by time, and then by the order of insertion.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use crate::random::Random;
 use crate::world::World;
 
-/// Something that happens to the world.
+/// An event: a change of the world.
 pub type Act = Box<dyn FnOnce(&mut World) + Send>;
 
-/// Where something stands in the queue.
+/// The position of an event in the queue.
 pub type Key = (Duration, u64);
 
 pub enum Due {
@@ -37,8 +37,8 @@ struct Inner {
     faults: BTreeMap<&'static str, u64>,
 }
 
-/// The first moment.
-pub fn dawn() -> Timestamp {
+/// The time of day at the start of a simulation.
+pub fn start_of_time() -> Timestamp {
     Timestamp::from_second(1_767_225_600).unwrap()
 }
 
@@ -48,7 +48,7 @@ impl Timeline {
             now: Duration::ZERO,
             last: 0,
             queue: BTreeMap::new(),
-            random: Random::new(seed),
+            random: Random::scattered(seed),
             log: Vec::new(),
             faults: BTreeMap::new(),
         };
@@ -59,14 +59,14 @@ impl Timeline {
         self.inner.lock().unwrap()
     }
 
-    /// Since the first moment.
+    /// The time since the start.
     pub fn now(&self) -> Duration {
         self.lock().now
     }
 
-    /// The time of day that everybody would agree on.
+    /// The true time of day.
     pub fn wall(&self) -> Timestamp {
-        dawn() + self.now()
+        start_of_time() + self.now()
     }
 
     pub fn chance<T>(&self, draw: impl FnOnce(&mut Random) -> T) -> T {
@@ -98,7 +98,7 @@ impl Timeline {
         drop(cancelled);
     }
 
-    /// Takes the first that is due until then, and goes to its time; or to the end, if there is none.
+    /// Takes the first event that is due by `end` and moves the time to it; without one, moves the time to `end`.
     pub fn next(&self, end: Duration) -> Option<Due> {
         let mut inner = self.lock();
         let first = inner.queue.first_key_value().map(|((time, _), _)| *time);
@@ -111,20 +111,20 @@ impl Timeline {
         Some(due)
     }
 
-    /// Drops all that was to happen.
+    /// Drops all planned events.
     pub fn clear(&self) {
         let queue = std::mem::take(&mut self.lock().queue);
         drop(queue);
     }
 
-    /// Writes down what has happened.
+    /// Writes a line of the log.
     pub fn log(&self, text: impl AsRef<str>) {
         let mut inner = self.lock();
         let line = format!("{:>10.4} {}", inner.now.as_secs_f64(), text.as_ref());
         inner.log.push(line);
     }
 
-    /// Counts what was done on purpose to disturb.
+    /// Counts a fault of this kind.
     pub fn fault(&self, kind: &'static str) {
         *self.lock().faults.entry(kind).or_default() += 1;
     }

@@ -1,5 +1,5 @@
-//! The way between an application and its sidecar: streams that are read at the application's pace, and calls. Both are
-//! calls of the service's methods in a task of the sidecar's process; what they give takes its time to arrive.
+//! The transport between an application and its sidecar: streams, which the application reads at its own pace, and calls.
+//! Both call the methods of the service in a task of the sidecar's process; their messages arrive after a delay.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::sidecar::Life;
 use crate::timeline::Timeline;
 use crate::world::World;
 
-/// Messages that may be on the way without being read.
+/// The number of messages in flight that the application has not read.
 const WINDOW: usize = 16;
 /// How long an application waits for an answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,14 +27,14 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Stream {
     pub app: usize,
     pub job: usize,
-    /// Whether the sidecar was stopping already when it was opened.
+    /// Whether the sidecar was already stopping when the stream was opened.
     pub late: bool,
     process: Option<Process>,
     task: Option<TaskId>,
     window: Arc<Semaphore>,
 }
 
-/// What comes out of a stream.
+/// The messages of a stream.
 pub enum Arrival {
     Message(Box<proto::AttachResponse>),
     End(Result<(), Status>),
@@ -49,7 +49,7 @@ pub struct Call {
 }
 
 impl World {
-    /// An application opens a stream. Gives its number.
+    /// An application opens a stream. Returns its number.
     pub fn open_stream(&mut self, app: usize, job: usize, request: proto::AttachRequest) -> u64 {
         let number = self.next_number();
         let window = Arc::new(Semaphore::new(WINDOW));
@@ -64,7 +64,7 @@ impl World {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         let Some(life) = &self.places[self.apps[stream.app].place].life else {
             let hop = Self::short_hop(&self.timeline);
-            let refused = Arrival::End(Err(Status::unavailable("nobody listens")));
+            let refused = Arrival::End(Err(Status::unavailable("no sidecar listens")));
             return self.timeline.after(hop, move |world| world.arrive(number, refused));
         };
         let participants = life.participants.clone();
@@ -74,17 +74,17 @@ impl World {
         stream.task = Some(self.executor.spawner.spawn(life.process, Box::pin(serving)));
     }
 
-    /// Something comes out of a stream.
+    /// A message or the end of a stream reaches the application.
     fn arrive(&mut self, number: u64, arrival: Arrival) {
         let Some(stream) = self.streams.get(&number) else { return };
         let (app, job) = (stream.app, stream.job);
         if self.apps[app].hung || self.apps[app].left {
-            // It does not read.
+            // The application does not read.
             return;
         }
         stream.window.add_permits(1);
         match arrival {
-            Arrival::Message(message) => self.told(app, job, *message),
+            Arrival::Message(message) => self.receive(app, job, *message),
             Arrival::End(end) => {
                 self.streams.remove(&number);
                 self.stream_ended(app, job, end);
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// An application closes its stream, or is dead.
+    /// The application closed its stream, or is dead.
     pub fn close_stream(&mut self, number: u64) {
         let Some(stream) = self.streams.remove(&number) else { return };
         let hop = Self::short_hop(&self.timeline);
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// A process is dead: its streams and calls end.
+    /// The process of a sidecar is dead: its streams and calls end.
     pub fn sever(&mut self, process: Process) {
         let streams: Vec<_> = self
             .streams
@@ -140,7 +140,7 @@ impl World {
         self.timeline.after(hop, move |world| {
             let Some(life) = &world.places[place].life else {
                 let back = Self::short_hop(&world.timeline);
-                let refused = Err(Status::unavailable("nobody listens"));
+                let refused = Err(Status::unavailable("no sidecar listens"));
                 return world.timeline.after(back, move |world| done(world, refused));
             };
             let process = life.process;
@@ -185,7 +185,7 @@ async fn serve(
 ) {
     let mut last = Duration::ZERO;
     let mut send = move |arrival: Arrival| {
-        // In order.
+        // Messages arrive in order.
         last = last.max(timeline.now() + World::short_hop(&timeline));
         timeline.at(last, move |world| world.arrive(number, arrival));
     };
@@ -194,7 +194,7 @@ async fn serve(
         Err(status) => return send(Arrival::End(Err(status))),
     };
     loop {
-        // What the application does not read is not taken from the sidecar either.
+        // A message that the application does not read stays with the sidecar.
         if let Ok(permit) = window.acquire().await {
             permit.forget();
         }

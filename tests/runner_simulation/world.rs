@@ -1,4 +1,4 @@
-//! The world: sidecars on a registry, applications beside them, and what is known of what everybody did.
+//! The world: sidecars on a registry, applications beside them, and the recorded facts that the checks need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -12,16 +12,16 @@ use sidekeeper::registry::Session;
 use crate::application::App;
 use crate::ensemble::Ensemble;
 use crate::executor::Executor;
-use crate::notes::Notes;
 use crate::sidecar::Place;
+use crate::state_file::Disk;
 use crate::timeline::{Due, Timeline};
 use crate::transport::{Call, Stream};
 
 /// The timeout of sessions.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
 /// How often the running nodes are compared with what applications do.
-const LOOK: Duration = Duration::from_millis(250);
-/// Lines of the log that are shown when something does not hold.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// The number of lines of the log that a violation shows.
 const LINES_SHOWN: usize = 120;
 
 /// A job.
@@ -33,7 +33,7 @@ pub struct Job {
     pub period: i64,
     pub failover: bool,
     pub grace: Duration,
-    /// Whether items change hands when they are acknowledged.
+    /// Whether the handoff is `drained`: an item moves after its owner's acknowledgement.
     pub drained: bool,
 }
 
@@ -56,7 +56,7 @@ impl Job {
     }
 }
 
-/// An execution that was told to somebody.
+/// An execution that an application received.
 #[derive(Debug, Clone)]
 pub struct Start {
     pub job: usize,
@@ -74,7 +74,7 @@ pub struct World {
     pub timeline: Timeline,
     pub executor: Executor,
     pub ensemble: Ensemble,
-    /// Somebody who sees everything at once.
+    /// A session without delays, for the checks.
     pub outside: Arc<dyn Session>,
     pub jobs: Vec<Job>,
     pub places: Vec<Place>,
@@ -85,37 +85,37 @@ pub struct World {
     pub last_process: u64,
     /// Whether clocks differ.
     pub clocks_are_wrong: bool,
-    /// Whether nothing is done to anybody that needs excuses.
+    /// Whether the scenario has no faults, so that the checks allow no exceptions.
     pub exact: bool,
-    /// Since when nothing disturbs any more.
+    /// The time since when no fault occurs any more.
     pub quiet_since: Option<Duration>,
     /// How long executions take at most, in milliseconds.
     pub duration_max: u64,
     /// Whether applications report late, and twice.
     pub sloppy: bool,
-    /// What is executed now: by whom, for each job and item.
+    /// The current executions: the application, for each job and item.
     pub executing: BTreeMap<(usize, u32), Vec<(usize, String)>>,
     /// The newest token of each job and item.
     pub tokens: BTreeMap<(usize, u32), i64>,
-    /// Who believes to own an item.
+    /// The applications that have an item in their assignment, or have not acknowledged its revocation.
     pub owners: BTreeMap<(usize, u32), BTreeSet<usize>>,
     pub starts: Vec<Start>,
-    /// When an operator last had a job fire.
+    /// The time of the last trigger of each job.
     pub triggered: BTreeMap<usize, Duration>,
-    /// Results that were recorded: how often each.
+    /// The number of times that each result was recorded.
     pub recorded: BTreeMap<String, usize>,
-    /// Since when something is not as it should be, and what.
+    /// The deviations of running nodes from executions, with the time since when each exists.
     pub odd: BTreeMap<String, Duration>,
 }
 
 impl World {
-    pub fn new(seed: u64, jobs: Vec<Job>, sidecars: usize, keeps_notes: bool) -> Self {
+    pub fn new(seed: u64, jobs: Vec<Job>, sidecars: usize, has_state_file: bool) -> Self {
         let timeline = Timeline::new(seed);
         let ensemble = Ensemble::new(&timeline, SESSION_TIMEOUT);
         let outside = ensemble.outside();
         let place = |number: usize| Place {
             ip: Ipv4Addr::new(10, 0, 0, number as u8 + 1),
-            notes: keeps_notes.then(Notes::default),
+            disk: has_state_file.then(Disk::default),
             life: None,
             paused: false,
             cut_off: false,
@@ -146,16 +146,16 @@ impl World {
             timeline,
             ensemble,
         };
-        world.look_again();
+        world.check_again();
         world
     }
 
-    fn look_again(&mut self) {
+    fn check_again(&mut self) {
         self.check_running_nodes();
-        self.timeline.after(LOOK, Self::look_again);
+        self.timeline.after(CHECK_INTERVAL, Self::check_again);
     }
 
-    /// Lets so much time pass.
+    /// Runs the world for so much time.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.timeline.now() + time;
         loop {
@@ -184,15 +184,15 @@ impl World {
         self.last_number
     }
 
-    /// One way between an application and its sidecar.
+    /// The time of a message between an application and its sidecar.
     pub fn short_hop(timeline: &Timeline) -> Duration {
         timeline.chance(|random| random.micros(50, 1_000))
     }
 
-    /// A promise was broken.
+    /// Fails the test: a promise is broken.
     pub fn violation(&self, promise: &str, what: &str) -> ! {
         let lines = self.timeline.lines();
-        // A single seed tells everything.
+        // With a single seed, the whole log is shown.
         let all = std::env::var_os("SIMULATION_SEED").is_some();
         let shown = if all { 0 } else { lines.len().saturating_sub(LINES_SHOWN) };
         panic!(
@@ -203,9 +203,9 @@ impl World {
         );
     }
 
-    /// Faults are over; from now on everything has to become good.
+    /// Ends all faults; from now on the fleet must recover.
     pub fn calm_down(&mut self) {
-        self.ensemble.set_weather(crate::ensemble::Weather { hop_max: 2_000, ..Default::default() });
+        self.ensemble.set_network(crate::ensemble::Network { hop_max: 2_000, ..Default::default() });
         self.executor.lags = 0;
         for index in 0..self.places.len() {
             self.pause_if(index, false);
@@ -230,7 +230,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Whatever still holds a session is dropped while there is a registry.
+        // Objects that hold a session are dropped before the registry.
         for index in 0..self.places.len() {
             if let Some(life) = self.places[index].life.take() {
                 life.alive.store(false, std::sync::atomic::Ordering::Relaxed);

@@ -1,27 +1,17 @@
-//! Items change hands one by one among sidecars (P1, P2): who lets go of what, when, and when not.
+//! Items move one by one among sidecars (P1, P2): which owner releases which item, and when.
 
 use sidekeeper::coordination::job::contract::commit::Purpose;
-use sidekeeper::job::{Item, JobConfiguration};
+use sidekeeper::job::Item;
 
-use crate::cases::one_node;
+use crate::setup::{one_node, owner, with};
 use crate::world::World;
-
-pub fn with(properties: &[(&str, &str)]) -> impl FnOnce(&mut JobConfiguration) {
-    let properties: Vec<_> =
-        properties.iter().map(|(key, value)| (format!("sidekeeper.{key}"), (*value).to_owned())).collect();
-    move |configuration| configuration.props.extend(properties)
-}
-
-fn owner(world: &World, item: u32) -> String {
-    String::from_utf8(world.get(&format!("sharding/{item}/instance")).unwrap()).unwrap()
-}
 
 fn czxid_of_all(world: &World) -> Vec<i64> {
     (0..6).map(|item| world.created(&format!("sharding/{item}/instance"))).collect()
 }
 
 #[test]
-pub fn p1_who_joins_gets_its_share_and_nothing_else_is_touched() {
+pub fn p1_a_newcomer_gets_its_share_and_no_other_item_moves() {
     let mut world = one_node(|_| {});
     let before = czxid_of_all(&world);
     world.join();
@@ -32,20 +22,20 @@ pub fn p1_who_joins_gets_its_share_and_nothing_else_is_touched() {
     let after = czxid_of_all(&world);
     assert_eq!(after[..3], before[..3]);
     assert!(after[3..].iter().min() > before.iter().max());
-    // No flag went up: nobody had to hold still.
+    // No flag was raised: no instance had to pause.
     assert_eq!(world.commits.get(&Purpose::FlagResharding), None);
     assert_eq!(world.read("/ns-sidekeeper/job/fleet/handoff"), None);
 }
 
 #[test]
-pub fn p2_an_item_that_runs_changes_hands_when_it_has_ended() {
+pub fn p2_a_running_item_is_handed_over_when_it_has_ended() {
     let mut world = one_node(|_| {});
     world.next_duration_ms = Some(5_000);
     world.run_for(2_000);
     assert_eq!(world.nodes[0].executions.len(), 6);
     world.join();
     world.run_for(2_000);
-    // The application was told to let go of three, which it goes on to execute.
+    // Three items were revoked, and the application goes on to execute them.
     assert_eq!(world.nodes[0].items.len(), 3);
     assert_eq!(world.nodes[0].executions.len(), 6);
     assert!(owner(&world, 5).ends_with("n0") && world.nodes[1].items.is_empty());
@@ -58,7 +48,7 @@ pub fn p2_an_item_that_runs_changes_hands_when_it_has_ended() {
 }
 
 #[test]
-pub fn p2_without_an_acknowledgement_an_item_changes_hands_at_the_deadline() {
+pub fn p2_without_an_acknowledgement_an_item_is_handed_over_at_the_deadline() {
     let mut world = one_node(with(&[("handoff", "drained"), ("handoff-deadline", "3s")]));
     world.join();
     world.run_for(2_500);
@@ -69,7 +59,7 @@ pub fn p2_without_an_acknowledgement_an_item_changes_hands_at_the_deadline() {
 }
 
 #[test]
-fn p2_what_a_disabled_server_has_waits_for_an_acknowledgement_of_that() {
+fn p2_the_items_of_a_disabled_server_wait_for_its_acknowledgement() {
     let mut world = one_node(with(&[("handoff", "drained"), ("handoff-deadline", "3s")]));
     world.join();
     for _ in 0..10 {
@@ -82,7 +72,7 @@ fn p2_what_a_disabled_server_has_waits_for_an_acknowledgement_of_that() {
     world.run_for(10);
     world.put("servers/10.0.0.2", "DISABLED");
     world.run_for(1_000);
-    // It was told to let go, and has not said that it has.
+    // The items were revoked, and the application has not acknowledged that.
     assert!(world.nodes[1].items.is_empty());
     assert!((3..6).all(|item| owner(&world, item).ends_with("n1")));
     world.acknowledge(1);
@@ -91,13 +81,13 @@ fn p2_what_a_disabled_server_has_waits_for_an_acknowledgement_of_that() {
 }
 
 #[test]
-fn p2_an_item_that_was_divided_meanwhile_is_given_away_by_nobody() {
+fn p2_an_item_that_was_resharded_meanwhile_is_not_handed_over() {
     let mut world = one_node(|_| {});
     world.join();
     while !world.commits.contains_key(&Purpose::HandOff) {
         world.turn();
     }
-    // A division that the owner has not seen makes the item somebody else's, under the same version of its node.
+    // A resharding that the owner has not seen gives the item to another instance, under the same version of its node.
     world.put("leader/sharding", "");
     world.remove("sharding/5/instance");
     world.put("sharding/5/instance", "10.0.0.9@-@other");
@@ -106,40 +96,20 @@ fn p2_an_item_that_was_divided_meanwhile_is_given_away_by_nobody() {
 }
 
 #[test]
-fn p2_who_is_no_instance_any_more_gives_nothing_away() {
+fn p2_a_removed_instance_hands_nothing_over() {
     let mut world = one_node(|_| {});
     world.join();
     while !world.commits.contains_key(&Purpose::HandOff) {
         world.turn();
     }
-    // Who divides what it had may not see to whom it was given.
+    // The leader that reshards its items may not see to whom they were handed over.
     world.remove("instances/10.0.0.1@-@n0");
     world.take_effect(0);
     assert!((0..6).all(|item| owner(&world, item).ends_with("n0")));
 }
 
 #[test]
-fn p7_what_somebody_deletes_while_we_register_is_said_again() {
-    let mut world = one_node(|_| {});
-    let before = world.commits[&Purpose::Register];
-    let joined = world.join();
-    while world.commits[&Purpose::Register] == before {
-        world.take_effect(joined);
-        world.look(joined);
-    }
-    world.take_effect(joined);
-    let member = "/ns-sidekeeper/job/fleet/members/10.0.0.2@-@n1";
-    assert!(world.read(member).is_some());
-    world.remove_any(member);
-    world.run_for(900);
-    assert!(world.read(member).is_some());
-    // So the others know that it hands items over.
-    assert_eq!(world.commits.get(&Purpose::FlagResharding), None);
-    world.assert_all_owned();
-}
-
-#[test]
-pub fn who_is_to_have_handoffs_off_has_elasticjob_s_rules() {
+pub fn with_handoff_off_elasticjob_s_rules_hold() {
     let mut world = one_node(with(&[("handoff", "off")]));
     let before = czxid_of_all(&world);
     world.join();
@@ -161,7 +131,7 @@ fn p8_with_a_java_instance_elasticjob_s_rules_hold() {
 }
 
 #[test]
-pub fn p5_who_leaves_hands_over_first() {
+pub fn p5_a_leaving_instance_hands_its_items_over_first() {
     let mut world = one_node(|_| {});
     world.join();
     world.run_for(900);
@@ -179,7 +149,7 @@ pub fn p5_who_leaves_hands_over_first() {
 }
 
 #[test]
-fn a_continuous_owner_is_never_told_to_execute() {
+fn a_continuous_owner_gets_no_executions() {
     let mut world = one_node(with(&[("ownership", "continuous")]));
     world.put("trigger/10.0.0.1@-@n0", "");
     world.run_for(5_000);
@@ -189,7 +159,7 @@ fn a_continuous_owner_is_never_told_to_execute() {
 }
 
 #[test]
-pub fn p5_a_fire_that_came_while_an_item_was_to_be_handed_over_in_vain_is_made_up_for() {
+pub fn p5_a_fire_missed_during_a_handover_that_fails_is_rerun() {
     let mut world = one_node(|_| {});
     world.next_duration_ms = Some(3_500);
     // It executes from :06 to :09.5.

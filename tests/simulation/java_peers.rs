@@ -1,24 +1,19 @@
-//! A leader of ours waits beside Java instances so that no fire is lost at its divisions (P5): for their caches, which
-//! are behind the resharding flag; for their schedulers, which start after they have registered; and for fires that are just
-//! being started.
+//! A sidecar that leads waits beside Java instances so that no fire is lost at its reshardings (P5): for their
+//! caches, which are behind the resharding flag; for their schedulers, which start after they have registered; and
+//! for fires that are just being started.
 
 use jiff::{SignedDuration, Timestamp};
 use sidekeeper::elasticjob::config_yaml;
 use sidekeeper::job::JobConfiguration;
 
 use crate::java::Java;
-use crate::misfires::second;
-use crate::scenarios::seeds;
+use crate::setup::{owner, put_new_java, second, seeds};
 use crate::world::{World, six_items};
 
 /// How often the job fires.
 const INTERVAL: SignedDuration = SignedDuration::from_secs(2);
 /// When something happens in these worlds: everybody has been there for a while.
 const THEN: i64 = 20;
-
-fn owner(world: &World, item: u32) -> String {
-    String::from_utf8(world.get(&format!("sharding/{item}/instance")).unwrap_or_default()).unwrap()
-}
 
 /// The items that Java instances own.
 fn of_javas(world: &World) -> Vec<u32> {
@@ -48,7 +43,7 @@ fn fleet(seed: u64, sidecars: usize, javas: usize, change: impl Fn(&mut World)) 
     world
 }
 
-/// The items that nobody has executed for a fire, nor made up for.
+/// The items that no instance has executed or rerun for a fire.
 fn missing(world: &World, fire: Timestamp) -> Vec<u32> {
     let is_now = |at: Timestamp| at >= fire - SignedDuration::from_millis(50) && at < fire + INTERVAL;
     let of_ours = |item: u32| {
@@ -88,10 +83,10 @@ fn run_logged(world: &mut World, millis: i64) {
 }
 
 #[test]
-pub fn p5_a_fire_right_after_a_division_is_not_lost_because_javas_cache_is_behind() {
+pub fn p5_a_fire_right_after_a_resharding_is_not_lost_though_javas_cache_is_behind() {
     for seed in 0..12 {
         let mut world = fleet(seed, 2, 1, |world| world.java_cache_lag_ms = 400);
-        // The leader divides the items of the other one, just before a fire.
+        // The leader reshards the items of the other sidecar, just before a fire.
         world.run_until(second(THEN) - SignedDuration::from_millis(90 + 10 * seed as i64));
         world.kill(1);
         world.run_until(second(THEN + 6) - SignedDuration::from_millis(100));
@@ -101,7 +96,7 @@ pub fn p5_a_fire_right_after_a_division_is_not_lost_because_javas_cache_is_behin
 }
 
 #[test]
-fn p5_p7_the_flag_stays_up_after_a_division_beside_java_and_is_taken_down_by_the_next_leader() {
+fn p5_p7_the_next_leader_lowers_a_flag_that_stayed_up_beside_java() {
     let mut world = fleet(3, 2, 1, |_| {});
     world.run_until(second(THEN) + SignedDuration::from_millis(600));
     let before = owner(&world, 5);
@@ -109,7 +104,7 @@ fn p5_p7_the_flag_stays_up_after_a_division_beside_java_and_is_taken_down_by_the
     while !is_flagged(&world) || world.get("sharding/5/instance").is_none_or(|now| now == before.as_bytes()) {
         world.run_for(1);
     }
-    // It is up, the items are divided, and the leader dies.
+    // The flag is up, the items are resharded, and the leader dies.
     let divided: Vec<_> = (0..6).map(|item| owner(&world, item)).collect();
     assert!(is_flagged(&world) && divided.iter().any(|owner| owner.ends_with("@n2")), "{divided:?}");
     world.crash(0);
@@ -163,9 +158,7 @@ fn a_java_instance_gets_its_items_at_once_if_no_fire_comes_before_its_scheduler_
         world.java_scheduler_after_ms = 3_000;
         if is_static {
             // The first assignment stays for good, so it is made among all instances that are there.
-            world.put("servers/10.9.9.9", "ENABLED");
-            let yaml = "jobInstanceId: 10.9.9.9@-@4711\nserverIp: 10.9.9.9\n";
-            world.put("instances/10.9.9.9@-@4711", yaml);
+            put_new_java(&mut world, "10.9.9.9@-@4711");
             world.join();
             world.run_for(2_000);
             assert!((0..7).any(|item| owner(&world, item) == "10.9.9.9@-@4711"), "{:#?}", world.paths());
@@ -197,7 +190,7 @@ pub fn a_java_instance_keeps_its_items_when_the_schedule_comes_to_fire_sooner() 
 }
 
 #[test]
-pub fn p5_no_division_begins_while_a_fire_is_being_started() {
+pub fn p5_no_resharding_begins_while_a_fire_is_being_started() {
     for seed in 0..40 {
         let mut world = fleet(seed, 2, 2, |_| {});
         let of_gone: Vec<_> = (0..6).filter(|item| owner(&world, *item).ends_with("@n1")).collect();
@@ -216,10 +209,11 @@ pub fn p5_no_division_begins_while_a_fire_is_being_started() {
 }
 
 #[test]
-pub fn p5_no_division_begins_while_fires_that_waited_for_the_flag_are_being_started() {
+pub fn p5_no_resharding_begins_while_fires_that_waited_for_the_flag_are_being_started() {
     for seed in 0..12 {
         let mut world = fleet(seed, 2, 2, |_| {});
-        // The leader divides the items of the other one. The fire comes while the flag is up, and then another sidecar joins.
+        // The leader reshards the items of the other sidecar. The fire comes while the flag is up; then another sidecar
+        // joins.
         world.run_until(second(THEN) - SignedDuration::from_millis(100));
         world.kill(1);
         world.run_until(second(THEN) + SignedDuration::from_millis(200));
@@ -233,7 +227,7 @@ pub fn p5_no_division_begins_while_fires_that_waited_for_the_flag_are_being_star
 }
 
 #[test]
-pub fn h5_a_sidecar_that_registers_while_a_java_leader_divides_gets_items() {
+pub fn h5_a_sidecar_that_registers_while_a_java_leader_reshards_gets_items() {
     let mut left_out = 0;
     for seed in 0..12 {
         let mut world = World::new(seed, six_items());
@@ -244,7 +238,7 @@ pub fn h5_a_sidecar_that_registers_while_a_java_leader_divides_gets_items() {
         world.join();
         world.run_until(second(THEN) - SignedDuration::from_millis(100));
         assert_eq!(world.get("leader/election/instance").unwrap(), world.javas[0].id().as_bytes());
-        // The leader divides the items at the next fire, when those that run have ended.
+        // The leader reshards at the next fire, when the running items have ended.
         world.join();
         world.run_until(second(THEN) + SignedDuration::from_millis(20 + 20 * seed as i64));
         let newcomer = world.join();
@@ -258,8 +252,8 @@ pub fn h5_a_sidecar_that_registers_while_a_java_leader_divides_gets_items() {
     assert!(left_out > 0, "the leader has always waited for the newcomer");
 }
 
-/// Random: Java instances and sidecars come and go; the sidecar that leads stays. Every fire is executed, or its owner was
-/// one that had gone.
+/// Random: Java instances and sidecars come and go; the sidecar that leads stays. Every fire is executed, or its
+/// owner was an instance that had left.
 #[test]
 pub fn p5_no_fire_is_lost_beside_java_while_a_sidecar_leads() {
     for seed in seeds(12) {
@@ -267,7 +261,7 @@ pub fn p5_no_fire_is_lost_beside_java_while_a_sidecar_leads() {
             world.java_cache_lag_ms = 300;
             world.java_scheduler_after_ms = 2_000;
         });
-        // When somebody went, and until when that may be felt.
+        // When an instance left, and until when that may have an effect.
         let mut gone: Vec<(Timestamp, Timestamp)> = Vec::new();
         for _ in 0..12 {
             let pause = 400 + world.random.below(2_500) as i64;

@@ -1,12 +1,45 @@
-//! The session as a lease (P4): what cannot be proven alive is given up before the registry can end it.
+//! The session as a lease (P4): an instance gives up what it cannot prove to be its own before the registry can end the
+//! session.
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
+use sidekeeper::coordination::job::contract::answer::Answer;
+use sidekeeper::coordination::job::contract::event::{CancelReason, SessionStatus};
 use sidekeeper::elasticjob::config_yaml;
 
-use crate::cases::one_node;
+use crate::setup::{next_fire, one_node};
 use crate::world::{Happened, World, six_items};
+
+#[test]
+fn a_question_for_the_lease_is_answered_with_the_proven_end() {
+    let mut world = one_node(|_| {});
+    world.run_for(1_000);
+    assert_eq!(world.ask_lease(0), Answer::Lease { status: SessionStatus::Connected, lease_end: None });
+    let end = world.time().mono + Duration::from_secs(3);
+    world.prove(0, Duration::from_secs(3));
+    assert_eq!(world.ask_lease(0), Answer::Lease { status: SessionStatus::Connected, lease_end: Some(end) });
+    world.toggle_suspended(0);
+    assert_eq!(world.ask_lease(0), Answer::Lease { status: SessionStatus::Suspended, lease_end: Some(end) });
+    world.now += SignedDuration::from_millis(3_500);
+    let over = Answer::Lease { status: SessionStatus::Lost, lease_end: Some(Duration::ZERO) };
+    assert_eq!(world.ask_lease(0), over);
+}
+
+#[test]
+fn the_executions_of_a_lost_session_do_not_get_the_lease_of_the_next() {
+    let mut world = one_node(|_| {});
+    world.next_duration_ms = Some(60_000);
+    world.run_for(2_500);
+    world.next_duration_ms = None;
+    // The application is stopped: it has not read that the session is lost.
+    world.ignored_cancels.push(CancelReason::LeaseLost);
+    world.expire(0);
+    world.run_for(1_000);
+    assert_eq!(world.nodes[0].executions.len(), 6);
+    let over = Answer::Lease { status: SessionStatus::Lost, lease_end: Some(Duration::ZERO) };
+    assert_eq!(world.ask_lease(0), over);
+}
 
 /// A world with one node whose items run for long, and whose session has just been proven alive for two seconds.
 fn executing() -> World {
@@ -19,7 +52,7 @@ fn executing() -> World {
 }
 
 #[test]
-pub fn p4_whoever_slept_through_the_lease_learns_it_before_anything_else() {
+pub fn p4_a_process_that_slept_through_the_lease_gives_everything_up_first() {
     let mut world = executing();
     world.happened.clear();
     // The process sleeps, over fires too; when it wakes, the registry's word that all is well waits already.
@@ -43,9 +76,9 @@ pub fn p4_whoever_slept_through_the_lease_learns_it_before_anything_else() {
 }
 
 #[test]
-pub fn p4_what_was_started_before_a_sleep_beyond_the_lease_is_not_told_any_more() {
+pub fn p4_a_start_from_before_a_sleep_beyond_the_lease_is_not_sent() {
     let mut world = one_node(|_| {});
-    world.run_until(Timestamp::from_second(world.now.as_second() / 2 * 2 + 2).unwrap());
+    world.run_until(next_fire(&world));
     world.prove(0, Duration::from_secs(2));
     let starts = world.starts.len();
     world.look(0);
@@ -58,7 +91,7 @@ pub fn p4_what_was_started_before_a_sleep_beyond_the_lease_is_not_told_any_more(
 }
 
 #[test]
-fn p5_what_would_have_come_without_a_session_is_no_fire_of_a_schedule_that_has_changed() {
+fn p5_a_process_that_slept_reruns_no_fire_of_a_schedule_that_has_changed() {
     let mut world = one_node(|_| {});
     world.run_for(1_500);
     world.prove(0, Duration::from_secs(2));
@@ -77,7 +110,7 @@ fn p5_what_would_have_come_without_a_session_is_no_fire_of_a_schedule_that_has_c
 }
 
 #[test]
-fn p4_a_proof_that_comes_in_time_keeps_everything() {
+fn p4_a_proof_in_time_keeps_the_executions() {
     let mut world = executing();
     for _ in 0..8 {
         world.now += SignedDuration::from_millis(1_900);
@@ -96,10 +129,10 @@ fn sleep(world: &mut World) -> Duration {
 }
 
 #[test]
-fn p4_the_end_of_the_lease_wakes_by_itself() {
+fn p4_the_end_of_the_lease_wakes_the_participant() {
     let mut world = executing();
     world.look(0);
-    // Before that it looks whether there is something newer to tell.
+    // Before that the participant wakes to see whether there is a newer proof.
     let (mut slept, mut looks) = (Duration::ZERO, 0);
     while world.nodes[0].executions.len() == 6 {
         slept += sleep(&mut world);
@@ -111,12 +144,12 @@ fn p4_the_end_of_the_lease_wakes_by_itself() {
 }
 
 #[test]
-fn p4_the_application_is_told_the_lease_and_again_when_a_third_of_it_is_over() {
+fn p4_the_application_is_notified_of_its_lease_after_each_third() {
     let mut world = executing();
     let lease = Some(Duration::from_secs(3));
     world.prove(0, Duration::from_secs(3));
     world.look(0);
-    // It had been told nothing yet.
+    // No lease had been notified yet.
     assert_eq!(world.nodes[0].leases, [lease]);
     for _ in 0..4 {
         // Proofs between change nothing.
@@ -127,11 +160,11 @@ fn p4_the_application_is_told_the_lease_and_again_when_a_third_of_it_is_over() {
         world.look(0);
     }
     assert_eq!(world.nodes[0].leases, [lease; 5]);
-    // Without a newer proof there is nothing to tell.
+    // Without a newer proof there is no notice.
     sleep(&mut world);
     world.look(0);
     assert_eq!(world.nodes[0].leases.len(), 5);
-    // As soon as there is one, it is told at the next look.
+    // A newer proof is notified at the next look.
     sleep(&mut world);
     world.prove(0, Duration::from_secs(3));
     world.look(0);
@@ -139,7 +172,7 @@ fn p4_the_application_is_told_the_lease_and_again_when_a_third_of_it_is_over() {
 }
 
 #[test]
-fn p4_an_application_whose_registry_is_away_is_told_once() {
+fn p4_a_suspended_session_is_notified_once() {
     let mut world = executing();
     world.look(0);
     world.toggle_suspended(0);
@@ -157,14 +190,14 @@ fn p4_an_application_whose_registry_is_away_is_told_once() {
 }
 
 #[test]
-fn p4_a_lease_that_is_not_known_is_not_told() {
+fn p4_an_unknown_lease_is_not_notified() {
     let mut world = one_node(|_| {});
     world.run_for(60_000);
     assert_eq!(world.nodes[0].leases, []);
 }
 
 #[test]
-fn p4_a_proof_that_is_too_late_does_not_bring_the_session_back() {
+fn p4_a_late_proof_does_not_bring_the_session_back() {
     let mut world = executing();
     world.now += SignedDuration::from_millis(2_000);
     world.look(0);

@@ -11,30 +11,47 @@
 )]
 #![allow(clippy::print_stdout, unreachable_pub)]
 
-mod balance;
-mod cases;
-mod deadlines;
-mod divisions;
+mod allocation;
+mod catch_up;
+mod checkpoint;
+mod clock_skew;
+mod completion;
+mod deadline;
+mod departure;
+mod failover;
+mod fleet;
 mod handoff;
-mod heritage;
-mod interrupted;
+mod instance_name;
 mod java;
+mod java_fleet;
 mod java_peers;
+mod late_flags;
+mod leader_reminder;
+mod leadership;
 mod lease;
-mod misfires;
-mod mixed;
+mod ledger;
+mod misfire;
 #[cfg(feature = "mutants")]
 mod mutants;
-mod names;
-mod neighbours;
+mod notices;
 mod once;
-mod progress;
+mod picture;
+#[path = "../support/random.rs"]
+#[allow(dead_code, reason = "the runner's simulation uses the rest")]
 mod random;
-mod replay;
-mod scenarios;
-mod streams;
-#[allow(dead_code, reason = "the runs of many seeds, in simulate.rs, use the rest")]
+mod registration;
+mod removal;
+mod request_size;
+mod resharding;
+mod restart;
+mod retry;
+mod rotation;
+mod schedule;
+mod setup;
+mod start;
+mod stream;
+#[cfg(feature = "mutants")]
+#[allow(dead_code, reason = "simulate.rs uses the rest")]
 mod swarm;
-mod windows;
-mod words;
+mod trigger;
 mod world;

@@ -1,8 +1,8 @@
 //! Every deliberate bug is found: for each one, schedules are run from seed 0 on until an invariant is broken. `make
 //! mutants` does so, and prints which invariant found which bug, and after how many seeds.
 //!
-//! What random schedules cannot reach, because it takes a certain order of events, is found by a test that makes that
-//! order: [`DIRECTED`] says which.
+//! Random schedules do not find a bug that needs a certain order of events; a directed test makes that order.
+//! [`DIRECTED`] lists these tests.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sidekeeper::mutants::{Mutant, choose};
 
-use crate::swarm::{Options, schedule};
+use crate::swarm::{Options, schedule, schedule_of_interruptions};
 
 /// How many schedules there are for each mutant, at most. `MUTANT_SEEDS` asks for another number.
 const SEEDS: u64 = 1_500;
@@ -29,80 +29,65 @@ macro_rules! directed {
 
 /// The mutants that random schedules do not find, and which test does.
 const DIRECTED: &[Directed] = &[
+    directed!(GraceEndless, stream::p1_p2_p5_p6_hold_while_applications_reattach_in_time_or_do_not),
     directed!(
-        GraceEndless,
-        streams::p1_p2_p5_p6_hold_while_applications_come_back_within_their_grace_or_do_not
+        RerunForFlaggedOnly,
+        misfire::a_new_owner_reruns_the_fires_missed_before_and_after_the_flag_at_once
     ),
-    directed!(
-        MadeUpForFlaggedOnly,
-        misfires::a_new_owner_makes_up_for_what_was_missed_before_and_after_the_flag_at_once
-    ),
-    directed!(
-        CheckpointOfAnotherFire,
-        progress::what_an_execution_of_another_instant_left_is_handed_to_nobody
-    ),
-    directed!(DisabledServerExecutes, windows::a_disabled_server_that_is_alone_executes_nothing),
+    directed!(CheckpointOfAnotherFire, checkpoint::a_checkpoint_of_another_instant_is_passed_to_no_execution),
+    directed!(DisabledServerExecutes, start::a_disabled_server_that_is_alone_executes_nothing),
     directed!(
         FiredAgainAfterClockStep,
-        windows::p5_without_a_ledger_a_clock_set_back_a_little_fires_nothing_again
+        schedule::p5_without_a_ledger_a_clock_set_back_by_seconds_fires_no_instant_again
     ),
+    (Mutant::FlagGoesFirst, "simulate: interruptions", interruptions),
+    directed!(TakenUnread, failover::p5_a_takeover_in_a_lost_session_is_executed_for_its_own_instant),
+    directed!(CheckpointOfAnotherDeleted, checkpoint::a_retry_gets_the_checkpoint_and_the_next_fire_does_not),
     directed!(
-        FlagGoesFirst,
-        interrupted::p5_what_was_interrupted_is_told_again_for_its_own_instant_with_its_checkpoint
-    ),
-    directed!(TakenUnread, interrupted::p5_a_failover_taken_in_a_lost_session_is_told_for_its_own_instant),
-    directed!(
-        CheckpointOfAnotherDeleted,
-        progress::a_further_attempt_gets_the_checkpoint_and_the_next_fire_does_not
-    ),
-    directed!(
-        DelayTakenForClock,
-        misfires::p5_a_schedule_that_was_written_while_the_sidecar_was_stopped_is_owed_since_then
+        DelayCountedAsClock,
+        catch_up::p5_a_schedule_written_while_the_sidecar_was_stopped_counts_from_then
     ),
     directed!(
         ChangedScheduleBeginsWhenRead,
-        misfires::p5_a_schedule_that_was_written_while_the_registry_was_away_is_owed_since_then
+        catch_up::p5_a_schedule_written_while_the_connection_was_broken_counts_from_then
     ),
     directed!(
         UnavailableNotMissed,
-        windows::p5_what_a_busy_item_misses_while_it_is_to_change_hands_is_known_to_who_comes_later
+        misfire::p5_the_next_owner_knows_the_fires_that_a_busy_item_missed_before_a_resharding
     ),
-    directed!(
-        FlagOfStartingFollowed,
-        windows::p5_a_fire_that_comes_while_missed_ones_are_being_made_up_for_is_not_taken_for_one_of_them
-    ),
-    directed!(LeaseIgnored, lease::p4_whoever_slept_through_the_lease_learns_it_before_anything_else),
-    directed!(LeaseSeenLate, lease::p4_whoever_slept_through_the_lease_learns_it_before_anything_else),
-    directed!(LeaseSeenLate, lease::p4_what_was_started_before_a_sleep_beyond_the_lease_is_not_told_any_more),
-    directed!(LostSessionKeepsExecutions, scenarios::p1_p2_p3_hold_while_instances_come_and_go),
+    directed!(FlagOfStartingFollowed, misfire::p5_a_fire_during_a_rerun_is_not_taken_for_a_missed_one),
+    directed!(LeaseIgnored, lease::p4_a_process_that_slept_through_the_lease_gives_everything_up_first),
+    directed!(LeaseSeenLate, lease::p4_a_process_that_slept_through_the_lease_gives_everything_up_first),
+    directed!(LeaseSeenLate, lease::p4_a_start_from_before_a_sleep_beyond_the_lease_is_not_sent),
+    directed!(LostSessionKeepsExecutions, fleet::p1_p2_p3_hold_while_instances_come_and_go),
     directed!(
         UnknownStartForgotten,
-        windows::p5_p6_a_start_whose_answer_was_lost_is_told_once_for_what_it_was
+        start::p5_p6_a_start_whose_answer_was_lost_is_sent_once_with_its_source_and_instant
     ),
-    directed!(UnknownOutcomeIsFailure, scenarios::p1_p2_p3_hold_while_instances_come_and_go),
-    directed!(DisabledLeaderStays, cases::a_disabled_server_gets_nothing_and_does_not_lead),
-    directed!(LeftoverLeaderKept, neighbours::p7_a_leader_that_is_not_online_is_removed),
-    directed!(DisabledServerGetsItems, cases::a_disabled_server_gets_nothing_and_does_not_lead),
-    directed!(DisabledItemExecuted, cases::a_disabled_item_is_owned_and_not_executed),
+    directed!(UnknownOutcomeIsFailure, fleet::p1_p2_p3_hold_while_instances_come_and_go),
+    directed!(DisabledLeaderStays, leadership::a_disabled_server_gets_no_items_and_does_not_lead),
+    directed!(LeftoverLeaderKept, leadership::p7_a_leader_that_is_not_online_is_removed),
+    directed!(DisabledServerGetsItems, leadership::a_disabled_server_gets_no_items_and_does_not_lead),
+    directed!(DisabledItemExecuted, start::a_disabled_item_is_owned_and_not_executed),
     directed!(
         ServerEnabledAgain,
-        neighbours::h15_a_server_that_an_operator_has_disabled_stays_so_in_a_new_session
+        registration::h15_a_server_that_an_operator_disabled_stays_disabled_in_a_new_session
     ),
-    directed!(StopIgnored, cases::removing_the_instance_stops_it_for_good),
-    directed!(ShardedWithoutWaiting, neighbours::p2_what_a_java_instance_executes_is_not_given_to_others),
+    directed!(StopIgnored, removal::an_instance_whose_node_an_operator_removes_stops_for_good),
+    directed!(ShardedWithoutWaiting, resharding::p2_an_item_that_a_java_instance_executes_is_not_moved),
     directed!(
         ShardedWithoutGuard,
-        divisions::p2_an_item_that_begins_just_before_a_division_stays_where_it_runs
+        resharding::p2_an_item_that_begins_just_before_a_resharding_keeps_its_owner
     ),
-    directed!(ShardingTorn, divisions::p8_between_the_transactions_of_a_division_the_flag_is_up),
-    directed!(SilenceNotChecked, divisions::p2_who_has_spoken_again_is_not_taken_for_one_of_javas),
+    directed!(ShardingTorn, resharding::p8_the_flag_is_up_between_the_transactions_of_a_resharding),
     directed!(
-        HandoverUnseen,
-        divisions::p2_a_division_that_has_not_seen_what_was_handed_over_is_thought_over
+        SilenceNotChecked,
+        resharding::p2_a_member_that_announces_itself_again_is_not_taken_for_a_java_instance
     ),
+    directed!(HandoverUnseen, resharding::p2_a_resharding_that_has_not_seen_a_handover_is_decided_anew),
     directed!(
-        FlagLoweredWithDivision,
-        java_peers::p5_a_fire_right_after_a_division_is_not_lost_because_javas_cache_is_behind
+        FlagLoweredWithResharding,
+        java_peers::p5_a_fire_right_after_a_resharding_is_not_lost_though_javas_cache_is_behind
     ),
     directed!(
         NewcomerGetsItems,
@@ -113,97 +98,95 @@ const DIRECTED: &[Directed] = &[
         GivenTakenBack,
         java_peers::a_java_instance_keeps_its_items_when_the_schedule_comes_to_fire_sooner
     ),
-    directed!(DividedAtFire, java_peers::p5_no_division_begins_while_a_fire_is_being_started),
+    directed!(ReshardedAtFire, java_peers::p5_no_resharding_begins_while_a_fire_is_being_started),
     directed!(
         LoweringUnnoticed,
-        java_peers::p5_no_division_begins_while_fires_that_waited_for_the_flag_are_being_started
+        java_peers::p5_no_resharding_begins_while_fires_that_waited_for_the_flag_are_being_started
     ),
     directed!(
         StartedOnOldSharding,
-        divisions::p2_p5_a_start_on_what_was_owned_before_a_division_creates_nothing_and_is_thought_over
+        resharding::p2_p5_a_start_on_the_former_assignment_creates_nothing_and_is_decided_anew
     ),
-    directed!(
-        StartedWhileResharding,
-        neighbours::p8_nothing_starts_while_a_java_leader_is_to_divide_the_items
-    ),
-    directed!(ForeignRunningDeleted, neighbours::p2_what_a_java_instance_executes_is_not_given_to_others),
-    directed!(StickyForgetsOwners, handoff::p1_who_joins_gets_its_share_and_nothing_else_is_touched),
+    directed!(StartedWhileResharding, start::p8_nothing_starts_while_a_java_leader_has_to_reshard),
+    directed!(ForeignRunningDeleted, resharding::p2_an_item_that_a_java_instance_executes_is_not_moved),
+    directed!(StickyForgetsOwners, handoff::p1_a_newcomer_gets_its_share_and_no_other_item_moves),
     directed!(
         SeatKeptFromNewcomer,
-        balance::p1_a_seat_moves_to_a_newcomer_that_ranks_above_its_holder_and_to_nobody_else
+        allocation::p1_a_seat_moves_only_to_a_newcomer_that_ranks_above_its_holder
     ),
     directed!(
         OutdatedOverruled,
-        balance::p1_while_a_sidecar_of_an_earlier_version_is_there_all_leaders_divide_by_its_rule_and_say_so
+        allocation::p1_beside_an_earlier_version_all_leaders_use_its_rule_and_report_that
     ),
     directed!(
         AcknowledgementIgnored,
-        handoff::p2_without_an_acknowledgement_an_item_changes_hands_at_the_deadline
+        handoff::p2_without_an_acknowledgement_an_item_is_handed_over_at_the_deadline
     ),
-    directed!(HandedOverWhileBusy, handoff::p2_an_item_that_runs_changes_hands_when_it_has_ended),
-    directed!(DrainedWithoutWaiting, handoff::p5_who_leaves_hands_over_first),
-    directed!(RunningNodeEphemeral, scenarios::p5_with_failover_what_was_interrupted_is_executed_by_somebody),
-    directed!(DeadlineIgnored, deadlines::an_execution_is_told_its_deadline_and_to_stop_when_it_has_passed),
+    directed!(HandedOverWhileBusy, handoff::p2_a_running_item_is_handed_over_when_it_has_ended),
+    directed!(DrainedWithoutWaiting, handoff::p5_a_leaving_instance_hands_its_items_over_first),
+    directed!(RunningNodeEphemeral, failover::p5_with_failover_every_interrupted_execution_is_taken_over),
+    directed!(DeadlineIgnored, deadline::an_execution_gets_its_deadline_and_is_cancelled_when_it_has_passed),
     directed!(
-        DisobedienceIgnored,
-        deadlines::p2_who_does_not_stop_is_expelled_and_its_items_are_executed_by_others
+        UnresponsiveLeftAlone,
+        deadline::p2_an_unresponsive_application_is_disconnected_and_its_items_are_executed_by_others
     ),
-    directed!(RetriedForEver, deadlines::after_the_last_attempt_it_is_given_up_and_the_next_fire_begins_anew),
-    directed!(
-        CancelledIsRetried,
-        deadlines::what_an_operator_cancels_is_not_tried_again_and_the_next_fire_goes_on
-    ),
+    directed!(RetriedForEver, retry::after_the_last_attempt_the_next_fire_begins_anew),
+    directed!(CancelledIsRetried, retry::an_execution_that_an_operator_cancels_is_not_retried),
     directed!(
         RetriedByFormerOwner,
-        deadlines::p2_a_retry_does_not_survive_a_change_of_owner_a_lost_session_or_a_drain
+        retry::p2_a_retry_does_not_survive_a_change_of_owner_a_lost_session_or_a_drain
     ),
-    directed!(
-        CheckpointLeft,
-        progress::who_takes_an_item_over_gets_the_checkpoint_and_its_success_deletes_it
-    ),
-    directed!(
-        MisfireDropped,
-        misfires::one_execution_makes_up_for_all_that_was_missed_and_is_told_for_the_newest
-    ),
-    directed!(
-        FlaggedWithoutLedger,
-        misfires::what_was_flagged_is_told_for_its_instant_though_the_schedule_has_changed
-    ),
-    directed!(ClockSetBackIgnored, cases::p7_a_clock_set_back_by_hours_does_not_stop_the_job),
+    directed!(CheckpointLeft, checkpoint::a_takeover_gets_the_checkpoint_and_its_success_deletes_it),
+    directed!(MisfireDropped, misfire::one_rerun_covers_all_missed_fires_and_names_the_newest),
+    directed!(FlaggedWithoutLedger, misfire::a_flagged_fire_keeps_its_instant_though_the_schedule_changes),
+    directed!(ClockSetBackIgnored, schedule::p7_a_clock_set_back_by_hours_does_not_stop_the_job),
     directed!(
         EndedBeforeRead,
-        streams::p6_an_instance_that_is_elected_when_it_has_left_and_reads_again_leaves_no_leader
+        leadership::p6_an_instance_that_is_elected_after_its_departure_leaves_no_leader
     ),
-    directed!(UnfinishedForgotten, scenarios::p5_with_failover_what_was_interrupted_is_executed_by_somebody),
-    directed!(EchoAtOnce, cases::h11_a_flag_that_is_seen_before_the_departure_that_raised_it_is_no_echo),
-    directed!(EchoObeyed, cases::h11_what_a_java_peer_flags_late_has_been_made_good_already),
+    directed!(UnfinishedForgotten, failover::p5_with_failover_every_interrupted_execution_is_taken_over),
+    directed!(LateFlagAtOnce, late_flags::h11_a_flag_seen_before_its_departure_is_not_a_late_flag),
+    directed!(LateFlagTaken, late_flags::h11_a_late_flag_of_a_java_peer_does_not_repeat_a_completed_takeover),
     directed!(
         JavaGraceForgotten,
-        neighbours::h2_what_a_java_instance_executes_is_not_taken_from_it_while_it_reconnects
+        failover::h2_the_executions_of_a_java_instance_that_reconnects_are_not_taken_over
     ),
-    directed!(JavaLeaderNotReminded, cases::h5_a_java_leader_that_has_forgotten_somebody_is_reminded),
     directed!(
-        LeftOutOfDivision,
-        java_peers::h5_a_sidecar_that_registers_while_a_java_leader_divides_gets_items
+        JavaLeaderNotReminded,
+        leader_reminder::h5_a_java_leader_that_leaves_an_item_without_a_living_owner_is_reminded
     ),
-    directed!(GraceForgotten, streams::who_is_away_keeps_its_items_and_gets_no_new_ones),
+    directed!(
+        LeftOutOfResharding,
+        java_peers::h5_a_sidecar_that_registers_while_a_java_leader_reshards_gets_items
+    ),
+    directed!(GraceForgotten, stream::a_detached_instance_keeps_its_items_and_gets_no_new_ones),
     directed!(
         NameNotRenewed,
-        names::p1_p3_p5_who_is_restarted_within_the_grace_finds_its_items_with_new_tokens
+        instance_name::p1_p3_p5_a_named_instance_that_restarts_in_time_finds_its_items_with_new_tokens
     ),
-    directed!(NameTakenFromLiving, names::who_finds_its_name_in_use_waits_and_takes_nothing),
+    directed!(NameTakenFromLiving, instance_name::an_instance_whose_name_is_in_use_waits_and_takes_nothing),
     directed!(
-        AbsenceForgotten,
-        names::p1_p3_p5_who_is_restarted_within_the_grace_finds_its_items_with_new_tokens
+        ReservationForgotten,
+        instance_name::p1_p3_p5_a_named_instance_that_restarts_in_time_finds_its_items_with_new_tokens
     ),
     directed!(
         ListenerCalledTwice,
-        once::the_listener_is_called_once_before_the_first_and_once_after_the_last
+        once::the_listener_is_called_once_before_the_first_item_and_once_after_the_last
     ),
-    directed!(GateIgnored, once::the_listener_is_called_once_before_the_first_and_once_after_the_last),
-    directed!(LatchKept, once::the_listener_is_called_once_before_the_first_and_once_after_the_last),
-    directed!(TurnKept, cases::a_single_item_walks_over_the_servers_one_execution_each),
+    directed!(
+        BarrierIgnored,
+        once::the_listener_is_called_once_before_the_first_item_and_once_after_the_last
+    ),
+    directed!(LatchKept, once::the_listener_is_called_once_before_the_first_item_and_once_after_the_last),
+    directed!(TurnKept, rotation::a_single_item_rotates_over_the_servers_with_one_execution_each),
 ];
+
+/// As the check of the same name in `simulate.rs`.
+fn interruptions() {
+    if let Some(violation) = (0..250).find_map(|seed| schedule_of_interruptions(seed).err()) {
+        panic!("{violation}");
+    }
+}
 
 /// The mutants of the runner, which is not in this simulation: `tests/runner_simulation/mutants.rs` finds them.
 const OF_THE_RUNNER: &[Mutant] = &[Mutant::LeaseProvenByRead, Mutant::LeaseProvenBySync];
@@ -260,7 +243,7 @@ fn every_mutant_is_found() {
     let results: Mutex<BTreeMap<Mutant, Option<Found>>> = Mutex::default();
     let next = AtomicUsize::new(0);
     let hook = std::panic::take_hook();
-    // What panics here is what is looked for.
+    // A panic is the expected result here.
     std::panic::set_hook(Box::new(|_| {}));
     std::thread::scope(|scope| {
         for _ in 0..THREADS {

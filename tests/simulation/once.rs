@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use sidekeeper::coordination::job::contract::plan::Source;
-use sidekeeper::elasticjob::path::Gate;
+use sidekeeper::elasticjob::path::Barrier;
 use sidekeeper::job::Item;
 
-use crate::misfires::second;
+use crate::setup::second;
 use crate::world::{Happened, Listener, World, six_items};
 
 const SEEDS: u64 = 40;
 
-/// A world of so many nodes whose job has the listener, divided and between two fires.
+/// A world of so many nodes whose job has the listener, after the first sharding and between two fires.
 fn world(seed: u64, nodes: usize, failover: bool) -> World {
     let mut configuration = six_items();
     configuration.failover = failover;
@@ -19,19 +19,16 @@ fn world(seed: u64, nodes: usize, failover: bool) -> World {
         configuration.props.insert(format!("sidekeeper.once-listener{key}"), value.to_owned());
     }
     let mut world = World::new(seed, configuration);
-    for _ in 0..nodes {
-        world.join();
-    }
+    world.join_many(nodes);
     world.settle();
     world.run_for(1_000);
-    world.settle();
-    world.assert_all_owned();
+    world.settle_owned();
     world.happened.clear();
     world.starts.clear();
     world
 }
 
-/// What was called and executed in the rounds that have ended.
+/// The rounds that have ended, and the executions of each.
 #[derive(Debug, Default)]
 struct Rounds {
     ended: usize,
@@ -39,7 +36,7 @@ struct Rounds {
 }
 
 /// Checks that nothing runs outside a round, and that a round is called once on either side. `again`: a call may come
-/// again, because somebody who was called is gone.
+/// again, because the instance that was called has died.
 fn rounds(world: &World, again: bool) -> Rounds {
     let seed = world.seed;
     let mut rounds = Rounds::default();
@@ -49,20 +46,20 @@ fn rounds(world: &World, again: bool) -> Rounds {
     for (place, happened) in world.happened.iter().enumerate() {
         let so_far = || format!("seed {seed}, at {place}:\n{:#?}", &world.happened[..=place]);
         match happened {
-            Happened::Called(gate, node) => {
+            Happened::Called(barrier, node) => {
                 assert!(running.is_empty(), "called while {running:?} run, {}", so_far());
                 assert!(again || called.is_none(), "called twice, {}", so_far());
                 assert!(
-                    again || open == (*gate == Gate::Completed),
+                    again || open == (*barrier == Barrier::Completed),
                     "called in the wrong order, {}",
                     so_far()
                 );
-                called = Some((*gate, *node));
+                called = Some((*barrier, *node));
             }
-            Happened::Answered(gate, node) => {
-                assert_eq!(called, Some((*gate, *node)), "{}", so_far());
+            Happened::Answered(barrier, node) => {
+                assert_eq!(called, Some((*barrier, *node)), "{}", so_far());
                 called = None;
-                open = *gate == Gate::Started;
+                open = *barrier == Barrier::Started;
                 if !open {
                     rounds.ended += 1;
                     rounds.executions.push(std::mem::take(&mut executions));
@@ -87,7 +84,7 @@ fn nothing_registered(world: &World) {
 }
 
 #[test]
-pub fn the_listener_is_called_once_before_the_first_and_once_after_the_last() {
+pub fn the_listener_is_called_once_before_the_first_item_and_once_after_the_last() {
     for seed in 0..SEEDS {
         let mut world = world(seed, 1 + (seed % 4) as usize, seed % 2 == 0);
         world.run_for(8_000);
@@ -101,7 +98,7 @@ pub fn the_listener_is_called_once_before_the_first_and_once_after_the_last() {
 }
 
 #[test]
-fn a_job_without_it_registers_nothing_and_calls_nobody() {
+fn a_job_without_the_listener_registers_nothing_and_calls_nobody() {
     let mut world = World::new(1, six_items());
     world.join();
     world.join();
@@ -112,7 +109,7 @@ fn a_job_without_it_registers_nothing_and_calls_nobody() {
 }
 
 #[test]
-fn p7_an_application_that_dies_in_a_round_does_not_hold_it_up() {
+fn p7_a_round_goes_on_when_an_application_dies() {
     for seed in 0..SEEDS {
         let failover = seed % 2 == 0;
         let mut world = world(seed, 3, failover);
@@ -123,13 +120,14 @@ fn p7_an_application_that_dies_in_a_round_does_not_hold_it_up() {
         world.happened.clear();
         // Whatever became of that round: soon they go on as if nothing had been.
         world.run_for(12_000);
-        let ended = world.happened.iter().filter(|one| matches!(one, Happened::Answered(Gate::Completed, _)));
+        let ended =
+            world.happened.iter().filter(|one| matches!(one, Happened::Answered(Barrier::Completed, _)));
         assert!(ended.count() >= 4, "seed {seed}: {:#?}\n{:#?}", world.happened, world.problems);
     }
 }
 
 #[test]
-fn p5_what_an_application_left_is_executed_in_the_round_in_which_it_died() {
+fn p5_interrupted_items_are_taken_over_in_the_same_round() {
     for seed in 0..SEEDS {
         let mut world = world(seed, 3, true);
         world.next_duration_ms = Some(600);
@@ -158,7 +156,8 @@ fn p7_a_lost_session_in_a_round_does_not_stop_the_job() {
         world.settle();
         world.happened.clear();
         world.run_for(12_000);
-        let ended = world.happened.iter().filter(|one| matches!(one, Happened::Answered(Gate::Completed, _)));
+        let ended =
+            world.happened.iter().filter(|one| matches!(one, Happened::Answered(Barrier::Completed, _)));
         assert!(ended.count() >= 4, "seed {seed}: {:#?}\n{:#?}", world.happened, world.problems);
     }
 }
@@ -177,14 +176,14 @@ fn p7_an_instance_that_joins_or_leaves_does_not_stop_the_job() {
         world.happened.clear();
         world.run_for(8_000);
         let rounds =
-            world.happened.iter().filter(|one| matches!(one, Happened::Answered(Gate::Completed, _)));
+            world.happened.iter().filter(|one| matches!(one, Happened::Answered(Barrier::Completed, _)));
         assert!(rounds.count() >= 3, "seed {seed}: {:#?}\n{:#?}", world.happened, world.problems);
         assert!(seed % 2 == 0 || world.nodes[1].ended.is_some(), "seed {seed}");
     }
 }
 
 #[test]
-fn h25_without_an_instance_that_has_no_listener_the_fire_is_skipped_and_reported() {
+fn h25_beside_an_instance_without_the_listener_the_fire_is_skipped_and_reported() {
     let mut world = world(3, 2, false);
     // A peer without a listener: it owns items, and registers nothing.
     world.put_java("10.9.9.9@-@77");
@@ -192,9 +191,10 @@ fn h25_without_an_instance_that_has_no_listener_the_fire_is_skipped_and_reported
     world.happened.clear();
     world.run_for(9_000);
     assert_eq!(world.happened, [], "nothing may run");
-    let told = world.problems.iter().any(|problem| problem.contains("waited too long: 2 items did not come"));
+    let told =
+        world.problems.iter().any(|problem| problem.contains("waited too long: 2 items were not registered"));
     assert!(told, "{:?}", world.problems);
-    // It is gone: the job goes on, and what was missed is made up for in the next round.
+    // The peer leaves: the job goes on, and the missed fires are rerun in the next round.
     world.remove("instances/10.9.9.9@-@77");
     world.run_for(10_000);
     let rounds = rounds(&world, false);
@@ -202,41 +202,41 @@ fn h25_without_an_instance_that_has_no_listener_the_fire_is_skipped_and_reported
 }
 
 #[test]
-fn h1_a_listener_that_never_answers_is_given_up_and_the_others_go_on() {
+fn h1_a_listener_that_never_answers_times_out_and_the_others_go_on() {
     let mut world = world(5, 2, false);
     world.listener = Listener::IsSilent;
     world.run_for(5_000);
     let of = |node: usize| world.starts.iter().filter(|start| start.node == node).count();
     let caller = world.happened.iter().find_map(|one| match one {
-        Happened::Called(gate, node) => (*gate == Gate::Started).then_some(*node),
+        Happened::Called(barrier, node) => (*barrier == Barrier::Started).then_some(*node),
         Happened::Answered(..) | Happened::Began(..) | Happened::Ended(..) => None,
     });
-    let caller = caller.expect("somebody to be called");
+    let caller = caller.expect("a call");
     // The others execute that fire, and make up for the one that came while they waited.
     assert_eq!((of(caller), of(1 - caller)), (0, 6), "{:#?}", world.happened);
     assert!(world.problems.iter().any(|problem| problem.contains("did not answer in time")));
 }
 
 #[test]
-fn a_listener_that_fails_keeps_its_own_instance_from_executing_and_nobody_else() {
+fn a_listener_that_fails_stops_only_its_own_instance() {
     let mut world = world(5, 2, false);
     world.listener = Listener::Fails;
     world.run_for(1_950);
     assert_eq!(world.starts.len(), 3, "{:#?}", world.happened);
     let failed = world.happened.iter().find_map(|one| match one {
-        Happened::Answered(gate, node) => (*gate == Gate::Started).then_some(*node),
+        Happened::Answered(barrier, node) => (*barrier == Barrier::Started).then_some(*node),
         Happened::Called(..) | Happened::Began(..) | Happened::Ended(..) => None,
     });
     assert!(world.starts.iter().all(|start| Some(start.node) != failed));
     assert!(
-        world.happened.contains(&Happened::Answered(Gate::Completed, 0))
-            || world.happened.contains(&Happened::Answered(Gate::Completed, 1))
+        world.happened.contains(&Happened::Answered(Barrier::Completed, 0))
+            || world.happened.contains(&Happened::Answered(Barrier::Completed, 1))
     );
     assert!(world.problems.iter().any(|problem| problem.contains("no books today")));
 }
 
 #[test]
-fn a_disabled_item_is_not_waited_for() {
+fn a_round_does_not_wait_for_a_disabled_item() {
     let mut world = world(9, 2, false);
     world.put("sharding/2/disabled", "");
     world.run_for(7_000);
@@ -246,7 +246,7 @@ fn a_disabled_item_is_not_waited_for() {
 }
 
 #[test]
-fn p5_an_execution_longer_than_the_period_is_made_up_for_in_its_round() {
+fn p5_a_fire_missed_by_a_long_execution_is_rerun_in_its_round() {
     let mut world = world(9, 2, false);
     world.next_duration_ms = Some(2_500);
     world.run_for(1_500);
@@ -257,7 +257,7 @@ fn p5_an_execution_longer_than_the_period_is_made_up_for_in_its_round() {
 }
 
 #[test]
-fn a_registration_that_a_crash_left_is_not_taken_for_this_rounds() {
+fn a_registration_that_a_crash_left_does_not_count_in_a_later_round() {
     let mut world = world(9, 2, false);
     for item in 0..5 {
         world.put(&format!("guarantee/completed/{item}"), "");
@@ -269,7 +269,7 @@ fn a_registration_that_a_crash_left_is_not_taken_for_this_rounds() {
 
 /// An operator triggers an instance whose items are executed by another one while it waits for the others.
 #[test]
-fn p5_a_trigger_that_waited_is_told_for_no_instant_that_was_made_up_for_meanwhile() {
+fn p5_a_trigger_that_waited_does_not_repeat_an_instant_that_was_rerun_meanwhile() {
     let mut met = 0;
     for seed in 0..SEEDS {
         let mut configuration = six_items();
@@ -285,7 +285,7 @@ fn p5_a_trigger_that_waited_is_told_for_no_instant_that_was_made_up_for_meanwhil
         world.run_until(second(9));
         world.assert_all_owned();
         let item = world.nodes[1].items[0];
-        // What the first one executes goes on for long; the second one does not wait for it for ever.
+        // The executions of the first node take long; the second node stops waiting for them.
         world.run_until(second(10));
         while world.nodes[0].executions.is_empty() {
             world.run_for(1);

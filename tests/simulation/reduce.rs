@@ -1,4 +1,5 @@
-//! What a failing seed needs to fail: fault by fault, kind by kind, machine by machine, whatever can be left out is.
+//! Reduces a failing seed: fault by fault, kind by kind, machine by machine, it leaves out all that the failure does
+//! not need.
 
 use crate::swarm::faults::Fault;
 use crate::swarm::invariants::{Invariant, Violation};
@@ -63,7 +64,7 @@ impl Reduction {
     }
 }
 
-/// Says what was violated, how to see it, and what it needs.
+/// Prints the violated invariant, how to replay it, and the faults that it needs.
 pub fn report(violation: &Violation) {
     println!("\nVIOLATION {violation}");
     let Violation { seed, invariant, .. } = *violation;
@@ -101,7 +102,7 @@ pub fn report(violation: &Violation) {
     println!("replay that: {command}");
 }
 
-/// What a reduction said to leave out.
+/// The options that a reduction has printed.
 pub fn options_from_environment() -> Options {
     let text = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
     let number = |name: &str| text(name).and_then(|text| text.parse::<u64>().ok());

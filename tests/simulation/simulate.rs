@@ -1,13 +1,15 @@
-//! Runs schedules of the general world from many seeds, and says what came of them: `make simulate`.
+//! Runs schedules of the general world from many seeds and prints the result: `make simulate`.
 //!
-//! `SEEDS` says how many (2,000 by default), `SEED_BASE` from which on (0 by default, so that a change is judged by the
-//! same ones), `SEED` runs a single one and prints its timeline. A schedule has one thread, and there is one for each
-//! core. The first violation ends it: the seed is reduced to what the failure needs, and the exit code is 1. With `GO_ON`
-//! all of them are listed, a line each.
+//! Without variables, as in `cargo test`, it judges a change with three checks: 2,000 schedules from seed 0, 250
+//! schedules full of interruptions, and 100 seeds that run twice. An argument names one of them, as for other tests.
 //!
-//! With `DIGEST` the timelines are written whole, and one number stands for all of them: a change that is to change nothing
-//! leaves it as it is. `WHOLE` writes the timeline of one seed in the same way, so that two builds can be compared line by
-//! line.
+//! `SEEDS` and `SEED_BASE` ask for other schedules; `SEED` runs a single one and prints its timeline. A schedule has
+//! one thread, and there is one thread for each core. The first violation ends the run: the seed is reduced to the
+//! faults that the failure needs, and the exit code is 1. With `GO_ON` every violation is listed, a line each.
+//!
+//! With `DIGEST` the timelines are written whole, and one number stands for all of them: a change without effect on
+//! behaviour leaves it as it is. `WHOLE` writes the timeline of one seed in the same way, so that two builds can be
+//! compared line by line.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,9 +21,10 @@
 )]
 #![allow(clippy::print_stdout, unreachable_pub)]
 
+#[path = "../support/random.rs"]
+#[allow(dead_code, reason = "the runner's simulation uses the rest")]
 mod random;
 mod reduce;
-#[allow(dead_code, reason = "the rest is for the tests that tell one story each")]
 mod swarm;
 
 use std::process::ExitCode;
@@ -30,14 +33,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use swarm::faults::Counts;
 use swarm::invariants::{Invariant, Violation};
-use swarm::{Options, Summary, replay, schedule};
+use swarm::{Options, Summary, replay, schedule, schedule_of_interruptions};
 use twox_hash::XxHash64;
 
-/// Seeds whose violation is understood and not mended yet; `docs/reliability.md` says what each is. They are excused only
+/// A check that judges a change, and its name.
+type Check = (&'static str, fn() -> ExitCode);
+
+const CHECKS: [Check; 3] = [("schedules", schedules), ("interruptions", interruptions), ("replay", replays)];
+
+/// How many schedules the interruptions are drawn for; each has about thirty.
+const SCHEDULES_OF_INTERRUPTIONS: u64 = 250;
+
+/// Seeds whose violation is understood and not mended yet; `docs/laboratory.md` explains each. They are excused only
 /// in the run that judges a change, so that a new violation is seen. The list may only become shorter.
 const OPEN: [(u64, Invariant); 0] = [];
 
-/// What many schedules came to.
+/// The sums over many schedules.
 #[derive(Default)]
 struct Total {
     seeds: u64,
@@ -72,18 +83,63 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn main() -> ExitCode {
-    // A filter for other tests, or a question which tests there are.
-    let mut arguments = std::env::args().skip(1);
-    if arguments.any(|argument| {
-        argument == "--list" || !(argument.starts_with('-') || "simulate".contains(&argument))
-    }) {
-        return ExitCode::SUCCESS;
-    }
-    // A panic is a violation like any other, and is said as such.
+    // A panic is a violation like any other, and is reported as one.
     std::panic::set_hook(Box::new(|_| {}));
     if let Some(seed) = number("SEED") {
         return show(seed);
     }
+    if number("SEEDS").is_some() {
+        return schedules();
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    let filters: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let is_wanted = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(*filter));
+    for (name, check) in CHECKS.iter().filter(|(name, _)| is_wanted(name)) {
+        if check() != ExitCode::SUCCESS {
+            println!("{name}: failed");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Interrupted executions are executed again for their own instants, with their checkpoints (P5), whether the sidecars
+/// learn of the crash transaction by transaction or in parts.
+fn interruptions() -> ExitCode {
+    match (0..SCHEDULES_OF_INTERRUPTIONS).find_map(|seed| schedule_of_interruptions(seed).err()) {
+        None => ExitCode::SUCCESS,
+        Some(violation) => {
+            println!("in a schedule of interruptions: {violation}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The same seed gives the same timeline, byte for byte, and writing the timeline changes nothing.
+fn replays() -> ExitCode {
+    let steps = |result: Result<Summary, Violation>| result.map(|summary| summary.steps).map_err(drop);
+    let differs = |seed: &u64| {
+        let options = Options::default();
+        let (first, timeline) = replay(*seed, &options);
+        let (second, again) = replay(*seed, &options);
+        let unwritten = steps(schedule(*seed, &options));
+        let first = steps(first);
+        timeline.is_empty() || timeline != again || first != steps(second) || first != unwritten
+    };
+    match (0..100).find(differs) {
+        None => ExitCode::SUCCESS,
+        Some(seed) => {
+            println!("seed {seed} does not give the same schedule each time");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Many schedules, from the first seed on.
+fn schedules() -> ExitCode {
     let (base, seeds) = (number("SEED_BASE").unwrap_or(0), number("SEEDS").unwrap_or(2_000));
     let judges_a_change = number("SEEDS").is_none();
     let is_open =

@@ -1,5 +1,5 @@
-//! An application as its authors write it, in Rust: it attaches to jobs over one connection, is told what to execute,
-//! and reports. And the configuration of a sidecar for it, on a Unix socket.
+//! An application in Rust: it attaches to jobs over one connection, receives executions, and reports them. And the
+//! configuration of a sidecar for it, on a Unix socket.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 
 pub(crate) type Client = ParticipantServiceClient<Channel>;
 
-/// A sidecar's default configuration, but that it serves on this socket only.
+/// A sidecar's default configuration, except that it serves on this socket only.
 pub(crate) fn config(socket: &Path) -> Config {
     Config {
         listen: vec![ListenAddress::Unix(socket.to_owned())],
@@ -63,7 +63,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Attaches, and waits until the job has been divided and all its items are ours.
+    /// Attaches, and waits until the application owns all items of the job.
     pub(crate) async fn attach(
         mut client: Client,
         name: &str,
@@ -104,7 +104,7 @@ impl Job {
         message.and_then(|message| message.event).expect("the stream to go on")
     }
 
-    /// The next execution. What else is told is passed over. Dropping the future loses nothing.
+    /// The next execution; other events are skipped. Dropping the future loses no event.
     pub(crate) async fn execute(&mut self) -> proto::Execute {
         loop {
             if let Event::Execute(execute) = self.event().await {

@@ -1,4 +1,4 @@
-//! A disk that is full when a test says so: the embedded registry's file on it is a real one.
+//! A disk that is full on request of a test. The file of the embedded registry on it is a real file.
 #![allow(unreachable_pub, reason = "two test binaries use it")]
 
 use std::fs::OpenOptions;
@@ -39,7 +39,7 @@ impl Disk {
         Embedded::open_by(folder, Arc::new(|| 1_700_000_000_123), Arc::new(open)).unwrap()
     }
 
-    fn room(&self) -> io::Result<()> {
+    fn check_room(&self) -> io::Result<()> {
         match self.is_full.load(Ordering::SeqCst) {
             true => Err(io::Error::from_raw_os_error(ENOSPC)),
             false => Ok(()),
@@ -63,18 +63,18 @@ impl StorageBackend for OnDisk {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.disk.room()?;
+        self.disk.check_room()?;
         self.file.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.disk.room()?;
+        self.disk.check_room()?;
         self.file.sync_data()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        if let Err(full) = self.disk.room() {
-            // A disk takes what it has room for.
+        if let Err(full) = self.disk.check_room() {
+            // A full disk stores a part of the data.
             self.file.write(offset, &data[..data.len() / 2])?;
             return Err(full);
         }

@@ -1,4 +1,4 @@
-//! What several test binaries share: a ZooKeeper server and a proxy that breaks connections.
+//! Modules of several test binaries: a ZooKeeper server, and a proxy that breaks connections.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 #![allow(clippy::panic, clippy::expect_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
 #![allow(clippy::disallowed_methods, reason = "real servers take real time")]

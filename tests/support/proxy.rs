@@ -1,4 +1,4 @@
-//! A TCP proxy that does to connections what networks do.
+//! A TCP proxy that delays, drops and breaks connections as networks do.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,36 +9,36 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// What the proxy does with what it gets.
+/// How the proxy treats connections and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Hands everything on.
+    /// Forwards all bytes.
     Pass,
-    /// Hands everything on after this time.
+    /// Forwards all bytes after this time.
     Delay(Duration),
-    /// Hands nothing on, in neither direction, until the mode changes. Connections can be made.
+    /// Forwards no byte in either direction until the mode changes. Connections can be made.
     Blackhole,
-    /// Hands on what goes to the server, loses what comes from it. A connection that lost something is closed when
+    /// Forwards the bytes to the server, and drops the bytes from it. A connection with dropped bytes is closed when
     /// the mode changes.
     DropReplies,
     /// Closes connections as soon as they are made.
     Refuse,
-    /// Says nothing on connections that are made now, whatever the mode is later.
+    /// Never answers on connections that are made now, also in a later mode.
     Silent,
 }
 
-/// The bytes that clients have sent on each connection on which the proxy says nothing.
-type Heard = watch::Sender<Vec<Vec<u8>>>;
+/// The bytes that clients have sent on each silent connection.
+type Received = watch::Sender<Vec<Vec<u8>>>;
 
-/// How long words are waited for that have to come.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait for bytes that must come.
+const LIMIT: Duration = Duration::from_secs(20);
 
 pub struct Proxy {
     address: SocketAddr,
     mode: watch::Sender<Mode>,
     /// Counts up; connections made before are closed.
     resets: watch::Sender<u64>,
-    heard: Heard,
+    received: Received,
     accepting: AbortHandle,
 }
 
@@ -49,8 +49,8 @@ impl Proxy {
         let address = listener.local_addr().expect("its address");
         let (mode, modes) = watch::channel(Mode::Pass);
         let (resets, reset) = watch::channel(0);
-        let heard = Heard::default();
-        let hearing = heard.clone();
+        let received = Received::default();
+        let received_there = received.clone();
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let mode = *modes.borrow();
@@ -58,11 +58,11 @@ impl Proxy {
                     Mode::Refuse => {}
                     Mode::Silent => {
                         let mut place = 0;
-                        hearing.send_modify(|heard| {
-                            place = heard.len();
-                            heard.push(Vec::new());
+                        received_there.send_modify(|received| {
+                            place = received.len();
+                            received.push(Vec::new());
                         });
-                        tokio::spawn(keep_silent(client, reset.clone(), hearing.clone(), place));
+                        tokio::spawn(keep_silent(client, reset.clone(), received_there.clone(), place));
                     }
                     Mode::Pass | Mode::Delay(_) | Mode::Blackhole | Mode::DropReplies => {
                         tokio::spawn(serve(client, server, modes.clone(), reset.clone()));
@@ -70,20 +70,20 @@ impl Proxy {
                 }
             }
         });
-        Self { address, mode, resets, heard, accepting: accepting.abort_handle() }
+        Self { address, mode, resets, received, accepting: accepting.abort_handle() }
     }
 
-    /// Whether a client has said these words, and nothing else, on a connection on which the proxy says nothing.
-    pub fn has_heard(&self, words: &[u8]) -> bool {
-        self.heard.borrow().iter().any(|said| said == words)
+    /// Whether a client has sent these bytes, and no others, on a silent connection.
+    pub fn has_received(&self, bytes: &[u8]) -> bool {
+        self.received.borrow().iter().any(|sent| sent == bytes)
     }
 
-    /// Waits until that is so.
-    pub async fn hears(&self, words: &[u8]) {
-        let mut heard = self.heard.subscribe();
-        let heard = heard.wait_for(|heard| heard.iter().any(|said| said == words));
-        let heard = tokio::time::timeout(PATIENCE, heard).await;
-        heard.expect("nobody has said it").expect("the proxy is there");
+    /// Waits until a client has sent these bytes, and no others, on a silent connection.
+    pub async fn wait_for_bytes(&self, bytes: &[u8]) {
+        let mut received = self.received.subscribe();
+        let received = received.wait_for(|received| received.iter().any(|sent| sent == bytes));
+        let received = tokio::time::timeout(LIMIT, received).await;
+        received.expect("no client has sent the bytes").expect("the proxy runs");
     }
 
     pub fn address(&self) -> String {
@@ -107,8 +107,13 @@ impl Drop for Proxy {
     }
 }
 
-/// Reads what is sent, and says nothing.
-async fn keep_silent(mut client: TcpStream, mut resets: watch::Receiver<u64>, heard: Heard, place: usize) {
+/// Reads the bytes of a client, and never answers.
+async fn keep_silent(
+    mut client: TcpStream,
+    mut resets: watch::Receiver<u64>,
+    received: Received,
+    place: usize,
+) {
     resets.mark_unchanged();
     let mut buffer = vec![0; 1024];
     loop {
@@ -117,7 +122,7 @@ async fn keep_silent(mut client: TcpStream, mut resets: watch::Receiver<u64>, he
             count = client.read(&mut buffer) => count,
         };
         let Ok(count @ 1..) = count else { return };
-        heard.send_modify(|heard| heard[place].extend(&buffer[..count]));
+        received.send_modify(|received| received[place].extend(&buffer[..count]));
     }
 }
 
@@ -157,7 +162,7 @@ async fn pump(
             count = from.read(&mut buffer) => count,
         };
         let Ok(count @ 1..) = count else { return };
-        // It may have changed while we waited for the bytes.
+        // The mode may have changed during the wait for the bytes.
         let mode = *modes.borrow();
         match mode {
             Mode::Delay(delay) => tokio::time::sleep(delay).await,

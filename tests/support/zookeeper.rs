@@ -3,17 +3,19 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// How long a server may take to start. It takes half a second, on a machine that does nothing else.
+/// How long a server may take to start. On an idle machine it takes half a second.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// Runs Java until our end of its standard input is closed, which happens in any case when this process ends.
+/// Runs Java until this process closes the launcher's standard input, or ends.
 const LAUNCHER: &str = r#"java "$@" </dev/null & echo $! >pid; read -r _; kill -9 $!; wait $!"#;
 
 pub struct Server {
@@ -146,9 +148,24 @@ impl Drop for Server {
     }
 }
 
+/// The ports of this process's servers. Systems do not give them to outgoing connections, and the Python suites have
+/// others (`processes.py`): a port stays free while its server starts, or is stopped.
+const PORTS: Range<u16> = 30_000..32_768;
+
+/// A port that this process has not had before.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
+    /// How many ports this process has tried.
+    static TRIED: AtomicUsize = AtomicUsize::new(0);
+    // Programs that run side by side begin at different ports.
+    let first = usize::try_from(std::process::id()).expect("a process id").wrapping_mul(101);
+    loop {
+        let tried = TRIED.fetch_add(1, Ordering::Relaxed);
+        assert!(tried < PORTS.len(), "no port of {PORTS:?} is free");
+        let port = PORTS.clone().nth(first.wrapping_add(tried) % PORTS.len()).expect("a port of the range");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// The folder with the server's jars.

@@ -1,7 +1,7 @@
 //! Rules about the repository itself, checked like any other behaviour. Each message says what to do.
 //!
-//! What a lint can check is not here: the fence around clocks, tasks and random collections is in `clippy.toml`, and
-//! the comments of the protos are for buf.
+//! Rules that a lint can check are elsewhere: `clippy.toml` bans clocks, tasks and random collections, and buf checks
+//! the comments of the protos.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod rooms;
@@ -11,17 +11,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Rooms that decide and never perform: a name ending in `/` is a folder.
-const PURE_ROOMS: [&str; 6] =
-    ["src/excerpt.rs", "src/tree.rs", "src/job.rs", "src/quartz/", "src/elasticjob/", "src/coordination/"];
+/// Rooms that decide and perform no effect: a name that ends in `/` is a folder.
+const PURE_ROOMS: [&str; 7] = [
+    "src/excerpt.rs",
+    "src/tree.rs",
+    "src/job.rs",
+    "src/quartz/",
+    "src/elasticjob/",
+    "src/extension/",
+    "src/coordination/",
+];
 
-/// What a pure room must not mention, as whole words, with the reason.
+/// The words that a pure room must not contain, with the reason.
 const NOT_IN_PURE_ROOMS: [(&str, &str); 14] = [
     ("async", "a pure room never waits; return an effect and let the runner perform it"),
     ("await", "a pure room never waits; return an effect and let the runner perform it"),
     ("tokio", "a pure room holds no task, channel or timer"),
     ("tonic", "translate messages in src/api"),
-    ("tracing", "a pure room is silent; put the reason into the effect, the runner logs it"),
+    ("tracing", "a pure room does not log; put the reason into the effect, the runner logs it"),
     ("Instant::now", "time is an argument"),
     ("SystemTime", "time is an argument"),
     ("std::time::Instant", "time is an argument, as a duration or a timestamp"),
@@ -42,7 +49,7 @@ const UNFINISHED: [&str; 5] = [
     concat!("unimplemented", "!("),
 ];
 
-/// Files that others write: generated code, lock files, recorded data, the licence.
+/// Files that are not written by hand here: generated code, lock files, recorded data, the licence.
 const NOT_OURS: [&str; 5] =
     ["clients/go/proto/", "clients/python/sidekeeper/_proto/", "tests/fixtures/", "LICENSE", "go.sum"];
 
@@ -76,7 +83,7 @@ fn is_lock(path: &str) -> bool {
     matches!(name, "Cargo.lock" | "package-lock.json" | "Gemfile.lock" | "go.sum")
 }
 
-/// All files that are in git or about to be, without those that are not text.
+/// All text files that are in git or not ignored by it.
 fn files() -> Vec<File> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -107,7 +114,7 @@ fn none(problems: &[String]) {
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
 
-/// The line without its comment. Cuts a `//` inside a text too, which for these rules does no harm.
+/// The line without its comment. A `//` inside a text is cut, too; no rule here needs such a text.
 fn code(line: &str) -> &str {
     line.split("//").next().unwrap_or(line)
 }
@@ -124,7 +131,7 @@ fn mentions(text: &str, word: &str) -> bool {
 }
 
 #[test]
-fn pure_rooms_stay_pure() {
+fn pure_rooms_contain_no_forbidden_words() {
     let mut problems = Vec::new();
     for file in files().iter().filter(|file| file.is_rust_source()) {
         if !is_pure(&file.path) {
@@ -145,7 +152,7 @@ fn pure_rooms_stay_pure() {
 }
 
 #[test]
-fn nothing_is_left_unfinished() {
+fn no_file_has_marks_of_unfinished_work() {
     let mut problems = Vec::new();
     for file in files().iter().filter(|file| file.is_ours()) {
         for (number, line) in file.numbered_lines() {
@@ -158,7 +165,7 @@ fn nothing_is_left_unfinished() {
 }
 
 #[test]
-fn every_module_says_what_it_is_for() {
+fn every_module_begins_with_a_header() {
     let mut problems = Vec::new();
     for file in files().iter().filter(|file| file.is_rust_source()) {
         if !file.text.starts_with("//! ") {
@@ -172,7 +179,7 @@ fn every_module_says_what_it_is_for() {
 }
 
 #[test]
-fn white_space_is_tidy() {
+fn files_have_no_superfluous_white_space() {
     let mut problems = Vec::new();
     for file in files().iter().filter(|file| file.is_ours() && !file.text.is_empty()) {
         for (number, line) in file.numbered_lines() {
@@ -233,8 +240,8 @@ fn architecture_shows_every_room() {
 }
 
 #[test]
-fn no_machine_is_named() {
-    // The checkout and the home directory of whoever runs this, and where homes usually are.
+fn no_file_names_a_path_of_one_machine() {
+    // The checkout, the home directory of the user, and the usual folders of home directories.
     let mut forbidden: Vec<String> = ["/home/", "/Users/"]
         .into_iter()
         .map(str::to_owned)
@@ -253,7 +260,7 @@ fn no_machine_is_named() {
     none(&problems);
 }
 
-/// Settings that name a package registry: the part of a file's name, and what a line of it must not begin with.
+/// Settings that name a package registry: the part of a file's name, and forbidden beginnings of its lines.
 const REGISTRY_SETTINGS: [(&str, &[&str]); 8] = [
     ("package-lock.json", &["\"resolved\":"]),
     ("Cargo.toml", &["registry ="]),
@@ -266,7 +273,7 @@ const REGISTRY_SETTINGS: [(&str, &[&str]); 8] = [
 ];
 
 #[test]
-fn no_registry_is_named() {
+fn no_file_names_a_package_registry() {
     let mut problems = Vec::new();
     for file in &files() {
         let name = file.path.rsplit('/').next().unwrap_or(&file.path);
@@ -279,7 +286,7 @@ fn no_registry_is_named() {
                 .find(|start| line.starts_with(**start));
             if let Some(setting) = setting {
                 problems.push(format!(
-                    "{}:{number}: `{setting}` names a package registry, which is for the machine to say",
+                    "{}:{number}: `{setting}` names a package registry, which is a setting of the machine",
                     file.path
                 ));
             }
@@ -328,7 +335,7 @@ fn every_language_has_its_lock_file() {
 }
 
 #[test]
-fn the_libraries_have_the_sidecar_s_version() {
+fn client_libraries_have_the_version_of_the_sidecar() {
     let version = env!("CARGO_PKG_VERSION");
     let places = [
         ("clients/python/pyproject.toml", format!("version = \"{version}\"")),

@@ -1,4 +1,4 @@
-"""The Python test application: does what the driver says, and tells what happens (see ``../README.md``)."""
+"""The Python test application: takes commands from the driver, and reports events (see ``../README.md``)."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class Running:
         return self.released.is_set() or time.monotonic() >= self.until
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Tells something of it."""
+        """Reports an event of the execution."""
         one = self.execution
         tell(event, job=one.job_name, item=one.item, execution_id=one.execution_id, **fields)
 
     def begin(self) -> None:
-        """Tells that it has begun, with all that the handler sees."""
+        """Reports the begin, with all fields that the handler gets."""
         one = self.execution
         self.tell(
             "started",
@@ -100,7 +100,7 @@ class Running:
         log.info("handling")
 
     def cancelled(self) -> None:
-        """Tells that the handler has learnt that it is to stop."""
+        """Reports that the handler has seen the Cancel."""
         reason = self.execution.cancel_reason
         self.tell("cancelled", reason=None if reason is None else reason.name)
 
@@ -163,7 +163,7 @@ class Driven:
 
     @staticmethod
     async def wait_on_loop(one: Running) -> None:
-        """Waits until it is released, or until it is told to stop and obeys."""
+        """Waits until the driver releases it, or until it stops for a Cancel."""
         while not one.over():
             try:
                 await asyncio.sleep(LOOK_INTERVAL)
@@ -187,7 +187,7 @@ class Driven:
 
     @staticmethod
     def wait_on_thread(one: Running) -> None:
-        """Waits until it is released, or until it is told to stop and obeys."""
+        """Waits until the driver releases it, or until it stops for a Cancel."""
         told = False
         while not one.over():
             if told:
@@ -365,7 +365,7 @@ def main(commands: TextIO) -> int:
     def read() -> None:
         for line in commands:
             driven.obey(json.loads(line))
-        os._exit(1)  # nobody is there any more
+        os._exit(1)  # the driver has ended
 
     threading.Thread(target=read, daemon=True).start()
     return driven.run(first)

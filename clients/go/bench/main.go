@@ -106,7 +106,7 @@ func measure(binary string, executions int) (*measured, error) {
 	return line, nil
 }
 
-// start starts a program, and returns when its socket is there. What it returns ends it.
+// start starts a program, and returns when its socket exists. The returned function ends the program.
 func start(socket string, program string, arguments ...string) (func(), error) {
 	command := exec.Command(program, arguments...)
 	command.Stderr = os.Stderr

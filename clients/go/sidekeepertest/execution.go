@@ -13,7 +13,7 @@ import (
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
-// Execution is what a test has executed. Zero values are filled in as a sidecar would.
+// Execution is an execution of a test. Zero values get a sidecar's usual values.
 type Execution struct {
 	// Job is the job. Required.
 	Job string
@@ -27,13 +27,13 @@ type Execution struct {
 	Source sidekeeper.ExecutionSource
 	// ScheduledTime is for which instant. Zero: now.
 	ScheduledTime time.Time
-	// Timeout is after what time it is told to stop; reports of progress give it once more. Zero: never.
+	// Timeout is the time after which it is cancelled; each report of progress starts it anew. Zero: never.
 	Timeout time.Duration
 	// FencingToken is its token. Zero: one higher than the last.
 	FencingToken int64
 	// Attempt is which attempt it is. Zero: the first.
 	Attempt int
-	// Checkpoint is from where it goes on.
+	// Checkpoint is the checkpoint from which it continues.
 	Checkpoint []byte
 	// Traceparent is the trace context.
 	Traceparent string
@@ -51,7 +51,7 @@ const (
 	Rejected Outcome = "rejected"
 )
 
-// Result is what was reported of an execution.
+// Result is the reported result of an execution.
 type Result struct {
 	// Outcome is how it ended.
 	Outcome Outcome
@@ -123,7 +123,7 @@ func (s *Sidecar) Start(execution Execution) *Running {
 	return running
 }
 
-// Cancel tells the execution to stop.
+// Cancel cancels the execution.
 func (r *Running) Cancel(reason sidekeeper.CancelReason) {
 	r.mu.Lock()
 	r.cancelled = true
@@ -140,7 +140,7 @@ func (r *Running) Checkpoint() []byte {
 	return r.checkpoint
 }
 
-// Wait waits until the execution has ended, and returns what was reported.
+// Wait waits until the execution has ended, and returns the reported result.
 func (r *Running) Wait() Result {
 	r.sidecar.t.Helper()
 	r.sidecar.within(fmt.Sprintf("execution %s of item %d is reported", r.ID, r.item), func() bool {
@@ -155,7 +155,7 @@ func (r *Running) reported() *Result {
 	return r.result
 }
 
-// extend gives the execution its timeout once more. Nil: it has none, or was told to stop.
+// extend starts the execution's timeout anew. Nil: it has none, or was cancelled.
 func (r *Running) extend() *timestamppb.Timestamp {
 	r.mu.Lock()
 	defer r.mu.Unlock()

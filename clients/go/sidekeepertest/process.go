@@ -126,7 +126,7 @@ func (p *Process) Pid() int {
 	return p.command.Process.Pid
 }
 
-// tail keeps the end of what is written.
+// tail keeps the end of the written text.
 type tail struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -177,7 +177,7 @@ func (s *stream) end(code codes.Code, details string) {
 	s.over <- status.Error(code, details)
 }
 
-// assign tells that exactly these items are owned, and returns the generation.
+// assign sends an assignment of exactly these items, and returns the generation.
 func (s *stream) assign(reason sidekeeperv1.AssignmentReason, items []int) int64 {
 	s.mu.Lock()
 	s.generation++
@@ -232,7 +232,7 @@ func (s *stream) find(id string) *Running {
 	return s.running[id]
 }
 
-// openExecutions returns what has not been reported.
+// openExecutions returns the executions that are not reported yet.
 func (s *stream) openExecutions() []*Running {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -81,7 +81,7 @@ func Run(t testing.TB, app *sidekeeper.Application) *Sidecar {
 	return s
 }
 
-// Stop has the application stop in order, and returns what its Run has returned.
+// Stop stops the application in order, and returns the result of its Run.
 func (s *Sidecar) Stop(options ...sidekeeper.StopOption) error {
 	s.t.Helper()
 	s.app.Stop(options...)
@@ -101,7 +101,7 @@ func (s *Sidecar) Assign(job string, items ...int) {
 	s.assign(job, sidekeeperv1.AssignmentReason_ASSIGNMENT_REASON_RESHARDED, items)
 }
 
-// LoseSession is what a sidecar does that has lost its session with the registry: what is executed is told to stop with
+// LoseSession acts as a sidecar that has lost its session with the registry: executions are cancelled with
 // [sidekeeper.CancelLeaseLost], and all items are lost. It returns when the callbacks have returned.
 func (s *Sidecar) LoseSession(job string) {
 	s.t.Helper()
@@ -169,7 +169,7 @@ func (s *Sidecar) within(what string, happened func() bool) {
 	}
 }
 
-// notifier tells everybody who waits that something has changed.
+// notifier wakes all waiting goroutines after a change.
 type notifier struct {
 	mu      sync.Mutex
 	channel chan struct{}

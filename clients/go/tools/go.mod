@@ -1,4 +1,4 @@
-// What the Go client is generated and checked with, apart from the client so that its users do not get any of it.
+// The tools that generate and check the Go client, in a module of their own so that the client's users do not get them.
 module github.com/sidekeeper/sidekeeper/clients/go/tools
 
 go 1.26.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Callable
 
 import grpc.aio
 
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import assignment_pb2
 from sidekeeper.backoff import Backoff
 from sidekeeper.events import Assignment
 from sidekeeper.log import fields, logger
@@ -62,7 +62,7 @@ class Acknowledger:
             await self._acknowledge(assignment)
 
     async def _acknowledge(self, assignment: Assignment) -> None:
-        request = service_pb2.AcknowledgeAssignmentRequest(
+        request = assignment_pb2.AcknowledgeAssignmentRequest(
             attachment_id=self._attachment_id, generation=assignment.generation
         )
         backoff = Backoff()

@@ -30,7 +30,7 @@ __all__ = ["Application"]
 #: How many items of a job are executed at once in one process, unless the job says otherwise.
 DEFAULT_CONCURRENCY = 8
 
-#: How long running handlers may go on after the application was told to stop, in seconds; below the 30 s after which
+#: How long running handlers may continue after the application is stopped, in seconds; below the 30 s after which
 #: Kubernetes kills.
 DEFAULT_DRAIN_TIMEOUT = 25.0
 
@@ -42,10 +42,11 @@ class Application(CallbackRegistry):
 
     Args:
         endpoint: Where the sidecar listens: ``http://127.0.0.1:7070`` or ``unix:///run/sidekeeper.sock``, also without
-            ``http://`` or ``//``. Default: the environment variable ``SIDEKEEPER_ENDPOINT``, else ``http://127.0.0.1:7070``.
-        token: What the sidecar wants to be presented. Default: the environment variable ``SIDEKEEPER_TOKEN``, else
+            ``http://`` or ``//``. Default: the environment variable ``SIDEKEEPER_ENDPOINT``, else
+        ``http://127.0.0.1:7070``. token: The sidecar's token. Default: the environment variable ``SIDEKEEPER_TOKEN``,
+        else
             nothing.
-        drain_timeout: How long running handlers may go on after the application was told to stop, in seconds.
+        drain_timeout: How long running handlers may continue after the application is stopped, in seconds.
 
     Raises:
         ValueError: The endpoint or the token cannot be read, or the timeout is negative.
@@ -146,11 +147,11 @@ class Application(CallbackRegistry):
             concurrency: How many items are executed at once in this process; further ones wait in order.
             weight: How many items this instance gets in proportion to others, 1 to 1000, when all instances are
                 sidecars'.
-            labels: What this instance has that items may ask for (``sidekeeper.item-labels``).
-            instance_name: What this instance is called, the same after each restart, as a pod of a StatefulSet is: it
-                then owns again what it owned before, if it is back within the job's ``sidekeeper.grace``. 1 to 64
-                characters of ``[A-Za-z0-9_.-]``, one of them a letter; no two instances of a job may have the same.
-                Default: the environment variable ``SIDEKEEPER_INSTANCE_NAME``, else none.
+            labels: Labels that items may ask for (``sidekeeper.item-labels``).
+            instance_name: The instance's name, the same after each restart, such as the name of a pod in a StatefulSet:
+                it then owns its items again, if it is back within the job's ``sidekeeper.grace``. 1 to 64 characters of
+                ``[A-Za-z0-9_.-]``, one of them a letter; no two instances of a job may have the same. Default: the
+                environment variable ``SIDEKEEPER_INSTANCE_NAME``, else none.
             on_assignment: See the method of this name.
             on_assigned: See the method of this name.
             on_revoked: See the method of this name.
@@ -255,11 +256,11 @@ class Application(CallbackRegistry):
         await self._serve(handle_signals=False)
 
     def stop(self, *, immediately: bool = False, for_good: bool = False) -> None:
-        """Tells the application to stop, from any thread and also before it runs.
+        """Stops the application, from any thread and also before it runs.
 
         Args:
-            immediately: Whether running handlers are told to stop now, rather than after the drain timeout.
-            for_good: Whether nobody of its ``instance_name`` comes back, so that its items go to others at once.
+            immediately: Whether running handlers are cancelled now, rather than after the drain timeout.
+            for_good: Whether no instance of its ``instance_name`` will return, so that its items move at once.
                 Otherwise, and after a signal, they wait for the time of the job's ``sidekeeper.grace``.
         """
         self._stop_for_good = self._stop_for_good or for_good
@@ -323,7 +324,7 @@ class Application(CallbackRegistry):
 
     @contextlib.contextmanager
     def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Stops the application at SIGTERM and SIGINT; puts back what was there before."""
+        """Stops the application at SIGTERM and SIGINT; restores the former handlers afterwards."""
         before = {}
         for number in (signal.SIGTERM, signal.SIGINT):
             handler = signal.getsignal(number)

@@ -1,8 +1,8 @@
 """One stream to the sidecar: this process as an instance of one job.
 
-The instance exists while the stream is open. When the stream ends, the instance is gone: its executions are told to
-stop, and what they return is reported to nobody. If the job has a grace and the stream has broken, they go on, and the
-next attachment may take them over (see ``kept``).
+The instance exists while the stream is open. When the stream ends, the instance leaves: its executions are cancelled,
+and their results are not reported. If the job has a reattach grace and the stream has broken, they continue, and the
+next attachment may resume them (see ``kept``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Callable
 
 import grpc.aio
 
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import attach_pb2, execution_pb2, lease_pb2, listener_pb2
 from sidekeeper.acknowledger import Acknowledger
 from sidekeeper.dispatcher import Dispatcher
 from sidekeeper.errors import SidekeeperError
@@ -38,14 +38,14 @@ from sidekeeper.version import API_LEVEL, CLIENT, SIDECAR_API_LEVEL_MIN, __versi
 if TYPE_CHECKING:
     from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
 
-    AttachCall = grpc.aio.UnaryStreamCall[service_pb2.AttachRequest, service_pb2.AttachResponse]
+    AttachCall = grpc.aio.UnaryStreamCall[attach_pb2.AttachRequest, attach_pb2.AttachResponse]
 
 __all__ = ["Attachment", "ProtocolError", "VersionError"]
 
-#: How long the sidecar may take to register the instance, or to say what it waits for, in seconds.
+#: How long the sidecar may take to register the instance, or to send ``Waiting``, in seconds.
 FIRST_EVENT_TIMEOUT = 60.0
 
-#: How long the sidecar may take to note that the application leaves, in seconds; it only has to hear it.
+#: How long the sidecar may take to record that the application leaves, in seconds.
 DETACH_TIMEOUT = 2.0
 
 #: How a stream ends that has broken, rather than been ended: the instance may still be there.
@@ -96,6 +96,8 @@ class Attachment:
         self.heard = False
         self._grace = 0.0
         self._open: dict[str, OpenExecution] = {}
+        #: Executions that are left unanswered while the application ends. A Cancel is answered.
+        self._left: dict[str, OpenExecution] = {}
         self._answered = asyncio.Event()
         self._answered.set()
         self._reporter: Reporter | None = None
@@ -135,18 +137,18 @@ class Attachment:
             self._end()
 
     async def leave(self, *, for_good: bool) -> None:
-        """Says that the application does not come back, if the sidecar would wait for it; then ends the stream.
+        """Detaches for good, if the sidecar would wait for the application; then ends the stream.
 
         Args:
-            for_good: Whether nobody of its name does.
+            for_good: Whether no instance with this name will return.
         """
         if self._reporter is not None and self._grace and not self._ended:
-            request = service_pb2.DetachRequest(attachment_id=self._reporter.attachment_id, for_good=for_good)
+            request = attach_pb2.DetachRequest(attachment_id=self._reporter.attachment_id, for_good=for_good)
             try:
                 await self._stub.Detach(request, timeout=DETACH_TIMEOUT)
             except grpc.aio.AioRpcError as error:
                 extra = fields(self._job.name)
-                logger.warning("the sidecar has not heard that the job leaves: %s", error.code().name, extra=extra)
+                logger.warning("the sidecar did not answer that the job leaves: %s", error.code().name, extra=extra)
         self.close()
 
     def close(self) -> None:
@@ -155,15 +157,15 @@ class Attachment:
             self._call.cancel()
 
     async def wait_answered(self) -> None:
-        """Waits until each execution that was told has ended, and its result is with the sidecar."""
+        """Waits until each execution of the stream has ended or is left, and the sidecar has the results."""
         while self._open:
             await self._answered.wait()
         if self._reporter is not None:
             await self._reporter.wait_flushed()
 
-    def _request(self) -> service_pb2.AttachRequest:
+    def _request(self) -> attach_pb2.AttachRequest:
         configuration = self._job.configuration
-        return service_pb2.AttachRequest(
+        return attach_pb2.AttachRequest(
             job_name=self._job.name,
             configuration=None if configuration is None else configuration.to_proto(),
             application_id=self._application_id,
@@ -191,18 +193,18 @@ class Attachment:
         while True:
             await self._dispatcher.wait_room()
             event = await call.read()
-            if not isinstance(event, service_pb2.AttachResponse):
+            if not isinstance(event, attach_pb2.AttachResponse):
                 return  # the end
             try:
                 self._receive(event)
             except (ValueError, OverflowError) as error:  # a time that Python cannot express, and the like
                 raise ProtocolError(f"event {event.WhichOneof('event')!r}: {error}") from error
 
-    async def _first(self, call: AttachCall, timer: asyncio.TimerHandle) -> service_pb2.Attached:
+    async def _first(self, call: AttachCall, timer: asyncio.TimerHandle) -> attach_pb2.Attached:
         """Reads until the instance is registered."""
         while True:
             event = await call.read()
-            if not isinstance(event, service_pb2.AttachResponse):
+            if not isinstance(event, attach_pb2.AttachResponse):
                 raise ProtocolError("the stream ended before its first event")
             self.heard = True
             self._presence.answers(self._job.name)
@@ -219,7 +221,7 @@ class Attachment:
         self._given_up = True
         call.cancel()
 
-    def _on_attached(self, attached: service_pb2.Attached) -> None:
+    def _on_attached(self, attached: attach_pb2.Attached) -> None:
         if attached.api_level < SIDECAR_API_LEVEL_MIN:
             # One that knows levels has refused the attachment itself; this is for those before.
             raise VersionError(
@@ -261,7 +263,7 @@ class Attachment:
             logger.error("internal error", exc_info=helper.exception(), extra=fields(self._job.name))
             self._call.cancel()
 
-    def _receive(self, event: service_pb2.AttachResponse) -> None:
+    def _receive(self, event: attach_pb2.AttachResponse) -> None:
         name, callbacks = self._job.name, self._job.callbacks
         kind = event.WhichOneof("event")
         if kind == "execute":
@@ -286,20 +288,20 @@ class Attachment:
         elif kind == "after_last":
             self._on_call(callbacks.after_last, event.after_last)
         elif kind == "draining":
-            logger.info("the sidecar is stopping: finishing what runs", extra=fields(name))
+            logger.info("the sidecar is stopping: finishing running executions", extra=fields(name))
         # Anything else is of a newer sidecar, and does not concern this client.
 
-    def _on_session_changed(self, message: service_pb2.SessionChanged) -> None:
+    def _on_session_changed(self, message: lease_pb2.SessionChanged) -> None:
         session = SessionChange.from_proto(self._job.name, message)
         remaining = session.remaining_lease
         renewer = None if remaining is None or shares_clock(message) else self._renewer
         lasts = self._lease.told(remaining, sure=renewer is None)
         if renewer is not None and not (lasts and self._lease.is_proven):
-            renewer.ask()  # what the stream says counts only until there is an answer
+            renewer.ask()  # the stream's lease counts only until there is an answer
         if lasts:
             self._on_word(session)
 
-    def _on_lease_renewed(self, answer: service_pb2.RenewLeaseResponse, sent: float) -> None:
+    def _on_lease_renewed(self, answer: lease_pb2.RenewLeaseResponse, sent: float) -> None:
         remaining = seconds(answer.remaining_lease) if answer.HasField("remaining_lease") else None
         self._lease.look()
         was_over = self._lease.over
@@ -309,7 +311,7 @@ class Attachment:
             self._on_word(SessionChange(self._job.name, SessionState(answer.state), lease))
 
     def _on_word(self, session: SessionChange) -> None:
-        """The sidecar has said what is now, and its lease, if there is one, is not over."""
+        """The sidecar has sent the session's state, and the lease, if there is one, has not ended."""
         if session.state is SessionState.CONNECTED:
             self._ownership.still_there()
             if self._executor.paused:
@@ -328,12 +330,12 @@ class Attachment:
         self._dispatcher.call(self._job.callbacks.session, session)
 
     def _on_silence(self) -> None:
-        """The lease is over, and the sidecar has not said what is now: as if it had said that the lease is lost."""
+        """The lease has ended, and the sidecar is silent: handled like a lost session."""
         logger.warning(
-            "the lease is over without newer word: the sidecar may be stopped, or this process was",
+            "the lease has ended without a newer one: the sidecar may be suspended, or this process was",
             extra=fields(self._job.name),
         )
-        # What is read from now on waits: if the sidecar lives, it says so soon, or that it is to stop.
+        # Executions that come now wait: a living sidecar soon sends a new lease, or cancels them.
         self._executor.pause()
         for opened in list(self._open.values()):
             self._executor.cancel(opened, CancelReason.LEASE_LOST)
@@ -343,9 +345,9 @@ class Attachment:
     def _on_call(
         self,
         callbacks: Sequence[Callable[[Round], object]],
-        message: service_pb2.BeforeFirst | service_pb2.AfterLast,
+        message: listener_pb2.BeforeFirst | listener_pb2.AfterLast,
     ) -> None:
-        """Acts once for the whole job; what has no callback has succeeded."""
+        """Acts once for the whole job; without a callback the call has succeeded."""
 
         def answer(error: BaseException | None) -> None:
             if self._listener is not None and not self._ended:
@@ -373,13 +375,13 @@ class Attachment:
 
         return noted
 
-    def _on_execute(self, message: service_pb2.Execute) -> None:
+    def _on_execute(self, message: execution_pb2.Execute) -> None:
         self._lease.look()
         if message.resumed and self._resume(message.execution_id):
             return
         opened = OpenExecution(Execution.from_proto(message, self._progress), self._answer)
         if opened.execution.execution_id in self._open:
-            raise ProtocolError(f"execution {opened.execution.execution_id!r} was told twice")
+            raise ProtocolError(f"execution {opened.execution.execution_id!r} was sent twice")
         self._open[opened.execution.execution_id] = opened
         self._answered.clear()
         self._dispatcher.begin(lambda: self._begin(opened))
@@ -397,7 +399,7 @@ class Attachment:
                 kept.execution._goes_on(self._progress, self._reporter.attachment_id)
             self._open[execution_id] = kept
             self._answered.clear()
-            logger.info("execution goes on with this stream", extra=fields(self._job.name, kept.execution))
+            logger.info("execution continues with this stream", extra=fields(self._job.name, kept.execution))
             if self._lease.over:
                 self._executor.cancel(kept, CancelReason.LEASE_LOST)
         elif kept is not None and self._reporter is not None:
@@ -411,32 +413,38 @@ class Attachment:
         else:
             logger.warning("result dropped: the attachment has ended", extra=fields(self._job.name, execution))
 
-    def _on_cancel(self, message: service_pb2.Cancel) -> None:
-        opened = self._open.get(message.execution_id)
+    def _on_cancel(self, message: execution_pb2.Cancel) -> None:
+        opened = self._open.get(message.execution_id) or self._left.get(message.execution_id)
         if opened is None:
             return  # it ended meanwhile, and its result is on its way
         reason = CancelReason(message.reason)
         logger.warning("execution is to stop: %s", reason.name, extra=fields(self._job.name, opened.execution))
         self._executor.cancel(opened, reason)
 
-    def _answer(self, opened: OpenExecution, outcome: Outcome) -> None:
-        del self._open[opened.execution.execution_id]
-        self._lease.look()  # what has waited for this one does not begin when it is over
+    def _answer(self, opened: OpenExecution, outcome: Outcome | None) -> None:
+        execution_id = opened.execution.execution_id
+        self._open.pop(execution_id, None)
+        if outcome is None:
+            self._left[execution_id] = opened
+        else:
+            self._left.pop(execution_id, None)
+        self._lease.look()  # an execution that has waited for this process does not begin after the lease
         if not self._open:
             self._answered.set()
         if self._ended or self._reporter is None:
             logger.info("result not reported: its attachment has ended", extra=fields(self._job.name, opened.execution))
             return
-        self._reporter.add(opened.execution, outcome)
+        if outcome is not None:
+            self._reporter.add(opened.execution, outcome)
         if self._acknowledger is not None:
             self._acknowledger.execution_ended()
 
     def _end(self) -> None:
-        """The instance is gone, or stays for its grace."""
+        """The instance has left, or is detached for its reattach grace."""
         self._ended = True
         lease = self._lease.left()
         if self._lease.over:
-            for opened in list(self._open.values()):  # what waits
+            for opened in list(self._open.values()):  # also those that wait
                 self._executor.cancel(opened, CancelReason.LEASE_LOST)
         self._lease.close()
         self._executor.go_on()

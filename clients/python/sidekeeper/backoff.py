@@ -9,7 +9,7 @@ __all__ = ["BASE_SECONDS", "CAP_SECONDS", "Backoff"]
 #: The first wait, in seconds: a sidecar that restarts is back within a second.
 BASE_SECONDS = 0.1
 
-#: The longest wait, in seconds: nobody waits longer than this for a sidecar that is back.
+#: The longest wait, in seconds: a sidecar that is back is found within this time.
 CAP_SECONDS = 5.0
 
 

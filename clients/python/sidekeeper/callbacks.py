@@ -1,4 +1,4 @@
-"""How an application says who is told what: a decorator for each callback."""
+"""The callbacks of an application: a decorator for each."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class CallbackRegistry:
     def on_assignment(self, job_name: str) -> Callable[[A], A]:
         """Registers a function that is called with each assignment of a job: the whole state, after each change.
 
-        For what is to follow the state; what is to happen when single items come and go is easier to say with
-        ``on_assigned``, ``on_revoked`` and ``on_lost``, which are called before it for the same change. When all of
-        them have returned, and nothing is executed on items that the assignment does not have, the assignment is
-        acknowledged. Executions of a new item begin after that. When the stream to the sidecar ends, or the application
-        is about to leave, it is called with an empty assignment whose reason is ``DETACHED``.
+        Use it to follow the whole state. For changes of single items use ``on_assigned``, ``on_revoked`` and
+        ``on_lost``, which are called before it for the same change. The assignment is acknowledged when all of them
+        have returned, and no execution of an item outside the assignment is open. Executions of a new item begin after
+        that. When the stream to the sidecar ends, or the application is about to leave, it is called with an empty
+        assignment whose reason is ``DETACHED``.
         """
 
         def register(callback: A) -> A:
@@ -43,8 +43,8 @@ class CallbackRegistry:
         """Registers a function that is called with items that this instance owns from now on.
 
         Also with items that it owned before, if their token, their parameter or their status has changed, or if they
-        were ``on_lost`` for want of news and turn out to be there still. Executions of them begin after it has
-        returned.
+        were ``on_lost`` because the sidecar was silent, and it still has them. Executions of them begin after the
+        callback has returned.
         """
 
         def register(callback: C) -> C:
@@ -54,10 +54,11 @@ class CallbackRegistry:
         return register
 
     def on_revoked(self, job_name: str) -> Callable[[C], C]:
-        """Registers a function that is called with items that are taken away in good order, to let go of them.
+        """Registers a function that is called with items that the sidecar takes away in good order.
 
-        Their next owner may be waiting: when it has returned, and nothing is executed on them any more, the sidecar is
-        told. It is called with all items, too, when the application is told to stop, before the stream is closed.
+        Stop work on them. Their next owner may be waiting: the assignment is acknowledged when the callback has
+        returned and no execution of these items is open. When the application stops, the callback is called with all
+        items, before the stream is closed.
         """
 
         def register(callback: C) -> C:
@@ -67,10 +68,11 @@ class CallbackRegistry:
         return register
 
     def on_lost(self, job_name: str) -> Callable[[C], C]:
-        """Registers a function that is called with items that are gone without a question.
+        """Registers a function that is called with items that are lost at once.
 
-        The session was lost, the stream has broken (and no ``sidekeeper.grace`` keeps the instance, or it is over), or
-        the sidecar has not renewed the lease in time. Others may own them already, and nobody waits for it.
+        The session was lost, the stream has broken (and no ``sidekeeper.grace`` keeps the instance, or it has ended),
+        or the sidecar has not renewed the lease in time. Other instances may own them already, and nothing waits for
+        the callback.
         """
 
         def register(callback: C) -> C:
@@ -91,7 +93,7 @@ class CallbackRegistry:
     def on_session(self, job_name: str) -> Callable[[S], S]:
         """Registers a function that is called when the sidecar's session with the registry changes.
 
-        Also with the state ``SILENT``, when the sidecar has not said in time that the session is still alive.
+        Also with the state ``SILENT``, when the sidecar has not renewed the lease in time.
         """
 
         def register(callback: S) -> S:

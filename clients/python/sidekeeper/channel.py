@@ -23,7 +23,7 @@ __all__ = [
     "resolve_token",
 ]
 
-#: Where the sidecar listens unless told otherwise.
+#: The sidecar's default address.
 DEFAULT_ENDPOINT = "http://127.0.0.1:7070"
 
 #: The environment variable that names the endpoint.
@@ -35,8 +35,8 @@ TOKEN_VARIABLE = "SIDEKEEPER_TOKEN"  # noqa: S105 - its name, not its value
 #: The largest message in either direction, in bytes; an assignment of 10 000 items with parameters stays far below.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
-#: A sidecar that is stopped or gone without closing its connection is noticed after the sum of the two. A ping every
-#: few seconds costs nothing on one machine; the timeout leaves room for a machine that is short of CPU.
+#: A suspended sidecar, or one that has crashed without closing its connection, is noticed after the sum of the two. A
+#: ping every few seconds costs nothing on one machine; the timeout leaves room for a machine that is short of CPU.
 KEEPALIVE_TIME_MS = 5_000
 KEEPALIVE_TIMEOUT_MS = 5_000
 

@@ -18,7 +18,7 @@ def _nothing() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class JobConfiguration:
-    """What a job is. It lives in the registry, where all instances of the job share it.
+    """A job's configuration. It is in the registry, where all instances of the job share it.
 
     ``None`` and empty texts mean the sidecar's defaults, which are ElasticJob's.
     """
@@ -33,17 +33,17 @@ class JobConfiguration:
     sharding_item_parameters: str = ""
     #: A parameter for the whole job, handed to each execution.
     job_parameter: str = ""
-    #: Whether the registry shows what is executing. Default: true.
+    #: Whether the registry shows running executions. Default: true.
     monitor_execution: bool | None = None
     #: Whether the items that a crashed instance was executing are executed by another one. Default: false.
     failover: bool | None = None
-    #: Whether a fire that could not be executed at its time is made up for, once. Default: true.
+    #: Whether missed fires of an item are followed by one misfire re-run. Default: true.
     misfire: bool | None = None
     #: How far clocks may differ before it is reported; whole seconds. Default: no check.
     max_time_diff: timedelta | None = None
     #: How often the assignment is compared with the instances online; whole minutes. Default: 10 minutes.
     reconcile_interval: timedelta | None = None
-    #: How items are divided: ``AVG_ALLOCATION`` (default), ``ODEVITY``, ``ROUND_ROBIN``, ``CONSISTENT_HASH``.
+    #: How items are assigned: ``AVG_ALLOCATION`` (default), ``ODEVITY``, ``ROUND_ROBIN``, ``CONSISTENT_HASH``.
     job_sharding_strategy_type: str = ""
     #: Whether the first assignment stays for good. Default: false.
     static_sharding: bool | None = None
@@ -51,9 +51,9 @@ class JobConfiguration:
     disabled: bool | None = None
     #: Whether this configuration replaces the registry's. Default: false, the registry's is used.
     overwrite: bool | None = None
-    #: The Java class or job type that Java peers of this job use. Empty: whatever the registry has.
+    #: The Java class or job type that Java instances of this job use. Empty: the registry's.
     job_class: str = ""
-    #: What the job is for.
+    #: The job's purpose.
     description: str = ""
     #: A label, stored only.
     label: str = ""
@@ -97,7 +97,7 @@ class JobConfiguration:
 
     @classmethod
     def from_proto(cls, message: job_pb2.JobConfiguration) -> JobConfiguration:
-        """Returns the configuration that a message of the sidecar tells."""
+        """Returns the configuration of a message."""
 
         def told(name: str) -> bool | None:
             return bool(getattr(message, name)) if message.HasField(name) else None  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ class Problem:
 
     #: The node concerned, from the namespace on. Empty: not about one node.
     path: str
-    #: What is wrong and what to do about it.
+    #: The error and its remedy.
     message: str
 
 

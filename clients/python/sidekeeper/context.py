@@ -14,7 +14,7 @@ CURRENT: ContextVar[Execution | None] = ContextVar("sidekeeper_execution", defau
 
 
 def current_execution() -> Execution | None:
-    """Returns the execution whose handler has called this code, on whatever thread or task; None outside of one.
+    """Returns the execution whose handler calls this code, on any thread or task; None outside of one.
 
     Tasks that a handler starts inherit it; threads do if they are started in a copy of its context
     (``asyncio.to_thread`` does that).

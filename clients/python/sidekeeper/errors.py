@@ -17,10 +17,10 @@ class AttachError(SidekeeperError):
     Attributes:
         job_name: The job.
         code: The gRPC status as text: ``INVALID_ARGUMENT`` (a field of the configuration is wrong), ``NOT_FOUND``
-            (a job attached to by its name alone, which nobody has configured), ``FAILED_PRECONDITION`` (the
-            configuration or the job class conflicts with the one in use, or library and sidecar are too far apart;
-            ``details`` then says which of the two to upgrade), ``UNAUTHENTICATED`` (the sidecar wants a token, and
-            another one) or ``UNIMPLEMENTED`` (what listens at the endpoint is not a sidecar).
+            (a job without any configuration), ``FAILED_PRECONDITION`` (the
+            configuration or the job class conflicts with the one in use, or the API levels do not match;
+            ``details`` then says which of the two to upgrade), ``UNAUTHENTICATED`` (the sidecar has another token) or
+            ``UNIMPLEMENTED`` (the process at the endpoint is not a sidecar).
         details: The sidecar's own words.
         reason: Why, for programs: a value of the API's ``ErrorReason`` without its prefix, for example
             ``CONFIGURATION_CONFLICT``. Empty: the sidecar has given none.
@@ -35,12 +35,12 @@ class AttachError(SidekeeperError):
 
 
 class TriggerError(SidekeeperError):
-    """A job was not triggered, or nobody knows whether it was.
+    """A job was not triggered, or the outcome is unknown.
 
     Attributes:
         job_name: The job.
-        code: The gRPC status as text: ``NOT_FOUND`` (nobody has configured the job), ``FAILED_PRECONDITION`` (no
-            instance is online), ``ABORTED`` or ``UNAVAILABLE`` (nobody was triggered; try again), ``UNKNOWN`` or
+        code: The gRPC status as text: ``NOT_FOUND`` (the job has no configuration), ``FAILED_PRECONDITION`` (no
+            instance is online), ``ABORTED`` or ``UNAVAILABLE`` (no instance was triggered; try again), ``UNKNOWN`` or
             ``DEADLINE_EXCEEDED`` (it may have been triggered), ``INVALID_ARGUMENT`` (the job's name is wrong).
         details: The sidecar's own words, or that there is none.
         reason: As in ``AttachError``: ``NO_INSTANCES`` or ``ITEMS_DISABLED``, for example.
@@ -55,13 +55,13 @@ class TriggerError(SidekeeperError):
 
 
 class ProgressError(SidekeeperError):
-    """The progress of an execution was not taken, or nobody knows whether it was.
+    """The progress of an execution was not recorded, or the outcome is unknown.
 
     Attributes:
         execution_id: The execution.
-        code: The gRPC status as text: ``FAILED_PRECONDITION`` (the execution is over: its lease was lost), ``ABORTED``
-            or ``NOT_FOUND`` (the stream to the sidecar has ended, and the instance with it), ``UNAVAILABLE`` or
-            ``DEADLINE_EXCEEDED`` (the registry or the sidecar is away; it may have been taken).
+        code: The gRPC status as text: ``FAILED_PRECONDITION`` (the execution has ended: its lease was lost),
+            ``ABORTED`` or ``NOT_FOUND`` (the stream to the sidecar has ended, and the instance with it),
+            ``UNAVAILABLE`` or ``DEADLINE_EXCEEDED`` (the registry or the sidecar does not answer; it may be recorded).
         details: The sidecar's own words.
     """
 

@@ -1,4 +1,4 @@
-"""What an application is told besides executions: assignments, leadership, the session, the job."""
+"""The events of a stream besides executions: assignments, leadership, the session, the job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import assignment_pb2, attach_pb2, lease_pb2, listener_pb2
 from sidekeeper.configuration import JobConfiguration, Problem
 from sidekeeper.lease import remaining_lease
 
@@ -25,29 +25,29 @@ __all__ = [
 
 
 class AssignmentReason(enum.Enum):
-    """Why an assignment is what it is. Positive values are those of the protocol."""
+    """Why an assignment has changed. Positive values are those of the protocol."""
 
     UNSPECIFIED = 0
     #: The first assignment since the application attached; empty if the instance has just joined.
     ATTACHED = 1
-    #: The leader has divided the items anew.
+    #: The leader has resharded the job.
     RESHARDED = 2
-    #: The instance's server was enabled or disabled by an operator.
+    #: An operator enabled or disabled the instance's server.
     SERVER_STATUS = 3
-    #: Items were disabled or enabled, or their parameters changed; owners did not.
+    #: Items were disabled or enabled, or their parameters changed. Their owners did not.
     ITEM_CHANGED = 4
     #: The session with the registry was lost, and all items with it.
     SESSION_LOST = 5
     #: The instance is leaving.
     DRAINING = 6
-    #: The job relays one item from instance to instance, and the relay has moved on.
+    #: The job's single item rotates over the servers: this server's turn has begun or ended.
     RELAYED = 7
-    #: Items changed hands one by one, or had no owner: all instances are sidecars'.
+    #: All instances are sidecars, and items change owners one by one, or had no owner.
     HANDED_OFF = 8
-    #: The stream to the sidecar has ended, or is about to because the application stops: this instance owns nothing
-    #: until it is attached again.
+    #: The stream to the sidecar has ended, or is about to because the application stops: this instance owns no
+    #: item until it is attached again.
     DETACHED = -1
-    #: The sidecar has not renewed the lease in time: it may be stopped, and others may own the items.
+    #: The sidecar has not renewed the lease in time: it may be suspended, and other instances may own the items.
     SILENT = -2
 
     @classmethod
@@ -93,7 +93,7 @@ class Assignment:
     reason: AssignmentReason
 
     def detached(self) -> Assignment:
-        """Returns what is left of the assignment when the stream ends: nothing."""
+        """Returns the assignment after the end of the stream: an empty one."""
         return replace(
             self,
             items=(),
@@ -104,8 +104,8 @@ class Assignment:
         )
 
     @classmethod
-    def from_proto(cls, job_name: str, instance_id: str, message: service_pb2.AssignmentChanged) -> Assignment:
-        """Returns the assignment that a message of the sidecar tells."""
+    def from_proto(cls, job_name: str, instance_id: str, message: assignment_pb2.AssignmentChanged) -> Assignment:
+        """Returns the assignment of a message."""
         items = tuple(
             AssignedItem(
                 item=item.item,
@@ -164,12 +164,12 @@ class SessionState(enum.Enum):
     UNSPECIFIED = 0
     #: The session is alive.
     CONNECTED = 1
-    #: The registry does not answer. Running executions go on, nothing new starts.
+    #: The registry does not answer. Running executions continue, and no new one starts.
     SUSPENDED = 2
-    #: The session is gone, and the instance's items with it. The sidecar registers anew as soon as it can.
+    #: The session has ended, and the instance has lost its items. The sidecar registers it again as soon as it can.
     LOST = 3
-    #: The sidecar has said nothing until the session's lease was over: it may be stopped. What was executed has been
-    #: told to stop. When the sidecar is heard of again, what it says counts.
+    #: The lease has ended, and the sidecar was silent: it may be suspended. Running executions were cancelled. The
+    #: sidecar's next message is in force again.
     SILENT = -1
 
     @classmethod
@@ -189,25 +189,25 @@ class SessionChange:
     remaining_lease: timedelta | None
 
     @classmethod
-    def from_proto(cls, job_name: str, message: service_pb2.SessionChanged) -> SessionChange:
-        """Returns the change that a message of the sidecar tells."""
+    def from_proto(cls, job_name: str, message: lease_pb2.SessionChanged) -> SessionChange:
+        """Returns the change of a message."""
         return cls(job_name=job_name, state=SessionState(message.state), remaining_lease=remaining_lease(message))
 
 
 @dataclass(frozen=True)
 class JobChange:
-    """The job's configuration has changed, or problems came or went."""
+    """The job's configuration or its problems have changed."""
 
     #: The job's name.
     job_name: str
     #: The configuration in force. None: the registry has none that can be read.
     configuration: JobConfiguration | None
-    #: What is wrong with the job's nodes in the registry now.
+    #: The job's problems now.
     problems: Sequence[Problem]
 
     @classmethod
-    def from_proto(cls, job_name: str, message: service_pb2.JobChanged) -> JobChange:
-        """Returns the change that a message of the sidecar tells."""
+    def from_proto(cls, job_name: str, message: attach_pb2.JobChanged) -> JobChange:
+        """Returns the change of a message."""
         return cls(
             job_name=job_name,
             configuration=(
@@ -232,9 +232,9 @@ class Round:
 
     @classmethod
     def from_proto(
-        cls, job_name: str, instance_id: str, message: service_pb2.BeforeFirst | service_pb2.AfterLast
+        cls, job_name: str, instance_id: str, message: listener_pb2.BeforeFirst | listener_pb2.AfterLast
     ) -> Round:
-        """Returns the round that a message of the sidecar tells."""
+        """Returns the round of a message."""
         return cls(
             job_name=job_name,
             instance_id=instance_id,

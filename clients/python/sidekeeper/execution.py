@@ -6,16 +6,13 @@ import enum
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import attach_pb2, execution_pb2
 from sidekeeper.errors import Cancelled, ProgressError
 from sidekeeper.progress import DEFAULT_TIMEOUT, MAX_CHECKPOINT_BYTES, Progress, ProgressReporter
-
-if TYPE_CHECKING:
-    from sidekeeper._proto.v1 import execution_pb2
 
 __all__ = ["CancelReason", "Cancellation", "Execution", "ExecutionSource"]
 
@@ -26,9 +23,9 @@ class ExecutionSource(enum.Enum):
     UNSPECIFIED = 0
     #: The job's schedule.
     SCHEDULE = 1
-    #: Somebody triggered the job.
+    #: A trigger.
     TRIGGER = 2
-    #: A fire that could not be executed at its time, made up for.
+    #: A misfire re-run: one execution for all missed fires of the item.
     MISFIRE = 3
     #: Another instance crashed while it executed the item.
     FAILOVER = 4
@@ -51,9 +48,9 @@ class CancelReason(enum.Enum):
     DRAIN_TIMEOUT = 3
     #: An operator asked for it.
     OPERATOR = 4
-    #: The stream to the sidecar has ended: this instance is gone, and another one may own the item from now on.
+    #: The stream to the sidecar has ended: this instance has left, and another one may own the item from now on.
     DETACHED = -1
-    #: This application was told to stop at once.
+    #: This application was stopped immediately.
     STOPPED = -2
 
     @classmethod
@@ -101,7 +98,7 @@ class Cancellation:
 
 @dataclass(frozen=True)
 class Execution:
-    """One execution of one item: what the handler gets."""
+    """One execution of one item: the handler's argument."""
 
     #: The job's name.
     job_name: str
@@ -117,7 +114,7 @@ class Execution:
     sharding_total_count: int
     #: The task in ElasticJob's form, as Java peers trace it.
     task_id: str
-    #: What made it start.
+    #: Why it started.
     source: ExecutionSource
     #: For which instant of the schedule; for a trigger, when it was seen; for a misfire, the newest fire that it makes
     #: up for.
@@ -135,7 +132,7 @@ class Execution:
     tracestate: str
     #: Which attempt this is; 1 is the first.
     attempt: int = 1
-    #: The last checkpoint of the attempt, or the crashed instance, that this one goes on from. None: there is none.
+    #: The last checkpoint of the earlier attempt, or of the crashed instance. None: there is none.
     checkpoint: bytes | None = None
     #: Whether to stop: for handlers on threads. Coroutines are cancelled by ``asyncio.CancelledError`` instead.
     cancelled: Cancellation = field(default_factory=Cancellation, compare=False)
@@ -158,19 +155,19 @@ class Execution:
     def progress(
         self, checkpoint: bytes | None = None, *, extend_deadline: bool = True, timeout: float = DEFAULT_TIMEOUT
     ) -> Progress:
-        """Says how far the execution is: its deadline begins anew, and a checkpoint is recorded.
+        """Reports progress: the deadline starts anew, and a checkpoint is recorded.
 
-        For handlers on threads; blocks until the registry has the checkpoint. Whoever executes the item for the same
-        instant again, because this execution fails or its process dies, gets the last one as ``checkpoint``.
+        For handlers on threads; blocks until the registry has the checkpoint. If this execution
+        fails or its process crashes, the next execution for the same instant gets the last one as ``checkpoint``.
 
         Args:
-            checkpoint: From where another attempt can go on, in the application's own terms; at most 65536 bytes.
+            checkpoint: From where another attempt can continue, in the application's own format; at most 65536 bytes.
                 None: only the deadline is extended.
             extend_deadline: Whether the execution may take the job's ``sidekeeper.execution-timeout`` once more.
             timeout: How long this may take, in seconds.
 
         Raises:
-            ProgressError: The execution is over, or the sidecar or its registry is away.
+            ProgressError: The execution has ended, or the sidecar or its registry does not answer.
             ValueError: The checkpoint is too large.
         """
         return self._reported(
@@ -195,7 +192,7 @@ class Execution:
         if checkpoint is not None and len(checkpoint) > MAX_CHECKPOINT_BYTES:
             raise ValueError(f"checkpoint: {len(checkpoint)} bytes, at most {MAX_CHECKPOINT_BYTES} are allowed")
         if self._progress is None:
-            raise ProgressError(self.execution_id, "ABORTED", "this execution was not told by a sidecar")
+            raise ProgressError(self.execution_id, "ABORTED", "this execution did not come from a sidecar")
         return self._progress
 
     def _reported(self, progress: Progress) -> Progress:
@@ -205,7 +202,7 @@ class Execution:
         return progress
 
     @classmethod
-    def from_proto(cls, message: service_pb2.Execute, progress: ProgressReporter | None = None) -> Execution:
+    def from_proto(cls, message: execution_pb2.Execute, progress: ProgressReporter | None = None) -> Execution:
         """Returns the execution that a message of the sidecar asks for."""
         return cls(
             job_name=message.job_name,
@@ -227,9 +224,9 @@ class Execution:
             _progress=progress,
         )
 
-    def to_proto(self) -> service_pb2.OpenExecution:
-        """Returns what a sidecar needs to take the execution up that does not know it."""
-        message = service_pb2.OpenExecution(
+    def to_proto(self) -> attach_pb2.OpenExecution:
+        """Returns the execution for a restarted sidecar, which resumes it."""
+        message = attach_pb2.OpenExecution(
             execution_id=self.execution_id,
             fencing_token=self.fencing_token,
             scheduled_time=_timestamp(self.scheduled_time),

@@ -23,18 +23,18 @@ __all__ = ["Executor", "Handler", "OpenExecution"]
 #: A job's handler: a function, which runs on a thread, or a coroutine function, which runs on the loop.
 Handler = Callable[[Execution], object]
 
-_SHUTTING_DOWN = "shutting down"
-
 
 class OpenExecution:
     """An execution that has not been answered yet."""
 
-    def __init__(self, execution: Execution, answer: Callable[[OpenExecution, Outcome], None]) -> None:
+    def __init__(self, execution: Execution, answer: Callable[[OpenExecution, Outcome | None], None]) -> None:
         self.execution = execution
-        #: Called once, on the loop, when it is over.
+        #: Called on the loop when it is over; with None before that if it is left.
         self.answer = answer
         #: The handler's run. None: it has not begun.
         self.run: asyncio.Future[Outcome] | None = None
+        #: Whether this application never begins it, and gives no answer: the next instance executes the item.
+        self.left = False
 
 
 class Executor:
@@ -61,16 +61,16 @@ class Executor:
         if reason is not None:
             opened.answer(opened, _never_began(reason))
         elif self._closed:
-            opened.answer(opened, rejected(_SHUTTING_DOWN))
+            self._leave(opened)
         else:
             self._waiting.append(opened)
             self._idle.clear()
             self._start_waiting()
 
     def cancel(self, opened: OpenExecution, reason: CancelReason) -> None:
-        """Tells an execution to stop; one that has not begun is answered at once."""
+        """Cancels an execution; one that has not begun is answered at once."""
         if not opened.execution.cancelled._cancel(reason):
-            return  # told before; a coroutine that is cleaning up is not to be interrupted again
+            return  # cancelled before; a coroutine that is cleaning up is not to be interrupted again
         if opened.run is not None:
             if self._on_loop:
                 opened.run.cancel()
@@ -78,40 +78,46 @@ class Executor:
             self._waiting.remove(opened)
             opened.answer(opened, _never_began(reason))
             self._settle()
+        elif opened.left:
+            opened.answer(opened, _never_began(reason))
 
     def pause(self) -> None:
-        """Begins nothing for now: what comes waits. What runs goes on."""
+        """Begins no execution for now: further ones wait. Running ones continue."""
         self.paused = True
 
     def go_on(self) -> None:
-        """Begins what has waited."""
+        """Begins the executions that have waited."""
         self.paused = False
         self._start_waiting()
 
     def close(self) -> None:
-        """Begins nothing any more: what waits, and what comes, is rejected. What runs goes on."""
+        """Begins no execution any more: waiting and further ones are left. Running ones continue."""
         self._closed = True
         while self._waiting:
-            opened = self._waiting.popleft()
-            opened.answer(opened, rejected(_SHUTTING_DOWN))
+            self._leave(self._waiting.popleft())
         self._settle()
 
     def cancel_all(self, reason: CancelReason) -> None:
-        """Tells all executions to stop."""
+        """Cancels all executions."""
         for opened in [*self._waiting, *self._running.values()]:
             self.cancel(opened, reason)
 
     def end(self) -> None:
-        """Lets go of the threads; nothing is submitted any more."""
+        """Releases the threads; no execution may be submitted any more."""
         self._threads.close()
 
     async def wait_idle(self) -> None:
-        """Waits until nothing runs and nothing waits to."""
+        """Waits until no execution runs or waits."""
         await self._idle.wait()
 
     def running(self) -> list[Execution]:
-        """What runs now."""
+        """The running executions."""
         return [opened.execution for opened in self._running.values()]
+
+    def _leave(self, opened: OpenExecution) -> None:
+        opened.left = True
+        logger.debug("execution is left to the next instance", extra=fields(self._job_name, opened.execution))
+        opened.answer(opened, None)
 
     def _start_waiting(self) -> None:
         while not self.paused and len(self._running) < self._concurrency:

@@ -12,8 +12,16 @@ from typing import cast
 import grpc
 import grpc.aio
 
-from sidekeeper._proto.v1 import assignment_pb2, execution_pb2, job_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import (
+    assignment_pb2,
+    attach_pb2,
+    completion_pb2,
+    execution_pb2,
+    job_pb2,
+    lease_pb2,
+    listener_pb2,
+    progress_pb2,
+)
 from sidekeeper.events import AssignmentReason, SessionState
 from sidekeeper.execution import ExecutionSource
 from sidekeeper.version import API_LEVEL, __version__
@@ -23,7 +31,7 @@ __all__ = ["FakeStream", "FakeStub", "Outcome", "Result"]
 #: For which instant the first execution of a job is; each further one is a second later.
 FIRST_INSTANT = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
-#: How long what executes may take until its deadline is told anew with its progress.
+#: The new deadline of an execution that reports progress, from then.
 EXTENSION = timedelta(minutes=1)
 
 
@@ -47,7 +55,7 @@ class Result:
     execution_id: str
     #: How it ended.
     outcome: Outcome
-    #: Why it failed or was rejected, as the sidecar is told. Empty on success.
+    #: Why it failed or was rejected, as it was reported. Empty on success.
     message: str
 
     @property
@@ -81,16 +89,16 @@ class _Changes:
 class FakeStream:
     """One attachment of one job."""
 
-    def __init__(self, number: int, request: service_pb2.AttachRequest, results: list[Result]) -> None:
+    def __init__(self, number: int, request: attach_pb2.AttachRequest, results: list[Result]) -> None:
         self.job_name = request.job_name
         self.attachment_id = f"attachment-{number}"
         self.configuration = request.configuration if request.HasField("configuration") else _unconfigured()
-        #: The items that were told last, with their parameters.
+        #: The items of the last assignment, with their parameters.
         self.items: dict[int, str | None] = {}
         #: The executions that have no result yet, and their items.
         self.open: dict[str, int] = {}
         #: The reports of progress by execution.
-        self.progress: dict[str, list[service_pb2.ReportProgressRequest]] = {}
+        self.progress: dict[str, list[progress_pb2.ReportProgressRequest]] = {}
         self._tokens: dict[int, int] = {}
         self._results = results
         self._ended: dict[str, Result] = {}
@@ -98,12 +106,12 @@ class FakeStream:
         self._acknowledged = 0
         self._count = 0
         self._token = 0
-        self._events: asyncio.Queue[service_pb2.AttachResponse | None] = asyncio.Queue()
+        self._events: asyncio.Queue[attach_pb2.AttachResponse | None] = asyncio.Queue()
         self._changes = _Changes()
         self._gone = False
         self.send(
-            service_pb2.AttachResponse(
-                attached=service_pb2.Attached(
+            attach_pb2.AttachResponse(
+                attached=attach_pb2.Attached(
                     attachment_id=self.attachment_id,
                     instance_id="127.0.0.1@-@fake",
                     job_name=self.job_name,
@@ -115,7 +123,7 @@ class FakeStream:
         )
         self.assign({}, leader=False, reason=AssignmentReason.ATTACHED)
 
-    # The application's side: what the client uses of a call.
+    # The application's side of a call.
 
     async def read(self) -> object:
         """Returns the next event."""
@@ -125,14 +133,14 @@ class FakeStream:
         return event
 
     def cancel(self) -> bool:
-        """The application has gone."""
+        """The application has left."""
         self._gone = True
         self._changes.happened()
         return True
 
     # The test's side.
 
-    def send(self, event: service_pb2.AttachResponse) -> None:
+    def send(self, event: attach_pb2.AttachResponse) -> None:
         """Tells an event."""
         self._events.put_nowait(event)
 
@@ -162,8 +170,8 @@ class FakeStream:
         ]
         total = max([self.configuration.sharding_total_count, *(item + 1 for item in items)])
         self.send(
-            service_pb2.AttachResponse(
-                assignment_changed=service_pb2.AssignmentChanged(
+            attach_pb2.AttachResponse(
+                assignment_changed=assignment_pb2.AssignmentChanged(
                     assignment=assignment_pb2.Assignment(
                         generation=self._generation, sharding_total_count=total, items=assigned
                     ),
@@ -178,20 +186,20 @@ class FakeStream:
 
     def send_session(self, state: SessionState) -> None:
         """Tells the session's state."""
-        value = cast("service_pb2.SessionState.ValueType", state.value)
-        self.send(service_pb2.AttachResponse(session_changed=service_pb2.SessionChanged(state=value)))
+        value = cast("lease_pb2.SessionState.ValueType", state.value)
+        self.send(attach_pb2.AttachResponse(session_changed=lease_pb2.SessionChanged(state=value)))
 
     def next_instant(self) -> datetime:
         """For which instant the next execution is."""
         self._count += 1
         return FIRST_INSTANT + timedelta(seconds=self._count - 1)
 
-    def execute(self, item: int, source: ExecutionSource, instant: datetime | None) -> service_pb2.Execute:
+    def execute(self, item: int, source: ExecutionSource, instant: datetime | None) -> execution_pb2.Execute:
         """Makes the message for an execution."""
         token = self._next_token()
         execution_id = f"{self.attachment_id}-{token}"
         self.open[execution_id] = item
-        message = service_pb2.Execute(
+        message = execution_pb2.Execute(
             execution_id=execution_id,
             item=item,
             item_parameter=self.items.get(item),
@@ -217,28 +225,28 @@ class FakeStream:
         while self._acknowledged < generation:
             await self._changes.wait()
 
-    # What the application calls.
+    # The calls of the application.
 
-    def reported(self, result: execution_pb2.ExecutionResult) -> execution_pb2.CompletionStatus.ValueType:
+    def reported(self, result: completion_pb2.ExecutionResult) -> completion_pb2.CompletionStatus.ValueType:
         """Takes a result."""
         item = self.open.pop(result.execution_id, None)
         if item is None:
-            return execution_pb2.COMPLETION_STATUS_ALREADY_RECORDED
+            return completion_pb2.COMPLETION_STATUS_ALREADY_RECORDED
         told = Result(self.job_name, item, result.execution_id, Outcome(int(result.outcome)), result.failure_message)
         self._ended[result.execution_id] = told
         self._results.append(told)
         self._changes.happened()
-        return execution_pb2.COMPLETION_STATUS_RECORDED
+        return completion_pb2.COMPLETION_STATUS_RECORDED
 
     def acknowledged(self, generation: int) -> None:
         """Takes an acknowledgement."""
         self._acknowledged = max(self._acknowledged, generation)
         self._changes.happened()
 
-    def progressed(self, request: service_pb2.ReportProgressRequest) -> service_pb2.ReportProgressResponse:
+    def progressed(self, request: progress_pb2.ReportProgressRequest) -> progress_pb2.ReportProgressResponse:
         """Takes a report of progress."""
         self.progress.setdefault(request.execution_id, []).append(request)
-        response = service_pb2.ReportProgressResponse()
+        response = progress_pb2.ReportProgressResponse()
         if request.extend_deadline and "sidekeeper.execution-timeout" in self.configuration.props:
             response.deadline.FromDatetime(datetime.now(timezone.utc) + EXTENSION)
         return response
@@ -282,7 +290,7 @@ class FakeStub:
         """Breaks a job's stream."""
         self.stream(job_name).break_off()
 
-    def Attach(self, request: service_pb2.AttachRequest) -> FakeStream:  # noqa: N802 - the service's names
+    def Attach(self, request: attach_pb2.AttachRequest) -> FakeStream:  # noqa: N802 - the service's names
         """Attaches a job."""
         self._count += 1
         stream = FakeStream(self._count, request, self.results)
@@ -291,41 +299,41 @@ class FakeStub:
         return stream
 
     async def ReportCompletion(  # noqa: N802
-        self, request: service_pb2.ReportCompletionRequest, timeout: float
-    ) -> service_pb2.ReportCompletionResponse:
+        self, request: completion_pb2.ReportCompletionRequest, timeout: float
+    ) -> completion_pb2.ReportCompletionResponse:
         """Records results."""
         stream = self._of(request.attachment_id)
-        return service_pb2.ReportCompletionResponse(
+        return completion_pb2.ReportCompletionResponse(
             records=[
-                service_pb2.CompletionRecord(execution_id=result.execution_id, status=stream.reported(result))
+                completion_pb2.CompletionRecord(execution_id=result.execution_id, status=stream.reported(result))
                 for result in request.results
             ]
         )
 
     async def AcknowledgeAssignment(  # noqa: N802
-        self, request: service_pb2.AcknowledgeAssignmentRequest, timeout: float
-    ) -> service_pb2.AcknowledgeAssignmentResponse:
+        self, request: assignment_pb2.AcknowledgeAssignmentRequest, timeout: float
+    ) -> assignment_pb2.AcknowledgeAssignmentResponse:
         """Takes an acknowledgement."""
         self._of(request.attachment_id).acknowledged(request.generation)
-        return service_pb2.AcknowledgeAssignmentResponse()
+        return assignment_pb2.AcknowledgeAssignmentResponse()
 
     async def ReportProgress(  # noqa: N802
-        self, request: service_pb2.ReportProgressRequest, timeout: float
-    ) -> service_pb2.ReportProgressResponse:
+        self, request: progress_pb2.ReportProgressRequest, timeout: float
+    ) -> progress_pb2.ReportProgressResponse:
         """Takes a report of progress."""
         return self._of(request.attachment_id).progressed(request)
 
     async def ReportListener(  # noqa: N802
-        self, request: service_pb2.ReportListenerRequest, timeout: float
-    ) -> service_pb2.ReportListenerResponse:
-        """Takes the outcome of a call that nobody has made."""
-        return service_pb2.ReportListenerResponse(in_time=False)
+        self, request: listener_pb2.ReportListenerRequest, timeout: float
+    ) -> listener_pb2.ReportListenerResponse:
+        """Takes the outcome of a call that does not exist."""
+        return listener_pb2.ReportListenerResponse(in_time=False)
 
     async def Detach(  # noqa: N802
-        self, request: service_pb2.DetachRequest, timeout: float
-    ) -> service_pb2.DetachResponse:
+        self, request: attach_pb2.DetachRequest, timeout: float
+    ) -> attach_pb2.DetachResponse:
         """Lets the application leave."""
-        return service_pb2.DetachResponse()
+        return attach_pb2.DetachResponse()
 
     def _of(self, attachment_id: str) -> FakeStream:
         for stream in self._streams.values():

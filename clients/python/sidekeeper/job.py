@@ -36,7 +36,7 @@ def resolve_instance_name(name: str | None) -> str:
 
 @dataclass
 class Callbacks:
-    """Who is told what. Functions are called on threads, coroutine functions on the loop; one at a time for a job."""
+    """A job's callbacks. Functions are called on threads, coroutine functions on the loop; one at a time for a job."""
 
     assignment: list[Callable[[Assignment], object]] = field(default_factory=list)
     assigned: list[Callable[[ItemsChange], object]] = field(default_factory=list)
@@ -55,14 +55,14 @@ class Job:
 
     name: str
     handler: Handler
-    #: None: the job is attached to by its name, and somebody else has configured it.
+    #: None: the application attaches to a job that is already configured.
     configuration: JobConfiguration | None
     #: How many items are executed at once in this process.
     concurrency: int
     callbacks: Callbacks
     #: How many items this instance gets in proportion to others, when all instances are sidecars'.
     weight: int = 1
-    #: What this instance has that items may ask for.
+    #: Labels that items may ask for.
     labels: Sequence[str] = ()
-    #: What this instance is called, the same after each restart; empty: nothing in particular.
+    #: The instance's name, the same after each restart; empty: none.
     instance_name: str = ""

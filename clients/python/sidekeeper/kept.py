@@ -1,8 +1,8 @@
-"""What a job still executes when its stream has broken, and the next stream may take over (``sidekeeper.grace``).
+"""The open executions of a detached job, which its next stream may resume (``sidekeeper.grace``).
 
-The sidecar lets the instance stay for the job's grace. Until then handlers go on; a stream that comes back in time says
-which executions are still this application's, and they are reported there. All others are told to stop: then, or when
-the grace is over.
+The sidecar keeps the instance for the reattach grace. Until then handlers continue. When a stream reattaches in time,
+the sidecar lists the executions that are still this application's, and they are reported there. All others are
+cancelled: then, or when the grace ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Callable
 
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import attach_pb2
 from sidekeeper.execution import CancelReason, Execution, ExecutionSource
 from sidekeeper.executor import Executor, OpenExecution
 from sidekeeper.log import fields, logger
@@ -19,12 +19,12 @@ from sidekeeper.outcome import Outcome
 
 __all__ = ["Kept"]
 
-#: What is left of the grace when handlers are told to stop, so that they have stopped when the sidecar gives their
-#: items away: a part of it, and this many seconds at most.
+#: The rest of the grace when handlers are cancelled, so that they have stopped when their items move: a part of the
+#: grace, and this many seconds at most.
 _MARGIN_PART = 0.2
 _MARGIN_MAX = 2.0
 
-#: Why executions are stopped that are nobody's any more: another instance may execute their items.
+#: The reasons after which another instance may execute the item.
 _GIVEN_UP = frozenset({CancelReason.LEASE_LOST, CancelReason.DETACHED, CancelReason.STOPPED})
 
 
@@ -42,10 +42,10 @@ class Kept:
     def keep(
         self, opened: Sequence[OpenExecution], seconds: float, lease: float | None, lapse: Callable[[], None]
     ) -> None:
-        """Lets executions go on in a grace of so many seconds, a margin less; then calls ``lapse``, and they stop.
+        """Lets executions continue for a grace of so many seconds, less a margin; then calls ``lapse``, and they stop.
 
-        They stop when the lease is over in any case, so many seconds from now: the sidecar may be gone, and its
-        session with it. None: that has no end.
+        They stop in any case when the lease ends, in ``lease`` seconds: the sidecar may have crashed, and its session
+        may end. None: the lease has no end.
         """
         seconds -= min(seconds * _MARGIN_PART, _MARGIN_MAX)
         if lease is not None:
@@ -56,26 +56,26 @@ class Kept:
         self._lapse = lapse
         self._timer = asyncio.get_running_loop().call_later(seconds, self.lapse)
         if opened:
-            logger.info("%d executions go on for %.3f s without a stream", len(opened), seconds, extra=self._extra)
+            logger.info("%d executions continue for %.3f s without a stream", len(opened), seconds, extra=self._extra)
 
     def keep_result(self, execution: Execution, outcome: Outcome) -> None:
         """Keeps a result that could not be reported any more."""
         self._results[execution.execution_id] = (execution, outcome)
 
-    def open_executions(self) -> list[service_pb2.OpenExecution]:
-        """What is still to be taken over, for a sidecar that has forgotten it; nothing that was to stop without it."""
+    def open_executions(self) -> list[attach_pb2.OpenExecution]:
+        """The executions to resume, for a sidecar that was restarted; none whose item may have another owner."""
         executions = [opened.execution for opened in self._open.values()]
         executions += [execution for execution, _ in self._results.values()]
         return [
             execution.to_proto()
             for execution in executions
             if execution.cancel_reason not in _GIVEN_UP
-            # What a newer sidecar has started for a reason that this client does not know it cannot repeat.
+            # This client cannot repeat the source of a newer sidecar's execution if it does not know that source.
             and execution.source is not ExecutionSource.UNSPECIFIED
         ]
 
     def lapse(self) -> None:
-        """It is over: everything is to stop. What is taken over all the same is reported as what it became."""
+        """The grace has ended: all executions are cancelled. One that is still resumed is reported with its result."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -86,7 +86,7 @@ class Kept:
             self._executor.cancel(opened, CancelReason.DETACHED)
 
     def attached(self, resumed: Collection[str]) -> None:
-        """There is a stream that these executions belong to. All others are told to stop, and their results dropped."""
+        """A stream has these executions again. All others are cancelled, and their results dropped."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -99,12 +99,13 @@ class Kept:
             logger.info("result not reported: its attachment has ended", extra=fields(self._job_name, execution))
 
     def take(self, execution_id: str) -> OpenExecution | tuple[Execution, Outcome] | None:
-        """Gives an execution away, or its result if it has ended. None: it is not known here."""
+        """Removes and returns an execution, or its result if it has ended. None: it is unknown."""
         return self._open.pop(execution_id, None) or self._results.pop(execution_id, None)
 
-    def _ended(self, opened: OpenExecution, outcome: Outcome) -> None:
+    def _ended(self, opened: OpenExecution, outcome: Outcome | None) -> None:
         execution = opened.execution
-        if self._open.pop(execution.execution_id, None) is not None:
+        kept = self._open.pop(execution.execution_id, None) is not None
+        if kept and outcome is not None:
             self.keep_result(execution, outcome)
         else:
             logger.info("result not reported: its attachment has ended", extra=fields(self._job_name, execution))

@@ -1,10 +1,10 @@
-"""Until when the sidecar's session is surely alive, as far as it has said.
+"""The lease: until when the sidecar's session is surely alive.
 
-A sidecar that is itself stopped, or gets no time to run, cannot say that its session is lost. Therefore it says now and
-then how long the session may be acted on, and an application that hears nothing newer stops by itself when that is
-over. An application that is itself stopped reads late what it was told, and would count from then: therefore the
-sidecar says also when that is, on a clock that both read. An application that shares no clock with it asks, and counts
-from when it has asked (see ``renewer``).
+A suspended sidecar cannot report that its session is lost. Therefore it sends a lease regularly, and an application
+that reads no newer lease stops by itself when the lease ends. A suspended application reads messages late, and would
+count from then: therefore the sidecar also sends the end of the lease on a clock that both read. An application that
+shares no clock with the sidecar asks for the lease, and counts from its request (see ``renewer``). ``docs/lease.md``
+has the whole.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Callable
 
 from google.protobuf.duration_pb2 import Duration
 
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import lease_pb2
 
 __all__ = ["Lease", "boottime_clock", "now", "remaining_lease", "seconds", "shares_clock"]
 
 #: The longest time between two looks at the clock, in seconds: timers stand still while the machine sleeps.
 LOOK_INTERVAL = 1.0
 
-#: A clock that goes on while the machine sleeps. None: there is none, or only that of ``time.monotonic``.
+#: A clock that continues while the machine sleeps. None: there is none, or only that of ``time.monotonic``.
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Lease:
-    """The lease of one attachment; ``ended`` is called on the loop when it is over without newer word."""
+    """The lease of one attachment; ``ended`` is called on the loop when it ends without a newer one."""
 
     def __init__(self, ended: Callable[[], None]) -> None:
         self._ended = ended
@@ -41,15 +41,15 @@ class Lease:
         self._timer: asyncio.TimerHandle | None = None
 
     def told(self, remaining: timedelta | None, *, sure: bool) -> bool:
-        """Takes what the stream says; None: that no end is known. Returns whether the lease lasts.
+        """Takes a lease of the stream; None: no end is known. Returns whether the lease lasts.
 
         Args:
             remaining: How long it lasts from now on.
-            sure: Whether that is so however long the word has waited to be read. If it is not, an answer (``proven``)
-                says more.
+            sure: Whether that holds even if the message has waited to be read. If it does not, an answer (``proven``)
+                is better.
         """
         if self._over and remaining is not None and remaining <= timedelta(0):
-            return False  # old, like the word before
+            return False  # an old message, like the one before
         if self._proven and not sure and remaining is not None:
             return not self.look()
         self.close()
@@ -59,11 +59,11 @@ class Lease:
         return not self._over
 
     def proven(self, remaining: float | None, sent: float) -> bool:
-        """Takes an answer to what was sent at a time of ``now``. Returns whether the lease lasts.
+        """Takes the answer to a request. Returns whether the lease lasts.
 
         Args:
-            remaining: How long the lease lasts from then on, in seconds; zero: it is over now, None: no end is known.
-            sent: When the request was sent.
+            remaining: How long the lease lasts from then on, in seconds; zero: it has ended, None: no end is known.
+            sent: When the request was sent, by ``now``.
         """
         self.look()
         if remaining is None:
@@ -72,10 +72,10 @@ class Lease:
         until = sent + remaining
         if remaining <= 0:
             if self._until is None:
-                return False  # it is over already, or the stream has said that the session is lost
+                return False  # it has ended already, or the stream has reported a lost session
             until = now()
         elif self._proven and self._until is not None:
-            until = max(until, self._until)  # what an answer has proven another one does not take back
+            until = max(until, self._until)  # a later answer does not shorten a proven lease
         if self._over and until <= now():
             return False  # it was read late
         self.close()
@@ -86,11 +86,11 @@ class Lease:
 
     @property
     def is_proven(self) -> bool:
-        """Whether an answer has said how long it lasts, or lasted, rather than the stream."""
+        """Whether the lease is that of an answer, rather than of the stream."""
         return self._proven
 
     def look(self) -> bool:
-        """Looks at the clock, which timers may be late for. Returns whether the lease is over without newer word."""
+        """Checks the clock, because timers may be late. Returns whether the lease has ended without a newer one."""
         if self._until is not None and now() >= self._until:
             proven = self._proven
             self.close()
@@ -100,15 +100,15 @@ class Lease:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended without newer word, as far as was looked."""
+        """Whether it had ended without a newer one at the last check."""
         return self._over
 
     def left(self) -> float | None:
-        """How long it lasts without newer word, in seconds. None: no end is known, or it has been told already."""
+        """How long it lasts, in seconds. None: no end is known, or its end was reported already."""
         return None if self._until is None else max(0.0, self._until - now())
 
     def close(self) -> None:
-        """Forgets what the sidecar has said."""
+        """Forgets the lease."""
         self._until = None
         self._over = False
         self._proven = False
@@ -122,10 +122,10 @@ class Lease:
             self._timer = asyncio.get_running_loop().call_later(min(left, LOOK_INTERVAL), self._wait)
 
 
-def remaining_lease(message: service_pb2.SessionChanged) -> timedelta | None:
-    """Returns how long the lease lasts that a message tells, from now on; None: no end is known.
+def remaining_lease(message: lease_pb2.SessionChanged) -> timedelta | None:
+    """Returns how long the lease of a message lasts from now on; None: no end is known.
 
-    It is what remained when it was told, or what remains of it by the clock that both processes read, if that is less.
+    It is the message's remaining lease, or the rest of it by the clock that both processes read, if that is less.
     """
     if not message.HasField("remaining_lease"):
         return None
@@ -136,8 +136,8 @@ def remaining_lease(message: service_pb2.SessionChanged) -> timedelta | None:
     return max(timedelta(0), remaining)
 
 
-def shares_clock(message: service_pb2.SessionChanged) -> bool:
-    """Returns whether a message tells the lease's end on a clock that this process reads, too."""
+def shares_clock(message: lease_pb2.SessionChanged) -> bool:
+    """Returns whether a message has the end of the lease on a clock that this process reads, too."""
     known = _BOOTTIME is not None and message.lease_end_boottime_ns > 0
     return known and message.boottime_clock == boottime_clock()
 
@@ -149,7 +149,7 @@ def seconds(duration: Duration) -> float:
 
 @functools.cache
 def boottime_clock() -> str | None:
-    """Returns which clock CLOCK_BOOTTIME is here, by kernel and time namespace, as the sidecar does. None: unknown."""
+    """Returns the name of this process's CLOCK_BOOTTIME: kernel and time namespace. None: unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{_time_namespace()}" if boot else None
@@ -165,5 +165,5 @@ def _time_namespace() -> str:
 
 
 def now() -> float:
-    """Returns seconds on a clock that goes on while the machine sleeps, where there is one."""
+    """Returns seconds on a clock that continues while the machine sleeps, where there is one."""
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import listener_pb2
 from sidekeeper.backoff import Backoff
 from sidekeeper.log import fields, logger
 from sidekeeper.reporter import REFUSALS
@@ -32,13 +32,13 @@ class ListenerReporter:
         self._job_name = job_name
         self._attachment_id = attachment_id
         # At most one call is open at a time, so this stays short.
-        self._ended: asyncio.Queue[service_pb2.ReportListenerRequest] = asyncio.Queue()
+        self._ended: asyncio.Queue[listener_pb2.ReportListenerRequest] = asyncio.Queue()
 
     def add(self, call_id: str, error: BaseException | None) -> None:
-        """A call has ended, with what was raised."""
-        outcome = service_pb2.LISTENER_OUTCOME_SUCCESS if error is None else service_pb2.LISTENER_OUTCOME_FAILURE
+        """A call has ended, with the exception that it raised."""
+        outcome = listener_pb2.LISTENER_OUTCOME_SUCCESS if error is None else listener_pb2.LISTENER_OUTCOME_FAILURE
         self._ended.put_nowait(
-            service_pb2.ReportListenerRequest(
+            listener_pb2.ReportListenerRequest(
                 attachment_id=self._attachment_id,
                 call_id=call_id,
                 outcome=outcome,
@@ -51,7 +51,7 @@ class ListenerReporter:
         while True:
             await self._report(await self._ended.get())
 
-    async def _report(self, request: service_pb2.ReportListenerRequest) -> None:
+    async def _report(self, request: listener_pb2.ReportListenerRequest) -> None:
         backoff = Backoff()
         while True:
             try:

@@ -35,7 +35,7 @@ class Notices:
         self._reasons.clear()
 
     def problems(self, problems: Iterable[Problem]) -> None:
-        """These are wrong now. A problem that has gone and comes back is logged again."""
+        """The problems now. A problem that was solved and returns is logged again."""
         now = dict.fromkeys(problems)
         for problem in now:
             if problem not in self._problems:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 
-from sidekeeper._proto.v1 import execution_pb2
+from sidekeeper._proto.v1 import completion_pb2
 from sidekeeper.errors import Cancelled, Reject
 
 __all__ = ["SUCCESS", "Outcome", "failed", "of_exception", "rejected"]
@@ -23,21 +23,21 @@ _CUT = "\n[...]\n"
 class Outcome:
     """How an execution ended, as it is reported."""
 
-    kind: execution_pb2.ExecutionOutcome.ValueType
+    kind: completion_pb2.ExecutionOutcome.ValueType
     message: str = ""
 
 
-SUCCESS = Outcome(execution_pb2.EXECUTION_OUTCOME_SUCCESS)
+SUCCESS = Outcome(completion_pb2.EXECUTION_OUTCOME_SUCCESS)
 
 
 def failed(message: str) -> Outcome:
     """The item was begun and failed."""
-    return Outcome(execution_pb2.EXECUTION_OUTCOME_FAILURE, _head(message, MAX_MESSAGE_BYTES))
+    return Outcome(completion_pb2.EXECUTION_OUTCOME_FAILURE, _head(message, MAX_MESSAGE_BYTES))
 
 
 def rejected(message: str) -> Outcome:
     """The item was not begun."""
-    return Outcome(execution_pb2.EXECUTION_OUTCOME_REJECTED, _head(message, MAX_MESSAGE_BYTES))
+    return Outcome(completion_pb2.EXECUTION_OUTCOME_REJECTED, _head(message, MAX_MESSAGE_BYTES))
 
 
 def of_exception(error: BaseException) -> Outcome:

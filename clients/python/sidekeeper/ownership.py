@@ -1,7 +1,7 @@
-"""Which items this process owns of a job, and who is told when that changes.
+"""The items of a job that this process owns, and the callbacks for their changes.
 
-It outlives the job's attachments: after a gap that a grace has bridged, what the new stream tells is compared with what
-was owned before it.
+It outlives the job's attachments: after a gap within the reattach grace, the new stream's assignment is compared with
+the items before the gap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Ownership"]
 
 @dataclass(frozen=True)
 class _Difference:
-    """What one assignment changes."""
+    """The changes of one assignment."""
 
     lost: list[AssignedItem]
     revoked: list[AssignedItem]
@@ -33,14 +33,14 @@ class Ownership:
         self._callbacks = callbacks
         self._dispatcher = dispatcher
         self._owned: dict[int, AssignedItem] = {}
-        #: What the stream told last. None: nothing, or it has ended.
+        #: The stream's last assignment. None: there was none, or the stream has ended.
         self._told: Assignment | None = None
         self._leaving = False
 
     def changed(self, assignment: Assignment, noted: Callable[[], None]) -> None:
-        """The sidecar tells an assignment; ``noted`` is called when all callbacks have returned."""
+        """The sidecar has sent an assignment; ``noted`` is called when all callbacks have returned."""
         if self._leaving:
-            self._dispatcher.call_all([], noted)  # nothing is owned any more, whatever is still told
+            self._dispatcher.call_all([], noted)  # it owns no item any more, although messages still come
             return
         difference = self._difference(assignment)
         self._told = assignment
@@ -54,14 +54,14 @@ class Ownership:
         )
 
     def lost(self, reason: AssignmentReason) -> None:
-        """The items are gone, and nobody has asked; what the sidecar told stays what it says."""
+        """The items are lost; the sidecar's last assignment stays known."""
         if self._told is not None:
             lost = list(self._owned.values())
             self._owned = {}
             self._dispatcher.call_all(self._calls(self._told, _Difference(lost, [], []), reason))
 
     def still_there(self) -> None:
-        """The sidecar is heard of again, and has not said that anything is lost."""
+        """The sidecar has sent a new lease, and the items are not lost."""
         if self._told is not None and not self._owned:
             self._owned = {item.item: item for item in self._told.items}
             self._dispatcher.call_all(self._calls(self._told, _Difference([], [], list(self._told.items))))
@@ -93,7 +93,7 @@ class Ownership:
         if assignment.reason is AssignmentReason.SESSION_LOST:
             return _Difference(gone, [], assigned)
         if assignment.reason is AssignmentReason.ATTACHED:
-            # After a gap: what has another token now has had another owner, or none, meanwhile.
+            # After a gap: an item with another token had another owner, or none, meanwhile.
             renewed = {item.item for item in assigned}
             gone += [item for number, item in self._owned.items() if number in renewed and _is_other(item, items)]
             return _Difference(gone, [], assigned)

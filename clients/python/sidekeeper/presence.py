@@ -8,7 +8,7 @@ __all__ = ["Presence", "no_sidecar"]
 
 
 def no_sidecar(endpoint: str) -> str:
-    """Returns what a person is told if nobody answers at the endpoint."""
+    """Returns the message for a person if no sidecar answers at the endpoint."""
     return f"no sidecar answers at {endpoint}: is `sidekeeper serve` running there?"
 
 

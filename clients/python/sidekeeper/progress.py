@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import progress_pb2
 from sidekeeper.backoff import Backoff
 from sidekeeper.errors import ProgressError
 
@@ -22,10 +22,10 @@ __all__ = ["DEFAULT_TIMEOUT", "MAX_CHECKPOINT_BYTES", "Progress", "ProgressRepor
 #: The largest checkpoint, in bytes; the sidecar refuses larger ones.
 MAX_CHECKPOINT_BYTES = 64 * 1024
 
-#: How long a report of progress may take, in seconds: a checkpoint waits while the registry is away.
+#: How long a report of progress may take, in seconds: a checkpoint waits until the registry answers.
 DEFAULT_TIMEOUT = 30.0
 
-#: What may go better when it is tried again.
+#: The statuses after which another try may succeed.
 _PASSING = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED}
 )
@@ -33,11 +33,11 @@ _PASSING = frozenset(
 
 @dataclass(frozen=True)
 class Progress:
-    """What the sidecar answers to a report of progress."""
+    """The sidecar's answer to a report of progress."""
 
-    #: When the execution has to be over now. None: no limit, or it was told to stop.
+    #: The deadline now. None: no limit, or the execution was cancelled.
     deadline: datetime | None
-    #: Whether the execution was told to stop; its deadline is not extended any more.
+    #: Whether the execution was cancelled; its deadline is not extended any more.
     cancelled: bool
     #: Whether the checkpoint was not recorded, because a newer one was reported before it was.
     superseded: bool
@@ -53,7 +53,7 @@ class ProgressReporter:
         self._ended = False
 
     def move(self, attachment_id: str) -> None:
-        """The executions go on with another attachment; calls that are tried again are tried there."""
+        """The executions continue with another attachment; retries of calls go there."""
         self._attachment_id = attachment_id
 
     def end(self) -> None:
@@ -88,7 +88,7 @@ class ProgressReporter:
     async def report_async(
         self, execution_id: str, checkpoint: bytes | None, extend_deadline: bool, timeout: float
     ) -> Progress:
-        """Reports on the loop; tries again, until the timeout, what may go better then.
+        """Reports on the loop; retries a call that may succeed later, until the timeout.
 
         Raises:
             ProgressError: The sidecar refused it, or did not answer in time.
@@ -97,7 +97,7 @@ class ProgressReporter:
         until = loop.time() + timeout
         backoff = Backoff()
         while not self._ended:
-            request = service_pb2.ReportProgressRequest(
+            request = progress_pb2.ReportProgressRequest(
                 attachment_id=self._attachment_id,
                 execution_id=execution_id,
                 extend_deadline=extend_deadline,
@@ -117,4 +117,4 @@ class ProgressReporter:
                     cancelled=answer.cancelled,
                     superseded=answer.superseded,
                 )
-        raise ProgressError(execution_id, "ABORTED", "the stream to the sidecar has ended, and this instance is gone")
+        raise ProgressError(execution_id, "ABORTED", "the stream to the sidecar has ended, and this instance has left")

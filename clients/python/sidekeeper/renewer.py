@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Callable
 
 import grpc.aio
 
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import lease_pb2
 from sidekeeper.lease import now
 from sidekeeper.log import fields, logger
 
@@ -41,11 +41,11 @@ class LeaseRenewer:
         job_name: str,
         attachment_id: str,
         interval: float,
-        renewed: Callable[[service_pb2.RenewLeaseResponse, float], None],
+        renewed: Callable[[lease_pb2.RenewLeaseResponse, float], None],
     ) -> None:
         self._stub = stub
         self._job_name = job_name
-        self._request = service_pb2.RenewLeaseRequest(attachment_id=attachment_id)
+        self._request = lease_pb2.RenewLeaseRequest(attachment_id=attachment_id)
         self._interval = max(interval, INTERVAL_MIN)
         self._renewed = renewed
         self._due = asyncio.Event()

@@ -4,7 +4,7 @@ A call costs many times what a result in it does. Therefore a report also waits 
 executions are open; the last or only one is reported at once.
 
 A report is repeated with the same content until the sidecar answers; the protocol makes that safe. Results that the
-sidecar refuses for good are dropped with a log line: nobody else could do anything with them.
+sidecar refuses for good are dropped with a log line: they cannot be reported elsewhere.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Callable
 
 import grpc.aio
 
-from sidekeeper._proto.v1 import execution_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import completion_pb2
 from sidekeeper.backoff import Backoff
 from sidekeeper.execution import Execution
 from sidekeeper.log import fields, logger
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Reporter"]
 
 #: How long one call may take, in seconds. The sidecar answers when the registry has recorded the results, which
-#: takes longer than this only while the registry is away; then the report is repeated.
+#: takes longer than this only while the registry does not answer; then the report is repeated.
 CALL_TIMEOUT = 30.0
 
 #: The most results in one call; the protocol allows 10 000.
@@ -64,7 +63,7 @@ class _Result:
     def __init__(self, execution: Execution, outcome: Outcome) -> None:
         self.execution = execution
         self.outcome = outcome
-        self.message = execution_pb2.ExecutionResult(
+        self.message = completion_pb2.ExecutionResult(
             execution_id=execution.execution_id, outcome=outcome.kind, failure_message=outcome.message
         )
 
@@ -101,7 +100,7 @@ class Reporter:
         await self._flushed.wait()
 
     async def run(self) -> None:
-        """Reports until it is cancelled; what is not reported by then is given to ``not_reported``."""
+        """Reports until it is cancelled; the results that are left go to ``not_reported``."""
         batch: list[_Result] = []
         try:
             while True:
@@ -130,7 +129,7 @@ class Reporter:
 
     async def _report(self, batch: list[_Result]) -> None:
         """Reports a batch, again and again until it is answered."""
-        request = service_pb2.ReportCompletionRequest(
+        request = completion_pb2.ReportCompletionRequest(
             attachment_id=self.attachment_id, results=[result.message for result in batch]
         )
         backoff = Backoff()
@@ -163,19 +162,19 @@ class Reporter:
         for result in batch:
             await self._report([result])
 
-    def _recorded(self, batch: list[_Result], response: service_pb2.ReportCompletionResponse) -> None:
+    def _recorded(self, batch: list[_Result], response: completion_pb2.ReportCompletionResponse) -> None:
         status = {record.execution_id: record.status for record in response.records}
         for result in batch:
             execution = result.execution
-            answer = status.get(execution.execution_id, execution_pb2.COMPLETION_STATUS_UNSPECIFIED)
-            if answer == execution_pb2.COMPLETION_STATUS_LEASE_LOST:
+            answer = status.get(execution.execution_id, completion_pb2.COMPLETION_STATUS_UNSPECIFIED)
+            if answer == completion_pb2.COMPLETION_STATUS_LEASE_LOST:
                 logger.warning(
                     "result not recorded: the lease was lost while item %d was executed, and another instance may "
                     "have executed it",
                     execution.item,
                     extra=fields(self._job_name, execution),
                 )
-            elif answer == execution_pb2.COMPLETION_STATUS_UNSPECIFIED:
+            elif answer == completion_pb2.COMPLETION_STATUS_UNSPECIFIED:
                 logger.warning(
                     "the sidecar does not say what became of the result", extra=fields(self._job_name, execution)
                 )

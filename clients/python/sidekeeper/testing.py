@@ -24,8 +24,7 @@ from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from sidekeeper._proto.v1 import execution_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import attach_pb2, execution_pb2
 from sidekeeper.application import Application
 from sidekeeper.events import AssignmentReason, SessionState
 from sidekeeper.execution import CancelReason, ExecutionSource
@@ -36,16 +35,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FakeExecution", "FakeSidecar", "Outcome", "Result"]
 
-#: How long the application may take to do what is waited for, in seconds.
+#: How long a test waits for the application, in seconds.
 PATIENCE = 10.0
 
 T = TypeVar("T")
 
 
 class FakeExecution:
-    """An execution that was told to the application."""
+    """An execution that was sent to the application."""
 
-    def __init__(self, sidecar: FakeSidecar, stream: FakeStream, message: service_pb2.Execute) -> None:
+    def __init__(self, sidecar: FakeSidecar, stream: FakeStream, message: execution_pb2.Execute) -> None:
         self._sidecar = sidecar
         self._stream = stream
         #: Names it.
@@ -69,8 +68,8 @@ class FakeExecution:
     def cancel(self, reason: CancelReason = CancelReason.OPERATOR) -> None:
         """Tells it to stop, and does not wait until it has."""
         value = cast("execution_pb2.CancelReason.ValueType", reason.value)
-        message = service_pb2.Cancel(execution_id=self.execution_id, item=self.item, reason=value)
-        self._sidecar._soon(self._stream.send, service_pb2.AttachResponse(cancel=message))
+        message = execution_pb2.Cancel(execution_id=self.execution_id, item=self.item, reason=value)
+        self._sidecar._soon(self._stream.send, attach_pb2.AttachResponse(cancel=message))
 
     def result(self, timeout: float = PATIENCE) -> Result:
         """Waits until its result was reported.
@@ -87,7 +86,7 @@ class FakeExecution:
 
 
 class FakeSidecar:
-    """Runs an application beside a sidecar that does what the test says. A context manager, of both kinds.
+    """Runs an application beside a sidecar that the test controls. A context manager, of both kinds.
 
     Args:
         application: The application. It can be run in one test after the other.
@@ -151,7 +150,7 @@ class FakeSidecar:
                 serving.result()
 
     def stop(self, *, wait: bool = True) -> None:
-        """Tells the application to stop as SIGTERM does: what runs may end, what comes is rejected.
+        """Stops the application as SIGTERM does: running executions may end, further ones get no answer.
 
         Args:
             wait: Whether to wait until it has left.
@@ -184,7 +183,7 @@ class FakeSidecar:
     ) -> int:
         """Tells the job's whole assignment, and waits until the application has acknowledged it.
 
-        That is when its callbacks have returned and nothing is executed on items that were taken away.
+        That is when its callbacks have returned and no execution of a revoked item is open.
 
         Args:
             job_name: The job.
@@ -217,7 +216,7 @@ class FakeSidecar:
         return generation
 
     def lose_session(self, job_name: str) -> None:
-        """The session with the registry is lost: what runs is told to stop, and all items are gone."""
+        """The session with the registry is lost: executions are cancelled, and all items are lost."""
         self._wait(self.lose_session_async(job_name))
 
     async def lose_session_async(self, job_name: str) -> None:
@@ -225,7 +224,7 @@ class FakeSidecar:
         stream = self._stub.stream(job_name)
         for execution_id in stream.open:
             lost = execution_pb2.CANCEL_REASON_LEASE_LOST
-            stream.send(service_pb2.AttachResponse(cancel=service_pb2.Cancel(execution_id=execution_id, reason=lost)))
+            stream.send(attach_pb2.AttachResponse(cancel=execution_pb2.Cancel(execution_id=execution_id, reason=lost)))
         stream.send_session(SessionState.LOST)
         await self.assign_async(job_name, (), reason=AssignmentReason.SESSION_LOST)
         stream.send_session(SessionState.CONNECTED)
@@ -307,7 +306,7 @@ class FakeSidecar:
             message.checkpoint = checkpoint
         if time_left is not None:
             message.deadline.FromDatetime(datetime.now(timezone.utc) + time_left)
-        stream.send(service_pb2.AttachResponse(execute=message))
+        stream.send(attach_pb2.AttachResponse(execute=message))
         return FakeExecution(self, stream, message)
 
     def execute(self, job_name: str, item: int = 0, *, timeout: float = PATIENCE, **fields: Any) -> Result:
@@ -349,7 +348,7 @@ class FakeSidecar:
             raise RuntimeError("on a test's own loop, or outside of `with`: use the methods that end in `_async`")
         waiting = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
-            return waiting.result(timeout + 2 * PATIENCE)  # what is waited for is bounded itself
+            return waiting.result(timeout + 2 * PATIENCE)  # the coroutine has a bound of its own
         except concurrent.futures.TimeoutError as error:  # before Python 3.11 not the same as TimeoutError
             raise TimeoutError(str(error)) from None
 

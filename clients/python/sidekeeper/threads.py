@@ -30,13 +30,13 @@ class _Call(Generic[T]):
         """Calls it, on its thread."""
         try:
             self.result = self.context.run(self.function)
-        except BaseException as raised:  # the thread has nobody else to tell
+        except BaseException as raised:  # nothing else can report it
             self.error = raised
 
     def settle(self) -> None:
         """Tells what became of it, on the loop."""
         if self.future.done():
-            return  # nobody waits for it any more
+            return  # nothing waits for it any more
         if self.error is None:
             self.future.set_result(self.result)  # type: ignore[arg-type]  # T, as there is no error
         elif isinstance(self.error, StopIteration):

@@ -29,8 +29,8 @@ _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
 
 def span_of(execution: Execution) -> AbstractContextManager[None]:
-    """Returns what a handler runs in: a span of its own below the sidecar's, or nothing."""
-    # Without a provider nobody sees the span, and it is not worth its time.
+    """Returns the context of a handler: a span below the sidecar's, or nothing."""
+    # Without a provider the span has no effect, and is not worth its time.
     if not INSTALLED or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return _NOTHING
     return _span(execution)

@@ -40,11 +40,11 @@ def trigger(
     Args:
         job_name: The job.
         endpoint: The sidecar to ask; any one of the fleet will do. Default: as for ``Application``.
-        token: What the sidecar wants to be presented. Default: as for ``Application``.
+        token: The sidecar's token. Default: as for ``Application``.
         timeout: How long the call may take, in seconds.
 
     Raises:
-        TriggerError: The job was not triggered, or nobody knows.
+        TriggerError: The job was not triggered, or the outcome is unknown.
         ValueError: The endpoint or the token cannot be read.
     """
     given, asked = resolve_token(token), resolve_endpoint(endpoint)

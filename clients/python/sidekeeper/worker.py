@@ -1,4 +1,4 @@
-"""Keeps one job attached: attaches, attaches again when the stream ends, and leaves when it is told to."""
+"""Keeps one job attached: attaches, attaches again when the stream ends, and leaves when it is stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAVE_GRACE", "Worker"]
 
-#: How long handlers that were told to stop, and the reports after that, may take when the application stops; seconds.
+#: How long cancelled handlers, and the reports after that, may take when the application stops; seconds.
 LEAVE_GRACE = 5.0
 
 #: Refusals of an attachment that trying again does not change.
@@ -71,7 +71,7 @@ class Worker:
         self._for_good = False
 
     def stop(self, *, for_good: bool = False) -> None:
-        """Begins nothing any more; ``run`` returns when what runs has ended and is reported.
+        """Begins no execution any more; ``run`` returns when the running ones have ended and are reported.
 
         Args:
             for_good: Whether nothing is to be kept for the instance's name.
@@ -81,7 +81,7 @@ class Worker:
         self._executor.close()
 
     async def run(self) -> None:
-        """Keeps the job attached until it is told to stop; cancelling it ends everything at once.
+        """Keeps the job attached until ``stop``; cancelling it ends everything at once.
 
         Raises:
             AttachError: The sidecar refuses the job, and would refuse it again.
@@ -157,7 +157,7 @@ class Worker:
         reading.cancel()  # it may not have begun
         await asyncio.wait({reading})
         if not reading.cancelled():
-            reading.exception()  # seen, also if nobody asks for it any more
+            reading.exception()  # marks it as seen, also if nothing awaits it any more
 
     def _judge(self, attachment: Attachment, reading: asyncio.Task[None]) -> None:
         """Says why the attachment has ended.
@@ -193,7 +193,7 @@ class Worker:
             logger.error("the stream has ended; attaching again", exc_info=error, extra=extra)
 
     async def _finish(self) -> None:
-        """Waits for handlers that outlived their stream, and for callbacks; both have been told that it is over."""
+        """Waits for handlers that outlived their stream, and for callbacks; all of them know that it has ended."""
         loop = asyncio.get_running_loop()
         rest = {loop.create_task(self._executor.wait_idle()), loop.create_task(self._dispatcher.wait_empty())}
         try:

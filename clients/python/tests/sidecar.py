@@ -12,8 +12,17 @@ from google.protobuf.duration_pb2 import Duration
 
 import sidekeeper
 from sidekeeper import SessionState
-from sidekeeper._proto.v1 import assignment_pb2, execution_pb2, job_pb2, job_service_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import (
+    assignment_pb2,
+    attach_pb2,
+    completion_pb2,
+    execution_pb2,
+    job_pb2,
+    job_service_pb2,
+    lease_pb2,
+    listener_pb2,
+    progress_pb2,
+)
 from sidekeeper._proto.v1.job_service_pb2_grpc import JobServiceServicer, add_JobServiceServicer_to_server
 from sidekeeper._proto.v1.participant_service_pb2_grpc import (
     ParticipantServiceServicer,
@@ -57,23 +66,23 @@ def error_details(*infos: tuple[str, str]) -> tuple[tuple[str, bytes], ...]:
 class Stream:
     """One attachment, from the sidecar's side."""
 
-    def __init__(self, number: int, request: service_pb2.AttachRequest, grace: float, renewal: float) -> None:
+    def __init__(self, number: int, request: attach_pb2.AttachRequest, grace: float, renewal: float) -> None:
         self.request = request
         self.attachment_id = f"attachment-{number}"
         self.instance_id = f"10.0.0.1@-@{number}"
         self.grace = grace
         self.renewal = renewal
-        self.outgoing: asyncio.Queue[service_pb2.AttachResponse | None] = asyncio.Queue()
+        self.outgoing: asyncio.Queue[attach_pb2.AttachResponse | None] = asyncio.Queue()
         self.status = grpc.StatusCode.OK
         self.details = ""
         self.reason = ""
-        #: Set when the client has gone.
+        #: Set when the client has closed the stream.
         self.closed = asyncio.Event()
         self._executions = 0
 
     def attach(self, resumed: tuple[str, ...] = (), api_level: int = 1) -> None:
         self.send(
-            attached=service_pb2.Attached(
+            attached=attach_pb2.Attached(
                 attachment_id=self.attachment_id,
                 instance_id=self.instance_id,
                 job_name=self.request.job_name,
@@ -87,13 +96,13 @@ class Stream:
         )
 
     def send(self, **event: Any) -> None:
-        self.outgoing.put_nowait(service_pb2.AttachResponse(**event))
+        self.outgoing.put_nowait(attach_pb2.AttachResponse(**event))
 
     def assign(
         self, items: list[int], generation: int = 1, revoked: tuple[int, ...] = (), leader: bool = False
     ) -> None:
         self.send(
-            assignment_changed=service_pb2.AssignmentChanged(
+            assignment_changed=assignment_pb2.AssignmentChanged(
                 assignment=assignment_pb2.Assignment(
                     generation=generation,
                     sharding_total_count=6,
@@ -113,7 +122,7 @@ class Stream:
         """Sends an Execute, and returns its execution id."""
         self._executions += 1
         execution_id = f"{self.attachment_id}-{self._executions}"
-        message = service_pb2.Execute(
+        message = execution_pb2.Execute(
             execution_id=execution_id,
             item=item,
             sharding_total_count=6,
@@ -122,7 +131,7 @@ class Stream:
         )
         message.scheduled_time.FromSeconds(1_700_000_000)
         message.fire_time.FromMilliseconds(1_700_000_000_012)
-        message.MergeFrom(service_pb2.Execute(**fields))
+        message.MergeFrom(execution_pb2.Execute(**fields))
         self.send(execute=message)
         return execution_id
 
@@ -131,7 +140,7 @@ class Stream:
         execution_id: str,
         reason: execution_pb2.CancelReason.ValueType = execution_pb2.CANCEL_REASON_DEADLINE,
     ) -> None:
-        self.send(cancel=service_pb2.Cancel(execution_id=execution_id, reason=reason))
+        self.send(cancel=execution_pb2.Cancel(execution_id=execution_id, reason=reason))
 
     def end(self, status: grpc.StatusCode = grpc.StatusCode.OK, details: str = "", reason: str = "") -> None:
         """Ends the stream from the sidecar's side."""
@@ -139,16 +148,16 @@ class Stream:
         self.outgoing.put_nowait(None)
 
 
-Report = service_pb2.ReportCompletionRequest
-Answer = Callable[[Report, Any], Awaitable[Optional[service_pb2.ReportCompletionResponse]]]
+Report = completion_pb2.ReportCompletionRequest
+Answer = Callable[[Report, Any], Awaitable[Optional[completion_pb2.ReportCompletionResponse]]]
 
 
-def recorded(request: Report) -> service_pb2.ReportCompletionResponse:
+def recorded(request: Report) -> completion_pb2.ReportCompletionResponse:
     """What the sidecar answers when all is well."""
-    return service_pb2.ReportCompletionResponse(
+    return completion_pb2.ReportCompletionResponse(
         records=[
-            service_pb2.CompletionRecord(
-                execution_id=result.execution_id, status=execution_pb2.COMPLETION_STATUS_RECORDED
+            completion_pb2.CompletionRecord(
+                execution_id=result.execution_id, status=completion_pb2.COMPLETION_STATUS_RECORDED
             )
             for result in request.results
         ]
@@ -161,13 +170,13 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     def __init__(self) -> None:
         self._streams: asyncio.Queue[Stream] = asyncio.Queue()
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
-        self._acknowledgements: asyncio.Queue[service_pb2.AcknowledgeAssignmentRequest] = asyncio.Queue()
-        self._listener_reports: asyncio.Queue[service_pb2.ReportListenerRequest] = asyncio.Queue()
+        self._acknowledgements: asyncio.Queue[assignment_pb2.AcknowledgeAssignmentRequest] = asyncio.Queue()
+        self._listener_reports: asyncio.Queue[listener_pb2.ReportListenerRequest] = asyncio.Queue()
         #: The attachments that have left.
-        self.detached: list[service_pb2.DetachRequest] = []
-        self._progress: asyncio.Queue[service_pb2.ReportProgressRequest] = asyncio.Queue()
+        self.detached: list[attach_pb2.DetachRequest] = []
+        self._progress: asyncio.Queue[progress_pb2.ReportProgressRequest] = asyncio.Queue()
         #: How reports of progress are answered, one after the other; then well.
-        self.progress_answers: list[service_pb2.ReportProgressResponse | tuple[grpc.StatusCode, str]] = []
+        self.progress_answers: list[progress_pb2.ReportProgressResponse | tuple[grpc.StatusCode, str]] = []
         #: How long instances stay without their streams, in seconds, as the streams from now on are told.
         self.grace = 0.0
         #: How often applications without a shared clock ask for the lease, in seconds, as the streams from now on are
@@ -175,8 +184,8 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self.renewal = 0.0
         #: How that is answered: for so many seconds in this state, or how it fails.
         self.renewed: tuple[float | None, SessionState] | grpc.StatusCode = grpc.StatusCode.UNIMPLEMENTED
-        #: Who has asked, and how long they were ready to wait, in seconds.
-        self.renewals: asyncio.Queue[tuple[service_pb2.RenewLeaseRequest, float]] = asyncio.Queue()
+        #: The requests for a lease, and how long the client would wait for each answer, in seconds.
+        self.renewals: asyncio.Queue[tuple[lease_pb2.RenewLeaseRequest, float]] = asyncio.Queue()
         self._count = 0
         #: Decides how a report is answered; None from it: as usual.
         self.answer: Answer | None = None
@@ -219,19 +228,19 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     async def report(self) -> Report:
         return await soon(self._reports.get())
 
-    async def result(self) -> execution_pb2.ExecutionResult:
+    async def result(self) -> completion_pb2.ExecutionResult:
         """Waits for a report of one result."""
         report = await self.report()
         assert len(report.results) == 1, report
         return report.results[0]
 
-    async def acknowledgement(self) -> service_pb2.AcknowledgeAssignmentRequest:
+    async def acknowledgement(self) -> assignment_pb2.AcknowledgeAssignmentRequest:
         return await soon(self._acknowledgements.get())
 
-    async def progress(self) -> service_pb2.ReportProgressRequest:
+    async def progress(self) -> progress_pb2.ReportProgressRequest:
         return await soon(self._progress.get())
 
-    async def listener_report(self) -> service_pb2.ReportListenerRequest:
+    async def listener_report(self) -> listener_pb2.ReportListenerRequest:
         return await soon(self._listener_reports.get())
 
     def no_listener_report(self) -> bool:
@@ -244,8 +253,8 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         return self._acknowledgements.empty()
 
     async def Attach(  # noqa: N802
-        self, request: service_pb2.AttachRequest, context: Any
-    ) -> AsyncIterator[service_pb2.AttachResponse]:
+        self, request: attach_pb2.AttachRequest, context: Any
+    ) -> AsyncIterator[attach_pb2.AttachResponse]:
         self._note("Attach", context)
         self._count += 1
         stream = Stream(self._count, request, self.grace, self.renewal)
@@ -264,18 +273,18 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
 
     async def ReportCompletion(  # noqa: N802
         self, request: Report, context: Any
-    ) -> service_pb2.ReportCompletionResponse:
+    ) -> completion_pb2.ReportCompletionResponse:
         self._note("ReportCompletion", context)
         self._reports.put_nowait(request)
         answer = await self.answer(request, context) if self.answer else None
         return answer or recorded(request)
 
     async def AcknowledgeAssignment(  # noqa: N802
-        self, request: service_pb2.AcknowledgeAssignmentRequest, context: Any
-    ) -> service_pb2.AcknowledgeAssignmentResponse:
+        self, request: assignment_pb2.AcknowledgeAssignmentRequest, context: Any
+    ) -> assignment_pb2.AcknowledgeAssignmentResponse:
         self._note("AcknowledgeAssignment", context)
         self._acknowledgements.put_nowait(request)
-        return service_pb2.AcknowledgeAssignmentResponse()
+        return assignment_pb2.AcknowledgeAssignmentResponse()
 
     async def TriggerJob(  # noqa: N802
         self, request: job_service_pb2.TriggerJobRequest, context: Any
@@ -288,21 +297,21 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         return self.trigger_answer
 
     async def Detach(  # noqa: N802
-        self, request: service_pb2.DetachRequest, context: Any
-    ) -> service_pb2.DetachResponse:
+        self, request: attach_pb2.DetachRequest, context: Any
+    ) -> attach_pb2.DetachResponse:
         self.detached.append(request)
-        return service_pb2.DetachResponse()
+        return attach_pb2.DetachResponse()
 
     async def RenewLease(  # noqa: N802
-        self, request: service_pb2.RenewLeaseRequest, context: Any
-    ) -> service_pb2.RenewLeaseResponse:
+        self, request: lease_pb2.RenewLeaseRequest, context: Any
+    ) -> lease_pb2.RenewLeaseResponse:
         self.renewals.put_nowait((request, context.time_remaining()))
         if isinstance(self.renewed, grpc.StatusCode):
             await context.abort(self.renewed, "as the test says")
         assert not isinstance(self.renewed, grpc.StatusCode)
         remaining, state = self.renewed
-        return service_pb2.RenewLeaseResponse(
-            state=service_pb2.SessionState.Value(f"SESSION_STATE_{state.name}"),
+        return lease_pb2.RenewLeaseResponse(
+            state=lease_pb2.SessionState.Value(f"SESSION_STATE_{state.name}"),
             remaining_lease=None if remaining is None else seconds(remaining),
         )
 
@@ -312,10 +321,10 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
             await soon(self.renewals.get())
 
     async def ReportProgress(  # noqa: N802
-        self, request: service_pb2.ReportProgressRequest, context: Any
-    ) -> service_pb2.ReportProgressResponse:
+        self, request: progress_pb2.ReportProgressRequest, context: Any
+    ) -> progress_pb2.ReportProgressResponse:
         self._progress.put_nowait(request)
-        answer = self.progress_answers.pop(0) if self.progress_answers else service_pb2.ReportProgressResponse()
+        answer = self.progress_answers.pop(0) if self.progress_answers else progress_pb2.ReportProgressResponse()
         if isinstance(answer, tuple):
             await context.abort(*answer)
         assert not isinstance(answer, tuple)
@@ -331,10 +340,10 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         return job_service_pb2.CancelExecutionsResponse()
 
     async def ReportListener(  # noqa: N802
-        self, request: service_pb2.ReportListenerRequest, context: Any
-    ) -> service_pb2.ReportListenerResponse:
+        self, request: listener_pb2.ReportListenerRequest, context: Any
+    ) -> listener_pb2.ReportListenerResponse:
         self._listener_reports.put_nowait(request)
-        return service_pb2.ReportListenerResponse(in_time=True)
+        return listener_pb2.ReportListenerResponse(in_time=True)
 
 
 @contextlib.asynccontextmanager

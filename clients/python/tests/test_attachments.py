@@ -12,8 +12,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 import sidekeeper
-from sidekeeper._proto.v1 import execution_pb2, job_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import attach_pb2, completion_pb2, job_pb2, lease_pb2
 from sidekeeper.attachment import ProtocolError
 from tests.sidecar import FakeSidecar, Stream, serving, soon
 
@@ -21,7 +20,7 @@ from tests.sidecar import FakeSidecar, Stream, serving, soon
 def ignore(execution: sidekeeper.Execution) -> None: ...
 
 
-async def test_callbacks_are_told_everything_in_order(sidecar: FakeSidecar) -> None:
+async def test_callbacks_get_every_event_in_order(sidecar: FakeSidecar) -> None:
     app = sidekeeper.Application(sidecar.target)
     events: asyncio.Queue[object] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -42,14 +41,14 @@ async def test_callbacks_are_told_everything_in_order(sidecar: FakeSidecar) -> N
 
     async with serving(app):
         stream = await sidecar.stream([1, 4])
-        stream.send(leadership_changed=service_pb2.LeadershipChanged(leader=True))
+        stream.send(leadership_changed=attach_pb2.LeadershipChanged(leader=True))
         stream.send(
-            session_changed=service_pb2.SessionChanged(
-                state=service_pb2.SESSION_STATE_SUSPENDED, remaining_lease=Duration(seconds=4)
+            session_changed=lease_pb2.SessionChanged(
+                state=lease_pb2.SESSION_STATE_SUSPENDED, remaining_lease=Duration(seconds=4)
             )
         )
         stream.send(
-            job_changed=service_pb2.JobChanged(
+            job_changed=attach_pb2.JobChanged(
                 configuration=job_pb2.JobConfiguration(sharding_total_count=6, cron="0 0 * * * ?", failover=True),
                 problems=[job_pb2.Problem(path="/orderSync/config", message="odd")],
             )
@@ -140,7 +139,7 @@ async def test_attaches_again_after_each_end(sidecar: FakeSidecar) -> None:
         first = await sidecar.request()
         first.end(grpc.StatusCode.UNAVAILABLE, "no registry")
         second = await sidecar.stream()
-        second.send(draining=service_pb2.Draining())
+        second.send(draining=attach_pb2.Draining())
         second.execute(0)
         await sidecar.result()
         second.end()
@@ -229,7 +228,7 @@ async def test_what_is_waited_for_is_said_once(sidecar: FakeSidecar, caplog: pyt
 
     def wait(stream: Stream, *reasons: str) -> None:
         for reason in reasons:
-            stream.send(waiting=service_pb2.Waiting(reason=reason))
+            stream.send(waiting=attach_pb2.Waiting(reason=reason))
 
     async with serving(app):
         first = await sidecar.request()
@@ -257,7 +256,7 @@ async def test_what_is_waited_for_is_said_once(sidecar: FakeSidecar, caplog: pyt
     assert warnings(caplog) == [*expected, expected[2], expected[1]]
 
 
-async def test_who_waits_is_not_refused_for_being_late(
+async def test_an_execution_that_waits_is_not_refused_as_late(
     sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("sidekeeper.attachment.FIRST_EVENT_TIMEOUT", 0.3)
@@ -267,7 +266,7 @@ async def test_who_waits_is_not_refused_for_being_late(
         silent = await sidecar.request()
         await soon(silent.closed.wait())  # it has not said anything
         waiting = await sidecar.request()
-        waiting.send(waiting=service_pb2.Waiting(reason="somebody has the name"))
+        waiting.send(waiting=attach_pb2.Waiting(reason="somebody has the name"))
         await asyncio.sleep(0.5)  # the time that it would have had
         waiting.attach()
         waiting.assign([0])
@@ -287,7 +286,7 @@ async def test_each_problem_is_said_once(sidecar: FakeSidecar, caplog: pytest.Lo
     clock = job_pb2.Problem(message="the clocks differ")
 
     async def tell(stream: Stream, *problems: job_pb2.Problem) -> None:
-        stream.send(job_changed=service_pb2.JobChanged(problems=problems))
+        stream.send(job_changed=attach_pb2.JobChanged(problems=problems))
         assert len((await soon(changes.get())).problems) == len(problems)
 
     async with serving(app):
@@ -343,12 +342,17 @@ async def test_a_refusal_ends_the_application_when_the_others_have_finished(
     sidecar: FakeSidecar, code: grpc.StatusCode
 ) -> None:
     app = sidekeeper.Application(sidecar.target)
-    begun, gate = asyncio.Event(), asyncio.Event()
+    begun, gate, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @app.job("good", sharding_total_count=6, concurrency=1)
     async def handler(execution: sidekeeper.Execution) -> None:
         begun.set()
         await gate.wait()
+
+    @app.on_assignment("good")
+    async def note(assignment: sidekeeper.Assignment) -> None:
+        if assignment.reason is sidekeeper.AssignmentReason.DETACHED:
+            stopping.set()
 
     app.job("bad", sharding_total_count=6)(ignore)
     async with serving(app) as running:
@@ -357,14 +361,13 @@ async def test_a_refusal_ends_the_application_when_the_others_have_finished(
         good.attach()
         good.assign([0, 1])
         began = good.execute(0)
-        waiting = good.execute(1)
+        good.execute(1)
         await soon(begun.wait())
         bad.end(code, "cron: 'x' is not a schedule", "INVALID_REQUEST")
-        result = await sidecar.result()
-        assert (result.execution_id, result.outcome) == (waiting, execution_pb2.EXECUTION_OUTCOME_REJECTED)
+        await soon(stopping.wait())
         gate.set()
         result = await sidecar.result()
-        assert (result.execution_id, result.outcome) == (began, execution_pb2.EXECUTION_OUTCOME_SUCCESS)
+        assert (result.execution_id, result.outcome) == (began, completion_pb2.EXECUTION_OUTCOME_SUCCESS)
         with pytest.raises(sidekeeper.AttachError, match=r"'bad'.*cron: 'x' is not a schedule") as caught:
             await soon(running)
         assert (caught.value.job_name, caught.value.code) == ("bad", code.name)
@@ -397,7 +400,7 @@ async def test_unix_sockets_are_called_localhost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reason", ["", "STOPPED_BY_OPERATOR", "JOB_REMOVED"])
-async def test_an_operators_stop_is_obeyed(sidecar: FakeSidecar, reason: str) -> None:
+async def test_an_operators_stop_ends_the_run(sidecar: FakeSidecar, reason: str) -> None:
     app = sidekeeper.Application(sidecar.target)
     app.job("orderSync", sharding_total_count=6)(ignore)
     async with serving(app) as running:

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 import sidekeeper
-from sidekeeper._proto.v1 import execution_pb2
+from sidekeeper._proto.v1 import completion_pb2, execution_pb2
 from tests.sidecar import FakeSidecar, serving, soon
 
-SUCCESS = execution_pb2.EXECUTION_OUTCOME_SUCCESS
-FAILURE = execution_pb2.EXECUTION_OUTCOME_FAILURE
-REJECTED = execution_pb2.EXECUTION_OUTCOME_REJECTED
+SUCCESS = completion_pb2.EXECUTION_OUTCOME_SUCCESS
+FAILURE = completion_pb2.EXECUTION_OUTCOME_FAILURE
+REJECTED = completion_pb2.EXECUTION_OUTCOME_REJECTED
 
 
-async def test_the_attachment_says_who_wants_what(sidecar: FakeSidecar) -> None:
+async def test_the_attachment_names_the_client_and_its_jobs(sidecar: FakeSidecar) -> None:
     app = sidekeeper.Application(sidecar.target)
 
     @app.job(

@@ -9,8 +9,7 @@ import grpc
 import pytest
 
 import sidekeeper
-from sidekeeper._proto.v1 import execution_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import attach_pb2, completion_pb2, execution_pb2, lease_pb2
 from tests.sidecar import FakeSidecar, Stream, seconds, serving, soon
 
 #: Longer than any test.
@@ -18,7 +17,7 @@ HOUR = 3600.0
 
 
 class Handlers:
-    """Handlers that run until they are let go, and what became of them."""
+    """Handlers that run until the test releases them, and their results."""
 
     def __init__(self, sidecar: FakeSidecar, grace: float, instance_name: str = "") -> None:
         self.loop = asyncio.get_running_loop()
@@ -65,14 +64,14 @@ async def test_a_handler_goes_on_and_its_result_is_reported_to_the_next_stream(s
         report = await sidecar.report()
     assert report.attachment_id == second.attachment_id
     assert [(one.execution_id, one.outcome) for one in report.results] == [
-        (execution_id, execution_pb2.EXECUTION_OUTCOME_SUCCESS)
+        (execution_id, completion_pb2.EXECUTION_OUTCOME_SUCCESS)
     ]
     assert handlers.started.empty()
     assert handlers.cancelled.empty()
 
 
 @pytest.mark.parametrize("for_good", [False, True])
-async def test_who_stops_says_whether_its_name_comes_back(sidecar: FakeSidecar, for_good: bool) -> None:
+async def test_a_stopping_client_says_whether_its_name_comes_back(sidecar: FakeSidecar, for_good: bool) -> None:
     handlers = Handlers(sidecar, HOUR, instance_name="worker-0")
     async with serving(handlers.app) as task:
         stream = await sidecar.stream()
@@ -117,7 +116,7 @@ async def test_a_result_of_the_meantime_is_reported_to_the_next_stream(sidecar: 
     assert handlers.started.empty()
 
 
-async def test_the_next_stream_is_told_what_is_open(sidecar: FakeSidecar) -> None:
+async def test_the_next_stream_reports_open_executions(sidecar: FakeSidecar) -> None:
     handlers = Handlers(sidecar, HOUR)
     answering = asyncio.Event()
 
@@ -128,7 +127,7 @@ async def test_the_next_stream_is_told_what_is_open(sidecar: FakeSidecar) -> Non
     async with serving(handlers.app):
         first = await sidecar.stream()
         assert not first.request.open_executions
-        deadline = service_pb2.Execute().deadline
+        deadline = execution_pb2.Execute().deadline
         deadline.FromMilliseconds(4_000_000_000_123)
         source = execution_pb2.EXECUTION_SOURCE_FAILOVER
         running = first.execute(2, fencing_token=77, attempt=3, deadline=deadline, source=source)
@@ -147,7 +146,7 @@ async def test_the_next_stream_is_told_what_is_open(sidecar: FakeSidecar) -> Non
         told = {one.execution_id: one for one in second.request.open_executions}
         assert set(told) == {running, stopped}
         scheduled = told[stopped].scheduled_time
-        assert told[running] == service_pb2.OpenExecution(
+        assert told[running] == attach_pb2.OpenExecution(
             execution_id=running,
             fencing_token=77,
             scheduled_time=scheduled,
@@ -165,7 +164,7 @@ async def test_what_was_stopped_because_the_lease_is_over_is_not_claimed(sidecar
     handlers = Handlers(sidecar, HOUR)
     async with serving(handlers.app):
         first = await sidecar.stream()
-        message = service_pb2.SessionChanged(state=service_pb2.SESSION_STATE_CONNECTED)
+        message = lease_pb2.SessionChanged(state=lease_pb2.SESSION_STATE_CONNECTED)
         message.remaining_lease.FromMilliseconds(500)
         first.send(session_changed=message)
         first.execute(2)
@@ -191,7 +190,7 @@ async def test_an_execution_of_another_process_is_executed(sidecar: FakeSidecar)
         assert (await sidecar.result()).execution_id == "of-another-1"
 
 
-async def test_what_the_next_stream_does_not_have_is_told_to_stop(sidecar: FakeSidecar) -> None:
+async def test_executions_that_the_next_stream_does_not_have_are_cancelled(sidecar: FakeSidecar) -> None:
     handlers = Handlers(sidecar, HOUR)
     async with serving(handlers.app):
         first = await sidecar.stream()
@@ -205,7 +204,7 @@ async def test_what_the_next_stream_does_not_have_is_told_to_stop(sidecar: FakeS
     assert sidecar.no_report()
 
 
-async def test_when_the_grace_is_over_everything_is_told_to_stop(sidecar: FakeSidecar) -> None:
+async def test_all_executions_are_cancelled_when_the_reattach_grace_ends(sidecar: FakeSidecar) -> None:
     handlers = Handlers(sidecar, 0.3)
     async with serving(handlers.app):
         first = await sidecar.stream()
@@ -265,7 +264,7 @@ async def test_a_grace_that_changes_counts_from_then_on(sidecar: FakeSidecar, be
     handlers.app.on_job_changed("orderSync")(changed)
     async with serving(handlers.app) as task:
         stream = await sidecar.stream()
-        stream.send(job_changed=service_pb2.JobChanged(grace=seconds(after) if after else None))
+        stream.send(job_changed=attach_pb2.JobChanged(grace=seconds(after) if after else None))
         await soon(changes.get())
         handlers.app.stop()
         await soon(task)

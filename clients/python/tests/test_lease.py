@@ -13,8 +13,7 @@ import pytest
 
 import sidekeeper
 from sidekeeper import CancelReason, SessionState
-from sidekeeper._proto.v1 import execution_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import attach_pb2, execution_pb2, lease_pb2
 from sidekeeper.lease import Lease, boottime_clock, remaining_lease
 from tests.sidecar import PATIENCE, FakeSidecar, Stream, serving, soon
 
@@ -31,9 +30,9 @@ def lease_of(
     *,
     left: float | None = None,
     clock: str | None = CLOCK,
-) -> service_pb2.SessionChanged:
+) -> lease_pb2.SessionChanged:
     """The session's state, and that it may be acted on for so many seconds; and that ``left`` is left by the clock."""
-    message = service_pb2.SessionChanged(state=service_pb2.SessionState.Value(f"SESSION_STATE_{state.name}"))
+    message = lease_pb2.SessionChanged(state=lease_pb2.SessionState.Value(f"SESSION_STATE_{state.name}"))
     if lease is not None:
         message.remaining_lease.FromMilliseconds(int(lease * 1000))
     if left is not None:
@@ -48,7 +47,7 @@ def tell(stream: Stream, lease: float | None, state: SessionState = SessionState
     stream.send(session_changed=lease_of(lease, state))
 
 
-async def test_a_function_is_told_to_stop_when_the_sidecar_falls_silent(sidecar: FakeSidecar) -> None:
+async def test_a_handler_is_cancelled_when_the_sidecar_falls_silent(sidecar: FakeSidecar) -> None:
     app = sidekeeper.Application(sidecar.target)
     begun = threading.Barrier(3)
 
@@ -193,7 +192,7 @@ async def test_a_lease_that_was_over_before_it_was_read_is_over_at_once(sidecar:
 
 
 @shared_clock
-async def test_what_waits_for_word_is_rejected_when_the_application_stops(sidecar: FakeSidecar) -> None:
+async def test_an_execution_that_waits_for_a_lease_is_left_when_the_application_stops(sidecar: FakeSidecar) -> None:
     app = sidekeeper.Application(sidecar.target)
     begun: list[int] = []
     told: asyncio.Queue[object] = asyncio.Queue()
@@ -207,14 +206,14 @@ async def test_what_waits_for_word_is_rejected_when_the_application_stops(sideca
     async with serving(app):
         stream = await sidecar.stream()
         stream.send(session_changed=lease_of(30, left=-0.001))
-        execution_id = stream.execute(0)
-        # Who is told this has read the execution: of one that it has not read it would report nothing.
-        stream.send(leadership_changed=service_pb2.LeadershipChanged(leader=True))
+        stream.execute(0)
+        # A client that gets this has read the execution.
+        stream.send(leadership_changed=attach_pb2.LeadershipChanged(leader=True))
         assert [await soon(told.get()), await soon(told.get())] == [SessionState.SILENT, True]
         app.stop()
-        result = await sidecar.result()
-        assert (result.execution_id, result.outcome) == (execution_id, execution_pb2.EXECUTION_OUTCOME_REJECTED)
+        await soon(stream.closed.wait())
     assert begun == []
+    assert sidecar.no_report()
 
 
 @shared_clock
@@ -268,7 +267,7 @@ def test_without_a_clock_that_is_shared_a_lease_is_counted_from_when_it_is_read(
 
 
 class Watched:
-    """An application that tells what it is told of the session, and whose handler goes on until it is let go."""
+    """An application that reports each notice of the session, and whose handler goes on until the test releases it."""
 
     def __init__(self, sidecar: FakeSidecar) -> None:
         self.app = sidekeeper.Application(sidecar.target)
@@ -293,7 +292,7 @@ class Watched:
         return await soon(self.told.get())
 
 
-async def test_who_shares_no_clock_asks_and_what_is_answered_counts(sidecar: FakeSidecar) -> None:
+async def test_a_client_without_the_sidecars_clock_asks_for_the_lease_and_uses_the_answer(sidecar: FakeSidecar) -> None:
     watched = Watched(sidecar)
     sidecar.renewal, sidecar.renewed = 0.1, (30.0, SessionState.CONNECTED)
     async with serving(watched.app):
@@ -306,7 +305,7 @@ async def test_who_shares_no_clock_asks_and_what_is_answered_counts(sidecar: Fak
         await sidecar.asked(4)  # by then what the stream has said would be over
         # Nor does the stream take back what was answered.
         tell(stream, 0.001)
-        stream.send(leadership_changed=service_pb2.LeadershipChanged(leader=True))
+        stream.send(leadership_changed=attach_pb2.LeadershipChanged(leader=True))
         assert await watched.next() is True
         await sidecar.asked(1)
         watched.release.set()
@@ -336,10 +335,10 @@ async def test_without_answers_the_lease_ends_and_only_an_answer_gives_it_back(
         assert "LEASE_LOST" in (await sidecar.result()).failure_message
         assert await watched.next() is SessionState.SILENT
         assert [one.item for one in (await soon(lost.get())).items] == [0, 1]
-        # Nobody knows how long this has waited.
+        # The client cannot know how long this has waited.
         tell(stream, 30)
         execution_id = stream.execute(1)
-        stream.send(leadership_changed=service_pb2.LeadershipChanged(leader=True))
+        stream.send(leadership_changed=attach_pb2.LeadershipChanged(leader=True))
         assert await watched.next() is True
         assert watched.begun.empty()
         assert assigned.empty()
@@ -370,7 +369,7 @@ async def test_a_sidecar_that_cannot_answer_is_asked_once(sidecar: FakeSidecar, 
 
 
 @shared_clock
-async def test_who_shares_the_clock_does_not_ask(sidecar: FakeSidecar) -> None:
+async def test_a_client_with_the_sidecars_clock_does_not_ask(sidecar: FakeSidecar) -> None:
     watched = Watched(sidecar)
     sidecar.renewal, sidecar.renewed = 0.1, (30.0, SessionState.CONNECTED)
     async with serving(watched.app):

@@ -7,7 +7,7 @@ import threading
 from datetime import datetime, timezone
 
 import sidekeeper
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import listener_pb2
 from tests.sidecar import FakeSidecar, Stream, serving, soon
 
 
@@ -15,7 +15,7 @@ def ignore(execution: sidekeeper.Execution) -> None: ...
 
 
 def before_first(stream: Stream, call_id: str) -> None:
-    message = service_pb2.BeforeFirst(call_id=call_id, job_name="orderSync")
+    message = listener_pb2.BeforeFirst(call_id=call_id, job_name="orderSync")
     message.scheduled_time.FromSeconds(1_700_000_000)
     message.deadline.FromSeconds(1_700_000_050)
     stream.send(before_first=message)
@@ -44,7 +44,7 @@ async def test_a_coroutine_function_is_called_and_its_success_reported(sidecar: 
         may_return.set()
         report = await sidecar.listener_report()
         assert (report.attachment_id, report.call_id) == (stream.attachment_id, "call-1")
-        assert (report.outcome, report.failure_message) == (service_pb2.LISTENER_OUTCOME_SUCCESS, "")
+        assert (report.outcome, report.failure_message) == (listener_pb2.LISTENER_OUTCOME_SUCCESS, "")
         await sidecar.result()
     assert called_with == sidekeeper.Round(
         job_name="orderSync",
@@ -65,9 +65,9 @@ async def test_a_function_runs_on_a_thread_and_its_failure_is_reported(sidecar: 
     app.job("orderSync", sharding_total_count=6, on_after_last=close_books)(ignore)
     async with serving(app):
         stream = await sidecar.stream([0])
-        stream.send(after_last=service_pb2.AfterLast(call_id="call-2", job_name="orderSync"))
+        stream.send(after_last=listener_pb2.AfterLast(call_id="call-2", job_name="orderSync"))
         report = await sidecar.listener_report()
-        assert (report.call_id, report.outcome) == ("call-2", service_pb2.LISTENER_OUTCOME_FAILURE)
+        assert (report.call_id, report.outcome) == ("call-2", listener_pb2.LISTENER_OUTCOME_FAILURE)
         assert report.failure_message.startswith("ValueError: no books of orderSync: xxx")
         assert len(report.failure_message) == 16 * 1024
         # A failure ends nothing: the next call is answered as well.
@@ -83,4 +83,4 @@ async def test_a_call_without_a_callback_has_succeeded(sidecar: FakeSidecar) -> 
         stream = await sidecar.stream([0])
         before_first(stream, "call-1")
         report = await soon(sidecar.listener_report())
-        assert report.outcome == service_pb2.LISTENER_OUTCOME_SUCCESS
+        assert report.outcome == listener_pb2.LISTENER_OUTCOME_SUCCESS

@@ -7,8 +7,7 @@ from typing import Any
 import grpc
 
 import sidekeeper
-from sidekeeper._proto.v1 import assignment_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import assignment_pb2, lease_pb2
 from tests.sidecar import FakeSidecar, Stream, serving
 
 
@@ -50,7 +49,7 @@ async def assign(sidecar: FakeSidecar, stream: Stream, generation: int, reason: 
         assignment_pb2.AssignedItem(item=int(name[1:]), fencing_token=token) for name, token in sorted(tokens.items())
     ]
     stream.send(
-        assignment_changed=service_pb2.AssignmentChanged(
+        assignment_changed=assignment_pb2.AssignmentChanged(
             assignment=assignment_pb2.Assignment(generation=generation, sharding_total_count=6, items=items),
             reason=assignment_pb2.AssignmentReason.Value(f"ASSIGNMENT_REASON_{reason}"),
         )
@@ -58,7 +57,7 @@ async def assign(sidecar: FakeSidecar, stream: Stream, generation: int, reason: 
     assert (await sidecar.acknowledgement()).generation == generation
 
 
-async def test_what_goes_is_told_before_what_comes(sidecar: FakeSidecar) -> None:
+async def test_lost_items_are_reported_before_assigned_ones(sidecar: FakeSidecar) -> None:
     told = Told(sidecar.target)
     async with serving(told.app):
         stream = await sidecar.request()
@@ -106,7 +105,7 @@ async def test_a_broken_stream_loses_and_a_new_one_assigns(sidecar: FakeSidecar)
         ]
 
 
-async def test_a_grace_bridges_the_gap_and_what_changed_meanwhile_is_told(sidecar: FakeSidecar) -> None:
+async def test_a_grace_bridges_the_gap_and_changes_are_reported_afterwards(sidecar: FakeSidecar) -> None:
     sidecar.grace = 30.0
     told = Told(sidecar.target)
     async with serving(told.app):
@@ -148,7 +147,7 @@ async def test_silence_loses_and_a_renewed_lease_gives_back(sidecar: FakeSidecar
 
 
 def lease(stream: Stream, remaining: timedelta) -> None:
-    change = service_pb2.SessionChanged(state=service_pb2.SESSION_STATE_CONNECTED)
+    change = lease_pb2.SessionChanged(state=lease_pb2.SESSION_STATE_CONNECTED)
     change.remaining_lease.FromTimedelta(remaining)
     stream.send(session_changed=change)
 
@@ -157,7 +156,7 @@ async def sidecar_turn() -> None:
     await asyncio.sleep(0.005)
 
 
-async def test_stopping_lets_go_while_the_stream_is_open(sidecar: FakeSidecar) -> None:
+async def test_a_stop_revokes_items_while_the_stream_is_open(sidecar: FakeSidecar) -> None:
     told = Told(sidecar.target)
     async with serving(told.app) as running:
         stream = await sidecar.request()
@@ -186,7 +185,7 @@ async def test_a_callback_that_fails_does_not_keep_the_others_from_being_called(
         told.take()
         items = [assignment_pb2.AssignedItem(item=1, fencing_token=6)]
         stream.send(
-            assignment_changed=service_pb2.AssignmentChanged(
+            assignment_changed=assignment_pb2.AssignmentChanged(
                 assignment=assignment_pb2.Assignment(generation=2, sharding_total_count=6, items=items),
                 reason=assignment_pb2.ASSIGNMENT_REASON_RESHARDED,
             )
@@ -194,5 +193,5 @@ async def test_a_callback_that_fails_does_not_keep_the_others_from_being_called(
         while len(told.events) < 3:
             await sidecar_turn()
         assert [event[0] for event in told.take()] == ["revoked", "assigned", "assignment"]
-        # Only what was let go of is acknowledged.
+        # Only released items are acknowledged.
         assert sidecar.no_acknowledgement()

@@ -9,16 +9,15 @@ import grpc
 import pytest
 
 import sidekeeper
-from sidekeeper._proto.v1 import execution_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import completion_pb2, execution_pb2, progress_pb2
 from tests.sidecar import FakeSidecar, serving, soon
 
-SUCCESS = execution_pb2.EXECUTION_OUTCOME_SUCCESS
-FAILURE = execution_pb2.EXECUTION_OUTCOME_FAILURE
+SUCCESS = completion_pb2.EXECUTION_OUTCOME_SUCCESS
+FAILURE = completion_pb2.EXECUTION_OUTCOME_FAILURE
 
 
-def taken(deadline: int | None = None, told_to_stop: bool = False) -> service_pb2.ReportProgressResponse:
-    answer = service_pb2.ReportProgressResponse(cancelled=told_to_stop, superseded=told_to_stop)
+def taken(deadline: int | None = None, told_to_stop: bool = False) -> progress_pb2.ReportProgressResponse:
+    answer = progress_pb2.ReportProgressResponse(cancelled=told_to_stop, superseded=told_to_stop)
     if deadline is not None:
         answer.deadline.FromSeconds(deadline)
     return answer
@@ -50,13 +49,13 @@ def application(
     return app
 
 
-async def test_attempt_checkpoint_and_deadline_are_told(sidecar: FakeSidecar) -> None:
+async def test_the_handler_gets_attempt_checkpoint_and_deadline(sidecar: FakeSidecar) -> None:
     app = sidekeeper.Application(sidecar.target)
     seen: list[sidekeeper.Execution] = []
     app.job("orderSync", sharding_total_count=6)(seen.append)
     async with serving(app):
         stream = await sidecar.stream()
-        execute = service_pb2.Execute(attempt=3, checkpoint=b"")
+        execute = execution_pb2.Execute(attempt=3, checkpoint=b"")
         execute.deadline.FromSeconds(1_700_000_060)
         stream.execute(0, attempt=3, checkpoint=b"", deadline=execute.deadline)
         await sidecar.report()
@@ -87,7 +86,7 @@ async def test_progress_is_reported_and_moves_the_deadline(sidecar: FakeSidecar,
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_what_the_sidecar_answers_is_told(sidecar: FakeSidecar, asynchronous: bool) -> None:
+async def test_the_handler_gets_the_sidecars_answer(sidecar: FakeSidecar, asynchronous: bool) -> None:
     seen: list[object] = []
     app = application(sidecar, asynchronous, seen, extend_deadline=False)
     sidecar.progress_answers = [taken(told_to_stop=True)]
@@ -102,7 +101,7 @@ async def test_what_the_sidecar_answers_is_told(sidecar: FakeSidecar, asynchrono
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_registry_that_is_away_is_waited_for(sidecar: FakeSidecar, asynchronous: bool) -> None:
+async def test_progress_waits_for_an_unavailable_registry(sidecar: FakeSidecar, asynchronous: bool) -> None:
     seen: list[object] = []
     app = application(sidecar, asynchronous, seen, checkpoint=b"x")
     sidecar.progress_answers = [(grpc.StatusCode.UNAVAILABLE, "away"), taken()]
@@ -195,5 +194,5 @@ async def test_an_execution_of_no_sidecar_says_so() -> None:
         traceparent="",
         tracestate="",
     )
-    with pytest.raises(sidekeeper.ProgressError, match="not told by a sidecar"):
+    with pytest.raises(sidekeeper.ProgressError, match="did not come from a sidecar"):
         execution.progress()

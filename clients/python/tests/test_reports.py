@@ -10,8 +10,7 @@ import grpc
 import pytest
 
 import sidekeeper
-from sidekeeper._proto.v1 import execution_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import completion_pb2
 from tests.sidecar import FakeSidecar, Report, recorded, serving, soon
 
 
@@ -103,9 +102,9 @@ async def test_one_refused_result_does_not_take_others_with_it(
 
 
 async def test_a_lost_lease_is_logged(sidecar: FakeSidecar, caplog: pytest.LogCaptureFixture) -> None:
-    async def lost(request: Report, context: Any) -> service_pb2.ReportCompletionResponse:
+    async def lost(request: Report, context: Any) -> completion_pb2.ReportCompletionResponse:
         answer = recorded(request)
-        answer.records[0].status = execution_pb2.COMPLETION_STATUS_LEASE_LOST
+        answer.records[0].status = completion_pb2.COMPLETION_STATUS_LEASE_LOST
         return answer
 
     sidecar.answer = lost
@@ -173,10 +172,10 @@ async def test_results_travel_together_while_more_are_to_be_expected(
         others = [stream.execute(item) for item in (0, 1)]
         report = await sidecar.report()
         assert [result.execution_id for result in report.results] == others
-        # The last one has nobody to wait for.
+        # The last report waits for no other.
         monkeypatch.setattr("sidekeeper.reporter.GATHERING", 3600)
         release.set()
-        assert (await sidecar.result()).outcome == execution_pb2.EXECUTION_OUTCOME_SUCCESS
+        assert (await sidecar.result()).outcome == completion_pb2.EXECUTION_OUTCOME_SUCCESS
 
 
 async def test_many_results_wait_for_no_more(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import sidekeeper
-from sidekeeper._proto.v1 import execution_pb2
+from sidekeeper._proto.v1 import completion_pb2
 from tests.sidecar import FakeSidecar, serving, soon
 
-SUCCESS = execution_pb2.EXECUTION_OUTCOME_SUCCESS
-FAILURE = execution_pb2.EXECUTION_OUTCOME_FAILURE
-REJECTED = execution_pb2.EXECUTION_OUTCOME_REJECTED
+SUCCESS = completion_pb2.EXECUTION_OUTCOME_SUCCESS
+FAILURE = completion_pb2.EXECUTION_OUTCOME_FAILURE
+REJECTED = completion_pb2.EXECUTION_OUTCOME_REJECTED
 
 APPLICATION = Path(__file__).with_name("stoppable.py")
 
@@ -44,7 +44,7 @@ async def line(running: asyncio.subprocess.Process) -> str:
     return (await soon(running.stdout.readline())).decode().strip()
 
 
-async def test_sigterm_finishes_what_runs_and_rejects_what_comes(sidecar: FakeSidecar) -> None:
+async def test_after_sigterm_running_executions_end_and_others_are_left(sidecar: FakeSidecar) -> None:
     async with process(sidecar) as running:
         stream = await sidecar.stream()
         began = stream.execute(0)
@@ -52,11 +52,13 @@ async def test_sigterm_finishes_what_runs_and_rejects_what_comes(sidecar: FakeSi
         assert await line(running) == "begun 0"
         running.send_signal(signal.SIGTERM)
         assert await line(running) == "SIGTERM: stopping"
-        result = await sidecar.result()
-        assert (result.execution_id, result.outcome, result.failure_message) == (waiting, REJECTED, "shutting down")
-        late = stream.execute(2)
-        result = await sidecar.result()
-        assert (result.execution_id, result.outcome, result.failure_message) == (late, REJECTED, "shutting down")
+        _, cancelled = stream.execute(2), stream.execute(3)
+        for execution_id in (waiting, cancelled):
+            # A sidecar ends the stream of an application that does not answer a Cancel.
+            stream.cancel(execution_id)
+            result = await sidecar.result()
+            text = "cancelled before it began: DEADLINE"
+            assert (result.execution_id, result.outcome, result.failure_message) == (execution_id, REJECTED, text)
         assert not stream.closed.is_set()
         assert running.stdin is not None
         running.stdin.write(b"go on\n")
@@ -65,6 +67,7 @@ async def test_sigterm_finishes_what_runs_and_rejects_what_comes(sidecar: FakeSi
         await soon(stream.closed.wait())
         assert await line(running) == "returned"
         assert await soon(running.wait()) == 0
+        assert sidecar.no_report(), "an execution that has not begun is left to the next instance"
 
 
 async def test_a_second_signal_ends_it_at_once(sidecar: FakeSidecar) -> None:

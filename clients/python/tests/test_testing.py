@@ -81,7 +81,7 @@ async def test_on_a_loop_of_the_tests_own() -> None:
             sidecar.execute("orderSync")
 
 
-def test_ownership_is_told_as_by_a_sidecar() -> None:
+def test_ownership_is_reported_as_by_a_sidecar() -> None:
     app = make(on_loop=True, seen=[])
     told: list[tuple[str, list[int]]] = []
 
@@ -125,7 +125,7 @@ def test_an_acknowledgement_that_does_not_come_is_an_error(monkeypatch: pytest.M
             sidecar.assign("orderSync", [])
 
 
-def test_what_is_wrong_with_the_application_is_told() -> None:
+def test_errors_of_the_application_are_reported() -> None:
     with pytest.raises(ValueError, match="no job"), FakeSidecar(sidekeeper.Application()):
         pass
     with FakeSidecar(make(on_loop=True, seen=[])) as sidecar, pytest.raises(ValueError, match="billing"):

@@ -24,7 +24,7 @@ both = pytest.mark.parametrize("trigger", [blocking, sidekeeper.trigger_async])
 
 
 @both
-async def test_who_fires_is_told(sidecar: FakeSidecar, trigger: Trigger) -> None:
+async def test_a_trigger_returns_the_instances_that_fire(sidecar: FakeSidecar, trigger: Trigger) -> None:
     sidecar.trigger_answer = TriggerJobResponse(
         triggered_instance_ids=["10.0.0.1@-@1", "10.0.0.2@-@1"], pending_instance_ids=["10.0.0.3@-@1"]
     )
@@ -44,7 +44,7 @@ async def test_a_refusal_is_raised_with_the_sidecars_words(sidecar: FakeSidecar,
 
 
 @both
-async def test_a_sidecar_that_is_away_is_told_at_once(sidecar: FakeSidecar, trigger: Trigger) -> None:
+async def test_a_trigger_without_a_sidecar_fails_at_once(sidecar: FakeSidecar, trigger: Trigger) -> None:
     await sidecar.stop()
     with pytest.raises(sidekeeper.TriggerError) as raised:
         await soon(trigger("x", endpoint=sidecar.target))

@@ -12,8 +12,7 @@ import pytest
 
 import sidekeeper
 from sidekeeper import outcome
-from sidekeeper._proto.v1 import assignment_pb2, execution_pb2
-from sidekeeper._proto.v1 import participant_service_pb2 as service_pb2
+from sidekeeper._proto.v1 import assignment_pb2, execution_pb2, lease_pb2
 from sidekeeper.backoff import Backoff
 from sidekeeper.channel import endpoint_target
 from sidekeeper.configuration import JobConfiguration
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
         (sidekeeper.AssignmentReason, assignment_pb2.AssignmentReason, "ASSIGNMENT_REASON_"),
         (sidekeeper.CancelReason, execution_pb2.CancelReason, "CANCEL_REASON_"),
         (sidekeeper.ExecutionSource, execution_pb2.ExecutionSource, "EXECUTION_SOURCE_"),
-        (sidekeeper.SessionState, service_pb2.SessionState, "SESSION_STATE_"),
+        (sidekeeper.SessionState, lease_pb2.SessionState, "SESSION_STATE_"),
     ],
 )
 def test_enums_have_what_the_protocol_has(ours: type[enum.Enum], protocol: EnumTypeWrapper[Any], prefix: str) -> None:
@@ -182,7 +181,7 @@ def test_the_version_is_the_distributions() -> None:
     assert f'\nversion = "{sidekeeper.__version__}"\n' in text
 
 
-def test_a_forked_process_is_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_is_another_client(monkeypatch: pytest.MonkeyPatch) -> None:
     app = sidekeeper.Application("unix:///a")
     first = app._application_id()
     assert app._application_id() == first

@@ -1,37 +1,36 @@
-//! Job configurations between proto and domain, naming every field that is refused.
+//! Converts job configurations between proto and domain, and names every refused field.
 //!
-//! The rules themselves are in [`crate::elasticjob::validate`]; this file adds what only the proto can get wrong
-//! (durations, absent fields) and calls the fields by their proto names.
+//! [`crate::elasticjob::validate`] has the rules. This file adds the errors that only the proto can have
+//! (durations, absent fields), and uses the names of the proto's fields.
 
 use std::fmt;
 
 use prost_types::Duration;
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::elasticjob::strategy::{self, STRATEGY_PROPERTY};
-pub use crate::elasticjob::validate::FieldError;
-use crate::elasticjob::validate::{ScheduleCheck, validate, validate_job_class};
+pub use crate::elasticjob::field_error::FieldError;
+use crate::elasticjob::validate::{Checks, validate, validate_job_class};
+use crate::extension::strategy::{self, STRATEGY_PROPERTY};
 use crate::job::{JobConfiguration, JobName, ShardingStrategy};
+use crate::listen::refusal::DOMAIN;
 use crate::proto;
 use crate::reason::Reason;
 
-use super::status;
-
-/// Bytes of error texts in a status. They travel in headers, for which gRPC libraries allow 8 KiB in all: once as the
-/// message, percent-encoded to up to three times this, and twice in the details, as base64.
+/// Bytes of error texts in a status. They are sent in headers, for which gRPC libraries allow 8 KiB in all:
+/// once as the message, percent-encoded to up to three times this size, and twice in the details, as base64.
 const STATUS_TEXT_BYTES_MAX: usize = 1000;
 
-/// A job as an application described it, checked.
+/// An application's checked description of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedJob {
-    /// Its configuration. `jobExtraConfigurations` are never part of a request: who replaces a configuration that
-    /// has them must carry them over.
+    /// The job's configuration. A request never has `jobExtraConfigurations`: code that replaces a
+    /// configuration with them must copy them.
     pub configuration: JobConfiguration,
-    /// The class name or job type for the job's root node; `None`: whatever the registry has.
+    /// The class name or job type for the job's root node. `None`: the registry's value stays.
     pub job_class: Option<String>,
 }
 
-/// A request that was refused, and all that is wrong with it.
+/// A refused request with all its errors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct InvalidRequest(pub Vec<FieldError>);
 
@@ -44,7 +43,8 @@ impl fmt::Display for InvalidRequest {
 impl InvalidRequest {
     /// `INVALID_ARGUMENT`, with the fields in the message and as `BadRequest` details.
     ///
-    /// A status fits into headers, so of very many errors it carries the first and the number of the others.
+    /// A status has to fit into headers. So of very many errors it has the first ones and the number of the
+    /// others.
     pub fn to_status(&self) -> tonic::Status {
         let mut bytes = 0;
         let shown: Vec<&FieldError> = self
@@ -62,7 +62,7 @@ impl InvalidRequest {
         if hidden > 0 {
             message.push_str(&format!("; and {hidden} more"));
         }
-        let mut details = ErrorDetails::with_error_info(Reason::InvalidRequest.as_str(), status::DOMAIN, []);
+        let mut details = ErrorDetails::with_error_info(Reason::InvalidRequest.as_str(), DOMAIN, []);
         for error in shown {
             let description = format!("given `{}`; allowed: {}", error.given, error.allowed);
             details.add_bad_request_violation(error.field.clone(), description);
@@ -71,16 +71,16 @@ impl InvalidRequest {
     }
 }
 
-/// Checks the name and configuration of a job and reports everything that is wrong, not only the first.
+/// Checks the name and configuration of a job. Reports all errors, not only the first.
 ///
 /// `CONSISTENT_HASH` moves from the strategy's type to `props` (see [`STRATEGY_PROPERTY`]).
 pub fn job_from_proto(
     job_name: &str,
     message: &proto::JobConfiguration,
-    schedule: ScheduleCheck<'_>,
+    checks: Checks<'_>,
 ) -> Result<CheckedJob, InvalidRequest> {
     let mut errors = Vec::new();
-    // A placeholder lets everything else be checked when the name is wrong; it never gets out.
+    // A placeholder for a wrong name, so that all other fields are checked, too. It is never returned.
     let name = JobName::parse(job_name).or_else(|error| {
         errors.push(FieldError::of_job_name("job_name", &error));
         JobName::parse("unnamed")
@@ -89,7 +89,7 @@ pub fn job_from_proto(
     let mut configuration = fields_from_proto(name, message, &mut errors);
     strategy::move_own_strategy(&mut configuration);
 
-    let found = validate(&configuration, schedule);
+    let found = validate(&configuration, checks);
     errors.extend(found.into_iter().map(|error| FieldError { field: proto_field(&error.field), ..error }));
     errors.extend(validate_job_class("configuration.job_class", &message.job_class));
     if errors.is_empty() {
@@ -101,7 +101,7 @@ pub fn job_from_proto(
 
 /// A configuration as applications see it. `job_class` is the content of the job's root node.
 ///
-/// Secrets are included: show others only what [`crate::elasticjob::redaction::redacted`] leaves.
+/// It includes secrets: show it to others only after [`crate::elasticjob::redaction::redacted`].
 pub fn configuration_to_proto(configuration: &JobConfiguration, job_class: &str) -> proto::JobConfiguration {
     let c = configuration;
     let mut props = c.props.clone();
@@ -182,7 +182,7 @@ enum Unit {
     Minutes,
 }
 
-/// A duration in whole units; `None` if it is absent or was refused.
+/// A duration in whole units. `None` if it is absent or was refused.
 fn whole_units(duration: Option<&Duration>, unit: Unit, errors: &mut Vec<FieldError>) -> Option<i32> {
     let duration = duration?;
     let (field, name, unit_seconds) = match unit {
@@ -203,7 +203,7 @@ fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The path of the proto field for a key of ElasticJob's: `props[a]` is `configuration.props[a]`,
+/// The path of the proto field for a key of ElasticJob: `props[a]` is `configuration.props[a]`,
 /// `shardingTotalCount` is `configuration.sharding_total_count`.
 fn proto_field(key: &str) -> String {
     match key {

@@ -1,10 +1,11 @@
-//! What applications may configure, and what they are told about the rest.
+//! The fields that applications may set, and the errors of the others.
 
 use expect_test::expect;
 
 use super::*;
 
-const SCHEDULE: ScheduleCheck<'_> = ScheduleCheck { cron: &check_cron, time_zone: &check_time_zone };
+const CHECKS: Checks<'_> =
+    Checks { cron: &check_cron, time_zone: &check_time_zone, property: &crate::extension::properties::check };
 
 fn check_cron(text: &str) -> Result<(), String> {
     let fields = text.split(' ').count();
@@ -46,20 +47,20 @@ fn full_message() -> proto::JobConfiguration {
 }
 
 fn refused(name: &str, message: &proto::JobConfiguration) -> String {
-    let errors = job_from_proto(name, message, SCHEDULE).unwrap_err().0;
+    let errors = job_from_proto(name, message, CHECKS).unwrap_err().0;
     errors.iter().map(|error| format!("{error}\n")).collect()
 }
 
 #[test]
 fn absent_fields_have_the_builder_s_defaults() {
-    let job = job_from_proto("demoJob", &message(), SCHEDULE).unwrap();
+    let job = job_from_proto("demoJob", &message(), CHECKS).unwrap();
     assert_eq!(job.configuration, JobConfiguration::new(JobName::parse("demoJob").unwrap(), 3));
     assert_eq!(job.job_class, None);
 }
 
 #[test]
 fn every_field_goes_there_and_back() {
-    let job = job_from_proto("demoJob", &full_message(), SCHEDULE).unwrap();
+    let job = job_from_proto("demoJob", &full_message(), CHECKS).unwrap();
     let mut expected = JobConfiguration::new(JobName::parse("demoJob").unwrap(), 3);
     expected.cron = Some("0/5 * * * * ?".to_owned());
     expected.time_zone = Some("Europe/Berlin".to_owned());
@@ -89,7 +90,7 @@ fn every_field_goes_there_and_back() {
 fn consistent_hash_travels_in_props() {
     let mut message = full_message();
     message.job_sharding_strategy_type = "CONSISTENT_HASH".to_owned();
-    let job = job_from_proto("demoJob", &message, SCHEDULE).unwrap();
+    let job = job_from_proto("demoJob", &message, CHECKS).unwrap();
     assert_eq!(job.configuration.job_sharding_strategy_type, None);
     assert_eq!(job.configuration.props[STRATEGY_PROPERTY], "CONSISTENT_HASH");
     assert_eq!(configuration_to_proto(&job.configuration, &message.job_class), message);
@@ -97,7 +98,7 @@ fn consistent_hash_travels_in_props() {
 
 #[test]
 fn unset_durations_mean_never() {
-    let mut configuration = job_from_proto("demoJob", &message(), SCHEDULE).unwrap().configuration;
+    let mut configuration = job_from_proto("demoJob", &message(), CHECKS).unwrap().configuration;
     configuration.reconcile_interval_minutes = -1;
     let message = configuration_to_proto(&configuration, "");
     assert_eq!(message.max_time_diff, None);
@@ -158,7 +159,7 @@ fn values_that_depend_on_each_other_are_checked_together() {
 
     message.sharding_item_parameters.clear();
     message.job_sharding_strategy_type = "single_sharding_balance".to_owned();
-    assert!(job_from_proto("demoJob", &message, SCHEDULE).is_ok());
+    assert!(job_from_proto("demoJob", &message, CHECKS).is_ok());
     message = self::message();
     message.sharding_total_count = 10_001;
     message.props.insert("large".to_owned(), "x".repeat(512 * 1024));
@@ -186,7 +187,7 @@ fn a_status_names_the_fields_and_fits_into_headers() {
     let mut message = message();
     message.sharding_total_count = 0;
     message.cron = "\u{4e2d}".repeat(1000);
-    let status = job_from_proto("demoJob", &message, SCHEDULE).unwrap_err().to_status();
+    let status = job_from_proto("demoJob", &message, CHECKS).unwrap_err().to_status();
     assert_eq!(status.code(), tonic::Code::InvalidArgument);
     assert!(status.message().contains("configuration.cron: given `\u{4e2d}"));
     assert!(
@@ -200,7 +201,7 @@ fn a_status_names_the_fields_and_fits_into_headers() {
     assert!(violations[1].description.contains("given `0`; allowed: an integer from 1 to 10000"));
 
     message.props = (0..500).map(|n| (format!("sidekeeper.{n}\u{4e2d}"), String::new())).collect();
-    let invalid = job_from_proto("demoJob", &message, SCHEDULE).unwrap_err();
+    let invalid = job_from_proto("demoJob", &message, CHECKS).unwrap_err();
     assert_eq!(invalid.0.len(), 502);
     let status = invalid.to_status();
     assert!(status.message().contains(" more"), "{}", status.message());

@@ -1,5 +1,5 @@
-//! The state of a job as JSON: the fields of the proto under their names there, instants in RFC 3339, durations as
-//! text like `10s`, fields that are absent as null. Pure.
+//! The state of a job as JSON: the fields of the proto under their names, instants in RFC 3339, durations as
+//! text like `10s`, absent fields as null. Pure.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::proto::{
     InstanceStatus, ItemStatus, JobConfiguration, LastExecution, Problem, WatchAssignmentsResponse,
 };
 
-/// One object that holds the whole state.
+/// One object with the whole state.
 pub(super) fn json(state: &WatchAssignmentsResponse) -> Value {
     let WatchAssignmentsResponse {
         job_name,

@@ -1,9 +1,8 @@
-//! `watch`: who owns what in a job, live. Reconnects until it is interrupted or its reader has gone.
+//! `watch`: the owners of a job's items, live. Reconnects until it is interrupted or its reader has closed
+//! the pipe.
 
 mod json;
 mod table;
-
-pub(super) use table::printable;
 
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -24,10 +23,10 @@ use crate::proto::assignment_service_client::AssignmentServiceClient;
 use crate::proto::{WatchAssignmentsRequest, WatchAssignmentsResponse};
 use crate::runner::clock::Clock;
 
-/// The pauses between tries, doubled from the first to the last.
+/// The pauses between attempts, doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(4);
-/// How often to look whether somebody still reads.
+/// How often to check whether the reader has closed the pipe.
 const READER_CHECK: Duration = Duration::from_millis(500);
 /// The largest state that is accepted, in bytes: 10000 items with long parameters.
 const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
@@ -56,28 +55,29 @@ pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
     let request = WatchAssignmentsRequest { job_name: args.job, wait_for_job: args.wait };
     let mut screen = Screen::new(args.json, args.once);
     tokio::select! {
-        biased; // Who wants to leave may leave, however much there is to tell.
+        biased; // An interrupt comes before further output.
         _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
         _ = terminate.recv() => Ok(ExitCode::SUCCESS),
-        () = reader_gone() => Ok(ExitCode::SUCCESS),
+        () = reader_closed() => Ok(ExitCode::SUCCESS),
         result = follow(&sidecar, &request, &mut screen) => match result {
             Ok(never) => match never {},
-            Err(End::Shown | End::ReaderGone) => Ok(ExitCode::SUCCESS),
+            Err(End::Shown | End::ReaderClosed) => Ok(ExitCode::SUCCESS),
             Err(End::Failed(error)) => Err(error.into()),
         },
     }
 }
 
-/// Ends when nobody reads our standard output any more, which otherwise shows only at the next change. Never ends if
-/// it is not a pipe.
-async fn reader_gone() {
+/// Ends when the reader has closed our standard output, which would otherwise show only at the next change.
+/// Never ends if standard output is not a pipe.
+async fn reader_closed() {
     let out = io::stdout();
     loop {
-        // Errors are told without being asked for.
+        // `poll` reports errors even for an empty set of events.
         let mut asked = [PollFd::new(out.as_fd(), PollFlags::empty())];
         let found = poll(&mut asked, PollTimeout::ZERO);
-        let told = asked.iter().filter_map(PollFd::revents).any(|told| told.contains(PollFlags::POLLERR));
-        if found.is_ok() && told {
+        let is_closed =
+            asked.iter().filter_map(PollFd::revents).any(|events| events.contains(PollFlags::POLLERR));
+        if found.is_ok() && is_closed {
             return;
         }
         tokio::time::sleep(READER_CHECK).await;
@@ -86,17 +86,17 @@ async fn reader_gone() {
 
 /// Why watching ends.
 enum End {
-    /// All that was wanted has been shown.
+    /// The requested state has been shown.
     Shown,
-    /// Nobody reads any more.
-    ReaderGone,
-    /// Trying again is of no use.
+    /// The reader has closed the pipe.
+    ReaderClosed,
+    /// Another attempt cannot help.
     Failed(anyhow::Error),
 }
 
 /// Why one connection ended.
 enum Broken {
-    /// It may work the next time.
+    /// Another attempt may succeed.
     Retry(String),
     End(End),
 }
@@ -107,7 +107,7 @@ async fn follow(
     screen: &mut Screen,
 ) -> Result<Infallible, End> {
     let mut pause = FIRST_PAUSE;
-    let mut told = None;
+    let mut reported = None;
     loop {
         let mut progress = false;
         match follow_once(sidecar, request, screen, &mut progress).await {
@@ -116,12 +116,12 @@ async fn follow(
             Err(Broken::Retry(reason)) if screen.once => return Err(End::Failed(anyhow!(reason))),
             Err(Broken::Retry(reason)) => {
                 if progress {
-                    (pause, told) = (FIRST_PAUSE, None);
+                    (pause, reported) = (FIRST_PAUSE, None);
                 }
-                if told.as_ref() != Some(&reason) {
-                    // If standard error is gone too, there is nobody to tell.
+                if reported.as_ref() != Some(&reason) {
+                    // If standard error is closed, too, the error cannot be reported.
                     let _ = writeln!(io::stderr(), "sidekeeper: {reason}; trying again");
-                    told = Some(reason);
+                    reported = Some(reason);
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LAST_PAUSE);
@@ -152,31 +152,21 @@ async fn follow_once(
     }
 }
 
-/// Whether a call that failed is worth repeating.
+/// Whether another attempt may help after a failed call.
 fn broken(status: Status) -> Broken {
     let reason = in_words(&status);
-    match status.code() {
+    let is_final = matches!(
+        status.code(),
         Code::NotFound
-        | Code::InvalidArgument
-        | Code::Unimplemented
-        | Code::PermissionDenied
-        | Code::Unauthenticated => Broken::End(End::Failed(anyhow!(reason))),
-        Code::Ok
-        | Code::Cancelled
-        | Code::Unknown
-        | Code::DeadlineExceeded
-        | Code::AlreadyExists
-        | Code::ResourceExhausted
-        | Code::FailedPrecondition
-        | Code::Aborted
-        | Code::OutOfRange
-        | Code::Internal
-        | Code::Unavailable
-        | Code::DataLoss => Broken::Retry(reason),
-    }
+            | Code::InvalidArgument
+            | Code::Unimplemented
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+    );
+    if is_final { Broken::End(End::Failed(anyhow!(reason))) } else { Broken::Retry(reason) }
 }
 
-/// Where states are shown, and how.
+/// The output for states, and its form.
 struct Screen {
     json: bool,
     once: bool,
@@ -192,11 +182,11 @@ impl Screen {
     async fn show(&mut self, state: WatchAssignmentsResponse) -> Result<(), End> {
         let text = self.text(&state, Clock::start().now().wall);
         self.shown = true;
-        // In a thread of its own, so that a reader that does not read cannot keep us from being interrupted.
+        // In a thread of its own, so that a blocked reader does not keep the program from being interrupted.
         let written = tokio::task::spawn_blocking(move || print(text.as_bytes())).await;
         match written {
             Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => Err(End::ReaderGone),
+            Ok(Ok(false)) => Err(End::ReaderClosed),
             Ok(Err(error)) => Err(End::Failed(error)),
             Err(error) => Err(End::Failed(error.into())),
         }
@@ -210,14 +200,14 @@ impl Screen {
         match (self.terminal, self.shown) {
             (true, false) => format!("\x1b[2J{}", in_place(&table)),
             (true, true) => in_place(&table),
-            // A person who reads the file later wants to know when it was so.
+            // Readers of a file need the time of each state.
             (false, false) => format!("{now:.3}\n{table}"),
             (false, true) => format!("\n{now:.3}\n{table}"),
         }
     }
 }
 
-/// The text over what is on the screen, without clearing it first, which would flicker.
+/// Writes the text over the text on the screen. Clearing the screen first would flicker.
 fn in_place(text: &str) -> String {
     format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))
 }

@@ -5,16 +5,16 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use crate::excerpt;
+use crate::cli::printable;
 use crate::proto::{
     ExecutionOutcome, HandoffMode, InstanceStatus, ItemStatus, LastExecution, WatchAssignmentsResponse,
 };
 
-/// The fewest characters of an instance id that are shown.
+/// The fewest shown characters of an instance id.
 const SHORT_ID: usize = 6;
-/// Items that failed, of which there is a line each.
+/// The most items with failures that get a line each.
 const FAILURES_SHOWN: usize = 10;
-/// The most characters of a parameter that are shown.
+/// The most shown characters of a parameter.
 const PARAMETER_LIMIT: usize = 24;
 
 const LEGEND: &str = "o owned, R running, M misfired, D disabled, . another's; * leads\n";
@@ -96,7 +96,7 @@ fn matrix(state: &WatchAssignmentsResponse) -> String {
     text
 }
 
-/// The items that were not executed well last, a line each.
+/// The items whose last execution failed, a line each.
 fn failures(items: &[ItemStatus]) -> String {
     let mut text = String::new();
     let last = |item: &ItemStatus| item.last_execution.clone().map(|last| (item.item, last));
@@ -140,7 +140,7 @@ fn row(item: &ItemStatus, instances: &[InstanceStatus]) -> Vec<String> {
             row.push(".".to_owned());
         }
     }
-    // What is nobody's column has to say goes to the end.
+    // The end of the row has the text that belongs to no instance's column.
     row.push(match (owner_is_online, item.instance_id.as_str()) {
         (true, _) => String::new(),
         (false, "") => format!("{flags} nobody's").trim_start().to_owned(),
@@ -149,8 +149,7 @@ fn row(item: &ItemStatus, instances: &[InstanceStatus]) -> Vec<String> {
     row
 }
 
-/// Names for instances that are short, and different from each other: the last characters of their ids, because
-/// these are the part that was chosen at random.
+/// Short and distinct names for instances: the last characters of their ids, because that part is random.
 fn short_ids(instances: &[InstanceStatus]) -> Vec<String> {
     let ids: Vec<String> = instances.iter().map(|instance| printable(&instance.instance_id)).collect();
     let longest = ids.iter().map(|id| id.chars().count()).max().unwrap_or(0);
@@ -177,11 +176,6 @@ fn shortened(text: &str) -> String {
     }
     let kept: String = text.chars().take(PARAMETER_LIMIT.saturating_sub(2)).collect();
     format!("{kept}..")
-}
-
-/// Text from the registry with its control characters escaped, which could otherwise command the terminal.
-pub(in crate::cli) fn printable(text: &str) -> String {
-    excerpt::printable(text.chars())
 }
 
 fn widths(rows: &[Vec<String>]) -> Vec<usize> {
@@ -291,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_nobody_knows() {
+    fn an_unknown_job() {
         let state = WatchAssignmentsResponse { job_name: "x".to_owned(), ..Default::default() };
         check(
             &state,
@@ -310,7 +304,7 @@ mod tests {
             |ids: &[&str]| short_ids(&ids.iter().map(|id| instance(id, false, true)).collect::<Vec<_>>());
         assert_eq!(names(&[A, B]), ["a1b2c3", "12"]);
         assert_eq!(names(&["10.0.0.1@-@1-xabcdef", "10.0.0.1@-@1-yabcdef"]), ["xabcdef", "yabcdef"]);
-        // Java peers in containers are often process 1.
+        // Java peers in containers often have process id 1.
         assert_eq!(names(&["10.0.0.1@-@1", "10.0.0.2@-@1"]), ["10.0.0.1@-@1", "10.0.0.2@-@1"]);
         assert_eq!(names(&["short"]), ["short"]);
         assert_eq!(names(&[]), [""; 0]);

@@ -1,4 +1,4 @@
-//! The state of a job as anybody may look at it: who is online, who owns what, what is wrong. Decides nothing.
+//! The state of a job for observers: instances, items and their owners, problems. Decides nothing.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::job::{FencingToken, Generation, InstanceId, Item, JobConfiguration, Problem};
 
-use crate::coordination::job::ownership::former_rule;
+use crate::coordination::job::ownership::allocation::former_rule;
 use crate::coordination::job::ownership::mode::Mode;
 use crate::coordination::job::picture::fleet_view::FleetView;
 use crate::coordination::job::picture::job_view::JobView;
@@ -20,54 +20,54 @@ pub struct InstanceStatus {
     pub instance: InstanceId,
     /// Whether its server is enabled.
     pub enabled: bool,
-    /// Whether it leads.
+    /// Whether this instance leads.
     pub leader: bool,
 }
 
-/// An item.
+/// An item and its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ItemStatus {
     /// The item.
     pub item: Item,
     /// Its parameter.
     pub parameter: Option<String>,
-    /// Who owns it, and with which token.
+    /// The owner, and the token with which it owns the item.
     pub owner: Option<(InstanceId, FencingToken)>,
-    /// Whether it is being executed.
+    /// Whether an instance executes it.
     pub running: bool,
     /// Whether a fire was missed.
     pub misfire: bool,
     /// Whether an operator disabled it.
     pub disabled: bool,
-    /// Who is to get it when its owner is done with it.
+    /// The instance that gets the item when its owner has released it.
     pub next: Option<InstanceId>,
-    /// How its owner executed it last, if that is known here.
+    /// How its owner executed it last, if this sidecar knows it.
     pub last: Option<LastExecution>,
 }
 
-/// How an execution ended, as the application said.
+/// How an execution ended, as the application reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// The item was executed.
+    /// The application executed the item.
     Success,
-    /// The item was begun and failed.
+    /// The application began the item, and failed.
     Failure,
-    /// The item was not begun.
+    /// The application did not begin the item.
     Rejection,
 }
 
 /// How an item was executed last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastExecution {
-    /// How it ended.
+    /// How the last execution ended.
     pub ending: Ending,
-    /// How often in a row it has ended so.
+    /// How many executions in a row ended like this.
     pub times: u32,
     /// When the first of them was reported.
     pub since: Timestamp,
     /// When the last of them was reported.
     pub at: Timestamp,
-    /// The first line of what the application said, shortened.
+    /// The first line of the application's message, shortened.
     pub message: String,
 }
 
@@ -76,11 +76,11 @@ pub struct LastExecution {
 pub struct JobStatus {
     /// The configuration, if there is a readable one.
     pub configuration: Option<Arc<JobConfiguration>>,
-    /// Which sharding.
+    /// The generation of the assignment.
     pub generation: Generation,
-    /// Who is online.
+    /// The instances that are online.
     pub instances: Vec<InstanceStatus>,
-    /// Who owns what.
+    /// The items and their owners.
     pub items: Vec<ItemStatus>,
     /// Whether the registry has nodes of the job.
     pub exists: bool,
@@ -88,14 +88,14 @@ pub struct JobStatus {
     pub resharding: bool,
     /// The next fire.
     pub next_fire: Option<Timestamp>,
-    /// By which rules items change hands; `None`: there are no instances, or no configuration.
+    /// The rules by which items change hands; `None`: there are no instances, or no configuration.
     pub handoff: Option<Mode>,
-    /// What is wrong.
+    /// The problems of the job's nodes.
     pub problems: Vec<Problem>,
 }
 
 impl JobStatus {
-    /// What the views show at this time of day. `settings` keeps the compiled configuration between calls.
+    /// The state that the views show at this time of day. `settings` keeps the compiled configuration between calls.
     pub fn of(
         view: &JobView,
         fleet: &FleetView,

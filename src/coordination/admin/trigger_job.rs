@@ -1,5 +1,5 @@
-//! What an operator's command does to a job's nodes: what is read becomes a transaction and a report. Belongs to no
-//! participant. Source: protocol 6.6, 8.1; H18.
+//! Which nodes does an operator's trigger need? A view becomes a transaction and a report. Belongs to no participant.
+//! Source: protocol 6.6, 8.1; H18.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use crate::tree::{NodeKind, Operation, Transaction};
 
 use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
 
-/// What is known of a job that is to be triggered.
+/// The known state of a job that is to be triggered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TriggerView {
     /// Whether it has a configuration.
     pub configured: bool,
-    /// Who is online.
+    /// The instances that are online.
     pub instances: BTreeSet<InstanceId>,
-    /// Who has not taken up a trigger yet; `None`: the node that holds triggers does not exist.
+    /// The instances that have not yet taken up a trigger; `None`: the node that holds triggers does not exist.
     pub triggers: Option<BTreeSet<InstanceId>>,
     /// Whether a server of an instance that is online is enabled.
     pub has_enabled_server: bool,
@@ -24,23 +24,23 @@ pub struct TriggerView {
     pub has_enabled_item: bool,
 }
 
-/// What triggering takes.
+/// The plan of a trigger.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TriggerPlan {
     /// The nodes to create and to delete. Empty: there is nothing to do.
     pub transaction: Transaction,
-    /// Whom it triggers.
+    /// The instances that it triggers.
     pub triggered: BTreeSet<InstanceId>,
-    /// Who has not taken up an earlier trigger; it stays, and stands for both.
+    /// The instances that have not yet taken up an earlier trigger; that trigger stays, and stands for both.
     pub pending: BTreeSet<InstanceId>,
-    /// Whether instances are left for another transaction, because one holds no more.
+    /// Whether instances are left for another transaction, because this one is full.
     pub is_partial: bool,
 }
 
 /// Why a job cannot be triggered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TriggerRefusal {
-    /// Nobody has configured it.
+    /// The job has no configuration.
     NotConfigured,
     /// No instance is online.
     NobodyOnline,
@@ -50,9 +50,9 @@ pub enum TriggerRefusal {
     ItemsDisabled,
 }
 
-/// Plans to trigger all instances but those `done` already. Java removes the whole `trigger` node first, and with it
-/// triggers that nobody has seen; here they stay. With `clear`, triggers of instances that are gone are removed: an
-/// instance that comes back under the same id would obey them.
+/// Plans to trigger all instances but those in `done`. Java removes the whole `trigger` node first, and with it
+/// triggers that no instance has seen; here they stay. With `clear`, triggers of offline instances are removed: an
+/// instance that registers again under the same id would fire because of them.
 pub fn plan_trigger(
     paths: &JobPaths,
     view: &TriggerView,
@@ -93,7 +93,7 @@ pub fn plan_trigger(
             plan.pending.insert(id.clone());
             continue;
         }
-        // The check proves that the instance is still there to take it up.
+        // The check proves that the instance is still online.
         let own = [Operation::check(paths.instance(id)), persistent(paths.trigger(id))];
         if !add(&mut plan, folder.take().into_iter().chain(own).collect()) {
             plan.is_partial = true;

@@ -1,107 +1,72 @@
 //! One instance of one job: the state, and the one step that looks at all of it.
 //!
-//! Decides in which order the decisions are taken; takes none itself. One participant exists for each application
-//! stream; [`Participant::step`] is called by the runner with everything that happened since the last call.
-
-use std::sync::Arc;
+//! Decides in which order the decisions are taken; takes none itself. One participant exists for each attached
+//! application; the runner calls [`Participant::step`] with all inputs since the last call.
 
 use jiff::Timestamp;
 
 use crate::coordination::job::agenda::{Agenda, Awaited};
 use crate::coordination::job::contract::answer::{Answer, Refusal, Ticket};
-use crate::coordination::job::contract::commit::{CommitId, Purpose};
+use crate::coordination::job::contract::commit::{CommitId, Purpose, Room};
 use crate::coordination::job::contract::effect::Effect;
-use crate::coordination::job::contract::event::{CancelReason, SessionStatus};
+use crate::coordination::job::contract::event::{AssignmentReason, CancelReason, SessionStatus};
 use crate::coordination::job::contract::input::Input;
 use crate::coordination::job::contract::plan::Source;
+use crate::coordination::job::contract::reattach::Former;
 use crate::coordination::job::contract::request::Request;
+use crate::coordination::job::execution::Executions;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
 use crate::coordination::job::execution::retry::Retries;
 use crate::coordination::job::execution::slow::Slow;
-use crate::coordination::job::execution::state::Executions;
 use crate::coordination::job::failover::takeover::Failover;
-use crate::coordination::job::firing::misfire::Misfires;
-use crate::coordination::job::firing::schedule::Fires;
-use crate::coordination::job::firing::start::{resolve, start, start_failed, started};
-use crate::coordination::job::firing::trigger::Trigger;
+use crate::coordination::job::firing::{Firing, resolve, start_failed, started};
 use crate::coordination::job::frame::context::{Context, Identity};
 use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
 use crate::coordination::job::frame::outbox::Outbox;
-use crate::coordination::job::frame::phase::{Phase, Session};
-use crate::coordination::job::frame::verdict::Verdict;
+use crate::coordination::job::frame::phase::{Phase, Session, Verdict};
 use crate::coordination::job::ledger::Ledger;
-use crate::coordination::job::lifecycle::removal::Removal;
-use crate::coordination::job::lifecycle::restart::Heritage;
-use crate::coordination::job::membership::announcement::Announcement;
-use crate::coordination::job::membership::clock_skew::ClockCheck;
-use crate::coordination::job::membership::instance_name::Names;
-use crate::coordination::job::membership::leadership::Election;
-use crate::coordination::job::membership::liveness::Crash;
-use crate::coordination::job::membership::registration::Registration;
-use crate::coordination::job::notices::assignment::{Told, may_tell};
-use crate::coordination::job::notices::lease::{answer_lease, tell_lease};
+use crate::coordination::job::lifecycle::Lifecycle;
+use crate::coordination::job::lifecycle::departure::{application_left, end, leave_failed};
+use crate::coordination::job::lifecycle::restart::notify_anew;
+use crate::coordination::job::membership::Membership;
+use crate::coordination::job::notices::assignment::{Notified, may_notify};
+use crate::coordination::job::notices::lease::{answer_lease, notify_lease};
+use crate::coordination::job::notices::problems::{Comparison, request_limit};
 use crate::coordination::job::notices::waiting::Waiting;
-use crate::coordination::job::once::state::Guarantee;
-use crate::coordination::job::ownership::former_rule;
-use crate::coordination::job::ownership::handoff_release::Handoff;
-use crate::coordination::job::ownership::java_peers::JavaPeers;
-use crate::coordination::job::ownership::leader_reminder::Nudge;
-use crate::coordination::job::ownership::mode::Modes;
-use crate::coordination::job::ownership::reservation::Absences;
-use crate::coordination::job::ownership::resharding::Sharding;
-use crate::coordination::job::ownership::targets::Targets;
-use crate::coordination::job::picture::nodes::ConfigView;
+use crate::coordination::job::once::Once;
+use crate::coordination::job::ownership::Ownership;
+use crate::coordination::job::ownership::allocation::former_rule;
+use crate::coordination::job::picture::Picture;
 use crate::coordination::job::picture::settings::Settings;
-use crate::coordination::job::picture::{Picture, difference};
-use crate::coordination::job::rotation::{Relay, repair_relay};
+use crate::coordination::job::rotation::{Rotation, repair_rotation};
 use crate::coordination::lease::Lease;
 use crate::coordination::time::{Now, Wakeup};
-use crate::job::{Generation, Item, JobConfiguration, Problem};
+use crate::job::{Generation, Item, Problem};
 use crate::mutants::mutant;
-use crate::tree::{CommitResult, Error};
+use crate::tree::{CommitError, CommitResult, Error, OperationResult};
 
-/// One instance of one job.
+/// The state machine of one instance of one job.
 #[derive(Debug)]
 pub struct Participant {
-    pub(in crate::coordination) cx: Context,
-    pub(in crate::coordination) out: Outbox,
-    pub(in crate::coordination) lease: Lease,
-    pub(in crate::coordination) removal: Removal,
-    /// Whether our nodes have been removed because we leave.
-    pub(in crate::coordination) gone: bool,
-    pub(in crate::coordination) registration: Registration,
-    settings_revision: u64,
-    pub(in crate::coordination) election: Election,
-    pub(in crate::coordination) sharding: Sharding,
-    pub(in crate::coordination) crash: Crash,
-    pub(in crate::coordination) modes: Modes,
-    pub(in crate::coordination) targets: Targets,
-    pub(in crate::coordination) handoff: Handoff,
-    pub(in crate::coordination) names: Names,
-    pub(in crate::coordination) announcement: Announcement,
-    pub(in crate::coordination) absences: Absences,
-    pub(in crate::coordination) nudge: Nudge,
-    pub(in crate::coordination) java_peers: JavaPeers,
-    pub(in crate::coordination) relay: Relay,
-    pub(in crate::coordination) failover: Failover,
-    pub(in crate::coordination) told: Told,
-    pub(in crate::coordination) ledger: Ledger,
-    pub(in crate::coordination) agenda: Agenda,
-    pub(in crate::coordination) fires: Fires,
-    pub(in crate::coordination) misfires: Misfires,
-    pub(in crate::coordination) trigger: Trigger,
-    pub(in crate::coordination) guarantee: Guarantee,
-    pub(in crate::coordination) executions: Executions,
-    pub(in crate::coordination) retries: Retries,
-    pub(in crate::coordination) checkpoints: Checkpoints,
-    pub(in crate::coordination) clock_check: ClockCheck,
-    pub(in crate::coordination) slow: Slow,
-    pub(in crate::coordination) waiting: Waiting,
-    /// The fields in which the application's configuration differs from the one in force. Empty: none, or it gave no configuration.
-    ignored: String,
-    /// The configurations that were compared.
-    compared: (Option<Arc<JobConfiguration>>, Option<Arc<JobConfiguration>>),
-    pub(in crate::coordination) heritage: Option<Heritage>,
+    cx: Context,
+    out: Outbox,
+    lease: Lease,
+    agenda: Agenda,
+    membership: Membership,
+    rotation: Rotation,
+    ledger: Ledger,
+    executions: Executions,
+    retries: Retries,
+    checkpoints: Checkpoints,
+    slow: Slow,
+    ownership: Ownership,
+    once: Once,
+    firing: Firing,
+    failover: Failover,
+    notified: Notified,
+    waiting: Waiting,
+    comparison: Comparison,
+    lifecycle: Lifecycle,
     /// When the last step wants the next one.
     wakeup: Wakeup,
 }
@@ -114,47 +79,51 @@ impl Participant {
             cx: Context::new(identity, request),
             out: Outbox::default(),
             lease: Lease::default(),
-            removal: Removal::default(),
-            gone: false,
-            registration: Registration::default(),
-            settings_revision: 0,
-            election: Election::default(),
-            sharding: Sharding::default(),
-            crash: Crash::default(),
-            modes: Modes::default(),
-            targets: Targets::default(),
-            handoff: Handoff::default(),
-            names: Names::default(),
-            announcement: Announcement::default(),
-            absences: Absences::default(),
-            nudge: Nudge::default(),
-            java_peers: JavaPeers::default(),
-            relay: Relay::default(),
-            failover: Failover::default(),
-            told: Told::default(),
-            ledger: Ledger::default(),
             agenda: Agenda::default(),
-            fires: Fires::default(),
-            misfires: Misfires::default(),
-            trigger: Trigger::default(),
-            guarantee: Guarantee::default(),
+            membership: Membership::default(),
+            rotation: Rotation::default(),
+            ledger: Ledger::default(),
             executions,
             retries: Retries::default(),
             checkpoints: Checkpoints::default(),
-            clock_check: ClockCheck::default(),
             slow: Slow::default(),
+            ownership: Ownership::default(),
+            once: Once::default(),
+            firing: Firing::default(),
+            failover: Failover::default(),
+            notified: Notified::default(),
             waiting: Waiting::default(),
-            ignored: String::new(),
-            compared: Default::default(),
-            heritage: None,
+            comparison: Comparison::default(),
+            lifecycle: Lifecycle::default(),
             wakeup: Wakeup::default(),
         }
     }
 
-    /// Takes the inputs in, looks at the whole state, and gives the effects, in this order.
+    /// A participant for an instance whose nodes a former process has left. `request`: the known part of the
+    /// application's request.
+    pub fn restored(identity: Identity, request: Request, former: Former) -> Self {
+        let mut restored = Self::new(identity, request);
+        restored.cx.phase = Phase::Restored;
+        restored.firing = Firing::since(former.since);
+        restored.lifecycle = Lifecycle::restored(former);
+        restored
+    }
+
+    /// Whether the instance may leave in favour of another one with its name: not before its nodes were looked for.
+    pub fn may_release_name(&self) -> bool {
+        self.lifecycle.may_release_name()
+    }
+
+    /// Whether another stream of the application may reattach to this participant.
+    pub fn may_reattach(&self) -> bool {
+        self.lifecycle.may_reattach(&self.cx)
+    }
+
+    /// Takes the inputs, looks at the whole state, and returns the effects, in this order.
     ///
-    /// The picture is of the present session, or nothing is known of the nodes: after a return of the session, and after an
-    /// [`Effect::Refresh`] that asks for it, until they are read. It has the changes of each commit among the inputs.
+    /// The picture belongs to the present session, or it is empty: after the session has resumed, and after an
+    /// [`Effect::Refresh`] that asks for it, until the nodes are read. It contains the changes of each commit among the
+    /// inputs.
     pub fn step(
         &mut self,
         now: Now,
@@ -166,249 +135,170 @@ impl Participant {
             self.cx.see(picture);
         }
         self.cx.now = now;
-        self.fires.begin(now.wall);
+        self.firing.begin(now.wall);
         for input in inputs {
             if !matches!(input, Input::Leased { .. }) && !mutant!(LeaseSeenLate) {
-                self.mind_lease();
+                self.check_lease();
             }
             self.take(picture, input);
         }
-        self.mind_lease();
+        self.check_lease();
         if self.cx.phase != Phase::Ended {
-            self.compile_settings();
-            self.compare_configurations();
-            self.mind_grace();
-            self.notice_removal();
-            let verdict = self.registration.register(&self.cx, &mut self.names, &mut self.out);
-            self.obey(verdict);
-            self.cx.name_taken = self.names.is_taken();
-            self.announcement.announce(&self.cx, &self.names, &mut self.out);
-            self.names.renew_items(&self.cx, &mut self.out, |item| self.handoff.is_given(&self.cx, item));
-            if self.relay.mind_turn(&self.cx) {
-                self.told.look_again();
-            }
-            resolve(
-                &self.cx,
-                &mut self.executions,
-                &mut self.ledger,
-                &self.checkpoints,
-                &mut self.agenda,
-                &mut self.out,
-            );
-            if self.handoff.forget_given(&self.cx) {
-                self.told.look_again();
-            }
-            let is_back = self.has_come_back();
-            self.waiting.tell_waiting(&self.cx, &mut self.out, is_back);
-            if may_tell(&self.cx) {
-                let problems = self.problems();
-                self.told.tell(
-                    &mut self.cx,
-                    &mut self.ledger,
-                    &self.relay,
-                    &self.executions,
-                    &self.checkpoints,
-                    &self.handoff,
-                    &self.lease,
-                    &mut self.modes,
-                    &mut self.out,
-                    problems,
-                );
-            }
-            tell_lease(&self.cx, &mut self.lease, &mut self.out);
-            self.election.elect(&self.cx, &mut self.out);
-            self.crash.look_for_crashes(&self.cx, |item| self.executions.has_open(item), &mut self.out);
-            self.absences.mind_absences(&self.cx, &mut self.out);
-            let unready = self.java_peers.find_unready(&self.cx);
-            if unready != self.cx.unready {
-                self.cx.unready = unready;
-                self.sharding.look_again();
-            }
-            self.sharding.shard(
-                &self.cx,
-                &self.crash,
-                &mut self.executions,
-                &self.absences,
-                &mut self.java_peers,
-                &mut self.modes,
-                &mut self.targets,
-                &mut self.out,
-            );
-            self.targets.plan_handoff(&self.cx, &self.absences, &mut self.modes, &mut self.out);
-            self.nudge.nudge_leader(&self.cx, &self.crash, &mut self.out);
-            self.retries.take_back_retries(&self.cx, &self.executions, &mut self.agenda);
-            self.failover.fail_over(
-                &self.cx,
-                &self.crash,
-                &mut self.executions,
-                &mut self.agenda,
-                &mut self.out,
-            );
-            repair_relay(&self.cx, &mut self.out);
-            self.ledger.note_company(&self.cx);
-            if self.ledger.consult_ledger(&self.cx, &mut self.out) {
-                self.fires.catch_up(
-                    &self.cx,
-                    &self.ledger,
-                    &mut self.names,
-                    &self.executions,
-                    &self.guarantee,
-                    &mut self.agenda,
-                    &mut self.out,
-                );
-            }
-            self.guarantee.pass_gate(&self.cx, &self.executions, &self.retries, &self.agenda);
-            self.fires.fire(
-                &self.cx,
-                &self.ledger,
-                &self.relay,
-                &mut self.executions,
-                &self.handoff,
-                &self.guarantee,
-                &self.misfires,
-                &mut self.agenda,
-                &mut self.out,
-            );
-            self.trigger.obey_trigger(
-                &self.cx,
-                &self.ledger,
-                &mut self.executions,
-                &self.guarantee,
-                &self.fires,
-                &mut self.agenda,
-                &mut self.out,
-            );
-            let is_gate_open = self.guarantee.is_gate_open(&self.cx);
-            self.retries.retry(
-                &self.cx,
-                &mut self.executions,
-                &mut self.checkpoints,
-                &mut self.agenda,
-                &mut self.out,
-                is_gate_open,
-            );
-            self.misfires.flag_misfires(
-                &self.cx,
-                &self.ledger,
-                &self.executions,
-                &mut self.agenda,
-                &mut self.out,
-            );
-            self.guarantee.guard(
-                &self.cx,
-                &self.ledger,
-                &self.executions,
-                &mut self.retries,
-                &mut self.agenda,
-                &mut self.out,
-            );
-            start(
-                &self.cx,
-                &mut self.executions,
-                &mut self.ledger,
-                &self.relay,
-                &mut self.retries,
-                &self.checkpoints,
-                &self.guarantee,
-                &self.fires,
-                &self.misfires,
-                &mut self.agenda,
-                &mut self.out,
-            );
-            self.clock_check.check_clock(&self.cx, self.executions.last_number, &mut self.out);
-            self.checkpoints.write_checkpoints(&self.cx, &self.executions, &mut self.out);
-            self.executions.complete(&self.cx, &self.crash, &self.checkpoints, &mut self.out);
-            self.handoff.release(&self.cx, &self.executions, &mut self.out);
-            while let verdict @ Verdict::Disconnect(_) =
-                self.executions.enforce_deadlines(&self.cx, &mut self.out)
-            {
-                self.obey(verdict);
-            }
-            self.slow.look_for_slow(&self.cx, &self.executions);
-            self.retries.note_failures(&self.cx, &mut self.executions, &mut self.checkpoints, &mut self.out);
-            self.depart();
-            self.executions.investigate(&self.cx, &mut self.out);
+            self.join();
+            self.notify();
+            self.lead();
+            self.fire();
+            self.finish();
         }
         self.wakeup = self.find_wakeup();
         self.cx.forget();
         self.out.take()
     }
 
-    fn obey(&mut self, verdict: Verdict) {
-        match verdict {
-            Verdict::Continue => {}
-            Verdict::Disconnect(reason) => self.turn_away(reason),
-            Verdict::Leave(reason) => self.leave(reason),
-            Verdict::End(reason) => self.end(reason),
+    /// The decisions about the instance itself: its settings, its stream, its registration.
+    fn join(&mut self) {
+        if let Some(change) = self.cx.compile_settings() {
+            self.firing.reschedule(&self.cx, change);
         }
+        self.comparison.compare(&self.cx);
+        self.check_detached();
+        let verdict = self.lifecycle.check_removal(&mut self.cx);
+        self.apply_verdict(verdict);
+        let verdict = self.membership.register(&self.cx, &mut self.out);
+        self.apply_verdict(verdict);
+        let Self { cx, out, membership, ownership, .. } = self;
+        cx.name_taken = membership.is_name_taken();
+        membership.announce(cx, out);
+        membership.renew_items(cx, out, |item| ownership.is_given(cx, item));
     }
 
-    /// When to call [`Self::step`] again if nothing happens before. An alarm that is due since the last step is told as well.
+    /// The messages to the application. Executions of unknown outcome are resolved first.
+    fn notify(&mut self) {
+        if self.rotation.update_turn(&self.cx) {
+            self.notified.look_again();
+        }
+        let Self { cx, out, agenda, ledger, executions, checkpoints, .. } = self;
+        resolve(cx, executions, ledger, checkpoints, agenda, out);
+        if self.ownership.forget_given(cx) {
+            self.notified.look_again();
+        }
+        self.waiting.notify_waiting(cx, out, self.lifecycle.has_come_back(cx));
+        if may_notify(&self.cx) {
+            let problems = self.problems();
+            let Self { cx, out, lease, rotation, ledger, executions, checkpoints, .. } = self;
+            let (notified, ownership) = (&mut self.notified, &mut self.ownership);
+            notified.notify(cx, ledger, rotation, executions, checkpoints, ownership, lease, out, problems);
+        }
+        notify_lease(&self.cx, &mut self.lease, &mut self.out);
+    }
+
+    fn lead(&mut self) {
+        let Self { cx, out, membership, executions, ownership, .. } = self;
+        membership.elect(cx, out);
+        membership.update_liveness(cx, |item| executions.has_open(item), out);
+        ownership.update_reservations(cx, out);
+        if let Some(unready) = ownership.find_unready(cx) {
+            cx.unready = unready;
+        }
+        ownership.shard(cx, membership, executions, out);
+        ownership.plan_handoff(cx, out);
+        ownership.remind_leader(cx, membership, out);
+    }
+
+    /// The executions that are to begin: after failovers, fires, triggers, failed attempts.
+    fn fire(&mut self) {
+        let Self { cx, out, agenda, membership, rotation, ledger, executions, retries, .. } = self;
+        let (checkpoints, ownership, once) = (&mut self.checkpoints, &self.ownership, &mut self.once);
+        let (firing, failover) = (&mut self.firing, &mut self.failover);
+        retries.take_back_retries(cx, executions, agenda);
+        failover.fail_over(cx, membership.liveness(), executions, agenda, out);
+        repair_rotation(cx, out);
+        ledger.record_peers(cx);
+        if ledger.consult_ledger(cx, out) {
+            firing.catch_up(cx, ledger, membership, executions, once, agenda, out);
+        }
+        once.pass_barrier(cx, executions, retries, agenda);
+        firing.fire(cx, ledger, rotation, executions, ownership, once, agenda, out);
+        firing.apply_trigger(cx, ledger, executions, once, agenda, out);
+        let is_barrier_open = once.is_barrier_open(cx);
+        retries.retry(cx, executions, checkpoints, agenda, out, is_barrier_open);
+        firing.flag_misfires(cx, ledger, executions, agenda, out);
+        once.guard(cx, ledger, executions, retries, agenda, out);
+        firing.start(cx, executions, ledger, rotation, retries, checkpoints, once, agenda, out);
+    }
+
+    fn finish(&mut self) {
+        let Self { cx, out, membership, executions, retries, checkpoints, slow, ownership, .. } = self;
+        membership.check_clock(cx, executions.opened(), out);
+        checkpoints.write_checkpoints(cx, executions, out);
+        executions.complete(cx, membership.liveness(), checkpoints, out);
+        ownership.release(cx, executions, out);
+        while let verdict @ Verdict::Disconnect(_) = executions.enforce_deadlines(cx, out) {
+            self.lifecycle.apply_verdict(cx, &self.lease, executions, out, verdict);
+        }
+        slow.update_slow(cx, executions);
+        retries.record_failures(cx, executions, checkpoints, out);
+        self.depart();
+        self.executions.investigate(&self.cx, &mut self.out);
+    }
+
+    fn apply_verdict(&mut self, verdict: Verdict) {
+        self.lifecycle.apply_verdict(&mut self.cx, &self.lease, &self.executions, &mut self.out, verdict);
+    }
+
+    /// When to call [`Self::step`] again if no input comes before. May be an alarm that is due since the last step.
     pub fn next_wakeup(&self) -> Wakeup {
         self.wakeup
     }
 
     fn find_wakeup(&self) -> Wakeup {
-        let now = self.cx.now;
-        if self.cx.phase == Phase::Ended {
+        let now = self.cx.now.mono;
+        if self.has_ended() {
             return Wakeup::default();
         }
-        let drain = match &self.cx.phase {
-            Phase::Draining { deadline, .. } => *deadline,
-            Phase::Joining | Phase::Active | Phase::Away { .. } | Phase::Leaving(_) | Phase::Ended => None,
-        };
-        let retries = [
-            self.out.pending.next_retry(now.mono),
-            self.election.next_retry(now.mono),
-            self.crash.next_retry(now.mono),
-            self.modes.next_retry(now.mono),
-            self.handoff.next_retry(now.mono),
-            self.names.next_retry(now.mono),
-            self.announcement.next_retry(now.mono),
-            self.absences.next_retry(now.mono),
-            self.nudge.next_retry(now.mono),
-            self.java_peers.next_retry(now.mono),
-            self.failover.next_retry(now.mono),
-            self.agenda.awaited().ends().filter(|at| *at > now.mono).min(),
-            self.ledger.next_retry(now.mono),
-            self.guarantee.next_retry(now.mono),
-            self.executions.deadlines.next_retry(now.mono),
-            self.retries.next_retry(now.mono),
-            self.checkpoints.next_retry(now.mono),
-            self.removal_settles(),
-            self.relay.settles(),
+        let waits = [
+            self.cx.phase.end(),
+            self.out.pending.next_retry(now),
+            self.agenda.awaited().ends().filter(|at| *at > now).min(),
+            self.rotation.settles(),
+            self.ledger.next_retry(now),
+            self.executions.next_deadline(now),
+            self.retries.next_retry(now),
+            self.checkpoints.next_retry(now),
+            self.slow.next_look(&self.cx, &self.executions),
+            self.once.next_retry(now),
+            self.failover.next_retry(now),
+            self.notified.next_notice(),
+            self.waiting.next_notice(),
+            self.lease.next_notice(),
             self.lease.end(),
-            self.grace_ends(),
-            self.lease.next_word(),
-            self.waiting.next_word(),
-            self.slow.next_look_at_slow(&self.cx, &self.executions),
-            self.told.next_word(),
-            drain,
+            self.lifecycle.removal_settles(),
         ];
-        let mono = retries.into_iter().flatten().filter(|at| *at > now.mono).min();
-        let wall = if self.cx.follows_schedule() { self.fires.next() } else { None };
+        let waits = waits.into_iter().flatten();
+        let waits = waits.chain(self.membership.waits(now)).chain(self.ownership.waits(now));
+        let mono = waits.filter(|at| *at > now).min();
+        let wall = if self.cx.follows_schedule() { self.firing.next() } else { None };
         Wakeup { wall, mono }
     }
 
-    /// What the start that was asked for last is to begin, as long as nobody knows what has become of it: the item, why, and
-    /// for which instant.
+    /// The executions of the start in flight, and of starts of unknown outcome: the item, the cause and the instant.
     pub fn starting(&self) -> impl Iterator<Item = (Item, Source, Timestamp)> + '_ {
         self.executions.starting().map(|(item, planned)| (item, planned.source, planned.scheduled))
     }
 
-    /// How many items the job has, as far as is known: the bound of executions that can be open at once.
+    /// The job's sharding total count, as far as it is known: the bound of executions that can be open at once.
     pub fn items_max(&self) -> usize {
         let total =
             self.cx.settings.as_ref().map_or(0, |settings| settings.configuration.sharding_total_count);
         usize::try_from(total).unwrap_or(usize::MAX)
     }
 
-    /// Whether the participant is about to end, and has told everything.
+    /// Whether the participant is about to end, and sends no further message.
     pub fn is_leaving(&self) -> bool {
-        matches!(self.cx.phase, Phase::Leaving(_) | Phase::Ended)
+        self.cx.phase.is_leaving()
     }
 
-    /// Whether the participant has ended; nothing is to be expected of it any more.
+    /// Whether the participant has ended; it needs no further step.
     pub fn has_ended(&self) -> bool {
         self.cx.phase == Phase::Ended
     }
@@ -419,12 +309,17 @@ impl Participant {
             Input::SessionOpened(id) => {
                 self.cx.session = Session::Connected(id);
                 self.cx.see(picture);
-                self.told.tell_session(&self.cx, &mut self.lease, &mut self.out, SessionStatus::Connected);
+                self.notified.notify_session(
+                    &self.cx,
+                    &mut self.lease,
+                    &mut self.out,
+                    SessionStatus::Connected,
+                );
             }
             Input::SessionSuspended => {
                 if let Session::Connected(id) = self.cx.session {
                     self.cx.session = Session::Suspended(id);
-                    self.told.tell_session(
+                    self.notified.notify_session(
                         &self.cx,
                         &mut self.lease,
                         &mut self.out,
@@ -435,8 +330,8 @@ impl Participant {
             Input::SessionResumed => {
                 if let Session::Suspended(id) = self.cx.session {
                     self.cx.session = Session::Connected(id);
-                    self.modes.look_again();
-                    self.told.tell_session(
+                    self.ownership.look_again();
+                    self.notified.notify_session(
                         &self.cx,
                         &mut self.lease,
                         &mut self.out,
@@ -446,53 +341,41 @@ impl Participant {
             }
             Input::Leased { until } => self.lease.renew(until),
             Input::RequestLimit(bytes) => {
-                // Sizes are estimates, and the last step of a transaction may go beyond.
+                // Sizes are estimates, and the last step of a transaction may exceed the limit.
                 self.cx.transaction_bytes = TRANSACTION_BYTES_MAX.min(bytes / 2);
             }
             Input::SessionLost => self.lose_session(),
             Input::WasRead => {
                 self.out.was_read();
-                self.crash.was_read();
+                self.membership.was_read();
             }
             Input::Committed(id, result) => self.committed(id, result),
-            Input::Elected(result) => self.election.ended(now.mono, result.is_ok()),
+            Input::Elected(result) => self.membership.elected(now.mono, result.is_ok()),
             Input::TookOver(read) => {
                 self.failover.taken(&self.cx, &mut self.checkpoints, &mut self.agenda, read)
             }
-            Input::LatchHeld(gate) => self.guarantee.latch_held(&self.cx, &mut self.out, gate),
-            Input::LatchLeft(gate, result) => self.guarantee.latch_left(now, gate, result),
-            Input::ListenerReport(ticket, call, outcome) => self.guarantee.listener_reported(
-                &self.cx,
-                &mut self.agenda,
-                &mut self.out,
-                ticket,
-                &call,
-                outcome,
-            ),
+            Input::LatchHeld(barrier) => self.once.latch_held(&self.cx, &mut self.out, barrier),
+            Input::LatchLeft(barrier, result) => self.once.latch_left(now, barrier, result),
+            Input::ListenerReport(ticket, call, outcome) => {
+                self.once.listener_reported(&self.cx, &mut self.agenda, &mut self.out, ticket, &call, outcome)
+            }
             Input::Checkpoints(found) => self.checkpoints.checkpoints_found(&self.cx, found),
             Input::Progress(ticket, report) => {
                 self.checkpoints.progress(&self.cx, &mut self.executions, &mut self.out, ticket, report)
             }
             Input::Ledger(read) => {
-                self.instants_read(&read);
-                let revoked: Vec<_> = self.handoff.revoked_items().collect();
+                self.lifecycle.instants_read(&read);
+                let revoked: Vec<_> = self.ownership.revoked_items().collect();
                 if let Some(reread) = self.ledger.ledger_read(&self.cx, revoked.into_iter(), read) {
-                    self.fires.forget_overtaken(
+                    self.firing.forget_overtaken(
                         &self.cx,
                         &self.ledger,
                         &self.executions,
-                        &mut self.agenda,
-                        &reread,
-                    );
-                    self.fires.catch_up(
-                        &self.cx,
-                        &self.ledger,
-                        &mut self.names,
-                        &self.executions,
-                        &self.guarantee,
                         &mut self.agenda,
                         &mut self.out,
+                        &reread,
                     );
+                    self.catch_up();
                 }
             }
             Input::Report(ticket, results) => self.executions.report(&mut self.out, ticket, &results),
@@ -509,15 +392,21 @@ impl Participant {
                 answer_lease(&self.cx, &mut self.lease, &self.executions, &mut self.out, ticket)
             }
             Input::Detached => self.detach(),
-            Input::Reattached(back) => self.reattach(*back),
-            Input::Left => self.go_away(),
-            Input::ForGood => self.names.leaves_for_good(),
-            Input::Drain { deadline } => self.drain(deadline),
+            Input::Reattached(back) => {
+                let verdict = self.lifecycle.reattach(&mut self.cx, *back);
+                self.apply_verdict(verdict);
+            }
+            Input::Left => application_left(&mut self.cx, &self.executions),
+            Input::ForGood => self.membership.leaves_for_good(),
+            Input::Drain { deadline } => {
+                let verdict = self.lifecycle.drain(&mut self.cx, &self.executions, &mut self.out, deadline);
+                self.apply_verdict(verdict);
+            }
         }
     }
 
     /// Gives the session up if it cannot be proven alive any more.
-    pub(in crate::coordination) fn mind_lease(&mut self) {
+    fn check_lease(&mut self) {
         let now = self.cx.now;
         let over = self.lease.is_over(now.mono);
         if over && self.cx.session != Session::None && !mutant!(LeaseIgnored) {
@@ -526,105 +415,138 @@ impl Participant {
         }
     }
 
-    pub(in crate::coordination) fn lose_session(&mut self) {
+    fn lose_session(&mut self) {
         if self.cx.session == Session::None {
             return;
         }
         self.cx.session = Session::None;
         self.lease = Lease::default();
         self.cx.registered = None;
-        self.removal.forget_session();
-        self.forget_removal();
+        self.lifecycle.forget_removal(&mut self.cx);
         self.out.forget();
         self.cx.forget();
-        self.election = Election::default();
-        self.sharding.forget();
-        self.crash = Crash::default();
-        self.modes = Modes::default();
-        self.targets = Targets::default();
-        self.handoff = Handoff::default();
-        self.announcement = Announcement::default();
-        self.nudge = Nudge::default();
-        self.relay = Relay::default();
+        self.membership.lose_session();
+        self.ownership.lose_session();
+        self.rotation = Rotation::default();
         self.failover = Failover::default();
         self.ledger.forget();
-        self.fires.forget();
+        self.firing.lose_session();
         self.agenda.forget();
-        self.misfires = Misfires::default();
         *self.agenda.awaited_mut() = Awaited::default();
         self.retries.drop_retries(&mut self.checkpoints, &mut self.out, "the session is lost");
         self.checkpoints.forget_checkpoints(&self.executions, &mut self.out);
-        self.trigger = Trigger::default();
-        self.clock_check.forget();
-        self.guarantee.forget();
-        self.lose_heritage();
+        self.once.forget();
+        self.lifecycle.lose_restart(&mut self.executions);
         if !mutant!(LostSessionKeepsExecutions) {
             self.executions.cancel_executions(&self.cx, &mut self.out, CancelReason::LeaseLost);
         }
-        self.told.tell_session_lost(&mut self.cx, &mut self.ledger, &mut self.out);
+        self.notified.notify_session_lost(&mut self.cx, &mut self.ledger, &mut self.out);
         if self.cx.unattended.take().is_some() {
-            self.settle_lost();
+            self.executions.settle_lost(&mut self.out);
         }
         if let Phase::Leaving(reason) = &self.cx.phase {
-            // The registry removes our nodes.
+            // The registry removes the nodes.
             let reason = reason.clone();
-            self.end(reason);
+            end(&mut self.cx, &mut self.out, reason);
         }
     }
 
-    /// Our registration is in the registry, and its changes are in the view.
+    /// The registration is in the registry, and its changes are in the view.
     fn registered_now(&mut self) {
-        if let Session::Connected(id) | Session::Suspended(id) = self.cx.session {
+        if let Some(id) = self.cx.session.id() {
             self.cx.registered = Some(id);
-            self.names.registered(id);
             self.cx.name_taken = false;
-            self.announcement.registered(&self.cx);
-            // A resharding before we knew of our registration was not told.
-            self.told.look_again();
-            self.registration.was_written();
+            self.membership.registered(&self.cx, id);
+            // A resharding before the participant knew of the registration was not sent.
+            self.notified.look_again();
         }
         if self.cx.phase == Phase::Joining {
             self.cx.phase = Phase::Active;
         }
     }
 
+    /// Brings a detached or a restored instance on, if its application has reattached or its time is over.
+    fn check_detached(&mut self) {
+        if self.lifecycle.is_restored(&self.cx) {
+            let verdict = self.lifecycle.check_restart(
+                &mut self.cx,
+                &mut self.lease,
+                &mut self.agenda,
+                &self.rotation,
+                &mut self.membership,
+                &mut self.executions,
+                &mut self.checkpoints,
+                &mut self.firing,
+                &mut self.notified,
+                &mut self.out,
+            );
+            self.apply_verdict(verdict);
+        } else if self.lifecycle.check_reattach_grace(&mut self.cx, &mut self.membership, &self.executions) {
+            notify_anew(&mut self.cx, &mut self.lease, &mut self.notified);
+        }
+    }
+
+    fn detach(&mut self) {
+        let is_waited_for = self.lifecycle.detach(
+            &mut self.cx,
+            &self.lease,
+            &mut self.agenda,
+            &mut self.executions,
+            &mut self.retries,
+            &mut self.out,
+        );
+        if is_waited_for {
+            self.firing.forget_trigger();
+        }
+    }
+
+    /// Re-runs fires that came while the items changed hands.
+    fn catch_up(&mut self) {
+        self.firing.catch_up(
+            &self.cx,
+            &self.ledger,
+            &mut self.membership,
+            &self.executions,
+            &self.once,
+            &mut self.agenda,
+            &mut self.out,
+        );
+    }
+
+    fn depart(&mut self) {
+        let (once, ownership, membership) = (&self.once, &mut self.ownership, &self.membership);
+        let is_free = |cx: &Context| once.is_round_over(cx) && !ownership.hands_over(cx, membership);
+        self.lifecycle.end_drain(&mut self.cx, &mut self.executions, &mut self.out, is_free);
+        self.lifecycle.hold_before_leaving(
+            &mut self.cx,
+            &self.lease,
+            &mut self.membership,
+            &mut self.executions,
+        );
+        let is_gone = self.lifecycle.depart(
+            &mut self.cx,
+            &self.agenda,
+            &self.membership,
+            &self.executions,
+            &self.checkpoints,
+            &self.once,
+            &mut self.out,
+        );
+        if let Some(Phase::Leaving(reason)) = is_gone.then(|| self.cx.phase.clone()) {
+            let why = AssignmentReason::Draining;
+            self.notified.notify_nothing_assigned(&mut self.cx, &mut self.ledger, &mut self.out, why);
+            end(&mut self.cx, &mut self.out, reason);
+        }
+    }
+
+    /// Hands the result of a commit to the room that made it.
     fn committed(&mut self, id: CommitId, result: CommitResult) {
         let now = self.cx.now;
         let Some(purpose) = self.out.pending.end(id) else { return };
         match result {
             Ok(results) => {
                 self.out.pending.succeeded(purpose);
-                match purpose {
-                    Purpose::Register => self.registered_now(),
-                    Purpose::Shard => self.sharding.committed(),
-                    Purpose::Start => started(
-                        &self.cx,
-                        &mut self.executions,
-                        &mut self.ledger,
-                        &self.checkpoints,
-                        &mut self.out,
-                        &results,
-                    ),
-                    Purpose::Complete => self.executions.completed(&mut self.out),
-                    Purpose::Checkpoint => self.checkpoints.checkpoints_written(&mut self.out),
-                    Purpose::FlagMisfire => self.misfires.flagged(&mut self.ledger),
-                    Purpose::CheckClock => {
-                        self.clock_check.clock_checked(&self.cx, self.executions.last_number, &results)
-                    }
-                    Purpose::Guarantee => self.guarantee.committed(),
-                    Purpose::Leave => self.removed(),
-                    Purpose::Abdicate
-                    | Purpose::FlagResharding
-                    | Purpose::RepairRelay
-                    | Purpose::Nudge
-                    | Purpose::Announce
-                    | Purpose::PlanHandoff
-                    | Purpose::HandOff
-                    | Purpose::Renew
-                    | Purpose::ForgetNames
-                    | Purpose::TakeTrigger
-                    | Purpose::FlagFailover => {}
-                }
+                self.took_effect(purpose, &results);
             }
             Err(error) => {
                 let doubt = self.out.pending.failed(purpose, now.mono, self.cx.view.revision());
@@ -635,138 +557,75 @@ impl Participant {
                 } else if doubt {
                     self.out.read_again();
                 }
-                match purpose {
-                    Purpose::Start => {
-                        let (executions, ledger) = (&mut self.executions, &mut self.ledger);
-                        if start_failed(executions, ledger, &mut self.agenda, &error, unknown) {
-                            self.out.forget_and_read(&mut self.cx);
-                        }
-                    }
-                    Purpose::Complete => self.executions.complete_failed(
-                        &self.cx,
-                        &mut self.checkpoints,
-                        &mut self.out,
-                        &error,
-                    ),
-                    Purpose::Checkpoint => self.checkpoints.checkpoints_failed(&mut self.out, &error),
-                    Purpose::FlagMisfire => self.misfires.flag_failed(&mut self.ledger),
-                    Purpose::CheckClock => {
-                        self.clock_check.clock_check_failed(&self.cx, self.executions.last_number, &error)
-                    }
-                    Purpose::Guarantee => self.guarantee.failed(),
-                    Purpose::HandOff => self.handoff.give_failed(),
-                    Purpose::Leave => self.leave_failed(&error),
-                    Purpose::Shard => self.sharding.failed(),
-                    Purpose::Register
-                    | Purpose::Abdicate
-                    | Purpose::FlagResharding
-                    | Purpose::RepairRelay
-                    | Purpose::Nudge
-                    | Purpose::Announce
-                    | Purpose::PlanHandoff
-                    | Purpose::Renew
-                    | Purpose::ForgetNames
-                    | Purpose::TakeTrigger
-                    | Purpose::FlagFailover => {}
-                }
+                self.failed(purpose, &error, unknown);
             }
         }
     }
 
-    pub(in crate::coordination) fn compile_settings(&mut self) {
-        let now = self.cx.now;
-        let revision = self.cx.view.membership_revision();
-        let known = revision == self.settings_revision && self.cx.settings.is_some();
-        if !self.cx.view.is_loaded() || known {
-            return;
-        }
-        self.settings_revision = revision;
-        let configuration = match self.cx.view.config() {
-            ConfigView::Valid(configuration) => Some(Arc::clone(configuration)),
-            // The configuration in force stays; at the start the application's own is better than none.
-            ConfigView::Unreadable if self.cx.settings.is_none() => self.cx.request.configuration.clone(),
-            ConfigView::Unreadable | ConfigView::Absent => None,
-        };
-        let Some(configuration) = configuration else { return };
-        let current = self.cx.settings.as_ref();
-        if current.is_some_and(|current| current.configuration == configuration) {
-            return;
-        }
-        let settings = Settings::compile(configuration, current);
-        let before = current.and_then(|current| current.schedule.as_ref());
-        let since =
-            self.cx.view.config_since().and_then(|since| self.cx.view.registry_clock().here(since, now));
-        self.fires.reschedule(before, settings.schedule.as_ref(), since);
-        self.cx.settings = Some(settings);
-    }
-
-    /// The problem that the servers take small requests only.
-    fn request_limit_problem(&self) -> Option<Problem> {
-        (self.cx.transaction_bytes < TRANSACTION_BYTES_MAX).then(|| Problem {
-            path: self.cx.identity.paths.root().clone(),
-            message: format!(
-                "the servers break the connection for requests of about {} bytes, so what the sidecar writes at once is \
-                 split: raise `jute.maxbuffer` of the servers",
-                self.cx.transaction_bytes.saturating_mul(2)
+    fn took_effect(&mut self, purpose: Purpose, results: &[OperationResult]) {
+        let opened = self.executions.opened();
+        match purpose.room() {
+            Room::Membership if purpose == Purpose::Register => self.registered_now(),
+            Room::Membership => self.membership.committed(&self.cx, purpose, opened, results),
+            Room::Ownership => self.ownership.committed(purpose),
+            Room::Once => self.once.committed(),
+            Room::Execution if purpose == Purpose::Complete => self.executions.completed(&mut self.out),
+            Room::Execution => self.checkpoints.checkpoints_written(&mut self.out),
+            Room::Firing if purpose == Purpose::Start => started(
+                &self.cx,
+                &mut self.executions,
+                &mut self.ledger,
+                &self.checkpoints,
+                &mut self.out,
+                results,
             ),
-        })
-    }
-
-    /// Looks whether the application's own configuration is the one in force.
-    fn compare_configurations(&mut self) {
-        let in_force = self.cx.settings.as_ref().map(|settings| Arc::clone(&settings.configuration));
-        let compared = (self.cx.request.configuration.clone(), in_force);
-        let same =
-            |one: &Option<Arc<JobConfiguration>>, other: &Option<Arc<JobConfiguration>>| match (one, other) {
-                (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-                (None, None) => true,
-                (Some(_), None) | (None, Some(_)) => false,
-            };
-        if same(&self.compared.0, &compared.0) && same(&self.compared.1, &compared.1) {
-            return;
+            Room::Firing if purpose == Purpose::FlagMisfire => self.firing.flagged(&mut self.ledger),
+            Room::Lifecycle => self.lifecycle.removed(&self.cx),
+            Room::Firing | Room::Failover | Room::Rotation => {}
         }
-        self.ignored = match &compared {
-            (Some(given), Some(in_force)) => difference::in_words(in_force, given),
-            (Some(_) | None, _) => String::new(),
-        };
-        self.compared = compared;
     }
 
-    /// The problem that the application's configuration is not the one in force.
-    fn ignored_problem(&self) -> Option<Problem> {
-        // A configuration that is to be written is not ignored.
-        let is_ignored =
-            !self.ignored.is_empty() && self.registration.configuration_to_write(&self.cx).is_none();
-        is_ignored.then(|| Problem {
-            path: self.cx.identity.paths.config(),
-            message: format!(
-                "the application's configuration is ignored, because the registry has another one: {}. Set `overwrite` to \
-                 replace that, or give the same, or none",
-                self.ignored
-            ),
-        })
+    fn failed(&mut self, purpose: Purpose, error: &CommitError, unknown: bool) {
+        let opened = self.executions.opened();
+        match purpose.room() {
+            Room::Membership => self.membership.failed(&self.cx, purpose, opened, error),
+            Room::Ownership => self.ownership.failed(purpose),
+            Room::Once => self.once.failed(),
+            Room::Execution if purpose == Purpose::Complete => {
+                self.executions.complete_failed(&self.cx, &mut self.checkpoints, &mut self.out, error);
+            }
+            Room::Execution => self.checkpoints.checkpoints_failed(&mut self.out, error),
+            Room::Firing if purpose == Purpose::Start => {
+                let (executions, ledger) = (&mut self.executions, &mut self.ledger);
+                if start_failed(executions, ledger, &mut self.agenda, error, unknown) {
+                    self.out.forget_and_read(&mut self.cx);
+                }
+            }
+            Room::Firing if purpose == Purpose::FlagMisfire => self.firing.flag_failed(&mut self.ledger),
+            Room::Lifecycle => leave_failed(&mut self.checkpoints, &mut self.out, error),
+            Room::Firing | Room::Failover | Room::Rotation => {}
+        }
     }
 
-    /// What is wrong with the job's nodes.
-    pub(in crate::coordination) fn problems(&self) -> Vec<Problem> {
+    /// The problems of all rooms.
+    fn problems(&self) -> Vec<Problem> {
         let mut problems: Vec<_> = self.cx.view.problems().collect();
         if let Some(settings) = &self.cx.settings {
             let path = self.cx.identity.paths.config();
             let wrong = settings.problems.iter();
             problems.extend(wrong.map(|m| Problem { path: path.clone(), message: m.clone() }));
             problems.extend(former_rule::problem(&self.cx.view, &self.cx.fleet, settings));
-            problems.extend(self.ignored_problem());
-            if settings.schedule.is_some() && self.fires.is_over() {
+            problems.extend(self.comparison.problem(&self.cx, &self.membership));
+            if settings.schedule.is_some() && self.firing.is_over() {
                 problems.push(Settings::never_fires(path));
             }
         }
         problems.extend(self.slow.slow_problem(&self.cx));
-        problems.extend(self.request_limit_problem());
-        problems.extend(self.election.problem(&self.cx.identity.paths));
-        problems.extend(self.sharding.problem(&self.cx.identity.paths));
+        problems.extend(request_limit(&self.cx));
+        problems.extend(self.membership.problems(&self.cx));
+        problems.extend(self.ownership.problem(&self.cx));
         problems.extend(self.failover.problem(&self.cx.identity.paths));
-        problems.extend(self.clock_check.clock_problem(&self.cx));
-        problems.extend(self.guarantee.problem(&self.cx.identity.paths));
+        problems.extend(self.once.problem(&self.cx.identity.paths));
         problems.sort();
         problems
     }

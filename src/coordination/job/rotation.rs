@@ -1,14 +1,14 @@
-//! Whose turn is it? In a job of one item with `SINGLE_SHARDING_BALANCE` the item walks over the servers, one execution
-//! each (protocol 5.5).
+//! Whose turn is it? In a job of one item with `SINGLE_SHARDING_BALANCE` the item rotates over the servers, one
+//! execution each (protocol 5.5).
 //!
-//! Whoever has executed the item names the next server in `next-job-instance-ip`; while that node exists, it says
-//! whose turn it is, and the assignment does not. The node is ephemeral, and removed when it names a server that is
-//! not there (which Java leaves standing); then the assignment holds again. Several instances of one server would all
-//! execute in Java; of ours it is the first.
+//! The instance that has executed the item names the next server in `next-job-instance-ip`. While that node exists, it
+//! says which server has the turn, and the assignment does not count. The node is ephemeral, and the leader removes it
+//! when it names a server without an online instance (Java leaves it); then the assignment holds again. In Java, all
+//! instances of one server would execute the item; among sidecars it is the first.
 //!
-//! Java passes the turn on in two requests, so the node is missing for a moment in between. Whoever took that for the
-//! end of the turns would execute what Java has just executed, and name somebody else: it is nobody's turn until the
-//! node has been missing for a while.
+//! Java passes the turn on in two requests, so the node is missing for a moment in between. An instance that took this
+//! for the end of the turns would execute the item again after Java, and name another server: so no server has the turn
+//! until the node has been missing for a while.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -23,45 +23,46 @@ use crate::job::{FencingToken, Item};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
-/// How long the node is missing before the assignment holds again. Far above the pause between Java's two requests; with
-/// it, a fire that came meanwhile is still an ordinary one.
+/// How long the node is missing before the assignment holds again. Far above the pause between Java's two requests; a
+/// fire in that time is still an ordinary one afterwards.
 const PASSING_ON: Duration = Duration::from_millis(500);
 
-/// Who may execute the item.
+/// The server that may execute the item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::coordination) enum Turn {
-    /// Whom it is assigned to.
+pub(crate) enum Turn {
+    /// The owner of the item.
     Assigned,
-    /// Us, by this token.
+    /// This instance, with this token.
     Ours(FencingToken),
-    /// Somebody else, by this token.
+    /// Another instance, with this token.
     Others(FencingToken),
-    /// Nobody, as far as is known: it is being passed on.
+    /// No known server: the turn is being passed on.
     Changing,
 }
 
-/// What was seen of the turns.
+/// The turns that the views have shown.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Relay {
-    /// Whose turn it was when the view was last looked at, and by which token.
+pub(crate) struct Rotation {
+    /// The turn in the last view: its token and its server.
     seen: Option<(FencingToken, Option<Ipv4Addr>)>,
-    /// When that turn's predecessor ended, or the last turn if there is none: a fire before that was for somebody else.
-    /// `None`: not seen, or who had it has gone and can have left a fire to others.
+    /// When the turn before that one ended, or the last turn if there is none now: a fire before that was another
+    /// server's. `None`: not seen, or the server of that turn is offline and may have left a fire to others.
     ended: Option<Timestamp>,
-    /// Until when it may be on its way to the next server; monotonic.
+    /// Until when the turn may be on its way to the next server; monotonic.
     changing: Option<Duration>,
 }
 
-impl Relay {
-    /// When the assignment holds again, if nobody is named until then; monotonic.
-    pub(in crate::coordination) fn settles(&self) -> Option<Duration> {
+impl Rotation {
+    /// When the assignment holds again, if no server gets the turn until then; monotonic.
+    pub(crate) fn settles(&self) -> Option<Duration> {
         self.changing
     }
 
-    /// Notices that the turn ends, and when nobody has got it after that. Tells whether the assignment holds again.
-    pub(in crate::coordination) fn mind_turn(&mut self, cx: &Context) -> bool {
+    /// Records the end of a turn, and that no server has got the next one in time. Returns whether the assignment holds
+    /// again.
+    pub(crate) fn update_turn(&mut self, cx: &Context) -> bool {
         let now = cx.now;
-        if !cx.is_relay() || !cx.view.is_loaded() {
+        if !cx.rotates() || !cx.view.is_loaded() {
             return false;
         }
         let Some(next) = cx.view.next_server() else {
@@ -79,16 +80,15 @@ impl Relay {
         };
         let (token, ip) = (next.token, next.ip);
         if self.seen.is_none_or(|(seen, _)| seen != token) {
-            // A fire that came in between is for whom it has come to.
+            // A fire that came in between is for the server that has got the turn.
             let ended = self.changing.and(self.ended).unwrap_or(next.since);
             *self = Self { seen: Some((token, ip)), ended: Some(ended), changing: None };
         }
         false
     }
 
-    /// Whose turn it is.
-    pub(in crate::coordination) fn turn(&self, cx: &Context) -> Turn {
-        if !cx.is_relay() {
+    pub(crate) fn turn(&self, cx: &Context) -> Turn {
+        if !cx.rotates() {
             return Turn::Assigned;
         }
         let Some(next) = cx.view.next_server() else {
@@ -103,27 +103,27 @@ impl Relay {
         }
     }
 
-    /// Whether an instant is not after the one when we got the turn: then it was the predecessor's, who has executed the
-    /// item for it or flagged it as missed.
-    pub(in crate::coordination) fn came_before_turn(&self, cx: &Context, scheduled: Timestamp) -> bool {
+    /// Whether an instant is not after the start of this instance's turn: then it was the predecessor's, which has
+    /// executed the item for it or flagged it as missed.
+    pub(crate) fn came_before_turn(&self, cx: &Context, scheduled: Timestamp) -> bool {
         if has_ledger_of_turns(cx) {
             return false;
         }
-        let for_us = matches!(self.turn(cx), Turn::Ours(_) | Turn::Assigned) && cx.is_relay();
+        let for_us = matches!(self.turn(cx), Turn::Ours(_) | Turn::Assigned) && cx.rotates();
         self.ended.is_some_and(|ended| for_us && scheduled <= ended)
     }
 }
 
-/// Whether the ledger tells what was executed or missed in the turns before ours, so that a fire between two turns, by
-/// clocks that differ, is nobody else's: there is no Java instance, and what is missed is written down.
-pub(in crate::coordination) fn has_ledger_of_turns(cx: &Context) -> bool {
-    cx.makes_up() && cx.monitors() && !cx.has_java_peers()
+/// Whether the ledger has the executed and the missed fires of the turns before this instance's, so that a fire between
+/// two turns, by clocks that differ, belongs to this one: there is no Java instance, and missed fires are written down.
+pub(crate) fn has_ledger_of_turns(cx: &Context) -> bool {
+    cx.reruns_missed() && cx.monitors() && !cx.has_java_peers()
 }
 
-/// The steps that give the turn to the next server, to go with those that end our execution of an item. One that the
-/// job had when it was no relay yet has no turns.
-pub(in crate::coordination) fn pass_on(cx: &Context, transaction: &mut Transaction, item: Item) {
-    if !cx.is_relay() || !cx.has_item(item) {
+/// The steps that give the turn to the next server, for the transaction that ends an execution of the item. An item
+/// that the job had before it was a rotation has no turns.
+pub(crate) fn pass_on(cx: &Context, transaction: &mut Transaction, item: Item) {
+    if !cx.rotates() || !cx.has_item(item) {
         return;
     }
     let servers: Vec<Ipv4Addr> = cx.assignable().iter().filter_map(|id| id.server_ip()).collect();
@@ -138,14 +138,14 @@ pub(in crate::coordination) fn pass_on(cx: &Context, transaction: &mut Transacti
     transaction.push(Operation::create(path, NodeKind::Ephemeral, next.to_string()));
 }
 
-/// Removes the turn of a server that is not there, so that the item does not stand still (P7).
-pub(in crate::coordination) fn repair_relay(cx: &Context, out: &mut Outbox) {
-    let Some(next) = cx.view.next_server().filter(|_| cx.is_relay()) else { return };
+/// Removes the turn of a server that is offline, so that the item does not stand still (P7).
+pub(crate) fn repair_rotation(cx: &Context, out: &mut Outbox) {
+    let Some(next) = cx.view.next_server().filter(|_| cx.rotates()) else { return };
     let is_there = cx.view.available().iter().any(|id| id.server_ip() == next.ip);
     let ours = cx.is_leader() || cx.view.leader().is_some_and(|leader| leader.instance.is_java());
     let (path, version) = (cx.identity.paths.next_job_instance_ip(), Some(next.version));
     let active = cx.phase == Phase::Active && cx.is_registered();
-    if !is_there && ours && active && out.may_commit(cx, Purpose::RepairRelay) {
-        out.commit(Purpose::RepairRelay, vec![Operation::Delete { path, version }]);
+    if !is_there && ours && active && out.may_commit(cx, Purpose::RepairRotation) {
+        out.commit(Purpose::RepairRotation, vec![Operation::Delete { path, version }]);
     }
 }

@@ -1,4 +1,4 @@
-//! What a refusal says: the field, the place in the text, what was given and what is allowed.
+//! The content of an error: the field, the place in the text, the given text and the allowed form.
 
 use expect_test::expect;
 
@@ -6,7 +6,7 @@ use super::Random;
 use crate::quartz::{Expression, Field, parse_time_zone};
 
 #[test]
-fn an_error_says_where_what_and_what_is_allowed() {
+fn an_error_names_the_place_the_text_and_the_allowed_form() {
     let texts = [
         "",
         "* * * * *",
@@ -118,7 +118,7 @@ fn an_error_says_where_what_and_what_is_allowed() {
 }
 
 #[test]
-fn an_error_points_at_the_part_that_is_wrong() {
+fn an_error_points_at_the_wrong_part() {
     let error = Expression::parse("0 0 9-17,25 * * ?").unwrap_err();
     assert_eq!(error.field, Some(Field::Hours));
     assert_eq!(error.span, 9..11);
@@ -126,12 +126,12 @@ fn an_error_points_at_the_part_that_is_wrong() {
     assert_eq!(error.allowed, "0 to 23");
     assert_eq!(error.text, "0 0 9-17,25 * * ?");
 
-    // The field that is wrong first is the one reported.
+    // The error is about the first wrong field.
     assert_eq!(Expression::parse("0 60 24 32 13 8").unwrap_err().field, Some(Field::Minutes));
 }
 
 #[test]
-fn an_error_does_not_grow_with_what_was_sent() {
+fn an_error_does_not_grow_with_the_given_text() {
     let long = format!("0 0 {} * * ?", "9,".repeat(5_000));
     let error = Expression::parse(&long).unwrap_err();
     assert_eq!(error.field, None);
@@ -147,7 +147,7 @@ fn an_error_does_not_grow_with_what_was_sent() {
     assert!(error.to_string().len() < 700, "{error}");
 }
 
-/// Whatever the text is, the answer is an expression that can be used, or an error that points into the text.
+/// Each text gives an expression that can be used, or an error that points into the text.
 #[test]
 fn mutated_text_never_panics() {
     let valid = [

@@ -1,4 +1,4 @@
-//! What Quartz itself answers is in `tests/vectors_cron.rs`; here is what can be tested without it.
+//! Tests that need no answers of Quartz. `tests/vectors_cron.rs` compares with Quartz's answers.
 
 mod describe;
 mod errors;
@@ -6,7 +6,7 @@ mod reference;
 mod search;
 mod zone;
 
-/// Small, seeded random numbers: a failure can be repeated.
+/// Seeded random numbers: a failure can be repeated.
 struct Random(u64);
 
 impl Random {

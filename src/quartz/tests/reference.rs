@@ -1,7 +1,8 @@
-//! The search against a slow one, which looks at every second.
+//! The search against a slow one that tries every second.
 //!
-//! Expressions are made together with the values they mean. Left out is what is odd about Quartz (see `search.rs` and
-//! `days.rs`), which the vectors show: `W`, and minutes without 0 in a zone that skips half an hour.
+//! The test generates expressions together with their values. It leaves out the oddities of Quartz (see
+//! `search.rs` and `days.rs`), which the vectors cover: `W`, and minutes without 0 in a zone that skips half
+//! an hour.
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
@@ -13,7 +14,7 @@ use crate::quartz::{Expression, parse_time_zone};
 /// How far the slow search goes.
 const WINDOW: i64 = 40 * 3600;
 
-/// A zone, and instants around which something happens.
+/// A zone, and instants near its clock changes.
 const PLACES: [(&str, &[&str]); 6] = [
     ("UTC", &["2026-12-31T23:00:00Z", "2027-02-28T12:00:00Z", "2028-02-29T00:00:00Z"]),
     ("America/New_York", &["2026-03-08T07:00:00Z", "2026-11-01T06:00:00Z"]),
@@ -24,7 +25,7 @@ const PLACES: [(&str, &[&str]); 6] = [
 ];
 
 #[test]
-fn the_search_finds_what_a_look_at_every_second_finds() {
+fn the_search_agrees_with_a_test_of_every_second() {
     let mut random = Random(2_026);
     let (mut found, mut none) = (0, 0);
     for round in 0..1_000 {
@@ -45,7 +46,7 @@ fn the_search_finds_what_a_look_at_every_second_finds() {
     assert!(found > 400 && none > 100, "of both kinds, enough: {found}, {none}");
 }
 
-/// An expression and what it means.
+/// An expression and its meaning.
 struct Schedule {
     text: String,
     seconds: Vec<i64>,
@@ -85,13 +86,13 @@ impl Schedule {
         let first = after.as_millisecond().div_euclid(1_000) + 1;
         let earliest = zone.to_datetime(Timestamp::from_second(first).unwrap());
         (first..=first + WINDOW)
-            // Offsets are whole minutes here, so this costs no time zone.
+            // Offsets are whole minutes here, so no time zone is needed.
             .filter(|second| self.seconds.contains(&second.rem_euclid(60)))
             .map(|second| Timestamp::from_second(second).unwrap())
             .take_while(|instant| *instant <= after + SignedDuration::from_secs(WINDOW))
             .find(|instant| {
                 let wall = zone.to_datetime(*instant);
-                // Of a wall time that occurs twice, the later; and wall time does not go back.
+                // Of a wall time that occurs twice, the later instant. Wall time does not go back.
                 self.names(wall)
                     && wall >= earliest
                     && zone.to_ambiguous_timestamp(wall).later().unwrap() == *instant
@@ -108,7 +109,7 @@ impl Schedule {
 }
 
 impl Day {
-    /// The day-of-month field, the day-of-week field and what they mean.
+    /// The day-of-month field, the day-of-week field and their meaning.
     fn random(random: &mut Random) -> (String, String, Self) {
         let none = || "?".to_owned();
         let weekday = random.between(1, 7);

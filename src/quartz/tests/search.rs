@@ -19,7 +19,7 @@ fn the_next_instant_is_later_and_a_whole_second() {
     let every_second = |after| next("* * * * * ?", "UTC", after).unwrap();
     assert_eq!(every_second("2026-01-15T12:34:56Z"), "2026-01-15T12:34:57Z");
     assert_eq!(every_second("2026-01-15T12:34:56.999999999Z"), "2026-01-15T12:34:57Z");
-    // Years begin there.
+    // The years of Quartz begin there.
     assert_eq!(every_second("1969-12-31T23:59:58.5Z"), "1970-01-01T00:00:00Z");
 }
 
@@ -29,7 +29,7 @@ fn skipped_and_repeated_wall_times() {
         // Skipped, and not moved.
         ("0 30 2 * * ?", "America/New_York", "2026-03-07T20:00:00Z", "2026-03-09T06:30:00Z"),
         ("0 15 2 * * ?", "Australia/Lord_Howe", "2026-10-03T00:00:00Z", "2026-10-04T15:15:00Z"),
-        // Twice: the later one, also when the search begins between the two.
+        // Twice: the later instant, also when the search begins between the two.
         ("0 30 2 * * ?", "Europe/Berlin", "2026-10-24T12:00:00Z", "2026-10-25T01:30:00Z"),
         ("0 0 * * * ?", "Europe/Berlin", "2026-10-25T00:30:00Z", "2026-10-25T02:00:00Z"),
         // A whole day is missing.
@@ -38,9 +38,9 @@ fn skipped_and_repeated_wall_times() {
         ("0 0 0 * * ?", "Africa/Cairo", "2026-04-23T12:00:00Z", "2026-04-24T21:00:00Z"),
         // As in Quartz: but a W day is moved,
         ("0 0 0 25W * ?", "Africa/Cairo", "2026-04-22T12:00:00Z", "2026-04-23T22:00:00Z"),
-        // an hour that does not begin is not entered (clocks go from 02:45 to 03:45),
+        // an hour whose begin is skipped is not entered (clocks go from 02:45 to 03:45),
         ("0 50 3 * * ?", "Pacific/Chatham", "2026-09-26T00:00:00Z", "2026-09-27T14:05:00Z"),
-        // and nor is the one behind a gap of two hours (clocks go from 01:00 to 03:00).
+        // nor is the hour behind a gap of two hours (clocks go from 01:00 to 03:00).
         ("0 30 * * * ?", "Antarctica/Troll", "2026-03-29T00:30:00Z", "2026-03-29T02:30:00Z"),
     ];
     for (text, zone, after, expected) in cases {

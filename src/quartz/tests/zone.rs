@@ -1,4 +1,4 @@
-//! Time zones: the names that are taken, and those that are refused with the right one.
+//! Time zones: the accepted names, and the refused names with the right one.
 
 use expect_test::expect;
 use jiff::Timestamp;
@@ -33,7 +33,7 @@ fn names_and_offsets_of_java_are_read() {
 }
 
 #[test]
-fn what_java_would_take_for_gmt_is_refused() {
+fn names_that_java_reads_as_gmt_are_refused() {
     let texts = [
         "Mars/Phobos",
         "europe/berlin",

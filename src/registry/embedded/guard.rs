@@ -1,7 +1,8 @@
-//! Keeps redb's panics from ending what called it. redb believes much of what it reads, so a damaged page may fail one
-//! of its assertions. Decides nothing but that such a panic is an error of the file.
+//! Turns a panic of redb into an error of the file. redb trusts most bytes that it reads, so a damaged page
+//! may fail one of its assertions. Decides nothing else.
 //!
-//! The only place that does so. After it the database is to be dropped and opened again: nobody knows its state.
+//! No other place catches panics of redb. After one the database's state is unknown: the caller drops the
+//! database and opens it again.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -9,25 +10,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    /// Whether a panic of this thread is told as an error, and not printed.
-    static IS_TOLD: Cell<bool> = const { Cell::new(false) };
+    /// Whether a panic of this thread becomes an error, and is not printed.
+    static IS_REPORTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does something with the file. A panic in it is [`redb::Error::Corrupted`].
+/// Works with the file. A panic of the work becomes [`redb::Error::Corrupted`].
 pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |panic| {
-            if !IS_TOLD.try_with(Cell::get).unwrap_or(false) {
+            if !IS_REPORTED.try_with(Cell::get).unwrap_or(false) {
                 before(panic);
             }
         }));
     });
-    let outer = IS_TOLD.replace(true);
-    // What `work` leaves half done is redb's, and is dropped.
+    let outer = IS_REPORTED.replace(true);
+    // `work` may leave redb's values half changed; they are dropped.
     let done = catch_unwind(AssertUnwindSafe(work));
-    IS_TOLD.set(outer);
+    IS_REPORTED.set(outer);
     done.unwrap_or_else(|panic| Err(redb::Error::Corrupted(message(&*panic))))
 }
 
@@ -47,6 +48,6 @@ mod tests {
         assert!(failed(|| panic!("page {}", 7)).ends_with("reading it fails: page 7"));
         assert!(failed(|| panic!("fixed")).ends_with("reading it fails: fixed"));
         assert_eq!(guarded(|| Ok(1)).unwrap(), 1);
-        assert!(!IS_TOLD.get());
+        assert!(!IS_REPORTED.get());
     }
 }

@@ -1,4 +1,5 @@
-//! A session with the embedded registry: every request takes effect inside the call; what is awaited is the disk.
+//! A session with the embedded registry. Every request takes effect inside the call; its future waits for the
+//! disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,8 +7,8 @@ use std::time::Duration;
 use futures::future::{BoxFuture, ready};
 use tokio::sync::watch;
 
+use super::shared::{Inner, Watcher};
 use super::store::Durable;
-use super::{Inner, Watcher};
 use crate::registry::{
     CommitError, DataFilter, Error, Session, SessionKey, SessionState, Watch, watch_channel,
 };
@@ -30,7 +31,7 @@ impl EmbeddedSession {
         Self { inner, id, state, timeout }
     }
 
-    /// Ends it, unless it has been abandoned.
+    /// Ends the session, unless it has been abandoned.
     fn end(&self) {
         if *self.state.borrow() != SessionState::Lost {
             self.inner.end(self.id);

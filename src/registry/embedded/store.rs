@@ -1,10 +1,15 @@
-//! Where the embedded registry keeps its persistent nodes and the transaction counter: one `redb` file.
+//! The embedded registry's file: one `redb` file with its persistent nodes and the transaction counter.
 //!
-//! A thread of its own writes. Transactions that meet while it is busy travel to the disk together, and what waits
-//! for it is at most one entry a node. A transaction is durable when the receiver that [`Store::write`] gave is told.
+//! A thread of its own writes the file. Transactions that arrive during a write go to the disk together; the
+//! waiting changes are at most one entry a node. A transaction is durable when the receiver from
+//! [`Store::write`] gets its result.
 //!
-//! redb refuses all after a write that failed, so the file is closed then, and opened again until what waits is in it.
-//! The registry is told of both ([`Outage`]), and lets nobody act meanwhile.
+//! A full disk suspends the registry. The tree is changed before the disk is, and a transaction is
+//! acknowledged after. redb refuses every request after a failed write. So the store closes the file then,
+//! and opens it again until the file has all waiting transactions. The store notifies the registry of both
+//! ([`Outage`]). In the meantime the registry acknowledges nothing, and all sessions are suspended. The
+//! failed transactions stay in the tree, and their outcome is unknown, as when a connection with ZooKeeper
+//! breaks. The store never again uses a file that lacks an acknowledged transaction.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,21 +38,23 @@ const NODES: TableDefinition<'_, &str, Row<'_>> = TableDefinition::new("nodes");
 /// Counters by name: [`RESERVED`], [`WRITES`].
 const COUNTERS: TableDefinition<'_, &str, i64> = TableDefinition::new("counters");
 
-/// All transaction ids below this one may have been given away.
+/// All transaction ids below this one may have been used.
 const RESERVED: &str = "reserved_zxids";
 
-/// How many writes are in the file. A file that is opened again must have all that succeeded: it may be another one now.
+/// The number of writes in the file. A reopened file must have all writes that succeeded, because it may be
+/// another file.
 const WRITES: &str = "writes";
 
-/// How long to wait before a file that could not be written is opened again. A disk that is full is not made emptier by
-/// trying; a person who has made room does not notice a second.
+/// The pause before a file that could not be written is opened again. Attempts do not empty a full disk, and
+/// a person who has made room does not notice a second.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// After so many tries it is said again that nothing can be written: about each minute.
-const SAID_AGAIN: u32 = 60;
+/// After so many attempts the error is logged again: about once a minute.
+const LOGGED_AGAIN: u32 = 60;
 
-/// So many transaction ids are reserved by one write. A restart skips what is left of them, so it must not waste
-/// the 63 bits; and using them up must be rare, since the next reservation makes a transaction wait for the disk.
+/// The transaction ids that one write reserves. A restart skips the unused ids of a range, so the range must
+/// not waste the 63 bits. But ranges must be used up rarely, because the next reservation makes a transaction
+/// wait for the disk.
 pub(super) const ZXID_RANGE: i64 = 1_000_000;
 
 /// Why the stored registry could not be opened.
@@ -77,10 +84,10 @@ pub enum OpenError {
     Damaged {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The damage.
         reason: String,
     },
-    /// The thread that writes could not be started.
+    /// The thread that writes the file could not be started.
     #[error("cannot start the thread that writes the registry's file: {0}")]
     Thread(io::Error),
 }
@@ -88,18 +95,19 @@ pub enum OpenError {
 /// The outcome of a write: an error is a text, since several transactions share it.
 pub(super) type Written = Result<(), Arc<str>>;
 
-/// Told when a transaction is on the disk; `None` when it has nothing to write.
+/// Gets the result when a transaction is on the disk. `None`: the transaction has nothing to write.
 pub(super) type Durable = Option<oneshot::Receiver<Written>>;
 
-/// Opens a database in a file, which it makes if it is missing.
+/// Opens a database in a file. Makes the file if it is missing.
 pub type OpenDatabase = Arc<dyn Fn(&FilePath) -> Result<Database, redb::Error> + Send + Sync>;
 
-/// The registry, as the store tells it that nothing can be written, and that this is over.
+/// The registry, which the store notifies of the begin and the end of an outage.
 pub(super) trait Outage: Send + Sync + 'static {
-    /// Nothing can be written, for this reason; after this nobody hands over what has to be waited for.
+    /// Nothing can be written, for this reason. From now on no session hands over changes that need the disk.
     fn begins(&self, reason: &Arc<str>);
 
-    /// All is written that was handed over before, if `is_idle` says so; otherwise it goes on, and this gives false.
+    /// All changes are written that were handed over before. `is_idle` confirms it; otherwise the outage goes
+    /// on, and the result is false.
     fn ends(&self, is_idle: &dyn Fn() -> bool) -> bool;
 }
 
@@ -108,14 +116,14 @@ pub(super) struct Store {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What [`Opened::read`] found.
+/// The result of [`Opened::read`].
 pub(super) struct Stored {
     pub(super) nodes: Vec<(Node, Lifetime)>,
-    /// The first transaction id that surely was not given away yet; [`ZXID_RANGE`] of them are reserved.
+    /// The first transaction id that was surely never used. [`ZXID_RANGE`] ids from it on are reserved.
     pub(super) first_zxid: i64,
 }
 
-/// A file that is open, and that nobody writes yet.
+/// An open file that no thread writes yet.
 pub(super) struct Opened {
     shared: Shared,
 }
@@ -130,9 +138,9 @@ struct Shared {
 
 /// Held while the file is written or read.
 struct Disk {
-    /// `None`: it was closed, because a write failed.
+    /// `None`: the store closed it, because a write failed.
     database: Option<Database>,
-    /// How many writes it has surely.
+    /// The number of writes that it surely has.
     writes: i64,
 }
 
@@ -142,7 +150,7 @@ struct Pending {
     waiting: Vec<oneshot::Sender<Written>>,
     /// Whether something is on its way to the disk.
     is_busy: bool,
-    /// Whether a reservation has failed, so that the file is to be opened again though nothing waits.
+    /// Whether a reservation has failed. Then the file is opened again even if no change waits.
     is_broken: bool,
     stop: bool,
 }
@@ -171,7 +179,7 @@ impl Opened {
         Ok((Self { shared }, Stored { nodes, first_zxid }))
     }
 
-    /// Starts to write.
+    /// Starts the thread that writes.
     pub(super) fn start(self, outage: impl Outage) -> Result<Store, OpenError> {
         let shared = Arc::new(self.shared);
         let writer = Arc::clone(&shared);
@@ -184,8 +192,8 @@ impl Opened {
 }
 
 impl Store {
-    /// Reserves [`ZXID_RANGE`] transaction ids, all at or above `at_least`; gives the first. Waits for the disk. If that
-    /// fails, the outage has begun: the caller sees to it.
+    /// Reserves [`ZXID_RANGE`] transaction ids, all at or above `at_least`, and returns the first. Waits for
+    /// the disk. If it fails, the outage has begun, and the caller handles that.
     pub(super) fn reserve(&self, at_least: i64) -> Result<i64, Arc<str>> {
         let mut disk = self.shared.disk();
         let reserved = disk.try_with(&self.shared, |database, _| reserve(database, at_least, 0));
@@ -197,10 +205,10 @@ impl Store {
         })
     }
 
-    /// Hands over what changed. `None`: all that came before is on the disk, and nothing of this is kept there, so there
-    /// is nothing to wait for.
+    /// Hands over changes. `None`: these changes have nothing for the disk, and all earlier changes are on
+    /// it, so there is nothing to wait for.
     ///
-    /// If the disk fails, the changes stay here and go with the next write.
+    /// If the disk fails, the changes stay here for the next write.
     pub(super) fn write(&self, changes: &[Change]) -> Durable {
         let mut kept = changes.iter().filter(|change| change.lifetime != Lifetime::Ephemeral).peekable();
         let mut pending = self.shared.pending();
@@ -221,12 +229,12 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// Writes what waits and closes the file, so that it can be opened again at once.
+    /// Writes the waiting changes and closes the file, so that it can be opened again at once.
     fn drop(&mut self) {
         self.shared.pending().stop = true;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, there would be nothing left to do here.
+            // The thread does not panic. If it did, nothing would be left to do here.
             let _ = thread.join();
         }
     }
@@ -250,7 +258,7 @@ impl Shared {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is something to write, or, in an outage, until it is time for another try.
+    /// Waits until there is something to write, or, in an outage, until the next attempt is due.
     fn next(&self, is_out: bool) -> Batch {
         let pending = self.pending();
         let mut pending = if is_out {
@@ -268,7 +276,8 @@ impl Shared {
         Batch { nodes, waiting, is_broken, stop: pending.stop }
     }
 
-    /// Writes nodes; without any, makes sure that something could be written if a write has failed before.
+    /// Writes nodes. Without nodes it only makes sure that the file can be written, if a write has failed
+    /// before.
     fn write(&self, nodes: &BTreeMap<Path, Option<(Node, Lifetime)>>) -> Result<(), redb::Error> {
         let mut disk = self.disk();
         if nodes.is_empty() && disk.database.is_some() {
@@ -287,8 +296,8 @@ impl Shared {
                 error.kind(),
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
             );
-            let what = if is_full { "make room in" } else { "look after the disk of" };
-            format!("{what} data_dir {folder}, and the sidecar goes on by itself")
+            let what = if is_full { "make room in" } else { "check the disk of" };
+            format!("{what} data_dir {folder}, then the sidecar goes on by itself")
         } else {
             "stop the sidecar, and restore a copy of the file or move it away".to_owned()
         };
@@ -297,8 +306,8 @@ impl Shared {
 }
 
 impl Disk {
-    /// Does something with the database, which is opened if it is closed, and closed if that fails: redb refuses all that
-    /// comes after a failure, and after a panic nobody knows what it has in memory.
+    /// Works with the database. Opens a closed database before, and closes it after an error: redb refuses
+    /// all requests after a failure, and after a panic the state of its memory is unknown.
     fn try_with<T>(
         &mut self,
         shared: &Shared,
@@ -320,7 +329,7 @@ impl Disk {
 
 fn write_until_stopped(shared: &Shared, outage: &impl Outage) {
     let mut is_out = false;
-    // How often it has failed in this outage.
+    // The number of failures in this outage.
     let mut failures: u32 = 0;
     loop {
         let Batch { nodes, waiting, is_broken, stop } = shared.next(is_out);
@@ -328,7 +337,7 @@ fn write_until_stopped(shared: &Shared, outage: &impl Outage) {
         match shared.write(&nodes) {
             Ok(()) => {
                 shared.pending().is_busy = false;
-                tell(waiting, &Ok(()));
+                answer(waiting, &Ok(()));
                 if is_out && outage.ends(&|| shared.pending().nodes.is_empty()) {
                     tracing::info!(file = %shared.file.display(), "the registry's file can be written again");
                     (is_out, failures) = (false, 0);
@@ -336,7 +345,7 @@ fn write_until_stopped(shared: &Shared, outage: &impl Outage) {
             }
             Err(error) => {
                 let reason = shared.trouble(&error);
-                if failures.is_multiple_of(SAID_AGAIN) {
+                if failures.is_multiple_of(LOGGED_AGAIN) {
                     tracing::error!(
                         nodes = nodes.len(),
                         "{reason}; until then nothing starts, and the sidecar is not ready"
@@ -350,12 +359,12 @@ fn write_until_stopped(shared: &Shared, outage: &impl Outage) {
                 pending.is_busy = false;
                 drop(pending);
                 outage.begins(&reason);
-                tell(waiting, &Err(Arc::clone(&reason)));
+                answer(waiting, &Err(Arc::clone(&reason)));
                 let late = std::mem::take(&mut shared.pending().waiting);
-                tell(late, &Err(reason));
+                answer(late, &Err(reason));
                 if stop {
                     let lost = shared.pending().nodes.len();
-                    tracing::error!(nodes = lost, "the process ends before these changes could be written");
+                    tracing::error!(nodes = lost, "the process ends, and these changes are not written");
                 }
             }
         }
@@ -365,9 +374,9 @@ fn write_until_stopped(shared: &Shared, outage: &impl Outage) {
     }
 }
 
-fn tell(waiting: Vec<oneshot::Sender<Written>>, written: &Written) {
+fn answer(waiting: Vec<oneshot::Sender<Written>>, written: &Written) {
     for waiter in waiting {
-        // Nobody waits when the caller dropped its future.
+        // The receiver is closed when the caller dropped its future.
         let _ = waiter.send(written.clone());
     }
 }
@@ -379,10 +388,10 @@ pub(super) fn open_file(path: &FilePath) -> Result<Database, redb::Error> {
     Ok(Database::builder().create_file(file)?)
 }
 
-/// Opens a file. Fails if what it holds is not what was written.
+/// Opens a file. Fails if its content is not the written content.
 fn open_whole(path: &FilePath, open: &OpenDatabase) -> Result<Database, redb::Error> {
     let mut database = open(path)?;
-    // redb compares checksums only here. A damaged byte of a node would be believed otherwise.
+    // redb compares checksums only here. Without it, a damaged byte of a node would be accepted.
     if !database.check_integrity()? {
         tracing::warn!(
             file = %path.display(),
@@ -394,7 +403,7 @@ fn open_whole(path: &FilePath, open: &OpenDatabase) -> Result<Database, redb::Er
 
 /// Opens a file again that this process has written.
 fn reopen(path: &FilePath, open: &OpenDatabase, written: i64) -> Result<Database, redb::Error> {
-    // One that is gone would be made anew, without what the tree is built on.
+    // Fails if the file is missing. Otherwise redb would make a new one, without the nodes that the tree has.
     std::fs::metadata(path)?;
     let database = open_whole(path, open)?;
     let found = writes(&database)?;
@@ -407,7 +416,7 @@ fn reopen(path: &FilePath, open: &OpenDatabase, written: i64) -> Result<Database
 fn writes(database: &Database) -> Result<i64, redb::Error> {
     let transaction = database.begin_read()?;
     let counters = match transaction.open_table(COUNTERS) {
-        // A write failed before there was any.
+        // A write failed before the file had one.
         Err(redb::TableError::TableDoesNotExist(_)) => return Ok(0),
         counters => counters?,
     };
@@ -440,7 +449,8 @@ fn write_nodes(
     Ok(())
 }
 
-/// Reserves [`ZXID_RANGE`] transaction ids, `skipped` above those that the file has reserved; gives the first.
+/// Reserves [`ZXID_RANGE`] transaction ids, `skipped` above those that the file has reserved. Returns the
+/// first.
 fn reserve(database: &Database, at_least: i64, skipped: i64) -> Result<i64, redb::Error> {
     let transaction = database.begin_write()?;
     let first = {
@@ -456,7 +466,7 @@ fn reserve(database: &Database, at_least: i64, skipped: i64) -> Result<i64, redb
     Ok(first)
 }
 
-/// What the file has of a node.
+/// A node's content in the file.
 struct StoredNode {
     path: String,
     data: Arc<[u8]>,
@@ -492,9 +502,10 @@ fn read(database: &Database) -> Result<Vec<StoredNode>, redb::Error> {
 }
 
 impl OpenError {
-    /// What redb says of a file, as somebody can mend it.
+    /// An error of redb, in the words that help a person to repair the file.
     fn of(file: &FilePath, error: redb::Error) -> Self {
-        // The disk, another process or another version may be the reason; what else it finds wrong is in the file.
+        // The disk, another process or another version may be the reason. All other errors mean that the file
+        // is damaged.
         let is_elsewhere = if let redb::Error::Io(error) = &error {
             !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
         } else {

@@ -1,8 +1,9 @@
-//! The tree of the embedded registry and what a transaction does to it. Knows neither sessions' states nor watches
-//! nor disks.
+//! The tree of the embedded registry, and the effect of transactions on it. This file knows neither the
+//! states of sessions nor watches nor disks.
 //!
-//! The rules are those of ZooKeeper's server, in its order of checks: a creation fails for the missing parent, then
-//! for the existing node, then for the ephemeral parent; a deletion for the missing node, its version, its children.
+//! The rules and the order of checks are those of ZooKeeper's server. A creation fails for the missing
+//! parent, then for the existing node, then for the ephemeral parent. A deletion fails for the missing node,
+//! then for its version, then for its children.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use crate::registry::{CommitError, Error};
 use crate::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Stat, Zxid};
 
-/// What is the same for all steps of a transaction.
+/// The values that all steps of a transaction share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stamp {
     pub(super) zxid: Zxid,
@@ -18,13 +19,13 @@ pub(super) struct Stamp {
     pub(super) now_ms: i64,
 }
 
-/// What happened to a node.
+/// A change of a node.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub(super) path: Path,
-    /// The node as it is now; `None`: it is gone.
+    /// The node as it is now; `None`: it was deleted.
     pub(super) content: Option<(Arc<[u8]>, Stat)>,
-    /// How long it lives, or lived.
+    /// The lifetime of the node, also of a deleted one.
     pub(super) lifetime: Lifetime,
 }
 
@@ -47,11 +48,11 @@ struct Entry {
     stat: Stat,
     lifetime: Lifetime,
     children: BTreeSet<String>,
-    /// How many children were ever created: the number of the next sequential one.
+    /// How many children were ever created: the number of the next sequential child.
     children_created: i32,
 }
 
-/// How to take one step back.
+/// The reverse of one step.
 enum Undo {
     Create { path: Path },
     Set { path: Path, data: Arc<[u8]>, stat: Stat },
@@ -67,7 +68,7 @@ impl Tree {
         Self { nodes: BTreeMap::from([(Path::root(), root)]), ephemerals: BTreeMap::new() }
     }
 
-    /// Puts back a node that was stored. False: its parent is missing.
+    /// Puts back a stored node. False: its parent is missing.
     pub(super) fn restore(&mut self, node: Node, lifetime: Lifetime) -> bool {
         if let Some(parent) = node.path.parent() {
             let Some(parent) = self.nodes.get_mut(&parent) else { return false };
@@ -152,10 +153,11 @@ impl Tree {
         }
     }
 
-    /// Removes the containers that lost their last child by the given changes, and then their parents likewise.
+    /// Removes the containers that lost their last child through the given changes, then their parents
+    /// likewise.
     ///
-    /// A step of its own after the transaction, since a ZooKeeper server, too, looks for them later: a transaction
-    /// may delete a container's last child and create another one.
+    /// This is a step of its own after the transaction, because a ZooKeeper server, too, looks for empty
+    /// containers later: a transaction may delete a container's last child and create another one.
     pub(super) fn remove_orphaned_containers(&mut self, changes: &mut Vec<Change>) {
         let mut next = 0;
         while let Some(change) = changes.get(next) {
@@ -330,7 +332,8 @@ impl Entry {
         Self { data, stat, lifetime, children: BTreeSet::new(), children_created: 0 }
     }
 
-    /// Whether it is a container that lost its last child. One that never had any stays, as in ZooKeeper.
+    /// Whether this is a container that lost its last child. A container that never had a child stays, as in
+    /// ZooKeeper.
     fn is_empty_container(&self) -> bool {
         self.lifetime == Lifetime::Container && self.children.is_empty() && self.children_created != 0
     }

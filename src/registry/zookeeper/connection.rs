@@ -1,9 +1,10 @@
-//! One connection with one server, made by the client library, and the means to be rid of it.
+//! One connection with one server, made by the client library, and the means to end it.
 //!
-//! The client would reconnect by itself, but it loses every watch then without saying so, waits twice as long after
-//! each failure without a cap, and sends late what waited meanwhile. So a connection lives here until the first sign
-//! of trouble; then its reactor, which we run as a task of ours, is aborted, and another connection is attached to
-//! the same session. There are never two: they would steal the session from each other for ever.
+//! The client would reconnect by itself. But then it loses every watch without an error, waits twice as long
+//! after each failure without a cap, and sends late the requests that have waited. So a connection lasts only
+//! until the first sign of trouble. Then the client's reactor, which runs as a task of ours, is aborted, and
+//! another connection is attached to the same session. There are never two connections: they would take the
+//! session from each other for ever.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -20,41 +21,50 @@ use zookeeper_client as zk;
 use super::look;
 use super::settings::Checked;
 
-/// How long to wait for the watch tasks to let go of a broken connection. They do so at once when they run at all.
+/// How long to wait until the watch tasks release a broken connection. They do so at once when they run at
+/// all.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
 /// The number of the next connection.
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// A connection, seen from those who use it.
+/// A connection as its users see it.
 pub(super) struct Link {
     pub(super) client: zk::Client,
-    /// Held for reading by whoever holds a watcher of the client: a watcher panics when it is asked after the
-    /// reactor is gone, so the reactor has to wait for them.
+    /// Held for reading by each task that has a watcher of the client. A watcher panics when it is read after
+    /// the reactor has ended, so the reactor has to wait for these tasks.
     pub(super) watching: Arc<RwLock<()>>,
-    /// When its handshake was sent, or a moment before that. `None`: there is no clock.
+    /// When its handshake was sent, or a moment before. `None`: there is no clock.
     pub(super) greeted: Option<Duration>,
-    /// Tells connections apart.
+    /// Distinguishes connections.
     pub(super) number: u64,
-    /// Somebody found it unusable.
+    /// A user found the connection unusable.
     trouble: Notify,
 }
 
+/// The connection that a session has now.
+#[derive(Clone)]
+pub(super) enum LinkState {
+    Up(Arc<Link>),
+    Down,
+    Lost,
+}
+
 impl Link {
-    /// Says that the connection is of no use any more, whatever it believes itself.
+    /// Marks the connection as unusable, whatever state the client reports.
     pub(super) fn give_up(&self) {
         self.trouble.notify_one();
     }
 }
 
-/// A connection, seen from the one who owns it.
+/// A connection as its owner sees it.
 pub(super) struct Connection {
     pub(super) link: Arc<Link>,
     states: zk::StateWatcher,
     reactor: JoinHandle<()>,
 }
 
-/// What became of a connection.
+/// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Broken {
     /// The session may still be alive.
@@ -64,8 +74,8 @@ pub(super) enum Broken {
 }
 
 impl Connection {
-    /// Finds a server that serves, and opens a session there, or attaches to one. Bounded in time by twice the connection
-    /// timeout.
+    /// Finds a serving server. Opens a session there, or attaches to one. Bounded in time by twice the
+    /// connection timeout.
     pub(super) async fn open(checked: &Checked, session: Option<zk::SessionInfo>) -> Result<Self, zk::Error> {
         let server = look::find(checked).await.ok_or(zk::Error::NoHosts)?;
         Self::greet(checked, server, session).await
@@ -73,9 +83,9 @@ impl Connection {
 
     /// Opens a session at a server, or attaches to one. Bounded in time by the connection timeout.
     ///
-    /// One who attaches and gives up before the answer has not ended the session; but the server may still take it over
-    /// later, and then the connection that the session has by that time is refused. So nobody is in a hurry here: which
-    /// server is greeted was looked at before.
+    /// An attempt to attach that is dropped before its answer has not ended the session. But the server may
+    /// still attach it later, and then it refuses the connection that the session has by that time. So
+    /// attempts are not dropped early: `look` chooses a serving server before.
     pub(super) async fn greet(
         checked: &Checked,
         server: SocketAddr,
@@ -113,7 +123,7 @@ impl Connection {
         Ok(Self { link, states, reactor })
     }
 
-    /// The same connection, all of whose paths are below a node.
+    /// The same connection with a root: all its paths are below a node.
     pub(super) fn below(self, chroot: &str) -> Result<Self, zk::Error> {
         let client = self.link.client.clone().chroot(chroot);
         let client = client.map_err(|_| zk::Error::BadArguments(&"the node cannot be a root"))?;
@@ -123,8 +133,8 @@ impl Connection {
         Ok(Self { link, ..self })
     }
 
-    /// Ends at the first sign of trouble. Any change of the client's state is one: it merges states, so it may have
-    /// reconnected by itself, and lost our watches, by the time we hear of it.
+    /// Ends at the first sign of trouble. Each change of the client's state is one. The client merges states,
+    /// so it may have reconnected by itself, and lost all watches, before the change arrives.
     pub(super) async fn broken(&mut self) -> Broken {
         if self.link.client.state() != zk::SessionState::SyncConnected {
             return ended(self.link.client.state());
@@ -136,24 +146,24 @@ impl Connection {
         }
     }
 
-    /// Cuts the connection without ending the session. When this returns, nothing is sent any more, and what waits
-    /// for an answer has failed. New users must be kept off first.
+    /// Cuts the connection without ending the session. When this returns, nothing more is sent, and all
+    /// requests in flight have failed. The caller has to keep new users away first.
     pub(super) async fn cut(self) {
-        // Past the limit a watch task ends in a panic of its own, and its reader sees the end of the watch.
+        // After the limit a watch task ends in a panic of its own, and its reader sees the end of the watch.
         let _ = timeout(RELEASE_LIMIT, self.link.watching.write()).await;
         self.reactor.abort();
-        // A task whose end was seen must not be waited for again. Otherwise it ends as cancelled, which is what was
-        // asked for, or as finished.
+        // A task that is known to have ended must not be awaited again. Otherwise it ends as cancelled,
+        // because of the abort, or as finished.
         if !self.reactor.is_finished() {
             let _ = self.reactor.await;
         }
     }
 
-    /// Ends the session: waits until all that was sent before is answered and the server has confirmed, but not
-    /// beyond the limit. New users must be kept off first.
+    /// Ends the session: waits until all earlier requests are answered and the server has confirmed, but not
+    /// beyond the limit. The caller has to keep new users away first.
     pub(super) async fn close(self, limit: Duration) {
         let Self { link, mut reactor, .. } = self;
-        // The last copy of the client ends the session when it goes.
+        // Dropping the last copy of the client ends the session.
         drop(link);
         if !reactor.is_finished() && timeout(limit, &mut reactor).await.is_err() {
             reactor.abort();

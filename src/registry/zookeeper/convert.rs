@@ -1,4 +1,4 @@
-//! Between our words and those of the client library.
+//! Converts between the program's values and those of the client library.
 
 use zookeeper_client as zk;
 
@@ -32,10 +32,11 @@ pub(super) fn create_mode(kind: NodeKind) -> zk::CreateMode {
     }
 }
 
-/// What a failed request means. `path` is the node that it was about.
+/// The meaning of a failed request. `path` is the request's node.
 ///
-/// Whatever is not known to have left the tree alone is an unknown outcome: a request in flight when the connection
-/// breaks ends as a lost connection, as an error of the operating system, or without an answer.
+/// Each error is an unknown outcome unless the request surely did not change the tree: a request in flight
+/// when the connection breaks ends as a lost connection, as an error of the operating system, or without an
+/// answer.
 #[expect(clippy::wildcard_enum_match_arm, reason = "what we do not know is an unknown outcome")]
 pub(super) fn error(error: zk::Error, path: &Path) -> Error {
     match error {
@@ -45,7 +46,7 @@ pub(super) fn error(error: zk::Error, path: &Path) -> Error {
         zk::Error::NotEmpty => Error::NotEmpty(path.clone()),
         zk::Error::NoChildrenForEphemerals => Error::ParentIsEphemeral(path.clone()),
         zk::Error::NoAuth | zk::Error::InvalidAcl => Error::NoPermission(path.clone()),
-        // Only what was never sent ends so: what is in flight ends with the connection's error.
+        // Only requests that were never sent end so. Requests in flight end with the connection's error.
         zk::Error::SessionExpired => Error::SessionLost,
         zk::Error::BadArguments(_)
         | zk::Error::NotReadOnly
@@ -81,7 +82,7 @@ pub(super) fn fill(
         let path = operation.path();
         let text = path.as_str();
         let filled = match operation {
-            // The client does not send these two; the server would answer so.
+            // The client does not send these two; a server would answer with these errors.
             Operation::Create { .. } if path.is_root() => {
                 return Err(CommitError { index: Some(index), error: Error::NodeExists(path.clone()) });
             }
@@ -106,8 +107,8 @@ pub(super) fn fill(
 /// Matches every version of a node.
 pub(super) const ANY_VERSION: i32 = -1;
 
-/// The results of a transaction. They must be as many as its steps and of their kinds; otherwise we cannot tell what
-/// happened.
+/// The results of a transaction. There must be one for each step, of the step's kind. Otherwise the outcome
+/// is unknown.
 pub(super) fn results(
     answered: Vec<zk::MultiWriteResult>,
     transaction: &[Operation],
@@ -127,4 +128,12 @@ pub(super) fn results(
         other => Err(unknown(format!("the server answered a step with {other:?}"))),
     });
     converted.collect()
+}
+
+/// The node and those above it, topmost first, without the root.
+pub(super) fn from_the_top(path: &Path) -> Vec<Path> {
+    let upwards = std::iter::successors(Some(path.clone()), Path::parent);
+    let mut nodes: Vec<_> = upwards.take_while(|node| !node.is_root()).collect();
+    nodes.reverse();
+    nodes
 }

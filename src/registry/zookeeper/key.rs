@@ -1,9 +1,10 @@
-//! The id and the password of a session, so that a later process can go on with it.
+//! The id and the password of a session, with which a later process can resume it.
 //!
-//! The client library attaches to a session only with what it was given itself at an earlier connection, and shows the
-//! password to nobody. So both are said in the protocol's own handshake, over a connection with ourselves on the loopback
-//! interface: to learn a password, the client is let attach to the session there; to give it one, it is answered as
-//! a server would that has just opened this session. No server takes part, and neither connection lives on.
+//! The client library attaches to a session only with values from an earlier connection of its own, and never
+//! shows the password. So both directions use the protocol's own handshake, over a connection of this process
+//! with itself on the loopback interface. To read a password, the client attaches to the session there. To
+//! set one, the client gets the answer of a server that has just opened this session. No server takes part,
+//! and both connections are closed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,43 +20,43 @@ use super::settings::Checked;
 use crate::registry::SessionKey;
 use crate::tree::SessionId;
 
-/// How long such a conversation may take; it needs no network.
+/// How long such a handshake may take. It needs no network.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The largest message that is taken, in bytes: numbers, and a password of 16.
+/// The largest accepted message, in bytes: numbers, and a password of 16.
 const MESSAGE_MAX: usize = 256;
 
-/// What a client says first.
+/// The client's first message.
 struct Greeting {
     timeout_ms: i32,
     session: i64,
     password: Vec<u8>,
 }
 
-/// The key of a session. `None`: it could not be learnt, which is logged.
+/// The key of a session. `None`: it could not be read, which is logged.
 pub(super) async fn of(
     checked: &Checked,
     session: &zk::SessionInfo,
     session_timeout: Duration,
 ) -> Option<SessionKey> {
-    let learnt = timeout(LIMIT, learn(checked, session)).await;
-    let learnt = learnt.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
-    match learnt {
+    let password = timeout(LIMIT, read_password(checked, session)).await;
+    let password = password.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
+    match password {
         Ok(password) => {
             Some(SessionKey { id: SessionId(session.id().0), password, timeout: session_timeout })
         }
         Err(error) => {
-            tracing::warn!(session = %session.id(), %error, "the session's password cannot be learnt");
+            tracing::warn!(session = %session.id(), %error, "the session's password cannot be read");
             None
         }
     }
 }
 
-async fn learn(checked: &Checked, session: &zk::SessionInfo) -> std::io::Result<Vec<u8>> {
+async fn read_password(checked: &Checked, session: &zk::SessionInfo) -> std::io::Result<Vec<u8>> {
     let (listener, address, here) = listen(checked, checked.settings.session_timeout).await?;
     let greeting = async {
         loop {
             let (mut stream, _) = listener.accept().await?;
-            // Anybody on this machine can connect; only the client knows the session's id and comes for it.
+            // Any process on this machine can connect. Only the client knows the session's id and sends it.
             match greeted(&mut stream).await {
                 Ok(greeting) if greeting.session == session.id().0 => return Ok(greeting.password),
                 Ok(_) | Err(_) => {}
@@ -64,7 +65,7 @@ async fn learn(checked: &Checked, session: &zk::SessionInfo) -> std::io::Result<
     };
     tokio::select! {
         greeting = greeting => greeting,
-        // It is not answered, so it cannot succeed.
+        // This attempt gets no answer, so it cannot succeed.
         failed = Connection::greet(&here, address, Some(session.clone())) => {
             let why = failed.err().map(|error| error.to_string()).unwrap_or_default();
             Err(std::io::Error::other(why))
@@ -72,14 +73,14 @@ async fn learn(checked: &Checked, session: &zk::SessionInfo) -> std::io::Result<
     }
 }
 
-/// What the client needs to attach to a session.
+/// The value with which the client attaches to a session.
 pub(super) async fn info(checked: &Checked, key: &SessionKey) -> Result<zk::SessionInfo, zk::Error> {
     let given = timeout(LIMIT, give(checked, key)).await;
     given.unwrap_or(Err(zk::Error::Timeout))
 }
 
 async fn give(checked: &Checked, key: &SessionKey) -> Result<zk::SessionInfo, zk::Error> {
-    // Anybody on this machine can connect; only the client knows for which timeout it asks.
+    // Any process on this machine can connect. Only the client knows the requested timeout.
     let (_, random) = Uuid::new_v4().as_u64_pair();
     let secret = Duration::from_millis((random & 0x3fff_ffff) + 0x1000_0000);
     let (listener, address, here) = listen(checked, secret).await.map_err(|error| failed(&error))?;
@@ -90,7 +91,7 @@ async fn give(checked: &Checked, key: &SessionKey) -> Result<zk::SessionInfo, zk
             match greeted(&mut stream).await {
                 Ok(greeting) if greeting.timeout_ms == asked => {
                     stream.write_all(&framed(&welcome(key))).await?;
-                    // The client believes it when its first ping is answered, too.
+                    // The client accepts the session only after an answer to its first ping.
                     frame(&mut stream).await?;
                     stream.write_all(&framed(&pong())).await?;
                     return Ok::<_, std::io::Error>(stream);
@@ -109,7 +110,7 @@ async fn give(checked: &Checked, key: &SessionKey) -> Result<zk::SessionInfo, zk
     Ok(info)
 }
 
-/// A listener, its address, and settings for a client that comes to it.
+/// A listener, its address, and settings for a client that connects to it.
 async fn listen(
     checked: &Checked,
     session_timeout: Duration,
@@ -117,7 +118,7 @@ async fn listen(
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let address = listener.local_addr()?;
     let mut here = checked.clone();
-    // Our password for the servers is none of this.
+    // The password for the servers must not be sent here.
     here.settings.digest = None;
     here.settings.session_timeout = session_timeout;
     Ok((listener, address, here))
@@ -127,7 +128,7 @@ fn invalid() -> std::io::Error {
     std::io::ErrorKind::InvalidData.into()
 }
 
-/// Reads a message: its length, and so many bytes.
+/// Reads a message: its length, and that many bytes.
 async fn frame(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let length = usize::try_from(stream.read_i32().await?).map_err(|_| invalid())?;
     if length > MESSAGE_MAX {

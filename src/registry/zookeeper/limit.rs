@@ -1,15 +1,17 @@
-//! How large requests may be that the servers take (`jute.maxbuffer`). A server does not say: it breaks the connection, with
-//! everything else that is in flight, and the same request breaks the next one. So a size that has broken several
-//! connections in a row, while nothing of that size was ever answered, is taken for too large. Decides nothing else.
+//! The size of the requests that the servers accept (`jute.maxbuffer`). A server does not report it: it
+//! breaks the connection with all other requests in flight, and the same request breaks the next connection.
+//! A failing network looks the same. So a size counts as too large only when it has broken several
+//! connections in a row, and the servers have never answered a request of that size. Decides nothing else.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Connections that have to break over it before a size counts as too large: networks break them as well.
+/// Connections that must break with a size in flight before the size counts as too large: networks break
+/// connections, too.
 const BREAKS: u32 = 2;
-/// Servers that take less than this cannot serve the registry at all.
+/// A server that accepts less than this cannot serve the registry at all.
 const FLOOR: usize = 16 * 1024;
 
-/// The limit, as far as it is known. All sessions with an ensemble share it.
+/// The limit, if it is known. All sessions with an ensemble share it.
 #[derive(Debug, Default)]
 pub(super) struct RequestLimit {
     known: Mutex<Known>,
@@ -17,9 +19,10 @@ pub(super) struct RequestLimit {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The largest request that was answered.
+    /// The size of the largest answered request.
     answered: usize,
-    /// The smallest request that may have broken a connection, how many it were, and the last of them.
+    /// The smallest size that may have broken a connection, the number of broken connections, and the last of
+    /// them.
     suspect: Option<(usize, u32, u64)>,
     /// The smallest size that is too large.
     limit: Option<usize>,
@@ -35,7 +38,7 @@ impl RequestLimit {
         self.lock().limit
     }
 
-    /// A request of this size was answered.
+    /// Records that a request of this size was answered.
     pub(super) fn answered(&self, bytes: usize) {
         if bytes < FLOOR {
             return;
@@ -45,8 +48,8 @@ impl RequestLimit {
         known.suspect = known.suspect.filter(|(suspect, ..)| *suspect > known.answered);
     }
 
-    /// A request of this size was in flight when a connection broke, which is named by a number. Gives the limit if it is
-    /// news.
+    /// Records that a request of this size was in flight when a connection broke; a number names the
+    /// connection. Returns the limit if it is new.
     pub(super) fn broke(&self, bytes: usize, connection: u64) -> Option<usize> {
         let known = &mut *self.lock();
         if bytes < FLOOR || bytes <= known.answered || known.limit.is_some_and(|limit| bytes >= limit) {
@@ -54,7 +57,8 @@ impl RequestLimit {
         }
         let (size, breaks, last) = known.suspect.unwrap_or((bytes, 0, connection.wrapping_add(1)));
         let breaks = if last == connection { breaks } else { breaks.saturating_add(1) };
-        // Of several that were in flight the largest is the likeliest; of several connections the smallest of these.
+        // Of several requests in flight the largest is the likeliest cause. Of several connections the
+        // smallest such size counts.
         let size = if last == connection { size.max(bytes) } else { size.min(bytes) };
         if breaks < BREAKS {
             known.suspect = Some((size, breaks, connection));
@@ -89,7 +93,7 @@ mod tests {
         for connection in 0..10 {
             assert_eq!(limit.broke(200_000, connection), None);
         }
-        // Two in flight over one connection are one break.
+        // Two requests in flight over one connection count as one break.
         assert_eq!((limit.broke(300_000, 11), limit.broke(400_000, 11)), (None, None));
         limit.answered(400_000);
         assert_eq!((limit.broke(300_000, 12), limit.broke(350_000, 13)), (None, None));

@@ -1,10 +1,11 @@
-//! Looks which server serves, before a session is brought to it.
+//! Finds a server that serves, before a session connects to it.
 //!
-//! A server that is starting, or has stopped serving, may have its connections accepted by the operating system, and then
-//! says nothing. A client that greets it waits for as long as for a server that has fallen silent; and who breaks such a
-//! greeting off does not know whether the server will take it for the session's newest one after all. So each server is
-//! first asked something that concerns no session: the word `srvr`, which ZooKeeper answers by default, on a connection
-//! of its own. Such a question can be asked again, and asked of several servers at once, whatever becomes of it.
+//! The operating system may accept connections for a server that is starting or has stopped serving; such a
+//! server then sends nothing. A client that greets it waits as long as for a silent server. And after a
+//! dropped greeting it is unknown whether the server will later count it as the session's newest connection.
+//! So each server first gets a question that concerns no session: the word `srvr`, which ZooKeeper answers by
+//! default, on a connection of its own. Such a question can be repeated, and sent to several servers at once,
+//! whatever happens to it.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -20,37 +21,37 @@ use uuid::Uuid;
 
 use super::settings::Checked;
 
-/// How long a server may take to answer before it is asked once more, beside the first time. A server that was starting when
-/// it was asked first is found by the second one.
+/// The time after which a server without an answer gets a second question beside the first. The second one
+/// finds a server that was starting at the first.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
-/// How long an answer is waited for at most: longer than any network takes that can be worked with.
+/// How long to wait for an answer at most: longer than the delay of any usable network.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// How much later the second server of a list is asked than the first, and the third than the second: the first one answers
-/// within it, usually, and is the only one that is asked.
+/// The delay between the questions to two servers of the list. Usually the first server answers within it,
+/// and no other server is asked.
 const NEXT_SERVER: Duration = Duration::from_millis(20);
-/// How much of an answer is read, in bytes: what is looked for is at its beginning or within its few lines.
+/// How much of an answer is read, in bytes. The first lines have all that is needed.
 const ANSWER_MAX: u64 = 4_096;
 
-/// The answer of a server.
+/// A server's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Says {
-    /// It serves.
-    Serves,
-    /// It answers, but does not say whether it serves: it may have been told not to answer such questions.
-    Something,
-    /// It does not serve, or there is nobody.
-    Not,
+enum Answer {
+    /// The server serves.
+    Serving,
+    /// The server answers, but not whether it serves: its configuration may forbid the answer.
+    Unclear,
+    /// The server does not serve, or nothing answers.
+    NotServing,
 }
 
-/// A server that serves. `None`: there is none now. Bounded in time by the connection timeout.
+/// A serving server. `None`: there is none now. Bounded in time by the connection timeout.
 pub(super) async fn find(checked: &Checked) -> Option<SocketAddr> {
     // Sidecars begin with different servers.
     let mut servers = checked.servers.clone();
     let (random, _) = Uuid::new_v4().as_u64_pair();
     let first = usize::try_from(random).unwrap_or_default().checked_rem(servers.len()).unwrap_or_default();
     servers.rotate_left(first);
-    // At most as many for each server as there are pauses in the time for which an answer is waited for.
-    let mut asked: FuturesUnordered<BoxFuture<'_, (Says, Option<SocketAddr>)>> = FuturesUnordered::new();
+    // At most as many for each server as there are pauses within the time limit of an answer.
+    let mut asked: FuturesUnordered<BoxFuture<'_, (Answer, Option<SocketAddr>)>> = FuturesUnordered::new();
     let mut over = pin!(sleep(checked.settings.connection_timeout));
     loop {
         let mut later = Duration::ZERO;
@@ -59,14 +60,14 @@ pub(super) async fn find(checked: &Checked) -> Option<SocketAddr> {
             later = later.saturating_add(NEXT_SERVER);
         }
         let mut again = pin!(sleep(ASK_AGAIN.saturating_add(later)));
-        // One that may serve is taken if no other one says that it does.
+        // A server with an unclear answer is the choice if no other server serves for certain.
         let mut maybe = None;
         loop {
             tokio::select! {
                 biased;
                 answer = asked.next() => match answer {
-                    Some((Says::Serves, server @ Some(_))) => return server,
-                    Some((Says::Something, server)) => maybe = maybe.or(server),
+                    Some((Answer::Serving, server @ Some(_))) => return server,
+                    Some((Answer::Unclear, server)) => maybe = maybe.or(server),
                     Some(_) => {}
                     None => return maybe,
                 },
@@ -80,37 +81,37 @@ pub(super) async fn find(checked: &Checked) -> Option<SocketAddr> {
     }
 }
 
-async fn ask_later(later: Duration, host: &str, port: u16) -> (Says, Option<SocketAddr>) {
+async fn ask_later(later: Duration, host: &str, port: u16) -> (Answer, Option<SocketAddr>) {
     sleep(later).await;
     match timeout(ANSWER_LIMIT, ask(host, port)).await {
-        Ok(Ok((says, server))) => (says, Some(server)),
+        Ok(Ok((answer, server))) => (answer, Some(server)),
         Ok(Err(error)) => {
             tracing::trace!(host, port, %error, "a ZooKeeper server does not answer");
-            (Says::Not, None)
+            (Answer::NotServing, None)
         }
-        Err(_) => (Says::Not, None),
+        Err(_) => (Answer::NotServing, None),
     }
 }
 
-async fn ask(host: &str, port: u16) -> std::io::Result<(Says, SocketAddr)> {
+async fn ask(host: &str, port: u16) -> std::io::Result<(Answer, SocketAddr)> {
     let mut stream = TcpStream::connect((host, port)).await?;
     let server = stream.peer_addr()?;
     stream.write_all(b"srvr").await?;
     let mut answer = Vec::new();
     let mut stream = stream.take(ANSWER_MAX);
-    while stream.read_buf(&mut answer).await? > 0 && says(&answer) == Says::Something {}
-    Ok((says(&answer), server))
+    while stream.read_buf(&mut answer).await? > 0 && meaning(&answer) == Answer::Unclear {}
+    Ok((meaning(&answer), server))
 }
 
-/// What an answer says, or as much of it as has come.
-fn says(answer: &[u8]) -> Says {
+/// The meaning of an answer, or of its first part.
+fn meaning(answer: &[u8]) -> Answer {
     let answer = String::from_utf8_lossy(answer);
     let mode = answer.split_inclusive('\n').find_map(|line| line.strip_prefix("Mode: ")?.strip_suffix('\n'));
     match mode {
-        Some("read-only") => Says::Not,
-        Some(_) => Says::Serves,
-        None if answer.contains("not currently serving") => Says::Not,
-        None => Says::Something,
+        Some("read-only") => Answer::NotServing,
+        Some(_) => Answer::Serving,
+        None if answer.contains("not currently serving") => Answer::NotServing,
+        None => Answer::Unclear,
     }
 }
 
@@ -120,12 +121,15 @@ mod tests {
 
     #[test]
     fn answers_are_understood_as_soon_as_they_are_clear() {
-        assert_eq!(says(b"Zookeeper version: 3.9.5\nZxid: 0x0\nMode: follower\nNode"), Says::Serves);
-        assert_eq!(says(b"Zxid: 0x0\nMode: standalone\n"), Says::Serves);
-        assert_eq!(says(b"Zxid: 0x0\nMode: read-only\nNode count: 5\n"), Says::Not);
-        assert_eq!(says(b"This ZooKeeper instance is not currently serving requests\n"), Says::Not);
-        assert_eq!(says(b"Zxid: 0x0\nMode: read"), Says::Something);
-        assert_eq!(says(b"srvr is not executed because it is not in the whitelist.\n"), Says::Something);
-        assert_eq!(says(b"\xff\xfe"), Says::Something);
+        assert_eq!(meaning(b"Zookeeper version: 3.9.5\nZxid: 0x0\nMode: follower\nNode"), Answer::Serving);
+        assert_eq!(meaning(b"Zxid: 0x0\nMode: standalone\n"), Answer::Serving);
+        assert_eq!(meaning(b"Zxid: 0x0\nMode: read-only\nNode count: 5\n"), Answer::NotServing);
+        assert_eq!(
+            meaning(b"This ZooKeeper instance is not currently serving requests\n"),
+            Answer::NotServing
+        );
+        assert_eq!(meaning(b"Zxid: 0x0\nMode: read"), Answer::Unclear);
+        assert_eq!(meaning(b"srvr is not executed because it is not in the whitelist.\n"), Answer::Unclear);
+        assert_eq!(meaning(b"\xff\xfe"), Answer::Unclear);
     }
 }

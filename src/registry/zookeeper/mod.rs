@@ -1,7 +1,7 @@
 //! The registry in a ZooKeeper ensemble (3.6 or newer).
 //!
-//! The client library has faults that the rest of the program must not see; each is dealt with in here and has a
-//! test in `tests/registry/faults.rs`:
+//! The rest of the program must not see the client library's faults. This room handles each of them, and has
+//! a test for each in `tests/registry/faults.rs`:
 //!
 //! | fault | where it ends |
 //! | --- | --- |
@@ -11,11 +11,12 @@
 //! | its pauses between connection attempts have no cap | `supervisor`: ours have |
 //! | it waits for a starting server as long as for a silent one | `look`: asked before whether it serves |
 //! | a `tcp+tls://` address makes it spin | `settings`: refused |
-//! | its queues are unbounded | `session`: what is in flight is bounded; `watch`: drained at once |
-//! | a session's password cannot be read from it, nor given to it | `key`: said over the wire, to ourselves |
+//! | its queues are unbounded | `session`: bounds the requests in flight; `watch`: reads them at once |
+//! | a session's password cannot be read from it, nor given to it | `key`: read and set by a handshake with itself |
 //! | a watcher panics when asked after the end | `watch`: never asked again; `connection`: waits for it |
 //!
-//! Not used: its locks, which leave their nodes behind when they fail. `registry::latch` is ours.
+//! Not used: the library's locks, which leave their nodes behind when they fail. `registry::latch` is our
+//! own.
 
 mod connection;
 mod convert;
@@ -35,24 +36,15 @@ use zookeeper_client as zk;
 
 pub use self::settings::{Settings, SettingsError};
 
-use self::connection::{Connection, Link};
+use self::connection::Connection;
 use self::session::{Shared, ZooKeeperSession};
 use self::settings::Checked;
 use super::{Error, Monotonic, Registry, Session, SessionKey};
-use crate::tree::Path;
 
 /// A ZooKeeper ensemble. Clones share the settings, not sessions.
 #[derive(Clone)]
 pub struct ZooKeeper {
     checked: Checked,
-}
-
-/// The connection that a session has now.
-#[derive(Clone)]
-enum LinkState {
-    Up(Arc<Link>),
-    Down,
-    Lost,
 }
 
 impl ZooKeeper {
@@ -61,7 +53,7 @@ impl ZooKeeper {
         Ok(Self { checked: settings.check()? })
     }
 
-    /// The same ensemble, whose sessions say by this clock when their connections were made.
+    /// The same ensemble. Its sessions report by this clock when their connections were made.
     pub fn with_clock(mut self, clock: Monotonic) -> Self {
         self.checked.clock = Some(clock);
         self
@@ -113,7 +105,7 @@ impl Registry for ZooKeeper {
             let info = key::info(&self.checked, key).await.map_err(unreachable)?;
             match supervisor::attach(&self.checked, info).await {
                 Ok(connection) => Ok(Some(self.serve(connection))),
-                // Also what a server says to a password that is not the session's.
+                // A server also answers so to a password that is not the session's.
                 Err(zk::Error::SessionExpired) => Ok(None),
                 Err(error) => Err(unreachable(error)),
             }
@@ -123,39 +115,4 @@ impl Registry for ZooKeeper {
     fn describe(&self) -> String {
         format!("zookeeper {}", self.checked.settings.connect)
     }
-}
-
-impl Checked {
-    fn acls(&self) -> zk::Acls<'static> {
-        match self.settings.digest {
-            None => zk::Acls::anyone_all(),
-            Some(_) => zk::Acls::creator_all(),
-        }
-    }
-
-    /// The client says that there are no hosts when it means that none of them answered.
-    fn explain(&self, error: &zk::Error) -> String {
-        if matches!(error, zk::Error::NoHosts | zk::Error::ConnectionLoss | zk::Error::Timeout) {
-            let limit = self.settings.connection_timeout;
-            let reason = no_socket().map_or_else(String::new, |error| {
-                format!("; this process cannot open any connection: {error}")
-            });
-            return format!("no server answered within {limit:?}{reason}");
-        }
-        error.to_string()
-    }
-}
-
-/// Why this process cannot have one more socket: too many descriptors, no memory. The client does not tell that apart from
-/// servers that are away.
-fn no_socket() -> Option<std::io::Error> {
-    std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)).err()
-}
-
-/// The node and those above it, topmost first, without the root.
-fn from_the_top(path: &Path) -> Vec<Path> {
-    let upwards = std::iter::successors(Some(path.clone()), Path::parent);
-    let mut nodes: Vec<_> = upwards.take_while(|node| !node.is_root()).collect();
-    nodes.reverse();
-    nodes
 }

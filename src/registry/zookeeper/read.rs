@@ -7,18 +7,19 @@ use zookeeper_client as zk;
 use super::convert;
 use crate::tree::{Node, Path};
 
-/// At most so many nodes are read by one request. The server answers a request as a whole and keeps others waiting
-/// meanwhile; a thousand small nodes take it about a millisecond.
+/// The most nodes that one request reads. The server answers a request as a whole, and other requests wait in
+/// the meantime. A thousand small nodes take it about a millisecond.
 const NODES_A_REQUEST: usize = 1_000;
 
-/// At most so many bytes of paths go into one request, half of what a server takes by default.
+/// The most bytes of paths in one request: half of a server's default limit.
 const BYTES_A_REQUEST: usize = 512 * 1024;
 
-/// What a path of a multi-read costs besides its own length, twice: once for the data, once for the children.
+/// The bytes of a path in a multi-read besides its own length, twice: once for the data, once for the
+/// children.
 const BYTES_A_PATH: usize = 2 * (9 + 4 + 1);
 
-/// The node and all below it, one request a level where sizes allow. It is not of one moment: what changes during
-/// the reading may or may not be seen.
+/// The node and all below it, one request a level where sizes allow. The result is not of one moment: it may
+/// or may not have changes that happen during the reading.
 pub(super) async fn subtree(client: &zk::Client, root: &Path) -> Result<BTreeMap<Path, Node>, zk::Error> {
     let mut found = BTreeMap::new();
     let mut level = vec![root.clone()];
@@ -43,11 +44,11 @@ pub(super) async fn subtree(client: &zk::Client, root: &Path) -> Result<BTreeMap
         }
         level = below;
     }
-    closed.tell();
+    closed.warn();
     Ok(found)
 }
 
-/// The nodes at these paths, in their order; `None`: there is none, or we may not read it.
+/// The nodes at these paths, in their order. `None`: there is no such node, or it may not be read.
 pub(super) async fn nodes(client: &zk::Client, paths: &[Path]) -> Result<Vec<Option<Node>>, zk::Error> {
     let mut found = Vec::with_capacity(paths.len());
     let mut closed = Closed::default();
@@ -61,11 +62,11 @@ pub(super) async fn nodes(client: &zk::Client, paths: &[Path]) -> Result<Vec<Opt
             found.push(node(path, answers.next(), &mut closed)?);
         }
     }
-    closed.tell();
+    closed.warn();
     Ok(found)
 }
 
-/// Nodes that exist and that we may not read: for us they are not there, and nobody would find out why.
+/// Nodes that exist but may not be read. The program treats them as missing, so a warning has to name them.
 #[derive(Default)]
 struct Closed {
     first: Option<Path>,
@@ -78,8 +79,8 @@ impl Closed {
         self.count += 1;
     }
 
-    /// Warns once for all of them.
-    fn tell(self) {
+    /// Logs one warning for all of them.
+    fn warn(self) {
         if let Some(path) = self.first {
             tracing::warn!(%path, count = self.count, "nodes may not be read and count as missing; check their access lists");
         }
@@ -93,7 +94,7 @@ fn batches(mut paths: &[Path]) -> impl Iterator<Item = &[Path]> {
             bytes += 2 * path.as_str().len() + BYTES_A_PATH;
             bytes <= BYTES_A_REQUEST
         };
-        // A single path always fits, whatever its length: the server will say so.
+        // A single path always fits, whatever its length. The server refuses a path that is too long.
         let count = paths.iter().take(NODES_A_REQUEST).take_while(fits).count().max(1).min(paths.len());
         let (batch, rest) = paths.split_at(count);
         paths = rest;

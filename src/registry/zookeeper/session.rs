@@ -1,4 +1,4 @@
-//! A session with ZooKeeper: sends requests, bounds them in time and number, says what became of them.
+//! A session with ZooKeeper: sends requests, bounds their time and number, and reports their outcomes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,56 +11,58 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tracing::warn;
 use zookeeper_client as zk;
 
-use super::connection::{Connection, Link};
+use super::connection::{Connection, Link, LinkState};
+use super::convert::{self, from_the_top};
+use super::key;
 use super::settings::Checked;
 use super::watch::{Flush, WatchTask};
-use super::{LinkState, convert, from_the_top, key};
 use crate::registry::{
     CommitError, DataFilter, Error, Session, SessionKey, SessionState, Watch, watch_channel,
 };
 use crate::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction};
 
-/// So much may be in flight, in units of 1 KiB: the client's queue has no bound of its own. 64 MiB are thousands of
-/// requests of the usual size, far more than a server answers within the request timeout.
+/// The most requests in flight, in units of 1 KiB: the client's queue has no bound of its own. 64 MiB are
+/// thousands of requests of the usual size, far more than a server answers within the request timeout.
 const MAX_IN_FLIGHT: usize = 64 * 1024;
 
-/// So many bytes a server takes in one request by default (`jute.maxbuffer`). It cuts the connection for more, with
-/// everything else that is in flight, so we do not send it.
+/// The bytes that a server accepts in one request by default (`jute.maxbuffer`). A server breaks the
+/// connection for a larger request, with all other requests in flight, so a larger request is never sent.
 const MAX_REQUEST: usize = 1_048_575;
 
-/// A node that has to be created may lose a parent, if that is a container, between two requests. It does not lose
-/// them for ever.
+/// A node that is to be created may lose a parent between two requests, if the parent is a container. It does
+/// not lose parents for ever.
 const ENSURE_ATTEMPTS: usize = 5;
 
 pub(super) struct ZooKeeperSession {
     shared: Arc<Shared>,
 }
 
-/// What the session, its supervisor and its requests share.
+/// The state that the session, its supervisor and its requests share.
 pub(super) struct Shared {
     pub(super) checked: Checked,
     pub(super) info: zk::SessionInfo,
     pub(super) timeout: Duration,
     pub(super) state: watch::Sender<SessionState>,
     pub(super) links: watch::Sender<LinkState>,
-    /// Whether we are to be rid of the session.
-    pub(super) farewell: watch::Sender<Option<Farewell>>,
+    /// How to leave the session, once that is requested.
+    pub(super) close_mode: watch::Sender<Option<CloseMode>>,
     in_flight: Arc<Semaphore>,
     watches: Mutex<Vec<WatchHandle>>,
 }
 
-/// How we part from a session.
+/// How this process leaves a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Farewell {
-    /// It is ended.
+pub(super) enum CloseMode {
+    /// The session is ended.
     Close,
-    /// It lives on without us, until its timeout is over.
+    /// The session lives on until its timeout is over.
     Abandon,
 }
 
 struct WatchHandle {
     root: Path,
-    /// Unbounded, but every request in flight has at most one message in it, and those are bounded.
+    /// The channel is unbounded, but each request in flight has at most one message in it, and requests are
+    /// bounded.
     flushes: mpsc::UnboundedSender<Flush>,
 }
 
@@ -73,7 +75,7 @@ impl Shared {
             timeout: client.session_timeout(),
             state: watch::Sender::new(SessionState::Connected),
             links: watch::Sender::new(LinkState::Up(Arc::clone(&connection.link))),
-            farewell: watch::Sender::new(None),
+            close_mode: watch::Sender::new(None),
             in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
             watches: Mutex::default(),
         }
@@ -109,8 +111,8 @@ impl Shared {
         })
     }
 
-    /// Looks whether a transaction was too large for the servers.
-    fn learn<T>(&self, bytes: usize, connection: u64, answered: &Result<T, zk::MultiWriteError>) {
+    /// Updates the limit: was the transaction too large for the servers?
+    fn update_limit<T>(&self, bytes: usize, connection: u64, answered: &Result<T, zk::MultiWriteError>) {
         let source = zk::Error::ConnectionLoss;
         if !matches!(answered, Err(zk::MultiWriteError::RequestFailed { source: failed }) if *failed == source)
         {
@@ -124,7 +126,7 @@ impl Shared {
         }
     }
 
-    /// Sends a request now, whether or not the future that this gives is polled.
+    /// Sends a request now, whether or not the returned future is polled.
     fn request<T, E, F>(
         self: &Arc<Self>,
         bytes: usize,
@@ -142,11 +144,11 @@ impl Shared {
         let work = work(Arc::clone(self), link);
         let mut work: Pin<Box<dyn Future<Output = Result<T, E>> + Send>> = Box::pin(async move {
             let result = work.await;
-            // Only now, even if nobody waited for the answer any more.
+            // Only now, even if the caller has dropped its future.
             drop(permit);
             result
         });
-        // The client sends when it is called, in the order of the calls; so call it here, not in the task.
+        // The client sends at the call, in the order of the calls. So the call is here, not in the task.
         if let Poll::Ready(result) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return Box::pin(ready(result));
         }
@@ -166,32 +168,34 @@ impl Shared {
         })
     }
 
-    /// Waits until the watches that cover any of these nodes have told all that happened until now.
+    /// Waits until the watches that cover any of these nodes have sent all changes up to now.
     async fn flush(&self, changed: impl Iterator<Item = &Path> + Clone) {
-        let mut told = Vec::new();
+        let mut flushed_watches = Vec::new();
         self.watches().retain(|watch| {
             if changed.clone().any(|path| path.is_within(&watch.root)) {
                 let (flush, flushed) = oneshot::channel();
-                told.push(flushed);
+                flushed_watches.push(flushed);
                 // Fails when the watch has ended.
                 return watch.flushes.send(flush).is_ok();
             }
             !watch.flushes.is_closed()
         });
-        // One that ended meanwhile has nobody to tell.
-        join_all(told).await;
+        // A watch that ended in the meantime has no reader.
+        join_all(flushed_watches).await;
     }
 
-    /// Has the supervisor part from the session; the first word counts. What is given ends when it has.
-    fn bid(&self, farewell: Farewell) -> BoxFuture<'static, ()> {
-        self.farewell.send_if_modified(|said| {
-            let first = said.is_none();
-            said.get_or_insert(farewell);
+    /// Requests that the supervisor leaves the session; the first request counts. The returned future ends
+    /// when the session is lost.
+    fn request_close(&self, close_mode: CloseMode) -> BoxFuture<'static, ()> {
+        self.close_mode.send_if_modified(|requested| {
+            let first = requested.is_none();
+            requested.get_or_insert(close_mode);
             first
         });
         let mut state = self.state.subscribe();
         Box::pin(async move {
-            // Bounded by the supervisor; an error would mean that it is gone, and the session with it.
+            // The supervisor bounds this. An error would mean that the supervisor has ended, and the session
+            // with it.
             let _ = state.wait_for(|state| *state == SessionState::Lost).await;
         })
     }
@@ -205,7 +209,7 @@ impl ZooKeeperSession {
 
 impl Drop for ZooKeeperSession {
     fn drop(&mut self) {
-        drop(self.shared.bid(Farewell::Close));
+        drop(self.shared.request_close(CloseMode::Close));
     }
 }
 
@@ -247,7 +251,7 @@ impl Session for ZooKeeperSession {
             let mut writer = link.client.new_multi_writer();
             convert::fill(&mut writer, &transaction, shared.checked.acls())?;
             let answered = writer.commit().await;
-            shared.learn(bytes, link.number, &answered);
+            shared.update_limit(bytes, link.number, &answered);
             let answered = answered.map_err(|error| convert::commit_error(error, &transaction))?;
             let results = convert::results(answered, &transaction)?;
             let changed = transaction.iter().zip(&results).filter_map(|(operation, result)| match result {
@@ -262,7 +266,7 @@ impl Session for ZooKeeperSession {
 
     fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
         if path.is_root() {
-            // The client does not send this; there is always a root.
+            // The client does not send this request. The root always exists.
             return Box::pin(ready(self.shared.link().map(|_| false)));
         }
         let (path, data) = (path.clone(), data.to_owned());
@@ -326,15 +330,15 @@ impl Session for ZooKeeperSession {
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {
-        self.shared.bid(Farewell::Close)
+        self.shared.request_close(CloseMode::Close)
     }
 
     fn abandon(&self) -> BoxFuture<'static, ()> {
-        self.shared.bid(Farewell::Abandon)
+        self.shared.request_close(CloseMode::Abandon)
     }
 }
 
-/// Creates a node and those above it, persistent and empty, as far as they are missing: all requests at once.
+/// Creates a node and its missing parents, persistent and empty: all requests at once.
 pub(super) async fn create_all(client: &zk::Client, path: Path, acls: zk::Acls<'_>) -> Result<(), Error> {
     let nodes = from_the_top(&path);
     let options = zk::CreateMode::Persistent.with_acls(acls);

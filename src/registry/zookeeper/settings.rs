@@ -1,9 +1,11 @@
-//! What can be set about the connection with ZooKeeper, checked before anything is sent: the client takes several
-//! mistakes badly (a `tcp+tls://` address makes it spin for ever).
+//! The settings of the connection with ZooKeeper. They are checked before anything is sent, because the
+//! client handles several mistakes badly: a `tcp+tls://` address makes it spin for ever.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+use zookeeper_client as zk;
 
 use super::limit::RequestLimit;
 use crate::registry::Monotonic;
@@ -15,18 +17,18 @@ const PORT: u16 = 2181;
 /// How to reach a ZooKeeper ensemble.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The servers and, if not everything is ours, the node below which all is kept: `h1:2181,h2:2181/some/node`.
-    /// The port is 2181 if there is none; the node is created if it is missing.
+    /// The servers, then an optional node below which the sidecar keeps all its nodes:
+    /// `h1:2181,h2:2181/some/node`. The default port is 2181. The node is created if it is missing.
     pub connect: String,
-    /// How long the ensemble is asked to keep a session that it does not hear from. It may grant another time.
+    /// How long the ensemble is asked to keep a session without a message from it. It may grant another time.
     pub session_timeout: Duration,
-    /// How long to look for a server that serves, and to wait for one that does when it is greeted, or falls silent,
-    /// before trying another one.
+    /// How long to look for a serving server, and how long to wait for a server's answer to a greeting, or
+    /// for a silent server, before another server is tried.
     pub connection_timeout: Duration,
     /// How long to wait for the answer to a request.
     pub request_timeout: Duration,
-    /// `user:password`. If set, every node is created so that only this user can read or change it; otherwise
-    /// everybody can.
+    /// `user:password`. If set, only this user can read or change the nodes that the sidecar creates.
+    /// Otherwise all clients can.
     pub digest: Option<String>,
 }
 
@@ -41,7 +43,7 @@ pub enum SettingsError {
     Address {
         /// The address that was given.
         given: String,
-        /// What is wrong with it.
+        /// The mistake.
         reason: &'static str,
     },
     /// The node after the addresses is not a path.
@@ -60,7 +62,7 @@ pub enum SettingsError {
     Digest,
 }
 
-/// Settings that were checked.
+/// Checked settings.
 #[derive(Clone)]
 pub(super) struct Checked {
     /// The addresses, without the chroot.
@@ -69,9 +71,9 @@ pub(super) struct Checked {
     pub(super) servers: Vec<(String, u16)>,
     pub(super) chroot: Path,
     pub(super) settings: Settings,
-    /// By which it is said when a connection was made.
+    /// The clock for the times at which connections are made.
     pub(super) clock: Option<Monotonic>,
-    /// How large requests may be, as far as sessions have found out.
+    /// The limit for the size of requests, as far as sessions have found it out.
     pub(super) limit: Arc<RequestLimit>,
 }
 
@@ -163,6 +165,33 @@ impl fmt::Debug for Settings {
     }
 }
 
+impl Checked {
+    pub(super) fn acls(&self) -> zk::Acls<'static> {
+        match self.settings.digest {
+            None => zk::Acls::anyone_all(),
+            Some(_) => zk::Acls::creator_all(),
+        }
+    }
+
+    /// The client reports that there are no hosts when none of them answered.
+    pub(super) fn explain(&self, error: &zk::Error) -> String {
+        if matches!(error, zk::Error::NoHosts | zk::Error::ConnectionLoss | zk::Error::Timeout) {
+            let limit = self.settings.connection_timeout;
+            let reason = no_socket().map_or_else(String::new, |error| {
+                format!("; this process cannot open any connection: {error}")
+            });
+            return format!("no server answered within {limit:?}{reason}");
+        }
+        error.to_string()
+    }
+}
+
+/// Why this process cannot open one more socket: too many descriptors, no memory. The client's error is the
+/// same as for unreachable servers.
+fn no_socket() -> Option<std::io::Error> {
+    std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)).err()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,16 +218,16 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        let said = |settings: Settings| settings.check().map(|_| ()).unwrap_err().to_string();
-        assert!(said(with("tcp+tls://h1:2181")).contains("TLS is not supported"));
+        let error_of = |settings: Settings| settings.check().map(|_| ()).unwrap_err().to_string();
+        assert!(error_of(with("tcp+tls://h1:2181")).contains("TLS is not supported"));
         for bad in ["", "h1,", ":2181", "h1:0", "h1:x", "h1:65536", "[::1", "[::1]2181", "a b"] {
-            assert!(said(with(bad)).contains("is not `host:port`"), "{bad:?}");
+            assert!(error_of(with(bad)).contains("is not `host:port`"), "{bad:?}");
         }
-        assert!(said(with("h1/a//b")).contains("empty segment"));
+        assert!(error_of(with("h1/a//b")).contains("empty segment"));
         let no_time = Settings { request_timeout: Duration::ZERO, ..with("h1") };
-        assert!(said(no_time).contains("request timeout is 0ns"));
+        assert!(error_of(no_time).contains("request timeout is 0ns"));
         for bad in ["", "secret", ":secret"] {
-            let message = said(Settings { digest: Some(bad.to_owned()), ..with("h1") });
+            let message = error_of(Settings { digest: Some(bad.to_owned()), ..with("h1") });
             assert!(message.contains("user:password"), "{message}");
         }
     }

@@ -1,7 +1,7 @@
-//! Keeps a session alive: one task that owns its connection, and replaces it when it breaks.
+//! Keeps a session alive: one task that owns its connection, and replaces a broken connection.
 //!
-//! The session is lost when the server says so, or when no server could have heard from us for longer than its
-//! timeout: then the ensemble has ended it, even if it cannot tell us.
+//! The session is lost when the server reports it, or when no server can have received a message for longer
+//! than the session's timeout: then the ensemble has ended the session, even if it cannot report that.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use zookeeper_client as zk;
 
-use super::LinkState;
-use super::connection::{Broken, Connection};
+use super::connection::{Broken, Connection, LinkState};
 use super::convert::ANY_VERSION;
-use super::session::{Farewell, Shared};
+use super::session::{CloseMode, Shared};
 use super::settings::Checked;
 use crate::registry::SessionState;
 
-/// The pause after the first failed attempt to connect again; it doubles. A killed server is back in a second.
+/// The pause after the first failed attempt to reconnect; it doubles. A killed server is back in a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The longest pause between two attempts: how much longer than the outage ours may last. An attempt that finds nobody who
-/// serves costs a server a question at most.
+/// The longest pause between two attempts. The sidecar's outage may be longer than the server's by this
+/// pause. An attempt that finds no serving server costs a server one question at most.
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 
-/// Sessions spread their longest pauses over so many milliseconds, lest a fleet return to a server all at once.
+/// The range over which sessions spread their longest pauses, so that a fleet does not return to a server all
+/// at once.
 const SPREAD_MS: u64 = 100;
 
 /// Serves a session until its end.
@@ -33,17 +33,17 @@ pub(super) async fn supervise(shared: Arc<Shared>, connection: Connection) {
     let mut current = Some(connection);
     while let Some(mut connection) = current.take() {
         let broken = tokio::select! {
-            // Whoever parts wants no other connection first.
+            // A session that is left needs no other connection.
             biased;
-            farewell = parting(&shared) => Err(farewell),
+            close_mode = close_requested(&shared) => Err(close_mode),
             broken = connection.broken() => Ok(broken),
         };
         match broken {
-            Err(Farewell::Close) => {
+            Err(CloseMode::Close) => {
                 shared.links.send_replace(LinkState::Lost);
                 connection.close(shared.checked.settings.request_timeout).await;
             }
-            Err(Farewell::Abandon) => {
+            Err(CloseMode::Abandon) => {
                 tracing::info!(%session, "the session with ZooKeeper is left to its timeout");
                 shared.links.send_replace(LinkState::Lost);
                 connection.cut().await;
@@ -71,26 +71,27 @@ pub(super) async fn supervise(shared: Arc<Shared>, connection: Connection) {
     shared.state.send_replace(SessionState::Lost);
 }
 
-/// Waits until we are to be rid of the session.
-async fn parting(shared: &Shared) -> Farewell {
-    let mut said = shared.farewell.subscribe();
+/// Waits for a request to leave the session.
+async fn close_requested(shared: &Shared) -> CloseMode {
+    let mut requested = shared.close_mode.subscribe();
     // The sender is in `shared`, so this cannot fail.
-    let farewell = said.wait_for(Option::is_some).await.ok().and_then(|farewell| *farewell);
-    farewell.unwrap_or(Farewell::Close)
+    let close_mode = requested.wait_for(Option::is_some).await.ok().and_then(|mode| *mode);
+    close_mode.unwrap_or(CloseMode::Close)
 }
 
-/// Attaches a new connection to the session. `None`: the session is lost, or nobody wants it any more.
+/// Attaches a new connection to the session. `None`: the session is lost, or this process leaves it.
 async fn reconnect(shared: &Shared) -> Option<Connection> {
-    // From now on: the server last heard from us before. A third more, for its own clock and the road to it.
+    // Counted from now, later than the last message that the server received. A third more, for the server's
+    // clock and the network.
     let mut over = pin!(sleep(shared.timeout.saturating_mul(4) / 3));
     let mut pause = FIRST_PAUSE;
     loop {
         let mut attempt = pin!(attach(&shared.checked, shared.info.clone()));
         let attempt = tokio::select! {
             biased;
-            farewell = parting(shared) => {
-                // One that is dropped when it has just succeeded would end the session.
-                if farewell == Farewell::Abandon && let Ok(connection) = attempt.await {
+            close_mode = close_requested(shared) => {
+                // Dropping an attempt that has just succeeded would end the session.
+                if close_mode == CloseMode::Abandon && let Ok(connection) = attempt.await {
                     connection.cut().await;
                 }
                 return None;
@@ -109,7 +110,7 @@ async fn reconnect(shared: &Shared) -> Option<Connection> {
         }
         tokio::select! {
             biased;
-            _ = parting(shared) => return None,
+            _ = close_requested(shared) => return None,
             () = &mut over => return None,
             () = sleep(pause) => {}
         }
@@ -122,9 +123,9 @@ pub(super) async fn attach(checked: &Checked, session: zk::SessionInfo) -> Resul
     let connection = Connection::open(checked, Some(session)).await?;
     let chroot = &checked.chroot;
     let connection = if chroot.is_root() { connection } else { connection.below(chroot.as_str())? };
-    // This server may be behind the last one, and what we read next must not be older than what we saw. It has applied all
-    // that was committed before a write that it answers. A `sync` would not do: a leader answers it alone, also when the
-    // others follow another one already.
+    // This server may be behind the last one, and the next reads must not be older than the earlier ones. A
+    // server that answers a write has applied all that was committed before it. A `sync` would not do: a
+    // leader answers a `sync` alone, even when the other servers already follow another leader.
     let written = timeout(checked.settings.request_timeout, write_nothing(&connection.link.client)).await;
     match written.unwrap_or(Err(zk::Error::Timeout)) {
         Ok(()) => Ok(connection),
@@ -135,7 +136,7 @@ pub(super) async fn attach(checked: &Checked, session: zk::SessionInfo) -> Resul
     }
 }
 
-/// A write without effect. One that is refused is committed as well, as one that fails.
+/// A write without effect. The servers commit a refused write, too, as a failed one.
 async fn write_nothing(client: &zk::Client) -> Result<(), zk::Error> {
     let mut writer = client.new_multi_writer();
     writer.add_check_version("/", ANY_VERSION)?;
@@ -144,7 +145,7 @@ async fn write_nothing(client: &zk::Client) -> Result<(), zk::Error> {
         | Err(zk::MultiWriteError::OperationFailed {
             source: zk::Error::NoNode | zk::Error::NoAuth, ..
         }) => Ok(()),
-        // That the session is over may be said so, too.
+        // The answer may also be that the session has ended.
         Err(
             zk::MultiWriteError::OperationFailed { source, .. }
             | zk::MultiWriteError::RequestFailed { source },

@@ -1,15 +1,18 @@
-//! The task behind a watch: it lives as long as the session, from connection to connection.
+//! The task behind a watch. It lives as long as the session, from connection to connection.
 //!
-//! On each connection it adds the watch, reads everything and tells a snapshot; then it tells changes. ZooKeeper's
-//! events carry no data, so it takes all that have come, merges them, and reads what is wanted with one request.
+//! On each connection the task adds the watch, reads everything and sends a snapshot; then it sends changes.
+//! ZooKeeper's events carry no data. So the task takes all events that have come, merges them, and reads the
+//! wanted data with one request.
 //!
-//! A server sends a change's event before the answer to the request that made it, and the client hands both on in
-//! that order. So when a commit is answered, its events wait here already: [`Flush`] has them told at once.
+//! A server sends a change's event before the answer to the request that made the change, and the client
+//! passes both on in that order. So when a commit is answered, its events already wait here. [`Flush`] makes
+//! the task send them at once.
 //!
-//! For the same reason, the events of all changes before a read have come when its answer has. So the task reads the nodes
-//! again that have changed during a read, until none has: then it tells a state that the server had. A reader may
-//! trust the version of one node to prove that it knows the others. Changes that need no read are told as they come: a
-//! reader may see the first part of a transaction before the rest.
+//! For the same reason, when a read is answered, the events of all earlier changes have come. So the task
+//! reads the nodes again that have changed during a read, until none has: then it sends a state that the
+//! server had. A reader may trust the version of one node to prove that it knows the others. Changes that
+//! need no read are sent as they come: a reader may see the first part of a transaction before the rest.
+//! Therefore a transaction that takes an item over deletes the item's flag last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,17 +21,17 @@ use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use zookeeper_client as zk;
 
-use super::LinkState;
-use super::connection::Link;
+use super::connection::{Link, LinkState};
 use super::read;
 use crate::registry::{DataFilter, WatchSender};
 use crate::tree::{Node, NodeChange, Path};
 
-/// How often at most is read again what changed during the last read. Each read takes about a millisecond, and what
-/// changes all the time must be told at some time: then it may be of several moments.
+/// How often the task reads again at most, when nodes changed during the last read. Each read takes about a
+/// millisecond. Nodes that change all the time must be sent at some time; then the state may be of several
+/// moments.
 const READS_MAX: usize = 20;
 
-/// Asks a watch to tell all that happened until now; answered when it did.
+/// Asks a watch to send all changes up to now. Answered when the watch has sent them.
 pub(super) type Flush = oneshot::Sender<()>;
 
 pub(super) struct WatchTask {
@@ -41,7 +44,8 @@ struct Follower {
     wants_data: DataFilter,
     sender: WatchSender,
     flushes: mpsc::UnboundedReceiver<Flush>,
-    /// To be answered after the next telling. They outlive a connection: the next snapshot answers them.
+    /// To be answered after the next changes were sent. They outlive a connection: the next snapshot answers
+    /// them.
     held: Vec<Flush>,
 }
 
@@ -69,7 +73,7 @@ impl WatchTask {
         Self { links, follower: Follower { root, wants_data, sender, flushes, held: Vec::new() } }
     }
 
-    /// Ends when the reader is gone or the session is lost.
+    /// Ends when the reader has dropped the watch, or the session is lost.
     pub(super) async fn run(mut self) {
         loop {
             let link = match &*self.links.borrow_and_update() {
@@ -77,7 +81,7 @@ impl WatchTask {
                 LinkState::Down => None,
                 LinkState::Lost => return,
             };
-            // The connection's end comes first: a broken one has nothing to say.
+            // The connection's end comes first: a broken connection brings no more events.
             tokio::select! {
                 biased;
                 changed = self.links.changed() => if changed.is_err() { return },
@@ -88,7 +92,8 @@ impl WatchTask {
 }
 
 impl Follower {
-    /// Follows the connection if there is one. Ends when the reader is gone; otherwise it has to be dropped.
+    /// Follows the connection if there is one. Ends when the reader has dropped the watch; otherwise the
+    /// caller drops this.
     async fn serve(&mut self, link: Option<Arc<Link>>) {
         if let Some(link) = link {
             match self.follow(&link).await {
@@ -100,7 +105,7 @@ impl Follower {
     }
 
     async fn follow(&mut self, link: &Link) -> Stopped {
-        // Not to be had: the connection is being cut.
+        // Not available: the connection is being cut.
         let Ok(_watching) = Arc::clone(&link.watching).try_read_owned() else {
             return Stopped::ConnectionBroken;
         };
@@ -132,7 +137,7 @@ impl Follower {
         self.sender.snapshot(nodes.into_values().collect());
         self.answer_flushes();
         loop {
-            // A reader that is gone wants nothing more; flushes before events, since they take the events along.
+            // No reader, no more work. Flushes come before events, because they take the events along.
             tokio::select! {
                 biased;
                 () = self.sender.closed() => return Err(Stopped::ReaderGone),
@@ -144,29 +149,29 @@ impl Follower {
             }
             batch.drain(&mut watcher)?;
             let contents = batch.read(client, &mut watcher, &*self.wants_data).await?;
-            self.tell(batch.take(), contents);
+            self.send(batch.take(), contents);
             self.answer_flushes();
         }
     }
 
-    fn tell(&self, events: Vec<(Path, Event)>, mut contents: Contents) {
+    fn send(&self, events: Vec<(Path, Event)>, mut contents: Contents) {
         self.sender.changes(events.into_iter().map(|(path, event)| match (event, contents.remove(&path)) {
             (Event::Put, None) => NodeChange::Put { path, content: None },
             (Event::Put, Some(Some(node))) => NodeChange::Put { path, content: Some((node.data, node.stat)) },
-            // It was removed meanwhile.
+            // The node was removed in the meantime.
             (Event::Put, Some(None)) | (Event::Removed, _) => NodeChange::Removed { path },
         }));
     }
 
     fn answer_flushes(&mut self) {
         for flush in self.held.drain(..) {
-            // Nobody waits when its request ran out of time.
+            // The receiver is closed when the request ran out of time.
             let _ = flush.send(());
         }
     }
 }
 
-/// The nodes as they were read; `None`: there is no such node, or we may not read it.
+/// The nodes as they were read. `None`: there is no such node, or it may not be read.
 type Contents = BTreeMap<Path, Option<Node>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,7 +180,7 @@ enum Event {
     Removed,
 }
 
-/// Events that were taken from the client: one a node, its last.
+/// Events from the client: the last one of each node.
 #[derive(Default)]
 struct Batch {
     last: BTreeMap<Path, (usize, Event)>,
@@ -193,8 +198,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Reads the nodes that were created or set and are wanted, until none has changed during the last read, and takes the
-    /// events that have come meanwhile.
+    /// Reads the created and set nodes whose data is wanted, until none has changed during the last read.
+    /// Takes the events that have come in the meantime.
     async fn read(
         &mut self,
         client: &zk::Client,
@@ -219,7 +224,8 @@ impl Batch {
         Ok(contents)
     }
 
-    /// Fails at news of the connection: whichever it is, this watcher is not to be asked again.
+    /// Fails at a change of the connection's state. After any such change this watcher must not be read
+    /// again.
     fn add(&mut self, event: zk::WatchedEvent) -> Result<(), Stopped> {
         let kind = match event.event_type {
             zk::EventType::Session => return Err(Stopped::ConnectionBroken),
@@ -238,7 +244,7 @@ impl Batch {
         Ok(())
     }
 
-    /// The events in the order in which they came, and leaves none.
+    /// The events in the order in which they came. Leaves none.
     fn take(&mut self) -> Vec<(Path, Event)> {
         self.count = 0;
         self.unread.clear();

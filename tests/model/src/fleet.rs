@@ -1,111 +1,112 @@
-//! What is modelled: the registry's nodes that matter for ownership and execution, and of each instance what it has told
-//! its application and the one request that it has on its way.
+//! The model: the nodes of the registry for ownership and execution; and of each instance, the notices that it has sent
+//! to its application and its one request in flight.
 //!
-//! A request is *decided* on what the registry shows, and *takes effect* later, when anything may have changed: that is
-//! the same as deciding on a view that is behind. It fails if what its transaction checks is not so any more. In between,
-//! the session may end. What an application is told lags behind in the same way.
+//! A request is *decided* on the current nodes of the registry, and *takes effect* later, when any node may have changed:
+//! this is the same as a decision on an old view. The request fails if a check of its transaction does not hold any more.
+//! The session may end in between. Notices to an application are late in the same way.
 //!
 //! | action | stands for |
 //! | --- | --- |
 //! | `Register` | `registration::register` |
-//! | `Elect` | `election::elect`; the latch and the creation of the leader's node are one step |
-//! | `Shard` | `sharding::shard`, with gentle rules: items without an owner that is online are given to members |
-//! | `Plan` | `handoff::plan_handoff`, targets as in `sticky::allocate` without weights and labels; members that have one item more are chosen by `former`, which makes no difference to the properties |
-//! | `Tell` | `assignment::tell` |
-//! | `Acknowledge` | `participant::acknowledge`, and the application's letting go |
-//! | `HandOver` | `handoff::release`, policy `drained`; the deadline after which an item goes in any case is left out |
-//! | `Start` | `fire::fire` and `execution::start`, of an item that is owned or was taken over |
-//! | `Begin` | `execution::started`: the result is there, the application is told to execute |
+//! | `Elect` | `leadership::elect`; the latch and the creation of the leader's node are one step |
+//! | `Shard` | `resharding::shard`, mode `OneByOne`: items without an online owner are assigned to members |
+//! | `Plan` | `handoff_plan::plan_handoff`, targets as in `allocation::allocate` without weights and labels. Members that have one
+//! item more are chosen by `former_rule`, which makes no difference to the properties |
+//! | `Notify` | `assignment::notify` |
+//! | `Acknowledge` | `participant::acknowledge`, and the application has stopped using the revoked items |
+//! | `HandOver` | `handoff_release::release`, policy `drained`, without the deadline after which it releases an item in any case |
+//! | `Start` | `fire::fire` and `start::start`, of an item that is owned or was taken over; when it takes effect, `start::started`: the
+//! application gets the execution |
 //! | `Finish` | `completion::complete` |
-//! | `Flag`, `Take` | `failover::flag_crashed`, `failover::take_flagged` |
-//! | `GiveUp` | `lease::mind_lease`: the lease is over, the application is told to stop |
-//! | `Expire` | the registry ends the session, which it does only after the lease is over |
+//! | `Flag`, `Take` | `takeover::flag_crashed`, `takeover::take_flagged` |
+//! | `GiveUp` | `participant::check_lease`: the lease is over, and the application gets a cancel |
+//! | `Expire` | the registry ends the session, only after the end of the lease |
 //!
-//! Left out: Java instances (ElasticJob's rules), disabled servers and items, the ledger and misfires, names and grace,
-//! and requests of unknown outcome; all of these are simulated (`tests/simulation`).
+//! Left out: Java instances (ElasticJob's rules), disabled servers and items, the ledger and misfires, instance names and
+//! `reattach_grace`, and requests of unknown outcome; `tests/simulation` covers these.
 
 use stateright::{Model, Property};
 
-/// An instance, by its place.
-pub type Who = u8;
-/// An item, by its number.
-pub type What = usize;
+/// The index of an instance.
+pub type Instance = u8;
+/// The number of an item.
+pub type Item = usize;
 
-/// Instances and items, at most: the size of the arrays.
-pub const MOST: usize = 3;
+/// The largest number of instances and of items: the size of the arrays.
+pub const CAPACITY: usize = 3;
 
-/// What the model can be made to do wrong.
+/// Deliberate bugs of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// An item is handed over before the application has acknowledged that it lost it.
+    /// An item is handed over before its application has acknowledged the revocation.
     NoAcknowledgement,
     /// An item is handed over while it is executed, and its running node with it.
     HandedOverWhileBusy,
-    /// The registry ends a session before the application was told to stop: no safety margin.
+    /// The registry ends a session before the application gets a cancel: no safety margin.
     NoLease,
-    /// A start does not check the sharding's version, nor a sharding what has begun to run.
+    /// A start does not check the version of the sharding, and a sharding does not check for new running nodes.
     NoVersions,
-    /// An execution is told with the token of an earlier one.
+    /// An execution gets the token of an earlier one.
     TokenReused,
     /// A crashed execution is not flagged.
     NoFlag,
-    /// A request to flag what has crashed comes so late that the item has been taken over, executed, and started again:
-    /// the new running node has the version that the old one had. The core counts what is flagged and taken, so that
-    /// such a request is refused; Java's instances do not count, so the race is left in mixed fleets, where the token
-    /// of the execution that is taken over by mistake is refused by a fenced store.
+    /// A request to flag a crashed item comes so late that the item has been taken over, executed, and started again:
+    /// the new running node has the version of the old one. The core counts flags and takeovers, so that it refuses
+    /// such a request. Java instances do not count, so the race remains in mixed fleets: there a fenced store refuses
+    /// the token of the execution that is taken over by mistake.
     LateFlag,
-    /// Who starts does not mind a running node of somebody else.
+    /// A start does not check for a running node of another instance.
     RunningOverwritten,
 }
 
-/// How large the model is.
+/// The size of the model.
 #[derive(Debug, Clone, Copy)]
 pub struct Fleet {
     pub instances: u8,
     pub items: usize,
-    /// How many sessions end.
+    /// The number of sessions that end.
     pub expiries: u8,
-    /// How often an item is due, whichever.
+    /// The number of fires, of any items.
     pub fires: u8,
     pub bug: Option<Bug>,
 }
 
-/// One state of everything.
+/// One state of the registry, the instances and their applications.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct State {
     // The registry.
-    pub leader: Option<Who>,
-    pub owner: [Option<Who>; MOST],
-    /// The leader's plan, and whose node it is: which item is to go to whom.
-    pub plan: Option<(Who, [Option<Who>; MOST])>,
-    pub running: [Option<Who>; MOST],
-    pub flagged: [bool; MOST],
-    pub failover: [Option<Who>; MOST],
-    pub failovering: [Option<Who>; MOST],
-    /// Whether the newest token of an item was seen by a fenced store. Which number it has does not matter.
-    pub seen: [bool; MOST],
+    pub leader: Option<Instance>,
+    pub owner: [Option<Instance>; CAPACITY],
+    /// The plan of a leader, with the leader: the next owner of each item that is to move.
+    pub plan: Option<(Instance, [Option<Instance>; CAPACITY])>,
+    pub running: [Option<Instance>; CAPACITY],
+    pub flagged: [bool; CAPACITY],
+    pub failover: [Option<Instance>; CAPACITY],
+    pub failovering: [Option<Instance>; CAPACITY],
+    /// Whether a fenced store has seen the newest token of an item. The number of the token does not matter.
+    pub seen: [bool; CAPACITY],
     // The instances.
-    pub node: [Node; MOST],
-    // What is left to happen.
+    pub node: [Node; CAPACITY],
+    // The events that may still happen.
     pub expiries: u8,
     pub fires: u8,
-    // What a fenced store and an observer have seen.
+    // The state of a fenced store and of an observer.
     pub stale_token: bool,
-    pub taken_untold: bool,
+    pub taken_unacknowledged: bool,
 }
 
 /// One instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Node {
     pub session: Session,
-    /// What the application owns, as it was told.
-    pub told: [bool; MOST],
-    /// What it was told to let go, and is still ours: whether it has acknowledged that.
-    pub revoked: [Option<bool>; MOST],
-    /// What it executes.
-    pub executes: [bool; MOST],
-    /// What it was told and has lost to a sharding that was decided while it was away, without a word yet.
-    pub outvoted: [bool; MOST],
+    /// The items that the application owns, by the newest notice.
+    pub notified: [bool; CAPACITY],
+    /// Revoked items that the instance still owns: whether the application has acknowledged the revocation.
+    pub revoked: [Option<bool>; CAPACITY],
+    /// The items that the application executes.
+    pub executes: [bool; CAPACITY],
+    /// Items that a sharding took while the instance was suspended, and whose application has no notice of it yet.
+    pub lost_unnotified: [bool; CAPACITY],
     pub request: Option<Request>,
 }
 
@@ -115,25 +116,25 @@ pub enum Session {
     #[default]
     None,
     Alive,
-    /// Given up, and not ended by the registry yet.
+    /// Given up by the instance, and not ended by the registry yet.
     GivenUp,
 }
 
-/// A request on its way, with what it remembers of the state on which it was decided.
+/// A request in flight, with the parts of the state on which it was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Request {
-    /// Gives these items to these instances; `stale`: somebody else has divided since.
+    /// Assigns these items to these instances; `stale`: another sharding took effect since.
     Shard {
-        owners: [Option<Who>; MOST],
+        owners: [Option<Instance>; CAPACITY],
         stale: bool,
     },
-    /// `stale`: the plan is another one.
+    /// `stale`: the plan has changed since.
     HandOver {
         item: u8,
-        to: Who,
+        to: Instance,
         stale: bool,
     },
-    /// `stale`: the items were divided since.
+    /// `stale`: a sharding took effect since.
     Start {
         item: u8,
         taken: bool,
@@ -156,40 +157,40 @@ pub enum Request {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    Register(Who),
-    Elect(Who),
-    Shard(Who),
-    Plan(Who),
-    Tell(Who),
-    Acknowledge(Who),
-    HandOver(Who, u8),
-    Start(Who, u8),
-    Flag(Who, u8),
-    Take(Who, u8),
+    Register(Instance),
+    Elect(Instance),
+    Shard(Instance),
+    Plan(Instance),
+    Notify(Instance),
+    Acknowledge(Instance),
+    HandOver(Instance, u8),
+    Start(Instance, u8),
+    Flag(Instance, u8),
+    Take(Instance, u8),
     /// The request of an instance takes effect, or fails.
-    Arrive(Who),
-    Finish(Who, u8),
-    GiveUp(Who),
-    Expire(Who),
+    TakeEffect(Instance),
+    Finish(Instance, u8),
+    GiveUp(Instance),
+    Expire(Instance),
 }
 
 impl State {
-    pub fn is_online(&self, who: Who) -> bool {
-        self.node[usize::from(who)].session != Session::None
+    pub fn is_online(&self, instance: Instance) -> bool {
+        self.node[usize::from(instance)].session != Session::None
     }
 
     /// Whether an instance executes an item, or is about to.
-    pub fn is_busy(&self, who: Who, item: What) -> bool {
-        let node = &self.node[usize::from(who)];
-        node.executes[item] || self.is_starting(who, item)
+    pub fn is_busy(&self, instance: Instance, item: Item) -> bool {
+        let node = &self.node[usize::from(instance)];
+        node.executes[item] || self.is_starting(instance, item)
     }
 
-    pub fn is_starting(&self, who: Who, item: What) -> bool {
+    pub fn is_starting(&self, instance: Instance, item: Item) -> bool {
         let starts = |request| match request {
             Request::Start { item, .. } => Some(usize::from(item)),
             _ => None,
         };
-        self.node[usize::from(who)].request.and_then(starts) == Some(item)
+        self.node[usize::from(instance)].request.and_then(starts) == Some(item)
     }
 }
 
@@ -205,7 +206,7 @@ impl Model for Fleet {
             node.session = Session::Alive;
         }
         for item in 0..self.items {
-            (state.owner[item], state.node[0].told[item]) = (Some(0), true);
+            (state.owner[item], state.node[0].notified[item]) = (Some(0), true);
         }
         vec![state.clone()]
     }
@@ -224,20 +225,20 @@ impl Model for Fleet {
 }
 
 impl Fleet {
-    /// What holds in every state.
+    /// The invariants of every state.
     pub fn promises() -> Vec<Property<Self>> {
         vec![
             Property::always(ONCE, |fleet: &Self, state: &State| {
-                let executors = |item: What| state.node.iter().filter(|node| node.executes[item]).count();
+                let executors = |item: Item| state.node.iter().filter(|node| node.executes[item]).count();
                 (0..fleet.items).all(|item| executors(item) <= 1)
             }),
             Property::always(ONE_OWNER, |fleet: &Self, state: &State| {
-                let owns = |node: &&Node, item: What| node.told[item] && !node.outvoted[item];
-                let owners = |item: What| state.node.iter().filter(|node| owns(node, item)).count();
+                let owns = |node: &&Node, item: Item| node.notified[item] && !node.lost_unnotified[item];
+                let owners = |item: Item| state.node.iter().filter(|node| owns(node, item)).count();
                 (0..fleet.items).all(|item| owners(item) <= 1)
             }),
             Property::always(TOKENS, |_, state: &State| !state.stale_token),
-            Property::always(ACKNOWLEDGED, |_, state: &State| !state.taken_untold),
+            Property::always(ACKNOWLEDGED, |_, state: &State| !state.taken_unacknowledged),
             Property::always(SETTLED, |fleet: &Self, state: &State| {
                 let waits = |node: &Node| node.request.is_some() || node.session != Session::Alive;
                 if state.node[..usize::from(fleet.instances)].iter().any(waits) {
@@ -252,7 +253,7 @@ impl Fleet {
         ]
     }
 
-    /// What can be reached: without it, the rest would say little.
+    /// States that must be reachable: without them the invariants would prove little.
     fn examples() -> Vec<Property<Self>> {
         vec![
             Property::sometimes("an item is handed over", |_, state: &State| {
@@ -261,12 +262,13 @@ impl Fleet {
             Property::sometimes("an item is taken over", |_, state: &State| {
                 state.failover.iter().any(Option::is_some)
             }),
-            Property::sometimes("all is well after all expiries", |fleet: &Self, state: &State| {
+            Property::sometimes("the fleet is settled after all expiries", |fleet: &Self, state: &State| {
                 state.expiries == 0 && fleet.is_settled(state)
             }),
-            Property::sometimes("a sharding comes too late for an owner that is back", |_, state: &State| {
-                state.node.iter().any(|node| node.outvoted.contains(&true))
-            }),
+            Property::sometimes(
+                "a sharding takes an item from an owner that has registered again",
+                |_, state: &State| state.node.iter().any(|node| node.lost_unnotified.contains(&true)),
+            ),
         ]
     }
 }
@@ -274,10 +276,10 @@ impl Fleet {
 /// P2.
 pub const ONCE: &str = "P2: an item is never executed twice at once";
 /// P1.
-pub const ONE_OWNER: &str = "P1: never two applications were told that they own an item";
+pub const ONE_OWNER: &str = "P1: never do two applications own an item";
 /// P3.
 pub const TOKENS: &str = "P3: tokens grow";
 /// P1.
-pub const ACKNOWLEDGED: &str = "an item is handed over only when its owner has let go of it";
+pub const ACKNOWLEDGED: &str = "an item is handed over only after its owner's acknowledgement";
 /// P1, P5, P7.
-pub const SETTLED: &str = "when nothing is left to do, every item is owned and nothing is unfinished";
+pub const SETTLED: &str = "without a possible action, every item is owned and no execution is unfinished";

@@ -1,8 +1,8 @@
 //! Election, sharding, failover and handoff as a small model that is explored completely: every order in which three
-//! instances can look, ask, be answered, lose their sessions and come back. `fleet` says what is modelled, and which
-//! function of the core each action stands for.
+//! instances can read, send requests, get answers, lose their sessions and register again. `fleet` lists the actions, and
+//! the function of the core for each.
 //!
-//! Each property is broken on purpose (`Bug`), to see that the exploration finds it.
+//! Each property is broken on purpose (`Bug`), and the exploration must find it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::as_conversions, clippy::print_stdout, unreachable_pub)]
@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use fleet::{ACKNOWLEDGED, Bug, Fleet, ONCE, ONE_OWNER, SETTLED, TOKENS};
 use stateright::{Checker, Model};
 
-/// Explores all states, and gives how many there are.
+/// Explores all states; returns their number.
 fn explore(fleet: Fleet) -> usize {
     let text = format!("{fleet:?}");
     let checker = fleet.checker().threads(2).spawn_bfs().join();
@@ -27,22 +27,22 @@ fn explore(fleet: Fleet) -> usize {
             let steps = path.into_vec();
             let last =
                 steps.iter().take_while(|(state, _)| (property.condition)(checker.model(), state)).count();
-            panic!("{}:\n{}", property.name, story(&steps[..=last.min(steps.len() - 1)]));
+            panic!("{}:\n{}", property.name, describe(&steps[..=last.min(steps.len() - 1)]));
         }
     }
     checker.assert_properties();
     states
 }
 
-/// How a counterexample comes about: each action, and what it led to.
-fn story<S: Debug, A: Debug>(steps: &[(S, Option<A>)]) -> String {
+/// The steps of a counterexample: each state and the action after it.
+fn describe<S: Debug, A: Debug>(steps: &[(S, Option<A>)]) -> String {
     let line = |(state, action): &(S, Option<A>)| format!("{state:?}\n  {action:?}\n");
     steps.iter().map(line).collect()
 }
 
-/// Explores until a property is broken, and says how.
+/// Explores until the property is broken, and prints the actions.
 #[track_caller]
-fn finds(fleet: Fleet, property: &'static str) {
+fn assert_finds(fleet: Fleet, property: &'static str) {
     let text = format!("{fleet:?}");
     let checker = fleet.checker().threads(2).spawn_bfs().join();
     let Some(path) = checker.discovery(property) else {
@@ -58,48 +58,48 @@ fn broken(bug: Bug) -> Fleet {
 }
 
 #[test]
-fn three_instances_three_items_and_two_expiries_break_nothing() {
+fn three_instances_three_items_and_two_expiries_break_no_property() {
     let states = explore(Fleet { instances: 3, items: 3, expiries: 2, fires: 1, bug: None });
-    assert!(states > 1_000_000, "the model has lost its moves: {states} states");
+    assert!(states > 1_000_000, "the model has lost actions: {states} states");
 }
 
 #[test]
-fn two_executions_at_once_in_time_break_nothing() {
+fn two_fires_break_no_property() {
     explore(Fleet { instances: 3, items: 2, expiries: 1, fires: 2, bug: None });
 }
 
 #[test]
-fn without_acknowledgement_items_are_taken_from_their_owners() {
-    finds(broken(Bug::NoAcknowledgement), ACKNOWLEDGED);
+fn without_acknowledgements_items_are_taken_from_their_owners() {
+    assert_finds(broken(Bug::NoAcknowledgement), ACKNOWLEDGED);
 }
 
 #[test]
 fn an_item_that_is_handed_over_while_it_is_executed_is_executed_twice() {
-    finds(Fleet { fires: 2, ..broken(Bug::HandedOverWhileBusy) }, ONCE);
+    assert_finds(Fleet { fires: 2, ..broken(Bug::HandedOverWhileBusy) }, ONCE);
 }
 
 #[test]
-fn without_a_lease_whoever_has_lost_its_session_goes_on() {
-    finds(broken(Bug::NoLease), ONCE);
-    finds(broken(Bug::NoLease), ONE_OWNER);
+fn without_a_lease_an_instance_goes_on_after_the_end_of_its_session() {
+    assert_finds(broken(Bug::NoLease), ONCE);
+    assert_finds(broken(Bug::NoLease), ONE_OWNER);
 }
 
 #[test]
-fn a_running_node_that_is_overwritten_is_executed_twice() {
-    finds(Fleet { fires: 2, ..broken(Bug::RunningOverwritten) }, ONCE);
+fn an_item_whose_running_node_is_overwritten_is_executed_twice() {
+    assert_finds(Fleet { fires: 2, ..broken(Bug::RunningOverwritten) }, ONCE);
 }
 
 #[test]
-fn a_token_that_is_used_again_is_refused() {
-    finds(Fleet { fires: 2, ..broken(Bug::TokenReused) }, TOKENS);
+fn a_token_that_is_used_again_does_not_grow() {
+    assert_finds(Fleet { fires: 2, ..broken(Bug::TokenReused) }, TOKENS);
 }
 
 #[test]
-fn a_flag_that_comes_very_late_hits_another_execution_and_a_fenced_store_tells() {
-    finds(Fleet { fires: 2, ..broken(Bug::LateFlag) }, ONCE);
+fn a_very_late_failover_flag_makes_an_item_execute_twice() {
+    assert_finds(Fleet { fires: 2, ..broken(Bug::LateFlag) }, ONCE);
 }
 
 #[test]
 fn a_crash_that_is_not_flagged_stays_unfinished() {
-    finds(broken(Bug::NoFlag), SETTLED);
+    assert_finds(broken(Bug::NoFlag), SETTLED);
 }

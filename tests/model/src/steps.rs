@@ -1,21 +1,21 @@
-//! The moves of the model: what is possible, and what follows.
+//! The possible actions of the model, and their results.
 
-use super::fleet::{Action, Bug, Fleet, MOST, Node, Request, Session, State, What, Who};
+use super::fleet::{Action, Bug, CAPACITY, Fleet, Instance, Item, Node, Request, Session, State};
 
 impl Fleet {
     fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
 
-    fn everybody(&self) -> std::ops::Range<Who> {
+    fn instances(&self) -> std::ops::Range<Instance> {
         0..self.instances
     }
 
-    /// Whether everything is as it should be when nothing happens any more.
+    /// Whether the state is as required when no action is left.
     pub fn is_settled(&self, state: &State) -> bool {
         let owned =
-            |item: What| state.owner[item].is_some_and(|owner| state.node[usize::from(owner)].told[item]);
-        let done = |item: What| {
+            |item: Item| state.owner[item].is_some_and(|owner| state.node[usize::from(owner)].notified[item]);
+        let done = |item: Item| {
             state.running[item].is_none()
                 && !state.flagged[item]
                 && state.failover[item].is_none()
@@ -28,21 +28,23 @@ impl Fleet {
             && self.targets(state) == state.owner
     }
 
-    /// Who should own each item: as few as possible move.
-    fn targets(&self, state: &State) -> [Option<Who>; MOST] {
-        let mut held = [0; MOST];
+    /// The owner that each item should have, with as few moves as possible.
+    fn targets(&self, state: &State) -> [Option<Instance>; CAPACITY] {
+        let mut held = [0; CAPACITY];
         for owner in state.owner.iter().flatten() {
             held[usize::from(*owner)] += 1;
         }
-        let online = self.everybody().filter(|who| state.is_online(*who));
-        let mut targets = [None; MOST];
+        let online = self.instances().filter(|instance| state.is_online(*instance));
+        let mut targets = [None; CAPACITY];
         let Some(whole) = self.items.checked_div(online.clone().count()) else { return targets };
         let mut rest = self.items % online.clone().count();
-        // What is left over stays with those who have more than the whole part.
-        let mut room = [0; MOST];
+        // The remaining items stay with the owners that have more than the whole part.
+        let mut room = [0; CAPACITY];
         for much in [true, false] {
-            for who in online.clone().map(usize::from).filter(|who| (held[*who] > whole) == much) {
-                room[who] = whole + usize::from(rest > 0);
+            for instance in
+                online.clone().map(usize::from).filter(|instance| (held[*instance] > whole) == much)
+            {
+                room[instance] = whole + usize::from(rest > 0);
                 rest = rest.saturating_sub(1);
             }
         }
@@ -53,15 +55,15 @@ impl Fleet {
             }
         }
         for target in targets[..self.items].iter_mut().filter(|target| target.is_none()) {
-            let who = online.clone().find(|who| room[usize::from(*who)] > 0).unwrap();
-            room[usize::from(who)] -= 1;
-            *target = Some(who);
+            let instance = online.clone().find(|instance| room[usize::from(*instance)] > 0).unwrap();
+            room[usize::from(instance)] -= 1;
+            *target = Some(instance);
         }
         targets
     }
 
-    /// Whether nobody online owns an item.
-    fn is_orphan(&self, state: &State, item: What) -> bool {
+    /// Whether an item has no online owner.
+    fn is_orphan(&self, state: &State, item: Item) -> bool {
         state.owner[item].is_none_or(|owner| !state.is_online(owner))
     }
 
@@ -69,8 +71,8 @@ impl Fleet {
         (0..self.items).any(|item| self.is_orphan(state, item))
     }
 
-    /// What nobody online owns, and who is to have it.
-    fn orphans(&self, state: &State) -> [Option<Who>; MOST] {
+    /// The items without an online owner, and their next owners.
+    fn orphans(&self, state: &State) -> [Option<Instance>; CAPACITY] {
         let mut owners = self.targets(state);
         for item in (0..self.items).filter(|item| !self.is_orphan(state, *item)) {
             owners[item] = None;
@@ -78,253 +80,262 @@ impl Fleet {
         owners
     }
 
-    /// The plan that there should be: which items are with one who is online and should be with another.
-    fn plan(&self, state: &State, leader: Who) -> Option<(Who, [Option<Who>; MOST])> {
+    /// The required plan: the items with an online owner that should have another owner.
+    fn plan(&self, state: &State, leader: Instance) -> Option<(Instance, [Option<Instance>; CAPACITY])> {
         let mut moves = self.targets(state);
         for (target, owner) in moves.iter_mut().zip(state.owner) {
             if owner == *target || owner.is_none_or(|owner| !state.is_online(owner)) {
                 *target = None;
             }
         }
-        Some((leader, moves)).filter(|(_, moves)| *moves != [None; MOST])
+        Some((leader, moves)).filter(|(_, moves)| *moves != [None; CAPACITY])
     }
 
-    /// What an instance's application is to know: what it owns, but what is to be somebody else's.
-    fn telling(&self, state: &State, who: Who) -> [bool; MOST] {
-        let mut told = [false; MOST];
-        for (item, told) in told.iter_mut().enumerate() {
-            let revoked = state.plan.and_then(|(_, targets)| targets[item]).is_some_and(|to| to != who);
-            *told = state.owner[item] == Some(who) && (!revoked || state.is_starting(who, item));
+    /// The items of an instance's next notice: those that it owns and that are not to move.
+    fn next_notice(&self, state: &State, instance: Instance) -> [bool; CAPACITY] {
+        let mut notified = [false; CAPACITY];
+        for (item, notified) in notified.iter_mut().enumerate() {
+            let revoked = state.plan.and_then(|(_, targets)| targets[item]).is_some_and(|to| to != instance);
+            *notified =
+                state.owner[item] == Some(instance) && (!revoked || state.is_starting(instance, item));
         }
-        told
+        notified
     }
 
-    /// Whether what an item's nodes say was left by somebody who is gone.
-    fn has_crashed(&self, state: &State, who: Who, item: What) -> bool {
-        if state.is_busy(who, item) {
+    /// Whether the nodes of an item were left by an instance that is offline.
+    fn has_crashed(&self, state: &State, instance: Instance, item: Item) -> bool {
+        if state.is_busy(instance, item) {
             return false;
         }
-        let is_over = |executor: Who| executor == who || !state.is_online(executor);
+        let is_over = |executor: Instance| executor == instance || !state.is_online(executor);
         match (state.running[item], state.failovering[item]) {
             (Some(executor), _) => is_over(executor),
-            (None, Some(taker)) => match taker == who {
-                true => state.failover[item] != Some(who),
+            (None, Some(taker)) => match taker == instance {
+                true => state.failover[item] != Some(instance),
                 false => !state.is_online(taker),
             },
             (None, None) => false,
         }
     }
 
-    /// Everything that may happen next.
+    /// All actions that are possible now.
     pub fn possible(&self, state: &State, actions: &mut Vec<Action>) {
-        for who in self.everybody() {
-            let node = &state.node[usize::from(who)];
+        for instance in self.instances() {
+            let node = &state.node[usize::from(instance)];
             if node.request.is_some() {
-                actions.push(Action::Arrive(who));
+                actions.push(Action::TakeEffect(instance));
             }
             match node.session {
-                Session::None => actions.push(Action::Register(who)),
-                Session::GivenUp => actions.push(Action::Expire(who)),
-                Session::Alive => self.possible_alive(state, who, actions),
+                Session::None => actions.push(Action::Register(instance)),
+                Session::GivenUp => actions.push(Action::Expire(instance)),
+                Session::Alive => self.possible_alive(state, instance, actions),
             }
         }
     }
 
-    fn possible_alive(&self, state: &State, who: Who, actions: &mut Vec<Action>) {
-        let node = &state.node[usize::from(who)];
+    fn possible_alive(&self, state: &State, instance: Instance, actions: &mut Vec<Action>) {
+        let node = &state.node[usize::from(instance)];
         if state.expiries > 0 {
-            actions.push(if self.has(Bug::NoLease) { Action::Expire(who) } else { Action::GiveUp(who) });
+            actions.push(if self.has(Bug::NoLease) {
+                Action::Expire(instance)
+            } else {
+                Action::GiveUp(instance)
+            });
         }
-        let telling = self.telling(state, who);
-        if (0..self.items).any(|item| node.told[item] && !telling[item]) {
-            actions.push(Action::Tell(who));
+        let next_notice = self.next_notice(state, instance);
+        if (0..self.items).any(|item| node.notified[item] && !next_notice[item]) {
+            actions.push(Action::Notify(instance));
         }
         if node.revoked.contains(&Some(false)) {
-            actions.push(Action::Acknowledge(who));
+            actions.push(Action::Acknowledge(instance));
         }
         if state.leader.is_none() {
-            actions.push(Action::Elect(who));
+            actions.push(Action::Elect(instance));
         }
         let executed = (0..self.items).filter(|item| node.executes[*item]);
-        actions.extend(executed.map(|item| Action::Finish(who, item as u8)));
-        let leads = state.leader == Some(who);
+        actions.extend(executed.map(|item| Action::Finish(instance, item as u8)));
+        let leads = state.leader == Some(instance);
         let orphans = leads && self.has_orphans(state);
-        if leads && !orphans && state.plan != self.plan(state, who) {
-            actions.push(Action::Plan(who));
+        if leads && !orphans && state.plan != self.plan(state, instance) {
+            actions.push(Action::Plan(instance));
         }
         if node.request.is_some() {
             return;
         }
         if orphans {
-            actions.push(Action::Shard(who));
+            actions.push(Action::Shard(instance));
         }
         for item in 0..self.items {
             let number = item as u8;
-            if self.may_hand_over(state, who, item) {
-                actions.push(Action::HandOver(who, number));
+            if self.may_hand_over(state, instance, item) {
+                actions.push(Action::HandOver(instance, number));
             }
-            if self.may_start(state, who, item) {
-                actions.push(Action::Start(who, number));
+            if self.may_start(state, instance, item) {
+                actions.push(Action::Start(instance, number));
             }
-            if self.has_crashed(state, who, item) && !self.has(Bug::NoFlag) {
-                actions.push(Action::Flag(who, number));
+            if self.has_crashed(state, instance, item) && !self.has(Bug::NoFlag) {
+                actions.push(Action::Flag(instance, number));
             }
             let left = state.running[item].is_none_or(|executor| !state.is_online(executor));
-            if state.flagged[item] && state.failover[item].is_none() && left && !state.is_busy(who, item) {
-                actions.push(Action::Take(who, number));
+            if state.flagged[item] && state.failover[item].is_none() && left && !state.is_busy(instance, item)
+            {
+                actions.push(Action::Take(instance, number));
             }
         }
     }
 
-    fn may_hand_over(&self, state: &State, who: Who, item: What) -> bool {
-        let node = &state.node[usize::from(who)];
-        let planned = state.plan.and_then(|(_, targets)| targets[item]).is_some_and(|to| to != who);
-        // What the application was never told it need not let go.
+    fn may_hand_over(&self, state: &State, instance: Instance, item: Item) -> bool {
+        let node = &state.node[usize::from(instance)];
+        let planned = state.plan.and_then(|(_, targets)| targets[item]).is_some_and(|to| to != instance);
+        // An application need not acknowledge an item of which it never had a notice.
         let acknowledged = node.revoked[item] != Some(false) || self.has(Bug::NoAcknowledgement);
-        let idle = !state.is_busy(who, item) || self.has(Bug::HandedOverWhileBusy);
-        planned && state.owner[item] == Some(who) && !node.told[item] && acknowledged && idle
+        let idle = !state.is_busy(instance, item) || self.has(Bug::HandedOverWhileBusy);
+        planned && state.owner[item] == Some(instance) && !node.notified[item] && acknowledged && idle
     }
 
-    fn may_start(&self, state: &State, who: Who, item: What) -> bool {
+    fn may_start(&self, state: &State, instance: Instance, item: Item) -> bool {
         let free = state.running[item].is_none() || self.has(Bug::RunningOverwritten);
-        if state.is_busy(who, item) || !free {
+        if state.is_busy(instance, item) || !free {
             return false;
         }
-        let taken = state.failover[item] == Some(who);
-        let due = state.node[usize::from(who)].told[item]
+        let taken = state.failover[item] == Some(instance);
+        let due = state.node[usize::from(instance)].notified[item]
             && state.fires > 0
             && state.failover[item].is_none()
             && !state.flagged[item];
         taken || due
     }
 
-    /// What follows from an action.
+    /// The result of an action.
     pub fn after(&self, state: &State, action: Action) -> State {
         let mut next = state.clone();
         match action {
-            Action::Register(who) => next.node[usize::from(who)].session = Session::Alive,
-            Action::Elect(who) => next.leader = Some(who),
-            Action::Plan(who) => next.set_plan(self.plan(state, who)),
-            Action::Tell(who) => self.tell(&mut next, who),
-            Action::Acknowledge(who) => {
-                for revoked in next.node[usize::from(who)].revoked.iter_mut().flatten() {
+            Action::Register(instance) => next.node[usize::from(instance)].session = Session::Alive,
+            Action::Elect(instance) => next.leader = Some(instance),
+            Action::Plan(instance) => next.set_plan(self.plan(state, instance)),
+            Action::Notify(instance) => self.notify(&mut next, instance),
+            Action::Acknowledge(instance) => {
+                for revoked in next.node[usize::from(instance)].revoked.iter_mut().flatten() {
                     *revoked = true;
                 }
             }
-            Action::Shard(who) => {
-                next.ask(who, Request::Shard { owners: self.orphans(state), stale: false });
+            Action::Shard(instance) => {
+                next.send(instance, Request::Shard { owners: self.orphans(state), stale: false });
             }
-            Action::HandOver(who, item) => {
+            Action::HandOver(instance, item) => {
                 let to = state.plan.and_then(|(_, targets)| targets[usize::from(item)]).unwrap();
-                next.ask(who, Request::HandOver { item, to, stale: false });
+                next.send(instance, Request::HandOver { item, to, stale: false });
             }
-            Action::Start(who, item) => {
-                let taken = state.failover[usize::from(item)] == Some(who);
+            Action::Start(instance, item) => {
+                let taken = state.failover[usize::from(item)] == Some(instance);
                 next.fires -= u8::from(!taken);
-                next.ask(who, Request::Start { item, taken, stale: false });
+                next.send(instance, Request::Start { item, taken, stale: false });
             }
-            Action::Flag(who, item) => {
+            Action::Flag(instance, item) => {
                 let place = usize::from(item);
                 let (flagged, failover) = (state.flagged[place], state.failover[place].is_some());
                 let running = state.running[place].is_some();
                 let failovering = state.failovering[place].is_some();
-                next.ask(who, Request::Flag { item, flagged, failover, running, failovering, old: false });
+                next.send(
+                    instance,
+                    Request::Flag { item, flagged, failover, running, failovering, old: false },
+                );
             }
-            Action::Take(who, item) => {
+            Action::Take(instance, item) => {
                 let running = state.running[usize::from(item)].is_some();
                 let failovering = state.failovering[usize::from(item)].is_some();
-                next.ask(who, Request::Take { item, running, failovering });
+                next.send(instance, Request::Take { item, running, failovering });
             }
-            Action::Arrive(who) => {
-                if let Some(request) = next.node[usize::from(who)].request.take() {
-                    self.arrive(&mut next, who, request);
+            Action::TakeEffect(instance) => {
+                if let Some(request) = next.node[usize::from(instance)].request.take() {
+                    self.take_effect(&mut next, instance, request);
                 }
             }
-            Action::Finish(who, item) => next.finish(who, usize::from(item)),
-            Action::GiveUp(who) => {
+            Action::Finish(instance, item) => next.finish(instance, usize::from(item)),
+            Action::GiveUp(instance) => {
                 next.expiries -= 1;
-                next.give_up(who);
+                next.give_up(instance);
             }
-            Action::Expire(who) => {
-                if state.node[usize::from(who)].session == Session::Alive {
+            Action::Expire(instance) => {
+                if state.node[usize::from(instance)].session == Session::Alive {
                     next.expiries -= 1;
                 }
-                next.expire(who);
+                next.expire(instance);
             }
         }
-        self.tell_additions(&mut next);
+        self.notify_additions(&mut next);
         next
     }
 
-    /// What has come is told at once: nothing happens to it before.
-    fn tell_additions(&self, next: &mut State) {
-        for who in self.everybody() {
-            if next.node[usize::from(who)].session != Session::Alive {
+    /// Additions are notified at once, before any other action.
+    fn notify_additions(&self, next: &mut State) {
+        for instance in self.instances() {
+            if next.node[usize::from(instance)].session != Session::Alive {
                 continue;
             }
-            let telling = self.telling(next, who);
-            for item in (0..self.items).filter(|item| telling[*item]) {
-                let node = &mut next.node[usize::from(who)];
-                (node.told[item], node.revoked[item]) = (true, None);
+            let next_notice = self.next_notice(next, instance);
+            for item in (0..self.items).filter(|item| next_notice[*item]) {
+                let node = &mut next.node[usize::from(instance)];
+                (node.notified[item], node.revoked[item]) = (true, None);
             }
         }
     }
 
-    fn tell(&self, next: &mut State, who: Who) {
-        let told = self.telling(next, who);
+    fn notify(&self, next: &mut State, instance: Instance) {
+        let notified = self.next_notice(next, instance);
         let owner = next.owner;
-        let node = &mut next.node[usize::from(who)];
+        let node = &mut next.node[usize::from(instance)];
         for item in 0..self.items {
-            node.outvoted[item] &= told[item];
-            let let_go = node.told[item] && !told[item] && owner[item] == Some(who);
-            if let_go {
+            node.lost_unnotified[item] &= notified[item];
+            let is_revoked = node.notified[item] && !notified[item] && owner[item] == Some(instance);
+            if is_revoked {
                 node.revoked[item] = Some(false);
-            } else if told[item] || owner[item] != Some(who) {
+            } else if notified[item] || owner[item] != Some(instance) {
                 node.revoked[item] = None;
             }
         }
-        node.told = told;
+        node.notified = notified;
     }
 
-    /// The application is told to execute.
-    fn begin(&self, next: &mut State, who: Who, item: What) {
-        next.node[usize::from(who)].executes[item] = true;
+    /// The application gets the execution.
+    fn begin(&self, next: &mut State, instance: Instance, item: Item) {
+        next.node[usize::from(instance)].executes[item] = true;
         if !self.has(Bug::TokenReused) {
             next.seen[item] = false;
         }
         next.stale_token |= std::mem::replace(&mut next.seen[item], true);
     }
 
-    /// A transaction takes effect, if what it checks is so.
-    fn arrive(&self, next: &mut State, who: Who, request: Request) {
+    /// A transaction takes effect if its checks hold.
+    fn take_effect(&self, next: &mut State, instance: Instance, request: Request) {
         match request {
             Request::Shard { owners, stale } => {
-                let runs = |item: What| {
-                    // What has begun to run since is not given away; what was left running is.
+                let runs = |item: Item| {
+                    // An item that an online instance has started since is not assigned; an item of a crashed one is.
                     let executor = next.running[item].filter(|executor| next.is_online(*executor));
                     owners[item].is_some() && executor.is_some() && !self.has(Bug::NoVersions)
                 };
-                if stale || next.leader != Some(who) || (0..self.items).any(runs) {
+                if stale || next.leader != Some(instance) || (0..self.items).any(runs) {
                     return;
                 }
                 for (item, owner) in owners.into_iter().enumerate().filter(|(_, owner)| owner.is_some()) {
                     if let Some(before) = next.owner[item].filter(|before| next.is_online(*before)) {
-                        // It has come back since this was decided, and is told later.
-                        next.node[usize::from(before)].outvoted[item] =
-                            next.node[usize::from(before)].told[item];
+                        // The owner has registered again since the decision, and is notified later.
+                        next.node[usize::from(before)].lost_unnotified[item] =
+                            next.node[usize::from(before)].notified[item];
                     }
                     next.owner[item] = owner;
                     next.seen[item] = false;
                 }
-                next.divided();
+                next.bump_version();
             }
             Request::HandOver { item, to, stale } => {
                 let item = usize::from(item);
-                if stale || !next.is_online(to) || next.owner[item] != Some(who) {
+                if stale || !next.is_online(to) || next.owner[item] != Some(instance) {
                     return;
                 }
-                let node = &mut next.node[usize::from(who)];
-                next.taken_untold |= node.told[item] || node.revoked[item] == Some(false);
+                let node = &mut next.node[usize::from(instance)];
+                next.taken_unacknowledged |= node.notified[item] || node.revoked[item] == Some(false);
                 node.revoked[item] = None;
                 next.owner[item] = Some(to);
                 next.seen[item] = false;
@@ -336,19 +347,19 @@ impl Fleet {
                 let place = usize::from(item);
                 let old = stale && !taken && !self.has(Bug::NoVersions);
                 if old || (next.running[place].is_some() && !self.has(Bug::RunningOverwritten)) {
-                    // It is planned again.
+                    // The fire is planned again.
                     next.fires += u8::from(!taken);
                     return;
                 }
-                next.running[place] = Some(who);
+                next.running[place] = Some(instance);
                 for node in &mut next.node {
                     if let Some(Request::Flag { item: flagged, old, .. }) = &mut node.request {
                         *old |= *flagged == item;
                     }
                 }
-                // Nobody is told on behalf of a session that was given up.
-                if next.node[usize::from(who)].session == Session::Alive {
-                    self.begin(next, who, place);
+                // After its session was given up, an instance sends no notice.
+                if next.node[usize::from(instance)].session == Session::Alive {
+                    self.begin(next, instance, place);
                 }
             }
             Request::Flag { item, flagged, failover, running, failovering, old } => {
@@ -381,8 +392,8 @@ impl Fleet {
                     return;
                 }
                 next.flagged[item] = false;
-                next.failover[item] = Some(who);
-                next.failovering[item] = Some(who);
+                next.failover[item] = Some(instance);
+                next.failovering[item] = Some(instance);
                 next.running[item] = None;
             }
         }
@@ -390,12 +401,12 @@ impl Fleet {
 }
 
 impl State {
-    fn ask(&mut self, who: Who, request: Request) {
-        self.node[usize::from(who)].request = Some(request);
+    fn send(&mut self, instance: Instance, request: Request) {
+        self.node[usize::from(instance)].request = Some(request);
     }
 
-    /// The plan is another one, or none: what was decided on the old one fails.
-    fn set_plan(&mut self, plan: Option<(Who, [Option<Who>; MOST])>) {
+    /// Changes or removes the plan: requests that were decided on the old one fail.
+    fn set_plan(&mut self, plan: Option<(Instance, [Option<Instance>; CAPACITY])>) {
         self.plan = plan;
         for node in &mut self.node {
             if let Some(Request::HandOver { stale, .. }) = &mut node.request {
@@ -404,8 +415,8 @@ impl State {
         }
     }
 
-    /// The sharding's version has grown.
-    fn divided(&mut self) {
+    /// The version of the sharding grows: requests that were decided on the old one fail.
+    fn bump_version(&mut self) {
         for node in &mut self.node {
             if let Some(Request::Start { stale, .. } | Request::Shard { stale, .. }) = &mut node.request {
                 *stale = true;
@@ -413,38 +424,38 @@ impl State {
         }
     }
 
-    fn finish(&mut self, who: Who, item: What) {
-        self.node[usize::from(who)].executes[item] = false;
-        if self.running[item] == Some(who) {
+    fn finish(&mut self, instance: Instance, item: Item) {
+        self.node[usize::from(instance)].executes[item] = false;
+        if self.running[item] == Some(instance) {
             self.running[item] = None;
         }
-        if self.failover[item] == Some(who) {
+        if self.failover[item] == Some(instance) {
             self.failover[item] = None;
             self.failovering[item] = None;
         }
     }
 
-    /// The lease is over: the application stops, what has been asked for may still take effect.
-    fn give_up(&mut self, who: Who) {
-        let node = &mut self.node[usize::from(who)];
+    /// The lease is over: the application stops. Sent requests may still take effect.
+    fn give_up(&mut self, instance: Instance) {
+        let node = &mut self.node[usize::from(instance)];
         *node = Node { session: Session::GivenUp, request: node.request, ..Node::default() };
     }
 
-    /// The session ends, and what was in it goes.
-    fn expire(&mut self, who: Who) {
-        let node = &mut self.node[usize::from(who)];
+    /// The session ends, with its ephemeral nodes.
+    fn expire(&mut self, instance: Instance) {
+        let node = &mut self.node[usize::from(instance)];
         if let Some(Request::Start { taken: false, .. }) = node.request {
-            // Somebody else makes up for it.
+            // Another instance catches up on the fire.
             self.fires += 1;
         }
         (node.session, node.request) = (Session::None, None);
-        if self.leader == Some(who) {
+        if self.leader == Some(instance) {
             self.leader = None;
         }
-        if self.plan.is_some_and(|(leader, _)| leader == who) {
+        if self.plan.is_some_and(|(leader, _)| leader == instance) {
             self.set_plan(None);
         }
-        for failover in self.failover.iter_mut().filter(|failover| **failover == Some(who)) {
+        for failover in self.failover.iter_mut().filter(|failover| **failover == Some(instance)) {
             *failover = None;
         }
     }

@@ -1,4 +1,4 @@
-//! What an application makes of what it is told, and what that says about the promises.
+//! An application handles the messages of its sidecar, and checks the promises at each.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use tonic::Request;
 use super::Seat;
 use crate::world::{SESSION_TIMEOUT, World};
 
-/// How long what is told may be older than what is so, when the network is well.
+/// How much older than the state of the registry a notice may be without network faults.
 const STALE_MAX: Duration = Duration::from_millis(500);
 
 impl Seat {
-    /// What it says it has open when it attaches again.
+    /// The open executions that the application names when it reattaches.
     pub(super) fn open_executions(&self) -> Vec<proto::OpenExecution> {
         let lost = proto::CancelReason::LeaseLost;
         let open = self.open.values().filter(|open| open.cancelled != lost);
@@ -36,7 +36,7 @@ impl Seat {
 
 impl World {
     /// An application reads a message.
-    pub fn told(&mut self, index: usize, job: usize, message: proto::AttachResponse) {
+    pub fn receive(&mut self, index: usize, job: usize, message: proto::AttachResponse) {
         let Some(event) = message.event else { return };
         let seat = &mut self.apps[index].seats[job];
         let first = seat.attachment.is_none();
@@ -74,21 +74,24 @@ impl World {
             resumed.len()
         ));
         let stream = self.apps[index].seats[job].stream.and_then(|number| self.streams.get(&number));
-        // Who is stopping, but has not got that far yet, may let one in.
+        // A sidecar that is about to stop may still accept an application.
         let paused = self.executor.lags > 0 || self.places[self.apps[index].place].paused;
         if stream.is_some_and(|stream| stream.late) && !paused {
-            self.violation("nobody attaches to a sidecar that is stopping", &format!("application {index}"));
+            self.violation(
+                "no application attaches to a sidecar that is stopping",
+                &format!("application {index}"),
+            );
         }
-        // Whatever else it still executes is not its any more.
+        // The sidecar has discarded the other executions.
         let seat = &mut self.apps[index].seats[job];
         let not_ours: Vec<_> = seat.open.keys().filter(|id| !resumed.contains(id)).cloned().collect();
         seat.results.retain(|id, _| resumed.contains(id));
         (seat.attachment, seat.kept) = (Some(attached.attachment_id), false);
         seat.instance = attached.instance_id;
         (seat.generation, seat.lease_until) = (i64::MIN, None);
-        seat.yielding.clear();
-        // It is told everything from the start.
-        self.disown(index, job);
+        seat.revoked.clear();
+        // A complete assignment follows.
+        self.release_items_of_job(index, job);
         for id in not_ours {
             self.stop(index, job, &id);
         }
@@ -103,8 +106,8 @@ impl World {
             assignment.generation, changed.revoked_items
         ));
         let seat = &mut self.apps[index].seats[job];
-        let told_first = !seat.assigned;
-        if told_first != (reason == proto::AssignmentReason::Attached) {
+        let is_first = !seat.assigned;
+        if is_first != (reason == proto::AssignmentReason::Attached) {
             self.violation(
                 "the stream's contract",
                 &format!("application {index}: {reason:?} at the wrong place"),
@@ -116,29 +119,29 @@ impl World {
         let before = std::mem::take(&mut seat.items);
         (seat.generation, seat.assigned) = (assignment.generation, true);
         seat.items = assignment.items.iter().map(|item| (item.item, item.disabled)).collect();
-        seat.yielding.extend(before.into_keys());
-        seat.yielding.retain(|item| !items.contains(item));
+        seat.revoked.extend(before.into_keys());
+        seat.revoked.retain(|item| !items.contains(item));
         if !self.jobs[job].drained || reason == proto::AssignmentReason::SessionLost {
-            self.yield_all(index, job);
+            self.release_revoked(index, job);
         }
         for item in items {
-            self.believe(index, job, item);
+            self.record_item(index, job, item);
         }
         self.acknowledge_if_done(index, job);
     }
 
-    /// An application believes to own an item, which nobody else should do.
-    pub(super) fn believe(&mut self, index: usize, job: usize, item: u32) {
-        if self.apps[index].disobedient || self.apps[index].hung {
+    /// Records that an application has an item in its assignment, and checks that no other application has it.
+    pub(super) fn record_item(&mut self, index: usize, job: usize, item: u32) {
+        if self.apps[index].unresponsive || self.apps[index].hung {
             return;
         }
         if !self.is_owned_by(job, item, &self.apps[index].seats[job].instance) {
-            // Old news: who registers under the id of an earlier stream is told what that had, until its view is newer.
+            // The notice may be old: an instance with the id of an earlier one gets its items until its view is newer.
             let life = self.apps[index].life;
             return self.timeline.after(STALE_MAX, move |world| {
                 let app = &world.apps[index];
                 if app.alive && app.life == life && app.seats[job].items.contains_key(&item) {
-                    world.believe(index, job, item);
+                    world.record_item(index, job, item);
                 }
             });
         }
@@ -148,18 +151,20 @@ impl World {
         if others.is_empty() {
             return;
         }
-        // One that leaves with its sidecar is told that it has nothing when it has left.
+        // An application whose sidecar drains gets the revocation only after its instance has left.
         let leaves = |other: &usize| {
             self.places[self.apps[*other].place].life.as_ref().is_none_or(|life| life.draining)
         };
-        let gently = self.ensemble.was_handed_over(&self.item_path(job, item));
-        if self.jobs[job].drained && gently && !others.iter().all(leaves) {
+        let by_handoff = self.ensemble.was_handed_over(&self.item_path(job, item));
+        if self.jobs[job].drained && by_handoff && !others.iter().all(leaves) {
             self.violation(
-                "revoked before the next owner is told",
-                &format!("item {item} of job {job} is told to {index}, and {others:?} have not let go of it"),
+                "an item is revoked before the next owner is notified",
+                &format!(
+                    "item {item} of job {job} is assigned to {index}, and {others:?} have not released it"
+                ),
             );
         }
-        // Items that are divided all at once are told to everybody at once, and some hear it late.
+        // A resharding in the mode `AllAtOnce` is notified to all applications at once, and some notices are late.
         let bound = if self.exact { STALE_MAX } else { SESSION_TIMEOUT };
         self.timeline.after(bound, move |world| {
             let still = world.owners.get(&(job, item)).is_some_and(|owners| {
@@ -167,44 +172,44 @@ impl World {
             });
             if still {
                 let what = format!("item {item} of job {job} is {index}'s and {others:?}'s");
-                world.violation("revoked before the next owner is told", &what);
+                world.violation("an item is revoked before the next owner is notified", &what);
             }
         });
     }
 
-    /// What was revoked is not believed to be ours any more.
-    fn yield_all(&mut self, index: usize, job: usize) {
-        for item in std::mem::take(&mut self.apps[index].seats[job].yielding) {
-            self.disbelieve(index, job, item);
+    /// The application has released its revoked items.
+    fn release_revoked(&mut self, index: usize, job: usize) {
+        for item in std::mem::take(&mut self.apps[index].seats[job].revoked) {
+            self.release_item(index, job, item);
         }
     }
 
-    fn disbelieve(&mut self, index: usize, job: usize, item: u32) {
+    fn release_item(&mut self, index: usize, job: usize, item: u32) {
         if let Some(owners) = self.owners.get_mut(&(job, item)) {
             owners.remove(&index);
         }
     }
 
-    /// All that an application believes to own of a job is not its any more.
-    pub(super) fn disown(&mut self, index: usize, job: usize) {
+    /// An application releases all items of a job.
+    pub(super) fn release_items_of_job(&mut self, index: usize, job: usize) {
         for item in 0..self.jobs[job].total {
-            self.disbelieve(index, job, item);
+            self.release_item(index, job, item);
         }
     }
 
-    pub(super) fn forget_beliefs(&mut self, index: usize) {
+    pub(super) fn release_all_items(&mut self, index: usize) {
         for job in 0..self.jobs.len() {
-            self.disown(index, job);
+            self.release_items_of_job(index, job);
         }
     }
 
-    /// Acknowledges the assignment if nothing is executed on what it does not have.
+    /// Acknowledges the assignment once no revoked item is executed.
     pub(super) fn acknowledge_if_done(&mut self, index: usize, job: usize) {
         let seat = &self.apps[index].seats[job];
-        let busy = seat.open.values().any(|open| seat.yielding.contains(&open.execute.item));
+        let busy = seat.open.values().any(|open| seat.revoked.contains(&open.execute.item));
         let (Some(attachment_id), false) = (seat.attachment.clone(), busy || !seat.assigned) else { return };
         let generation = seat.generation;
-        self.yield_all(index, job);
+        self.release_revoked(index, job);
         let request = proto::AcknowledgeAssignmentRequest { attachment_id, generation };
         let work = move |life: &crate::sidecar::Life| {
             let participants = life.participants.clone();
@@ -223,10 +228,10 @@ impl World {
             self.timeline.log(format!("application {index}, job {job}: session {:?}", changed.state()));
         }
         if was_silent && changed.state() == proto::SessionState::Connected {
-            // It is renewed after all.
+            // The lease was over at the application, and is renewed.
             let items: Vec<_> = self.apps[index].seats[job].items.keys().copied().collect();
             for item in items {
-                self.believe(index, job, item);
+                self.record_item(index, job, item);
             }
         }
         let life = self.apps[index].life;
@@ -235,16 +240,16 @@ impl World {
                 let seat = &world.apps[index].seats[job];
                 if world.apps[index].life == life && seat.lease_until == Some(until) && seat.stream.is_some()
                 {
-                    world.hear_nothing(index, job);
+                    world.end_lease(index, job);
                 }
             });
         }
     }
 
-    /// The lease is over without newer word.
-    fn hear_nothing(&mut self, index: usize, job: usize) {
+    /// The lease is over without a renewal.
+    fn end_lease(&mut self, index: usize, job: usize) {
         self.timeline.log(format!("application {index}, job {job}: the lease is over"));
-        self.disown(index, job);
+        self.release_items_of_job(index, job);
         let ids: Vec<_> = self.apps[index].seats[job].open.keys().cloned().collect();
         for id in ids {
             self.cancel(index, job, &id, proto::CancelReason::LeaseLost);

@@ -1,4 +1,4 @@
-//! Executions in an application: from being told to the answer to their report.
+//! Executions in an application, from the event `Execute` to the answer to their report.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tonic::{Code, Request, Response, Status};
 use super::Open;
 use crate::world::{Start, World};
 
-/// What is left of a grace when an application stops what it has kept.
+/// An application without a stream stops its executions this long before the end of `reattach_grace`.
 const GRACE_MARGIN: Duration = Duration::from_millis(500);
 
 type Reported = Result<Response<proto::ReportCompletionResponse>, Status>;
@@ -29,7 +29,7 @@ impl World {
         ));
         let seat = &self.apps[index].seats[job];
         let assigned = seat.items.get(&item) == Some(&false);
-        // What was revoked may go on to its end, also with another stream.
+        // The execution of a revoked item may go on to its end, also on another stream.
         let excused = execute.resumed || source == proto::ExecutionSource::Failover;
         if !seat.assigned || (!assigned && !excused) {
             self.violation("Execute is within the assignment", &format!("application {index}, item {item}"));
@@ -40,14 +40,14 @@ impl World {
         if execute.resumed && seat.results.contains_key(&id) {
             return self.report_later(index, job);
         }
-        self.check_alone(index, job, item, &id);
+        self.check_single_executor(index, job, item, &id);
         self.check_token(job, &execute);
         if !execute.resumed {
             let attempt = execute.attempt;
             let at = self.timeline.now();
             let start =
                 Start { job, item, scheduled, source, attempt, app: index, execution_id: id.clone(), at };
-            self.check_told_once(&start);
+            self.check_started_once(&start);
             self.starts.push(start);
         }
         self.executing.entry((job, item)).or_default().push((index, id.clone()));
@@ -58,7 +58,7 @@ impl World {
         self.timeline.after(takes, move |world| world.finish(index, life, job, &id));
     }
 
-    /// An execution has come to its end.
+    /// An execution ends.
     fn finish(&mut self, index: usize, life: u64, job: usize, id: &str) {
         let app = &self.apps[index];
         if !app.alive || app.hung || app.life != life {
@@ -82,9 +82,9 @@ impl World {
         }
     }
 
-    /// An execution is told to stop.
+    /// An execution gets a cancel.
     pub(super) fn cancel(&mut self, index: usize, job: usize, id: &str, reason: proto::CancelReason) {
-        if self.apps[index].disobedient {
+        if self.apps[index].unresponsive {
             return;
         }
         let Some(open) = self.apps[index].seats[job].open.get_mut(id) else { return };
@@ -100,9 +100,9 @@ impl World {
         });
     }
 
-    /// An execution stops at once, and nobody is told.
+    /// An execution stops at once, without a report.
     pub(super) fn stop(&mut self, index: usize, job: usize, id: &str) {
-        if self.apps[index].disobedient {
+        if self.apps[index].unresponsive {
             return;
         }
         if let Some(open) = self.apps[index].seats[job].open.remove(id) {
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// All that an application has of a job ends without a report.
+    /// All executions and results of an application in a job are dropped without a report.
     pub(super) fn abandon(&mut self, index: usize, job: usize) {
         let ids: Vec<_> = self.apps[index].seats[job].open.keys().cloned().collect();
         for id in ids {
@@ -119,12 +119,12 @@ impl World {
         let seat = &mut self.apps[index].seats[job];
         seat.results.clear();
         seat.items.clear();
-        seat.yielding.clear();
+        seat.revoked.clear();
         (seat.kept, seat.lease_until) = (false, None);
-        self.disown(index, job);
+        self.release_items_of_job(index, job);
     }
 
-    /// The stream has broken, and what is executed goes on for a while.
+    /// The stream has broken; the executions go on until `reattach_grace` or the lease ends.
     pub(super) fn keep(&mut self, index: usize, job: usize, grace: Duration) {
         let now = self.timeline.now();
         let seat = &mut self.apps[index].seats[job];
@@ -193,7 +193,7 @@ impl World {
         self.call(self.apps[index].place, work, done);
     }
 
-    /// A report was answered, or was not.
+    /// A report was answered, or has failed.
     fn reported(&mut self, index: usize, job: usize, ids: &[String], answer: Reported) {
         self.apps[index].seats[job].reporting = false;
         match answer {

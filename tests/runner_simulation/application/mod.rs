@@ -1,5 +1,5 @@
-//! Applications as models of the client library: they attach, execute, report and stop as the stream's contract says, or
-//! not. Each is attached to every job of the world.
+//! Applications as models of the client library: they attach, execute, report and stop as the stream's contract requires,
+//! or break it on purpose. Each one attaches to every job of the world.
 
 mod events;
 mod executions;
@@ -14,24 +14,24 @@ use tonic::{Code, Request, Status};
 
 use crate::world::World;
 
-/// How long running executions may go on in an application that is told to stop.
+/// How long executions may go on in an application that leaves.
 const DRAIN: Duration = Duration::from_secs(4);
 
-/// An application's process, or, after its end, the next one in the same place.
+/// An application: its current process, and after its end the next one.
 pub struct App {
     pub place: usize,
     pub id: String,
-    /// What its instances are called.
+    /// The name of its instances.
     pub name: Option<String>,
     pub alive: bool,
-    /// It neither reads nor ends anything.
+    /// It reads no message, and no execution ends.
     pub hung: bool,
-    /// It ignores what it is told to stop.
-    pub disobedient: bool,
+    /// It ignores cancels.
+    pub unresponsive: bool,
     pub leaving: bool,
-    /// It listens no more.
+    /// It has detached, and reads no message.
     pub left: bool,
-    /// Counts its processes.
+    /// The number of its processes so far.
     pub life: u64,
     pub seats: Vec<Seat>,
 }
@@ -46,27 +46,27 @@ pub struct Seat {
     pub generation: i64,
     /// Whether each item is disabled.
     pub items: BTreeMap<u32, bool>,
-    /// Revoked, and not acknowledged.
-    pub yielding: BTreeSet<u32>,
+    /// Revoked items that are not acknowledged.
+    pub revoked: BTreeSet<u32>,
     pub lease_until: Option<Duration>,
     pub open: BTreeMap<String, Open>,
-    /// Not reported.
+    /// Results without an answer to their report.
     pub results: BTreeMap<String, (proto::Execute, proto::ExecutionOutcome)>,
     pub reporting: bool,
-    /// Between two streams.
+    /// Whether it keeps executions without a stream.
     pub kept: bool,
     pub attempts: u32,
     pub refused: bool,
 }
 
-/// What an application executes.
+/// An execution of an application.
 pub struct Open {
     pub execute: proto::Execute,
     pub cancelled: proto::CancelReason,
 }
 
 impl World {
-    /// Starts an application beside a sidecar. Gives its index.
+    /// Starts an application beside a sidecar. Returns its index.
     pub fn start_app(&mut self, place: usize, name: Option<&str>) -> usize {
         self.apps.push(App {
             place,
@@ -74,7 +74,7 @@ impl World {
             name: name.map(str::to_owned),
             alive: false,
             hung: false,
-            disobedient: false,
+            unresponsive: false,
             leaving: false,
             left: false,
             life: 0,
@@ -95,7 +95,7 @@ impl World {
         }
         app.life += 1;
         app.id = format!("app-{index}-{number:016x}");
-        (app.alive, app.hung, app.disobedient) = (true, false, false);
+        (app.alive, app.hung, app.unresponsive) = (true, false, false);
         (app.leaving, app.left, app.seats) = (false, false, seats);
         self.timeline.log(format!("application {index} starts"));
         for job in 0..self.jobs.len() {
@@ -121,7 +121,7 @@ impl World {
         self.apps[index].seats[job].stream = Some(stream);
     }
 
-    /// An application is killed.
+    /// Kills an application.
     pub fn kill_app(&mut self, index: usize) {
         if !self.apps[index].alive {
             return;
@@ -139,33 +139,33 @@ impl World {
             }
         }
         self.apps[index].alive = false;
-        // Dead is dead, also for who did not obey.
+        // The executions of a dead process end, also those of an unresponsive application.
         for executing in self.executing.values_mut() {
             executing.retain(|(app, _)| *app != index);
         }
     }
 
-    /// An application hangs: it reads nothing, and its executions go on for ever.
+    /// An application hangs: it reads no message, and its executions never end.
     pub fn hang_app(&mut self, index: usize) {
         if self.apps[index].alive {
             self.timeline.fault("application hangs");
             self.timeline.log(format!("application {index} hangs"));
             self.apps[index].hung = true;
-            self.forget_beliefs(index);
+            self.release_all_items(index);
         }
     }
 
-    /// From now on it stops nothing that it is told to stop.
-    pub fn disobey(&mut self, index: usize) {
+    /// From now on the application ignores cancels.
+    pub fn ignore_cancels(&mut self, index: usize) {
         if self.apps[index].alive {
-            self.timeline.fault("disobedience");
-            self.timeline.log(format!("application {index} does not obey any more"));
-            self.apps[index].disobedient = true;
-            self.forget_beliefs(index);
+            self.timeline.fault("cancels ignored");
+            self.timeline.log(format!("application {index} ignores cancels from now on"));
+            self.apps[index].unresponsive = true;
+            self.release_all_items(index);
         }
     }
 
-    /// An application stops in peace: it ends what it executes, reports it, and leaves.
+    /// An application leaves: it finishes its executions, reports them, and detaches.
     pub fn leave_app(&mut self, index: usize) {
         let app = &mut self.apps[index];
         if !app.alive || app.leaving || app.hung {
@@ -196,7 +196,7 @@ impl World {
             }
         }
         self.apps[index].left = true;
-        // It hears that it was heard, or does not wait any longer.
+        // It waits a moment for the answer to the detach, and ends.
         self.timeline.after(Duration::from_millis(100), move |world| {
             if world.apps[index].life == life && world.apps[index].alive {
                 world.end_app(index);

@@ -1,4 +1,4 @@
-//! What a sidecar has of the registry: the trait that its code is written against.
+//! The registry as a sidecar sees it: the trait that its code uses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use sidekeeper::registry::{
 use sidekeeper::tree::{Node, NodeKind, Operation, OperationResult, Path, SessionId, Transaction};
 use tokio::sync::{oneshot, watch};
 
-use super::line::Needs;
+use super::queue::Needs;
 use super::{CONNECTION_TIMEOUT, Ensemble, Member, REQUEST_TIMEOUT, Up, Watched};
 use crate::executor::Process;
 use crate::machine::Virtual;
@@ -23,7 +23,7 @@ pub struct ClientRegistry {
     pub process: Process,
     /// Whether the process lives: a dead one ends no session.
     pub alive: Arc<AtomicBool>,
-    /// Whose clock says when connections were made.
+    /// The machine whose clock measures the time of connections.
     pub machine: Arc<Virtual>,
 }
 
@@ -39,18 +39,18 @@ struct ClientSession {
 type Opened = Result<Option<Arc<dyn Session>>, Error>;
 
 impl ClientRegistry {
-    /// Connects, and does something there; the connection takes its time, and may not come about.
+    /// Connects, and runs `work` on the server. The connection takes time, and may fail.
     fn connect(
         &self,
         work: impl FnOnce(&Ensemble, Process, &Arc<AtomicBool>) -> Opened + Send + 'static,
     ) -> BoxFuture<'static, Opened> {
         let (reply, answer) = oneshot::channel();
         let (ensemble, process, alive) = (self.ensemble.clone(), self.process, Arc::clone(&self.alive));
-        let weather = ensemble.lock().weather;
-        let takes = ensemble.hop(weather) * 4;
+        let network = ensemble.lock().network;
+        let takes = ensemble.hop(network) * 4;
         let blocked = move |ensemble: &Ensemble| {
             let inner = ensemble.lock();
-            inner.cut_off.contains(&process) || inner.apart.contains_key(&process)
+            inner.cut_off.contains(&process) || inner.partitioned.contains_key(&process)
         };
         let unreachable = || Err(Error::Unreachable("no server answers".to_owned()));
         if blocked(&ensemble) {
@@ -59,10 +59,10 @@ impl ClientRegistry {
             ensemble.timeline.clone().after(takes, move |_| {
                 let opened =
                     if blocked(&ensemble) { unreachable() } else { work(&ensemble, process, &alive) };
-                // Nobody waits if the process is stopping.
+                // A process that is stopping does not wait for the answer.
                 drop(reply.send(opened));
                 if !alive.load(Ordering::Relaxed) {
-                    ensemble.bury(process);
+                    ensemble.break_connections_of(process);
                 }
             });
         }
@@ -139,7 +139,7 @@ impl Registry for ClientRegistry {
 
 impl Drop for ClientSession {
     fn drop(&mut self) {
-        // A killed process says nothing, and its successor may have the session.
+        // A killed process sends nothing, and its successor may have the session.
         if self.alive.load(Ordering::Relaxed) {
             drop(self.close());
         }
@@ -167,7 +167,7 @@ impl Session for ClientSession {
     }
 
     fn state(&self) -> watch::Receiver<SessionState> {
-        // One for each who asks: those who wait for the same one are woken in an order that nobody knows.
+        // One channel for each caller: tasks that wait for one channel are woken in an unknown order.
         let mut inner = self.ensemble.lock();
         let member = inner.sessions.get_mut(&self.id);
         let (sender, receiver) =
@@ -209,22 +209,22 @@ impl Session for ClientSession {
 
     fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>> {
         let path = path.clone();
-        // See the runner's proof of a session: what stands for a `sync`.
-        let needs = if path.as_str() == "/sync" { Needs::Leader } else { Needs::Itself };
+        // In the runner's proof of a session, a read of this path stands for a `sync`.
+        let needs = if path.as_str() == "/sync" { Needs::Leader } else { Needs::OneServer };
         self.ensemble.send(self.id, needs, move |server| server.get(&path).now_or_never().unwrap())
     }
 
     fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
         let path = path.clone();
         let children = move |server: &dyn Session| server.children(&path).now_or_never().unwrap();
-        self.ensemble.send(self.id, Needs::Itself, children)
+        self.ensemble.send(self.id, Needs::OneServer, children)
     }
 
     fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
         let (client, watch) = watch_channel();
         let mut inner = self.ensemble.lock();
         inner.last += 1;
-        let (number, weather) = (inner.last, inner.weather);
+        let (number, network) = (inner.last, inner.network);
         let member = inner.sessions.get_mut(&self.id);
         let Some(member) = member.filter(|member| member.state != SessionState::Lost) else {
             return Box::pin(ready(Err(Error::SessionLost)));
@@ -234,27 +234,27 @@ impl Session for ClientSession {
         member.watches.insert(number, watched);
         // While the connection is broken, the next one brings the snapshot.
         if member.state == SessionState::Connected {
-            self.ensemble.send_up(self.id, member, weather, Up::Watch(number));
+            self.ensemble.send_up(self.id, member, network, Up::Watch(number));
         }
         Box::pin(ready(Ok(watch)))
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {
-        if !self.ensemble.leave(self.id) {
+        if !self.ensemble.end_by_client(self.id) {
             return Box::pin(ready(()));
         }
         let (reply, answer) = oneshot::channel::<()>();
         let (ensemble, id) = (self.ensemble.clone(), self.id);
-        let weather = ensemble.lock().weather;
-        let takes = ensemble.hop(weather);
+        let network = ensemble.lock().network;
+        let takes = ensemble.hop(network);
         let timeline = ensemble.timeline.clone();
-        timeline.after(takes, move |_| ensemble.say_goodbye(id, reply));
+        timeline.after(takes, move |_| ensemble.close_arrives(id, reply));
         Box::pin(answer.map(drop))
     }
 
     fn abandon(&self) -> BoxFuture<'static, ()> {
-        // The servers hear nothing any more, and end the session in their time.
-        self.ensemble.leave(self.id);
+        // The servers hear nothing more from the client, and end the session after its timeout.
+        self.ensemble.end_by_client(self.id);
         Box::pin(ready(()))
     }
 }
@@ -272,8 +272,8 @@ fn step(step: &Operation) -> String {
 }
 
 impl Ensemble {
-    /// A client's farewell has arrived, unless nothing does.
-    fn say_goodbye(&self, id: SessionId, reply: oneshot::Sender<()>) {
+    /// The client's request to close the session arrives, unless the connection is blocked.
+    fn close_arrives(&self, id: SessionId, reply: oneshot::Sender<()>) {
         let (session, blocked) = {
             let inner = self.lock();
             let Some(member) = inner.sessions.get(&id) else { return };
@@ -285,7 +285,7 @@ impl Ensemble {
         }
         self.end(id, &*session);
         self.timeline.log(format!("session {id} closed"));
-        let back = self.hop(self.lock().weather);
+        let back = self.hop(self.lock().network);
         self.timeline.after(back, move |_| reply.send(()).unwrap_or_default());
     }
 }

@@ -1,4 +1,4 @@
-//! Connections that break and come back, and sessions that end.
+//! Connections that break and are made again, and sessions that end.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use futures::FutureExt;
 use sidekeeper::registry::{Error, SessionState};
 use sidekeeper::tree::SessionId;
 
-use super::line::{Ask, unknown};
+use super::queue::{Ask, unknown};
 use super::{Ensemble, Inner, Watched};
 
 /// The longest pause between two attempts to connect again, in milliseconds.
 const RECONNECT_MAX: u64 = 600;
-/// A server that crashes takes with it whom it has heard from in so many milliseconds.
+/// A server that crashes loses the contacts with clients of the last milliseconds, at most so many.
 const FORGOTTEN_MAX: u64 = 500;
 
 impl Ensemble {
-    /// The servers hear nothing from a session any more; if that lasts, it ends.
+    /// The servers hear nothing from a session any more; after its timeout they end it.
     pub(super) fn fall_silent(&self, id: SessionId) {
-        // They may have forgotten a little of what they heard.
+        // The servers may have lost the newest contacts.
         let forgotten = self.timeline.chance(|random| random.millis(0, FORGOTTEN_MAX));
         self.fall_silent_since(id, self.timeline.now().saturating_sub(forgotten));
     }
@@ -33,7 +33,7 @@ impl Ensemble {
             member.silent_since = Some(since);
             since + member.timeout
         };
-        // They look now and then only.
+        // The servers check sessions only at intervals.
         let late = self.timeline.chance(|random| random.millis(0, 300));
         let ensemble = self.clone();
         self.timeline.at(over + late, move |_| ensemble.expire_if_silent(id));
@@ -64,8 +64,8 @@ impl Ensemble {
         if let Some(member) = inner.sessions.get_mut(&id) {
             member.over = true;
         }
-        let weather = inner.weather;
-        self.pump(&mut inner, weather);
+        let network = inner.network;
+        self.pump(&mut inner, network);
     }
 
     /// A client that hears nothing notices after two thirds of its timeout.
@@ -88,7 +88,7 @@ impl Ensemble {
         });
     }
 
-    /// A session's connection ends. What was on its way up takes effect or does not; what was on its way down is lost.
+    /// The connection of a session breaks. Requests in flight take effect or not; answers in flight are lost.
     pub fn break_connection(&self, id: SessionId, why: &'static str) {
         let takes_effect = self.timeline.chance(|random| random.once_in(2));
         if takes_effect {
@@ -127,7 +127,7 @@ impl Ensemble {
         }
     }
 
-    /// All that is on its way up takes effect now.
+    /// All requests in flight take effect now.
     fn flush_up(&self, id: SessionId) {
         let now = self.timeline.now();
         {
@@ -155,8 +155,9 @@ impl Ensemble {
         if !waits || !member.is_alive() {
             return;
         }
-        let parted = inner.cut_off.contains(&member.process) || inner.apart.contains_key(&member.process);
-        if parted || inner.paused.contains(&member.process) {
+        let unreachable =
+            inner.cut_off.contains(&member.process) || inner.partitioned.contains_key(&member.process);
+        if unreachable || inner.paused.contains(&member.process) {
             drop(guard);
             return self.reconnect_later(id, connection);
         }
@@ -173,8 +174,8 @@ impl Ensemble {
         }
         member.set_state(SessionState::Connected);
         self.timeline.log(format!("session {id}: connected again"));
-        let weather = inner.weather;
-        self.pump(inner, weather);
+        let network = inner.network;
+        self.pump(inner, network);
     }
 
     pub(super) fn watch_anew(session: &dyn sidekeeper::registry::Session, watched: &mut Watched) {
@@ -195,8 +196,8 @@ impl Ensemble {
         }
     }
 
-    /// The client ends its session. Gives whether a server has to hear of that.
-    pub(super) fn leave(&self, id: SessionId) -> bool {
+    /// The client ends its session. Returns whether it has to send a request for that.
+    pub(super) fn end_by_client(&self, id: SessionId) -> bool {
         if self.timeline.chance(|random| random.once_in(2)) {
             self.flush_up(id);
         }

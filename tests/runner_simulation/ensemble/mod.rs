@@ -1,11 +1,11 @@
-//! The registry's servers and the network before them: an embedded registry, on which each session's requests arrive
-//! late and in order, or not; answers and changes travel in one line, as ZooKeeper sends them; and a session ends when
-//! the servers have not heard from it for its timeout, whether its client knows that or not.
+//! The registry's servers and the network before them: an embedded registry. The requests of a session arrive late and in
+//! order, or are lost; answers and changes share one queue, as in ZooKeeper; and a session ends when the servers have
+//! heard nothing from it for its timeout, whether its client knows that or not.
 
-mod apart;
 mod client;
 mod connection;
-mod line;
+mod partitioned_server;
+mod queue;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,47 +21,47 @@ use tokio::sync::watch;
 use crate::executor::Process;
 use crate::timeline::Timeline;
 
-use self::apart::Apart;
 pub use self::client::ClientRegistry;
-use self::line::Ask;
+use self::partitioned_server::PartitionedServer;
+use self::queue::Ask;
 
-/// How long a request may take before its client gives it up.
+/// How long a client waits for the answer to a request.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long opening a session may take.
+/// How long a client waits for a connection.
 pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How the network behaves.
+/// The faults and delays of the network.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Weather {
-    /// The longest way in one direction, when nothing is wrong; microseconds.
+pub struct Network {
+    /// The longest delay in one direction without faults, in microseconds.
     pub hop_max: u64,
     /// One request or answer in so many takes up to 400 ms.
     pub spikes: u64,
-    /// One notification in so many takes up to a second; all that comes after it waits for it.
-    pub late_news: u64,
+    /// One notification in so many takes up to a second; later messages wait for it.
+    pub late_changes: u64,
     /// One request in so many breaks the connection.
     pub breaks: u64,
 }
 
-/// Clones share it.
+/// Clones share the servers and the network.
 #[derive(Clone)]
 pub struct Ensemble {
     pub timeline: Timeline,
     pub registry: Embedded,
     inner: Arc<Mutex<Inner>>,
-    /// Items that their owners have given on.
+    /// Items whose newest owner got them by a handoff.
     handed_over: Arc<Mutex<BTreeSet<Path>>>,
 }
 
 struct Inner {
-    weather: Weather,
+    network: Network,
     timeout: Duration,
     sessions: BTreeMap<SessionId, Member>,
-    /// Processes that nothing reaches, and that reach nothing.
+    /// Processes without a connection to any server.
     cut_off: BTreeSet<Process>,
-    /// Processes whose server is cut off from the others, and has not noticed it.
-    apart: BTreeMap<Process, Apart>,
-    /// Processes that stand still.
+    /// Processes whose server is partitioned, and has not noticed it.
+    partitioned: BTreeMap<Process, PartitionedServer>,
+    /// Paused processes.
     paused: BTreeSet<Process>,
     last: u64,
 }
@@ -75,12 +75,12 @@ struct Member {
     // The servers' side.
     session: Arc<dyn Session>,
     over: bool,
-    /// Since when they have heard nothing.
+    /// The time since when the servers have heard nothing.
     silent_since: Option<Duration>,
-    // The way.
+    // The connection.
     /// When the handshake of the connection was sent.
     greeted: Duration,
-    /// Counts the connections.
+    /// The number of connections so far.
     connection: u64,
     up: VecDeque<(Duration, Up)>,
     down: VecDeque<(Duration, Down)>,
@@ -91,14 +91,14 @@ struct Member {
     watches: BTreeMap<u64, Watched>,
 }
 
-/// What clients send.
+/// The messages of clients.
 #[derive(Clone, Copy)]
 enum Up {
     Request(u64),
     Watch(u64),
 }
 
-/// What servers send.
+/// The messages of servers.
 enum Down {
     Answer(u64),
     News(u64, WatchEvent),
@@ -130,11 +130,11 @@ impl Ensemble {
         let clock = timeline.clone();
         let registry = Embedded::in_memory_with_clock(Arc::new(move || clock.wall().as_millisecond()));
         let inner = Inner {
-            weather: Weather { hop_max: 2_000, ..Weather::default() },
+            network: Network { hop_max: 2_000, ..Network::default() },
             timeout,
             sessions: BTreeMap::new(),
             cut_off: BTreeSet::new(),
-            apart: BTreeMap::new(),
+            partitioned: BTreeMap::new(),
             paused: BTreeSet::new(),
             last: 0,
         };
@@ -150,28 +150,28 @@ impl Ensemble {
         self.inner.lock().unwrap()
     }
 
-    pub fn set_weather(&self, weather: Weather) {
-        self.lock().weather = weather;
+    pub fn set_network(&self, network: Network) {
+        self.lock().network = network;
     }
 
-    /// Somebody who looks from outside, whom no weather concerns.
+    /// A session without delays and faults, for the checks.
     pub fn outside(&self) -> Arc<dyn Session> {
         self.registry.open().now_or_never().unwrap().unwrap()
     }
 
-    /// The sessions that the servers have of a process.
+    /// The open sessions of a process on the servers.
     pub fn sessions_of(&self, process: Process) -> Vec<SessionId> {
         let inner = self.lock();
-        let ours = inner.sessions.iter().filter(|(_, member)| member.process == process && !member.over);
-        ours.map(|(id, _)| *id).collect()
+        let open = inner.sessions.iter().filter(|(_, member)| member.process == process && !member.over);
+        open.map(|(id, _)| *id).collect()
     }
 
-    /// Whether an item's owner has given it on, rather than a leader divided all.
+    /// Whether the owner of an item got it by a handoff, and not by a resharding of the leader.
     pub fn was_handed_over(&self, item: &Path) -> bool {
         self.handed_over.lock().unwrap().contains(item)
     }
 
-    /// Whether both sides believe that a session is well.
+    /// Whether a session is connected and open, on both sides.
     pub fn is_good(&self, session: SessionId) -> bool {
         let inner = self.lock();
         inner.sessions.get(&session).is_some_and(|member| {
@@ -179,25 +179,25 @@ impl Ensemble {
         })
     }
 
-    /// How long one way takes.
-    fn hop(&self, weather: Weather) -> Duration {
+    /// The delay of one message.
+    fn hop(&self, network: Network) -> Duration {
         self.timeline.chance(|random| {
-            if random.once_in(weather.spikes) {
+            if random.once_in(network.spikes) {
                 random.millis(1, 400)
             } else {
-                random.micros(100, weather.hop_max)
+                random.micros(100, network.hop_max)
             }
         })
     }
 
-    /// A process is dead: its connections end, and what it has sent arrives or does not.
-    pub fn bury(&self, process: Process) {
+    /// A process is dead: its connections break; requests in flight take effect or not.
+    pub fn break_connections_of(&self, process: Process) {
         for id in self.sessions_of(process) {
             self.break_connection(id, "crash");
         }
     }
 
-    /// A process stands still, or goes on.
+    /// Pauses or resumes a process.
     pub fn set_paused(&self, process: Process, paused: bool) {
         if paused {
             self.lock().paused.insert(process);
@@ -206,11 +206,11 @@ impl Ensemble {
             }
         } else {
             self.lock().paused.remove(&process);
-            self.heard_from_all(process);
+            self.resume_contact(process);
         }
     }
 
-    /// Nothing reaches a process any more, or everything does again.
+    /// Cuts a process off from all servers, or reconnects it.
     pub fn set_cut_off(&self, process: Process, cut_off: bool) {
         if cut_off {
             self.lock().cut_off.insert(process);
@@ -220,16 +220,17 @@ impl Ensemble {
             }
         } else {
             self.lock().cut_off.remove(&process);
-            self.heard_from_all(process);
+            self.resume_contact(process);
         }
     }
 
-    fn heard_from_all(&self, process: Process) {
+    fn resume_contact(&self, process: Process) {
         for id in self.sessions_of(process) {
             let connected = {
                 let mut inner = self.lock();
-                let parted = inner.cut_off.contains(&process) || inner.apart.contains_key(&process);
-                let blocked = parted || inner.paused.contains(&process);
+                let unreachable =
+                    inner.cut_off.contains(&process) || inner.partitioned.contains_key(&process);
+                let blocked = unreachable || inner.paused.contains(&process);
                 let member = inner.sessions.get_mut(&id).unwrap();
                 let connected = !blocked && member.state == SessionState::Connected;
                 if connected {

@@ -8,7 +8,7 @@ use sidekeeper::tree::{NodeChange, Path, SessionId, Stat, WatchEvent};
 
 use super::process::Process;
 
-/// What comes over the connection, path by path relative to the job.
+/// The changes that come over the connection, path by path relative to the job.
 #[derive(Debug, Clone)]
 pub enum Raw {
     /// Everything that is there: what the cache reads when it is opened, and after a connection was away.
@@ -26,7 +26,7 @@ pub struct Known {
     owner: Option<SessionId>,
 }
 
-/// What a listener is told.
+/// The events of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Added,
@@ -95,7 +95,7 @@ impl Cache {
                 for (path, gone) in self.nodes.iter().filter(|(path, _)| !all.contains_key(*path)) {
                     tell(Kind::Deleted, path, &gone.data);
                 }
-                // Whether a node was deleted and created again meanwhile, nobody sees.
+                // A node that was deleted and created again meanwhile is not noticed.
                 for (path, known) in &all {
                     match self.nodes.get(path) {
                         None => tell(Kind::Added, path, &known.data),

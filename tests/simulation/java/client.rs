@@ -216,7 +216,7 @@ impl Process {
 
     /// A node with everything below it.
     async fn delete(&self, path: &Path) -> Result<(), Failure> {
-        // That what is below is gone already is no failure; that the node itself is, is one.
+        // A child that is deleted already is no failure; the node itself that is deleted already is one.
         match self.commit(vec![Operation::delete(path.clone())]).await {
             Err(Failure::NotEmpty) => {}
             other => return other.map(drop),
@@ -273,7 +273,7 @@ impl Process {
         }
     }
 
-    /// One request; what is wrong with it is swallowed (H7).
+    /// One request; its error is swallowed (H7).
     pub async fn transaction(&self, steps: Transaction) {
         let mut all = vec![Operation::check(self.namespace.clone())];
         all.extend(steps);

@@ -1,4 +1,4 @@
-//! Who leads, which servers are available, who is there (protocol 3, and what 4 and 7 ask of it).
+//! The leader, the available servers, the instances (protocol 3, and the questions of 4 and 7).
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What one fire does (protocol 6.1), and the marks that it leaves.
+//! One fire (protocol 6.1), and the nodes that it leaves.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ impl Process {
         let config = self.load_config(false).await;
         let items = if config.monitor_execution { self.without_running(items).await } else { items };
         if config.monitor_execution && self.any_exists(&items, "running").await {
-            // Only if somebody began to run since the look above (H9).
+            // Only if an item began to run since the look above (H9).
             self.set_misfire(&items).await;
             return;
         }
@@ -49,7 +49,7 @@ impl Process {
                 return taken;
             }
         }
-        let items = match self.relayed_items().await {
+        let items = match self.rotated_items().await {
             Some(items) => items,
             None => {
                 self.shard_if_necessary().await;

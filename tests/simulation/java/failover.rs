@@ -10,7 +10,7 @@ impl Process {
         let failovering = self.items_whose("failovering", gone).await;
         if !failovering.is_empty() {
             for item in failovering {
-                // Nothing says that nobody has taken it again (H11).
+                // Another instance may have taken it again (H11).
                 self.create_if_needed(&format!("leader/failover/items/{item}")).await;
                 self.remove_if_existed(&format!("sharding/{item}/running")).await;
                 self.take_failover_item().await;
@@ -34,7 +34,7 @@ impl Process {
         }
     }
 
-    /// What was running, and assigned to it.
+    /// The running items that are assigned to it.
     async fn crashed_items_of(&self, gone: &str) -> Vec<u32> {
         let total = self.load_config(true).await.sharding_total_count;
         let mut crashed = Vec::new();

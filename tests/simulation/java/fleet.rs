@@ -146,7 +146,7 @@ impl Fleet {
         Some(String::from_utf8_lossy(&data).into_owned())
     }
 
-    /// What was written since the trace was last taken, one line each: who, and what.
+    /// The writes since the trace was last taken, one line each: the instance, and the write.
     pub fn trace(&mut self) -> Vec<String> {
         let writes = std::mem::take(&mut *self.writes.borrow_mut());
         let root = Path::parse("/ns/job").unwrap();

@@ -49,7 +49,8 @@ impl Process {
         }
     }
 
-    /// Waits for whoever is before us, one after another. False: our node is gone, or the connection.
+    /// Waits for the contenders before this one, one after another. False: its own node is deleted, or the connection
+    /// lost.
     async fn wait_at_head(&self, folder: &Path, node: &Path) -> bool {
         loop {
             let connection = self.connections.get();

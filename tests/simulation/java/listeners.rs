@@ -111,7 +111,7 @@ impl Process {
         }
     }
 
-    /// 7 and 9. My own instance node came, or went: then somebody wants the job to stop here.
+    /// 7 and 9. My own instance node was created, or deleted: then an operator wants the job to stop here.
     async fn on_self(self: &Rc<Self>, event: &Event) {
         if event.path != self.my_instance() {
             return;

@@ -2,7 +2,7 @@
 //! hazards (numbered H as there), not from its source. Each request is a step that the scheduler orders; threads are
 //! futures that it polls; time and chance come from the world. Traces of the real one validate the model (`traces.rs`).
 //!
-//! What is left out: tracing, error handlers, thread pools (items of a fire run at the same time, each for a random
+//! Left out are: tracing, error handlers, thread pools (items of a fire run at the same time, each for a random
 //! time), the interruption by the API's shutdown, and the requests by which Curator's cache reads what has changed.
 
 mod cache;
@@ -16,7 +16,7 @@ mod listeners;
 mod once;
 mod process;
 mod quartz;
-mod relay;
+mod rotation;
 mod session;
 mod sharding;
 mod startup;
@@ -156,14 +156,14 @@ impl Java {
         }
     }
 
-    /// What has come over the connection waits in the process now. After each change of the registry.
+    /// The messages of the connection wait in the process now. After each change of the registry.
     pub fn take_news(&self) {
         if !self.is_dead {
             self.process.take_news();
         }
     }
 
-    /// The connection breaks, and is back after a while; what is on its way takes effect or does not. The session
+    /// The connection breaks, and is back after a while; requests on their way take effect or do not. The session
     /// lives, if the while is not too long for it.
     pub fn lose_connection(&mut self, millis: i64, random: &mut Random) {
         if self.is_dead || !self.process.connected.get() {
@@ -298,7 +298,7 @@ impl Java {
         self.process.was_stopped.get()
     }
 
-    /// Since when it waits for a sharding that somebody else is to make.
+    /// Since when it waits for a sharding of another instance.
     pub fn blocked_since(&self) -> Option<Timestamp> {
         self.process.blocked_since.get()
     }
@@ -307,7 +307,7 @@ impl Java {
         self.process.runs.borrow()
     }
 
-    /// What it could not read, of what anybody wrote.
+    /// The nodes that it could not read.
     pub fn unreadable(&self) -> Vec<String> {
         self.process.unreadable.borrow().clone()
     }
@@ -318,7 +318,7 @@ impl Java {
     }
 }
 
-/// What a node holds, seen from outside.
+/// The data of a node, seen from outside.
 pub fn data_of(registry: &Embedded, path: &Path) -> Option<Arc<[u8]>> {
     let session = registry.open().now_or_never().unwrap().unwrap();
     session.get(path).now_or_never().unwrap().unwrap().map(|node| node.data)

@@ -19,8 +19,8 @@ impl Process {
         }
     }
 
-    async fn pass_gate(self: &Rc<Self>, gate: &str, items: &[u32], is_full: fn(u32, u32) -> bool) {
-        let folder = format!("guarantee/{gate}");
+    async fn pass_gate(self: &Rc<Self>, barrier: &str, items: &[u32], is_full: fn(u32, u32) -> bool) {
+        let folder = format!("guarantee/{barrier}");
         for item in items {
             self.create_if_needed(&format!("{folder}/{item}")).await;
         }
@@ -32,7 +32,7 @@ impl Process {
         if self.is_complete(&folder, is_full).await {
             let latch = self.join_latch(&format!("{folder}-latch")).await;
             if self.is_complete(&folder, is_full).await {
-                self.called.borrow_mut().push((gate.to_owned(), self.now()));
+                self.called.borrow_mut().push((barrier.to_owned(), self.now()));
             }
             // Always, also when it is the next round's (H25).
             self.remove_if_existed(&folder).await;
@@ -49,7 +49,7 @@ impl Process {
         is_full(self.children(folder).await.len() as u32, total)
     }
 
-    /// 12. A gate's node is gone: whoever waits goes on.
+    /// 12. A barrier's node is deleted: the waiting threads go on.
     pub fn on_gates(&self, event: &Event) {
         let is_gate = matches!(&*event.path, "guarantee/started" | "guarantee/completed");
         if is_gate && event.kind == Kind::Deleted {

@@ -1,4 +1,4 @@
-//! What the threads of one Java process share: its session, its clock, its memory.
+//! The state that the threads of one Java process share: its session, its clock, its memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -18,7 +18,7 @@ use super::yaml::Config;
 use super::{Options, Run, Writes};
 use crate::random::Random;
 
-/// What the listener of connection states is told (protocol 2.4).
+/// The events of the listener of connection states (protocol 2.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionState {
     Unavailable,
@@ -42,14 +42,14 @@ pub struct Process {
     wanted: Cell<Wait>,
     /// An exception is on its way.
     pub is_thrown: Cell<bool>,
-    pub is_relay: Cell<bool>,
+    pub is_rotation: Cell<bool>,
     /// How long an item is executed, at least and at most.
     pub duration_ms: Cell<(u64, u64)>,
-    /// How often a gate of the listeners was removed.
+    /// How often a barrier of the listeners was removed.
     pub removed_gates: Cell<u64>,
-    /// Calls of the listeners: the gate, and when.
+    /// Calls of the listeners: the barrier, and when.
     pub called: RefCell<Vec<(String, Timestamp)>>,
-    /// What could not be read.
+    /// The nodes that could not be read.
     pub unreadable: RefCell<Vec<String>>,
     changes: Cell<u64>,
     pub spawned: RefCell<Vec<Thread>>,
@@ -106,7 +106,7 @@ impl Process {
             now: Cell::new(now),
             wanted: Cell::new(Wait::Turn),
             is_thrown: Cell::new(false),
-            is_relay: Cell::new(false),
+            is_rotation: Cell::new(false),
             duration_ms: Cell::new(options.duration_ms),
             removed_gates: Cell::new(0),
             called: RefCell::default(),
@@ -143,7 +143,7 @@ impl Process {
         self.now.get()
     }
 
-    /// What this machine's clock shows.
+    /// This machine's clock.
     pub fn local_now(&self) -> Timestamp {
         self.now.get() + SignedDuration::from_millis(self.options.clock_ahead_ms)
     }
@@ -193,7 +193,7 @@ impl Process {
         *self.watch.borrow_mut() = None;
     }
 
-    /// What has come over the connection waits in this process from now on. To be called after each change, so that
+    /// The messages of the connection wait in this process from now on. To be called after each change, so that
     /// no two changes of a node become one.
     pub fn take_news(&self) {
         let mut watch = self.watch.borrow_mut();

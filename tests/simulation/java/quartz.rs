@@ -23,7 +23,7 @@ pub struct Quartz {
     is_acquired: bool,
     /// Fires that were asked for, which take no part in the schedule.
     at_once: usize,
-    /// What the worker is to do; `None` as the instant: it was asked for.
+    /// The next fire of the worker; `None` as the instant: it was triggered.
     fires: VecDeque<Option<Timestamp>>,
     is_busy: bool,
     is_stopped: bool,
@@ -78,7 +78,7 @@ impl Process {
         self.changed();
     }
 
-    /// Goes on with the schedule; what was missed meanwhile is noticed at once, by whoever calls this.
+    /// Goes on with the schedule; the caller notices the fires that were missed meanwhile at once.
     pub async fn resume_scheduler(&self) {
         let tells = {
             let mut quartz = self.quartz.borrow_mut();
@@ -167,7 +167,7 @@ pub async fn run_worker(process: Rc<Process>) {
             fire.map(Ok).or(quartz.is_stopped.then_some(Err(())))
         };
         let Ok(fire) = process.wait_for(next).await else { return };
-        // What it throws is logged, and the fire is over.
+        // Its exception is logged, and the fire is over.
         let _ = process.catch(process.execute(fire)).await;
         process.quartz.borrow_mut().is_busy = false;
         process.changed();

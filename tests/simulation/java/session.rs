@@ -1,4 +1,4 @@
-//! What connections and sessions do to a process (protocol 2.4), and how it ends (2.3).
+//! The effect of connections and sessions on a process (protocol 2.4), and its end (2.3).
 
 use std::rc::Rc;
 

@@ -34,7 +34,7 @@ impl Process {
             self.block_until_sharded().await;
             return;
         }
-        // What comes and goes from here on is not seen (H5).
+        // Instances that come and go from here on are not seen (H5).
         self.wait_for_running_items().await;
         let total = self.load_config(false).await.sharding_total_count;
         self.persist_ephemeral(PROCESSING, b"").await;

@@ -53,7 +53,7 @@ impl Process {
             let _ = self.create(&self.namespace, container, container, b"").await;
         }
         let config = self.set_up_config().await;
-        self.is_relay.set(super::relay::is_one(&config));
+        self.is_rotation.set(super::rotation::is_one(&config));
         self.total.set(config.sharding_total_count);
         self.open_watch();
         self.spawn(cache::keep(Rc::clone(self)));

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::process::Process;
 
-/// What a thread waits for.
+/// The condition that a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// Its turn.

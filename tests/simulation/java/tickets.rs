@@ -61,7 +61,7 @@ fn ticket_1471_followers_wait_while_the_leader_has_moved_on() {
     assert!(seed.is_some());
 }
 
-/// Whether somebody's job is shut down in a process that goes on, for good, though nobody has asked for it.
+/// Whether a job is shut down in a process that goes on, for good, though no operator has asked for it.
 fn has_shut_itself_down(fleet: &Fleet) -> bool {
     let gone = fleet.javas.iter().find(|java| java.was_stopped() && !java.is_dead());
     gone.is_some_and(|gone| fleet.get(&format!("instances/{}", gone.id())).is_none())
@@ -83,8 +83,10 @@ fn shuts_itself_down(seed: u64) -> bool {
     has_shut_itself_down(&fleet)
 }
 
-/// The same with a schedule, when the registry is away twice ("multiple kill" in 1857): the connection breaks again while
-/// the process registers anew, which gives up without a word, and goes on with the schedule. Nothing is paused then, and
+/// The same with a schedule, when the registry is away twice ("multiple kill" in 1857): the connection breaks again
+/// while
+/// the process registers anew, which gives up without a word, and goes on with the schedule. Nothing is paused then,
+/// and
 /// when the registry is back, the node is not there.
 fn shuts_itself_down_when_it_is_away_twice(seed: u64) -> bool {
     let mut fleet = settled(seed, false);

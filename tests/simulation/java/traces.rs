@@ -2,7 +2,7 @@
 //! trace is a scenario, and the model's writes in it are compared with it: which session, which kind of write, which
 //! path, which data, in which order.
 //!
-//! What always comes in one order has to with every seed; what was a race in the trace has to be one of the orders
+//! Writes that always come in one order have to with every seed; a race in the trace has to be one of the orders
 //! that the scheduler finds. Differences that are none of the model's:
 //! - The embedded registry removes an empty container at once, ZooKeeper within a minute; so a latch's folder is made
 //!   again here where the trace found it there. Only A.1 looks at containers.
@@ -194,7 +194,8 @@ fn a3_a_crash_with_failover() {
             "B: delete sharding/2/running",
             "B: create P leader/failover/items/3",
             "B: delete sharding/3/running",
-            // Not in the summary of the trace: the event that the leader is gone comes after B has become it, and is one
+            // Not in the summary of the trace: the event that the leader is gone comes after B has become it, and is
+            // one
             // more election, which finds a leader.
             "B: create ES leader/election/latch/_c_",
             "B: delete leader/election/latch/_c_",
@@ -210,7 +211,7 @@ fn a3_a_crash_with_failover() {
         assert_trace(seed, &flags, &["B: create P sharding/0/misfire", "B: create P sharding/1/misfire"]);
         exact += u32::from(others == expected);
         last = others.join("\n");
-        // What the scheduler may change is only which of the two nodes goes first when A's session ends.
+        // The scheduler may only change which of the two nodes is deleted first when A's session ends.
         let starts = others.iter().position(|line| line == "B: delete sharding/0/running").unwrap();
         let from = expected.iter().position(|line| line == "B: delete sharding/0/running").unwrap();
         assert_eq!(others[starts..], expected[from..], "seed {seed}:\n{}", found.join("\n"));

@@ -25,7 +25,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// What the builder gives.
+    /// The result of the builder.
     pub fn new(job_name: &str, sharding_total_count: u32) -> Self {
         Self {
             job_name: job_name.to_owned(),
@@ -125,7 +125,7 @@ pub fn write_instance(id: &str, ip: &str) -> String {
     format!("jobInstanceId: {id}\nserverIp: {ip}\n")
 }
 
-/// The id and the ip of an instance; what is missing is replaced by the reader's own.
+/// The id and the ip of an instance; a missing one is replaced by the reader's own.
 pub fn read_instance(data: &[u8], own_id: &str, own_ip: &str) -> Result<(String, String), String> {
     let text = std::str::from_utf8(data).map_err(|error| error.to_string())?;
     let (mut id, mut ip) = (own_id.to_owned(), own_ip.to_owned());

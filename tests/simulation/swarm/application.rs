@@ -1,4 +1,4 @@
-//! Applications: they execute what they are told, stop when they are told to, and say so; most of them.
+//! Applications: they execute as they are told, stop on a cancel, and report; most of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use sidekeeper::coordination::job::contract::input::Input;
 use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::coordination::job::contract::reattach::OpenExecution;
 use sidekeeper::coordination::job::contract::report::{ExecutionResult, Outcome, ProgressReport};
-use sidekeeper::elasticjob::{grace, once_listener};
+use sidekeeper::extension::{once_listener, reattach_grace};
 use sidekeeper::job::Item;
 
 use super::attach::claim;
@@ -35,9 +35,9 @@ pub(super) struct Execution {
     /// When it ends; `None`: never.
     pub(super) ends: Option<Micros>,
     pub(super) outcome: Outcome,
-    /// Whether it does not stop when it is told to.
+    /// Whether it ignores cancels.
     pub(super) disobeys: bool,
-    /// It was told to stop, or has no right to go on, and goes on all the same.
+    /// It was cancelled, or has no right to go on, and goes on all the same.
     pub(super) is_rogue: bool,
 }
 
@@ -47,38 +47,39 @@ pub(super) struct Application {
     pub(super) life: u32,
     pub(super) stream: Option<u32>,
     pub(super) last_stream: u32,
-    /// What is on its way to it.
+    /// The messages on their way to it.
     pub(super) inbox: VecDeque<Letter>,
     pub(super) stopped_until: Micros,
     pub(super) items: BTreeSet<Item>,
     generation: i64,
     /// Whether it was told on this stream that it is attached.
     pub(super) attached: bool,
-    /// What goes on by the first word of this stream, and was not told on it yet: what becomes of it is kept until then.
+    /// Executions that go on by the first message of this stream, and were not sent on it yet: their results are kept
+    /// until then.
     resumed: BTreeSet<String>,
     pub(super) executions: BTreeMap<String, Execution>,
-    /// What has ended while there was no stream.
+    /// The executions that have ended while there was no stream.
     results: Vec<Done>,
-    /// What was reported, and nobody has said that it is recorded.
+    /// Results that were reported and not acknowledged.
     pub(super) unanswered: Vec<Execute>,
     /// Until when the session may be acted on, as it was told.
     pub(super) lease_until: Option<Micros>,
     /// Whether that was over, and nothing was read since of a lease that is not.
     silent: bool,
-    /// What it is to execute once it has read all that has come, and of a lease that is not over.
+    /// The executions that it begins once it has read all messages, among them those of a lease that is not over.
     waiting: Vec<Execute>,
     /// Until when it goes on without a stream.
     pub(super) away_until: Option<Micros>,
     /// When it looks after its executions.
     act_at: Option<Micros>,
-    /// Whether it may have reported what its stream does not know.
+    /// Whether it may have reported an execution that its stream does not know.
     pub(super) may_be_unknown: bool,
     /// Whether it was attached before, in this life.
     known: bool,
 }
 
 impl Application {
-    /// What it says that it has open.
+    /// The open executions that it names.
     pub(super) fn claims(&self) -> Vec<OpenExecution> {
         let running = self.executions.values().filter(|execution| !execution.is_rogue);
         let running =
@@ -124,21 +125,21 @@ impl Application {
         self.lease_until.is_some_and(|until| now >= until)
     }
 
-    /// Whether it can report what has become of an execution: there is a stream, on which that was told.
+    /// Whether it can report the result of an execution: there is a stream, on which the execution was sent.
     fn can_report(&self, id: &str) -> bool {
         self.attached && self.stream.is_some() && !self.resumed.contains(id)
     }
 }
 
 impl World {
-    /// The application reads what has come.
+    /// The application reads its messages.
     pub(super) fn read_stream(&mut self, m: usize) {
         let now = self.now;
         let application = &mut self.machines[m].application;
         if !application.up || application.is_stopped(now) {
             return;
         }
-        // Whoever was asleep for longer than its lease learns that first.
+        // A process that slept for longer than its lease learns that first.
         self.mind_lease(m);
         loop {
             let application = &mut self.machines[m].application;
@@ -180,7 +181,7 @@ impl World {
         self.plan_act(m);
     }
 
-    /// Whether its stream is to the sidecar that is there: what it reads of one that is gone it answers to nobody.
+    /// Whether its stream is to the sidecar that runs: it does not answer the messages of a former one.
     fn is_heard(&mut self, m: usize) -> bool {
         let speaks = self.machines[m].seat().and_then(|seat| seat.stream);
         speaks == self.machines[m].application.stream
@@ -224,8 +225,8 @@ impl World {
         }
     }
 
-    /// The lease ends then, on the clock that all processes of the machine share: what is told and what is read late have
-    /// the same end.
+    /// The lease ends then, on the clock that all processes of the machine share: a lease that is sent or read
+    /// late has the same end.
     fn lease_told(&mut self, m: usize, status: SessionStatus, end: Option<Duration>) {
         let machine = &mut self.machines[m];
         let until = end.map(|end| machine.when_mono(end.min(Duration::from_secs(1 << 30))));
@@ -243,7 +244,7 @@ impl World {
         Ticket(seat.tickets)
     }
 
-    /// On a new stream: what is not to go on is stopped.
+    /// On a new stream: executions that do not go on are stopped.
     fn attached(&mut self, m: usize, resumed: &[String]) {
         let application = &mut self.machines[m].application;
         application.attached = true;
@@ -259,7 +260,7 @@ impl World {
     fn execute(&mut self, m: usize, execute: Execute) {
         let now = self.now;
         let rates = self.plan.rates;
-        // Drawn in any case, so that what one execution does changes no other.
+        // Drawn in any case, so that one execution changes no other.
         let dice: [u64; 6] = std::array::from_fn(|_| self.behaviour.next());
         let storm = now < self.plan.storm && !self.is_calm;
         let happens = |dice: u64, times: u64| storm && times > 0 && dice.is_multiple_of(times);
@@ -501,11 +502,11 @@ impl World {
     /// How long applications go on without a stream, as clients read it from the job: not at all with a once-listener.
     fn grace(&self) -> Duration {
         let job = &self.plan.configuration;
-        let (grace, _) = grace::of(job);
+        let (grace, _) = reattach_grace::of(job);
         if once_listener::of(job).0.is_some() { Duration::ZERO } else { grace }
     }
 
-    /// What it executes that never ends does end.
+    /// Executions that never end do end.
     pub(super) fn unhang(&mut self, m: usize) {
         let now = self.now;
         let soon = now + self.behaviour.below(300 * MILLISECOND);

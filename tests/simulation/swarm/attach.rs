@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidekeeper::coordination::job::contract::input::Input;
-use sidekeeper::coordination::job::contract::profile::Profile;
 use sidekeeper::coordination::job::contract::reattach::{Former, OpenExecution, Return};
 use sidekeeper::coordination::job::contract::request::Request;
 use sidekeeper::coordination::job::frame::context::Identity;
 use sidekeeper::coordination::job::participant::Participant;
+use sidekeeper::extension::profile::Profile;
 use sidekeeper::job::InstanceId;
 
 use super::application::Done;
 use super::client::{Ask, Client, Link};
-use super::machine::{Letter, Memory, Seat, Sidecar, StreamEnd, Word};
+use super::machine::{Letter, Seat, Sidecar, StateFile, StreamEnd, Word};
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros, SECOND};
 
-/// How long a sidecar waits for who has not left when the drain timeout is over; as in the runner.
+/// How long a sidecar waits for instances that have not left when the drain timeout is over; as in the runner.
 const LEAVING_TAKES: Micros = 5 * SECOND;
 
 impl World {
@@ -26,7 +26,7 @@ impl World {
         let now = self.now;
         let machine = &mut self.machines[m];
         if let Some(sidecar) = &machine.sidecar {
-            // Whoever starts it waits until the former process has ended.
+            // Its starter waits until the former process has ended.
             if sidecar.stopping && !machine.retired {
                 self.at(now + SECOND / 10, Event::Start(m));
             }
@@ -50,7 +50,7 @@ impl World {
         let request = Request { configuration: None, ..self.request(m) };
         let execution_prefix = format!("e{m}x{life}");
         let identity = Identity { execution_prefix, ..memory.identity };
-        let core = Participant::heir(identity.clone(), request, memory.former);
+        let core = Participant::restored(identity.clone(), request, memory.former);
         if let Some(sidecar) = &mut self.machines[m].sidecar {
             sidecar.participant = Some(Seat::new(core, identity, wall));
         }
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// What applications ask for when they attach.
+    /// The requests of applications that attach.
     fn request(&self, m: usize) -> Request {
         Request {
             configuration: Some(Arc::new(self.plan.configuration.clone())),
@@ -75,13 +75,13 @@ impl World {
         }
     }
 
-    /// Whether a machine's sidecar is of an earlier version. Its core is today's; as a leader it divides as it would have, for
-    /// it knows of itself.
+    /// Whether a machine's sidecar is of an earlier version. Its core is today's; as a leader it divides as it would
+    /// have, for it knows of itself.
     pub(super) fn is_outdated(&self, m: usize) -> bool {
         m % 2 == 1 && self.machines[m].sidecars <= self.plan.outdated_lives
     }
 
-    /// A sidecar is killed. What it has sent may still take effect, as far as it has got; what it has told may still be
+    /// A sidecar is killed. Its requests may still take effect, as far as they have got; its messages may still be
     /// read.
     pub(super) fn kill_sidecar(&mut self, m: usize) {
         self.break_connection(m, false);
@@ -101,7 +101,7 @@ impl World {
                 timeout,
                 since: seat.attached_at.max(proven).min(wall),
             };
-            machine.memory = Some(Memory { session, identity: seat.identity.clone(), former });
+            machine.memory = Some(StateFile { session, identity: seat.identity.clone(), former });
         }
         if let Some(stream) = seat.stream {
             let at = self.now + 1;
@@ -202,8 +202,8 @@ impl World {
         let open = machine.application.claims();
         let stream = machine.application.last_stream + 1;
         match &mut sidecar.participant {
-            Some(seat) if seat.core.may_resume() && machine.application.is_known() => {
-                // The end of the former stream concerns nobody any more.
+            Some(seat) if seat.core.may_reattach() && machine.application.is_known() => {
+                // The end of the former stream has no effect any more.
                 seat.calls.retain(|(_, call)| !matches!(call, Input::Detached));
                 seat.stream = Some(stream);
                 let back = Return { request, open };
@@ -226,6 +226,7 @@ impl World {
                     name: machine.name.clone(),
                     server_ip: machine.ip,
                     paths: self.paths.clone(),
+                    own_paths: self.own_paths.clone(),
                     execution_prefix: format!("e{m}x{}", machine.lives),
                 };
                 let mut seat = Seat::new(Participant::new(identity.clone(), request), identity, wall);
@@ -245,7 +246,7 @@ impl World {
         self.wake(m, 0);
     }
 
-    /// The application is killed: what it executes ends, and its stream.
+    /// The application is killed: its executions end, and its stream.
     pub(super) fn kill_application(&mut self, m: usize) {
         self.note(m, || "the application is killed".to_owned());
         self.stop_executions(m, "killed");
@@ -274,14 +275,14 @@ impl World {
         }
     }
 
-    /// The machine is gone, without a word.
+    /// The machine is lost, without a message.
     pub(super) fn lose_machine(&mut self, m: usize) {
         self.kill_sidecar(m);
         self.kill_application(m);
         self.machines[m].memory = None;
     }
 
-    /// Whatever is down is started again.
+    /// All processes that are down start again.
     pub(super) fn start_again(&mut self, m: usize, after: Micros) {
         let life = self.machines[m].application.life;
         self.at(self.now + after, Event::Start(m));

@@ -1,4 +1,4 @@
-//! What has to become right after the faults, and stay so.
+//! The state that the fleet has to reach after the faults, and to keep.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::coordination::job::frame::limits::MISFIRE_THRESHOLD;
-use sidekeeper::elasticjob::{grace, handoff_policy, once_listener};
+use sidekeeper::extension::{handoff_policy, once_listener, reattach_grace};
 use sidekeeper::job::Item;
 use sidekeeper::tree::Path;
 use twox_hash::XxHash64;
@@ -25,13 +25,13 @@ impl World {
 
     /// How long it may take until all is right, when nothing is wrong any more from outside.
     fn bound(&self) -> Micros {
-        let (grace, _) = grace::of(&self.plan.configuration);
+        let (grace, _) = reattach_grace::of(&self.plan.configuration);
         let (handoff, _) = handoff_policy::of(&self.plan.configuration);
         let waits = grace + handoff.deadline.min(std::time::Duration::from_secs(4));
         2 * self.plan.session_timeout + u64::try_from(waits.as_micros()).unwrap() + 15 * SECOND
     }
 
-    /// What is not right; `None`: everything is.
+    /// The fault in the state; `None`: there is none.
     fn trouble(&self) -> Option<(Invariant, String)> {
         for (m, machine) in self.machines.iter().enumerate() {
             if machine.retired {
@@ -54,7 +54,7 @@ impl World {
             return Some((Invariant::Owned, "a resharding is due".to_owned()));
         }
         let is_static = self.plan.configuration.static_sharding;
-        if !is_static && self.ensemble.get(&self.paths.fleet().handoff()).is_some() {
+        if !is_static && self.ensemble.get(&self.own_paths.fleet().handoff()).is_some() {
             return Some((Invariant::Owned, "items are to change hands".to_owned()));
         }
         let owners: BTreeMap<String, usize> = self
@@ -90,8 +90,8 @@ impl World {
         None
     }
 
-    /// What is not right, and not because a start, or an end, is on its way to who has to hear of it: that may take a round
-    /// trip, and clocks that fire one after another can be met in theirs again and again.
+    /// The fault in the state that no start or end on its way explains: that may take a round trip, and clocks that
+    /// fire one after another can be met in theirs again and again.
     fn lasting_trouble(&mut self) -> Option<(Invariant, String)> {
         let found = self.trouble()?;
         if found.0 != Invariant::RunningNode {
@@ -101,7 +101,7 @@ impl World {
         self.trouble().filter(|again| again.0 != Invariant::RunningNode || *again == found)
     }
 
-    /// An instance that stands until its session ends, because its sidecar has gone. It may have the turn of a relay.
+    /// An instance that stays until its session ends, because its sidecar has died. It may have the turn of a rotation.
     fn left_over(&self) -> Option<String> {
         let sidecars = self.machines.iter().filter_map(|machine| machine.sidecar.as_ref());
         let sessions = sidecars.filter_map(|sidecar| sidecar.client.session);
@@ -132,7 +132,7 @@ impl World {
         seat.is_some_and(|seat| self.ensemble.get(&self.paths.instance(&seat.identity.instance)).is_some())
     }
 
-    /// Why an item is not owned by the one who knows of it; `None`: it is.
+    /// Why an item is not owned by a node that knows of it; `None`: it is.
     fn not_owned(&self, item: Item, owners: &BTreeMap<String, usize>) -> Option<String> {
         let node = self.ensemble.get(&self.paths.item_instance(item));
         let owner = node.map(|node| String::from_utf8_lossy(&node.data).into_owned());
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// When nothing is wrong, each item is executed exactly once at each fire, and what was flagged is made up for.
+    /// When nothing is wrong, each item is executed exactly once at each fire, and flagged fires are rerun.
     pub(super) fn watch_fires(&mut self) {
         let period = self.plan.period;
         let once = self.plan.configuration.props.contains_key(once_listener::ENABLED_PROPERTY);
@@ -214,8 +214,8 @@ impl World {
         self.items().filter(|item| self.ensemble.get(&self.paths.item_misfire(*item)).is_some()).collect()
     }
 
-    /// What the storm has made impossible at its time was made up for. Only fires count that somebody has witnessed who is
-    /// still there: a fire while nobody is attached is nobody's, as in ElasticJob.
+    /// Fires that the storm has made impossible at their time were rerun. Only fires count that an instance has
+    /// witnessed that is still there: a fire without an attached instance is lost, as in ElasticJob.
     pub(super) fn check_nothing_lost(&mut self, counts_now: impl Fn(Item) -> bool) {
         let job = &self.plan.configuration;
         let (handoff, _) = handoff_policy::of(job);
@@ -238,12 +238,12 @@ impl World {
         let Some(witnessed) = seats.min().filter(|_| !relay && !once && !job.static_sharding) else { return };
         let second = |at: Micros| self.machines[0].now(at).wall.as_second();
         let end = second(self.plan.storm) - 1;
-        // Nobody executes what is a disabled server's, if it has no other.
+        // No instance executes the items of a disabled server, if it has no other.
         let spans = self.checks.disabled.iter().map(|(from, until)| second(*from) - 2..=second(*until) + 2);
         let disabled: Vec<_> = spans.collect();
         let period = i64::try_from(self.plan.period).unwrap();
-        // A new schedule counts from when it was written, as far as the instances can tell: they learn how the registry's
-        // clock differs from news that may come late.
+        // A new schedule counts from when it was written, as far as the instances can tell: they learn how the
+        // registry's clock differs from news that may come late.
         let rescheduled = self.checks.rescheduled_at.map_or(i64::MIN, |at| second(at) + 2);
         let mut fire = (witnessed.as_second() + 2).max(rescheduled);
         while fire < end {
@@ -256,15 +256,15 @@ impl World {
                         Source::Misfire | Source::Failover => start.scheduled >= instant,
                         Source::Trigger => false,
                     };
-                    // Whoever was not there does not know that there was a fire.
+                    // An instance that was not there does not know of the fire.
                     let next = starts.iter().find(|start| start.scheduled > instant);
-                    // So does whoever had the item between, began it, and died.
+                    // So does an owner that had the item between, began it, and died.
                     let knew = next.is_some_and(|next| {
                         let another = !job.failover && self.was_lost_between(item, instant, next.scheduled);
                         self.had_seen(next.machine, instant) && !another
                     });
-                    // Without failover, what was begun by who then lost its session is lost, as in ElasticJob, and with
-                    // it all that it made up for: its start has deleted the flag.
+                    // Without failover, an execution whose session is lost is lost, as in ElasticJob, and with it all
+                    // fires that it covered: its start has deleted the flag.
                     let lost = !job.failover && self.may_have_been_lost(item, instant);
                     if knew && !lost && !starts.iter().any(covers) {
                         let near: Vec<_> = starts
@@ -300,9 +300,9 @@ impl World {
             scheduled && start.attempt == 1 && matches!(start.source, Source::Schedule | Source::Misfire)
         };
         let count = starts.iter().filter(for_it).count();
-        // Another attempt at what failed in the storm may be under way; then the fire is skipped, if nothing makes up for it.
+        // A retry of an execution that failed in the storm may run; then the fire is skipped, if no rerun covers it.
         let retried = |start: &Start| start.attempt > 1 && start.at >= self.plan.storm;
-        // By the clock of whom a relay comes to next it may have been before its turn.
+        // By the clock of the server that has the turn next it may have been before its turn.
         let relayed = self.is_relay() && self.clocks_differ();
         let skips = !self.plan.configuration.misfire && (relayed || starts.iter().any(retried));
         let skipped = count == 0 && skips;
@@ -322,7 +322,7 @@ impl World {
         first.zip(last).is_some_and(|(first, last)| last.duration_since(first) > MISFIRE_THRESHOLD)
     }
 
-    /// Who owns which item.
+    /// The owner of each item.
     fn owners(&self) -> BTreeMap<Item, String> {
         let owner = |item: Item| {
             let node = self.ensemble.get(&self.paths.item_instance(item))?;
@@ -371,7 +371,7 @@ impl World {
         seats.map(|seat| seat.map(|seat| seat.identity.instance.to_string())).collect()
     }
 
-    /// Who owns which item when nothing has moved for a while; `None`: something does all the time.
+    /// The owner of each item when none has moved for a while; `None`: items move all the time.
     fn settled_owners(&mut self) -> Option<BTreeMap<Item, String>> {
         for _ in 0..6 {
             let before = self.owners();
@@ -383,8 +383,8 @@ impl World {
         None
     }
 
-    /// How many items each instance is to have, when all have the same weight: an equal part, and one more for those that
-    /// rank first. Computed here once more, from the promise of `src/elasticjob/rendezvous.rs`.
+    /// How many items each instance is to have, when all have the same weight: an equal part, and one more for those
+    /// that rank first. Computed here once more, from the promise of `src/extension/rendezvous.rs`.
     fn shares(&self, items: usize) -> BTreeMap<String, usize> {
         let there = self.machines.iter().filter(|machine| !machine.retired);
         let ids = there.filter_map(|machine| machine.sidecar.as_ref()?.participant.as_ref());
@@ -408,7 +408,7 @@ impl World {
         };
         let shares = self.shares(before.len());
         let outdated = (0..self.machines.len()).any(|m| !self.machines[m].retired && self.is_outdated(m));
-        // Items whose owner is gone have to move, and items beyond an owner's share.
+        // Items whose owner is offline have to move, and items beyond an owner's share.
         let gone = before.values().filter(|owner| !shares.contains_key(*owner)).count();
         let (most, right) = if outdated {
             // Seats beyond the equal part stay where they are, if they can.
@@ -457,7 +457,7 @@ impl World {
         }
     }
 
-    /// What participants keep is in proportion to the job.
+    /// The memory of the participants is in proportion to the job.
     pub(super) fn check_sizes(&mut self) {
         let items = self.plan.configuration.sharding_total_count.max(9) as usize;
         let most = 60_000 + 6_000 * items;

@@ -1,4 +1,4 @@
-//! What is looked at when something is told, begun, ended, written: the invariants that hold at every moment.
+//! The invariants that hold at every moment: they are checked at each message, start, end and write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,24 +7,27 @@ use sidekeeper::coordination::job::contract::commit::Purpose;
 use sidekeeper::coordination::job::contract::event::{Assignment, AssignmentReason, Execute};
 use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::elasticjob::path::Place;
-use sidekeeper::elasticjob::{config_yaml, handoff_policy, instance_yaml};
+use sidekeeper::elasticjob::{config_yaml, instance_yaml};
+use sidekeeper::extension::handoff_policy;
 use sidekeeper::job::{InstanceId, Item};
 use sidekeeper::tree::{Node, Operation, Path};
 
 use super::application::Execution;
 use super::client::Link;
+use super::faults::Fault;
 use super::interruptions::Interruptions;
 use super::invariants::Invariant;
 use super::world::World;
 use super::{Micros, SECOND};
 
-/// What a ZooKeeper server takes in one request, in bytes.
+/// How many bytes a ZooKeeper server accepts in one request.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
 /// Requests of one sidecar that wait at most: one commit of each purpose, a reading of each kind, latches, a proof.
 const LINE_MAX: usize = 40;
 /// Messages to one application that wait at most while it reads.
 const INBOX_MAX: usize = 2_000;
-/// How long a resharding may be due without a cause that is reported: sessions have to end first, and names are waited for.
+/// How long a resharding may be due without a cause that is reported: sessions have to end first, and names are waited
+/// for.
 const SILENT_WAIT_MAX: Micros = 40 * SECOND;
 
 /// A start of an execution, as it was told.
@@ -38,7 +41,7 @@ pub(super) struct Start {
     pub(super) at: Micros,
 }
 
-/// What is remembered for the checks.
+/// The memory of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
     /// The newest token that was told, for each item.
@@ -47,11 +50,11 @@ pub(super) struct Checks {
     store: BTreeMap<Item, (i64, String)>,
     /// Writes that the store refused.
     refused: Vec<String>,
-    /// What was started, for each item.
+    /// The starts, for each item.
     pub(super) starts: BTreeMap<Item, Vec<Start>>,
     /// The tokens of the executions that were told, until they are recorded.
     told: BTreeMap<String, (Item, i64)>,
-    /// What was started in the registry: in which session, and whose executions' ids begin how.
+    /// The starts in the registry: in which session, and with which prefix of the executions' ids.
     pub(super) begun: BTreeMap<(Item, Timestamp), (usize, Option<String>)>,
     /// Starts that were asked for to make up for all that was missed until then.
     pub(super) making_up: BTreeSet<(Item, Timestamp)>,
@@ -63,19 +66,19 @@ pub(super) struct Checks {
     pub(super) interruptions: Interruptions,
     /// Items whose owner's node an operator has deleted, and when.
     pub(super) disowned: BTreeMap<Item, Micros>,
-    /// When items were last divided by ElasticJob's rules, which asks nobody.
+    /// When items were last resharded by ElasticJob's rules, without a question to the owners.
     pub(super) divided: BTreeMap<Item, Micros>,
     /// When an item was last flagged as crashed.
     pub(super) flagged: BTreeMap<Item, Micros>,
-    /// When a flag that nobody of ours has put there was last taken away.
+    /// When a flag that no sidecar has raised was last lowered.
     pub(super) unflagged: BTreeMap<Item, Micros>,
     /// From when until when an operator had disabled a server.
     pub(super) disabled: Vec<(Micros, Micros)>,
     /// When an item was last told to a machine that did not have it.
     handed: BTreeMap<(usize, Item), Micros>,
-    /// When somebody was last seen among the instances who does not say how it hands over.
+    /// When an instance was last seen that does not announce how it hands over.
     pub(super) stock_at: Option<Micros>,
-    /// Since when a resharding has been due while somebody could have carried it out, and nobody has said why it waits.
+    /// Since when a resharding has been due that an instance could have made, without a report why it waits.
     silent_since: Option<Micros>,
 }
 
@@ -96,7 +99,7 @@ impl Checks {
 impl World {
     /// A sidecar tells an execution.
     pub(super) fn check_told(&mut self, m: usize, execute: &Execute) {
-        // What was started while nobody could be told is told for the first time on return.
+        // An execution that was started without a stream is sent for the first time when the application reattaches.
         let is_known = self.checks.told.values().any(|known| *known == (execute.item, execute.token.0));
         if execute.resumed && is_known {
             return;
@@ -106,7 +109,7 @@ impl World {
         let newest = self.checks.tokens.entry(item).or_default();
         let before = *newest;
         *newest = token.max(before);
-        // Without running nodes whoever is cut off may start what was his before; the store refuses him.
+        // Without running nodes an instance that is cut off may start its former items; the store refuses it.
         if monitored && token <= before {
             self.fail(Invariant::Fenced, || format!("item {item}: token {token} after {before}, by m{m}"));
         }
@@ -125,12 +128,12 @@ impl World {
                 });
             }
         }
-        // What an operator took away while it was being started.
+        // An operator took the item away while it was being started.
         let disowned = self.was_disowned(item);
         let relay = self.is_relay();
         let Some(seat) = self.machines[m].seat() else { return };
         seat.tokens.insert(token);
-        // What was begun before a stream came is told after the assignment, though the item may have gone meanwhile.
+        // A start from before the stream is sent after the assignment, though the item may have been revoked meanwhile.
         let late = disowned || execute.resumed;
         if !seat.told.contains(&item) && execute.source != Source::Failover && !late && !relay {
             let items = seat.told.clone();
@@ -163,9 +166,13 @@ impl World {
         }
         let starts = self.checks.starts.get(&execute.item).map_or(&[][..], Vec::as_slice);
         let before = starts.iter().rev().filter(|start| start.attempt == 1 && start.monitored);
+        // A flag or a ledger entry that an operator has written lets an item fail over that no crash interrupted, or for a
+        // wrong instant.
+        let tampered = self.counts.of(Fault::Garbage) + self.counts.of(Fault::DeletedNode) > 0;
         let twice = before.clone().find(|start| {
             let covers = start.source == Source::Misfire && start.scheduled >= execute.scheduled;
-            covers || (start.source == Source::Schedule && start.scheduled == execute.scheduled)
+            let settles = start.source == Source::Schedule || (start.source == Source::Failover && !tampered);
+            covers || (settles && start.scheduled == execute.scheduled)
         });
         if let Some(twice) = twice.cloned() {
             self.fail(Invariant::OncePerFire, || {
@@ -180,8 +187,9 @@ impl World {
         let item = execute.item;
         for (other, machine) in self.machines.iter().enumerate() {
             let application = &machine.application;
-            // Who is stopped, or goes on just now, does nothing, and learns first that its lease is over, or its stream;
-            // whose lease ends now stops now. Without running nodes nobody knows what is executed, as in ElasticJob.
+            // An application that is stopped, or goes on just now, does nothing, and learns first of the end of its
+            // lease or stream; one whose lease ends now stops now. Without running nodes no instance knows the
+            // executions of others, as in ElasticJob.
             let over = application.stopped_until >= self.now || application.is_lease_over(self.now);
             if over || !execute.configuration.monitor_execution {
                 continue;
@@ -253,15 +261,16 @@ impl World {
         let monitored = self.plan.configuration.monitor_execution;
         let ours =
             |path: &Path| self.ensemble.get(path).is_some_and(|node| node.stat.ephemeral_owner == Some(id));
-        // As long as the node of an earlier session stands, it is as after a crash: others take over when that has gone.
+        // As long as the node of an earlier session stands, it is as after a crash: others take over when that node is
+        // deleted.
         let instance = self.ensemble.get(&self.paths.instance(&me));
         let has_another =
             instance.is_some_and(|node| node.stat.ephemeral_owner.is_some_and(|owner| owner != id));
         let mut left: Vec<Path> = Vec::new();
-        let paths = [self.paths.instance(&me), self.paths.leader(), self.paths.fleet().member(&me)];
+        let paths = [self.paths.instance(&me), self.paths.leader(), self.own_paths.fleet().member(&me)];
         left.extend(paths.into_iter().filter(|path| ours(path)));
         for item in (0..self.plan.configuration.sharding_total_count.max(8)).map(Item) {
-            // What fails over is left as after a crash, and flagged.
+            // With failover a running node stays as after a crash, and is flagged.
             let flagged = self.ensemble.get(&self.paths.failover_item(item)).is_some();
             // Of an item that the job has no more the leader removes the flag first.
             let surplus = item.0 >= self.plan.configuration.sharding_total_count;
@@ -269,12 +278,12 @@ impl World {
             let was_flagged = surplus && recently(self.checks.flagged.get(&item));
             let flagged = flagged || was_flagged || recently(self.checks.unflagged.get(&item));
             let path = self.paths.item_running(item);
-            // What a former session has left goes with that.
+            // Nodes that a former session has left go with that session.
             let is_its = |node: &Node| {
                 let stays = node.stat.ephemeral_owner.is_none_or(|owner| owner == id);
                 stays && seat.tokens.contains(&node.stat.created.0)
             };
-            // Who was stopped, and dies while it executes, leaves what a crash leaves.
+            // An instance that was stopped and dies while it executes leaves the nodes that a crash leaves.
             let is_left = monitored
                 && !has_another
                 && !seat.is_stopped
@@ -297,7 +306,7 @@ impl World {
         self.machines[m].sidecar.as_ref()?.client.session
     }
 
-    /// A sidecar tells an assignment: in a fleet of sidecars whoever had an item before has been told to let go, or its
+    /// A sidecar sends an assignment: in a fleet of sidecars the previous owner of each item has released it, or its
     /// lease is over.
     pub(super) fn check_assignment(&mut self, m: usize, assignment: &Assignment, reason: AssignmentReason) {
         let items: BTreeSet<Item> = assignment.items.iter().map(|assigned| assigned.item).collect();
@@ -305,15 +314,15 @@ impl World {
         let added: Vec<Item> = items.difference(&seat.told).copied().collect();
         seat.told = items;
         self.checks.handed.extend(added.iter().map(|item| ((m, *item), self.now)));
-        // Who had an item when an operator took it away, or a division by ElasticJob's rules, and has not heard of it, is
-        // not told by whom it comes to.
+        // A previous owner that lost an item by an operator or by a resharding of ElasticJob's rules, and does not know
+        // that yet, gets no message from the next owner.
         let disowned = |other: usize, item: &Item| {
             let handed = self.checks.handed.get(&(other, *item));
             let mut taken = self.checks.disowned.get(item).into_iter().chain(self.checks.divided.get(item));
             self.was_disowned(*item) || taken.any(|taken| handed.is_some_and(|at| at < taken))
         };
-        // Where somebody does not say how it hands over, all is divided at once, as in ElasticJob; also a while after that
-        // is gone, by a leader that has not seen it go.
+        // Beside an instance that does not announce how it hands over, all items are resharded at once, as in
+        // ElasticJob; also a while after that instance has left, by a leader that has not seen that.
         let stock = self.checks.stock_at.is_some_and(|at| self.now < at + 2 * SECOND);
         if added.is_empty() || reason != AssignmentReason::HandedOff || stock || !self.all_hand_over() {
             return;
@@ -326,7 +335,8 @@ impl World {
         for (other, machine) in self.machines.iter().enumerate().filter(|(other, _)| *other != m) {
             let Some(sidecar) = &machine.sidecar else { continue };
             let Some(seat) = &sidecar.participant else { continue };
-            // Whose stream has broken works on what it has until its grace is over, and cannot be told to stop.
+            // An application whose stream has broken works on its items until its grace is over, and no cancel reaches
+            // it.
             let alone = seat.stream.is_none();
             let works =
                 continuous && alone && machine.application.away_until.is_some_and(|until| self.now < until);
@@ -344,7 +354,7 @@ impl World {
         }
     }
 
-    /// Whether an operator has deleted the node that says who owns an item, a short while ago.
+    /// Whether an operator has deleted the node of an item's owner, a short while ago.
     fn was_disowned(&self, item: Item) -> bool {
         self.checks.disowned.get(&item).is_some_and(|at| self.now < at + 2 * SECOND)
     }
@@ -353,21 +363,21 @@ impl World {
     pub(super) fn all_hand_over(&self) -> bool {
         let instances = self.ensemble.children(&self.paths.root().child("instances"));
         let says = |id: &String| {
-            let member = self.paths.fleet().members().try_child(id);
+            let member = self.own_paths.fleet().members().try_child(id);
             member.is_ok_and(|member| self.ensemble.get(&member).is_some())
         };
         instances.iter().all(says)
     }
 
-    /// Notes that somebody stands among the instances who does not say how it hands over: only operators bring that about.
+    /// Notes an instance that does not announce how it hands over: only operators create one.
     pub(super) fn note_stock(&mut self) {
         if !self.all_hand_over() {
             self.checks.stock_at = Some(self.now);
         }
     }
 
-    /// Once a second: a resharding that waits for long has a cause that somebody reports. Who reports it is the leader, so it
-    /// may be silent for a while when another one leads; what counts is for how long nobody has said anything.
+    /// Once a second: a resharding that waits for long has a cause that the leader reports. There may be no report
+    /// for a while when the leader changes; the time without any report counts.
     pub(super) fn check_waits(&mut self) {
         let due = self.ensemble.get(&self.paths.necessary()).is_some();
         let healthy = self.machines.iter().any(|machine| {
@@ -431,7 +441,7 @@ impl World {
     }
 }
 
-/// Whether a Java peer reads what is written at a path of the job.
+/// Whether a Java peer reads the data at a path of the job.
 fn strictly_read(relative: &str, data: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(data).map_err(|error| error.to_string())?;
     let is_id = |text: &str| {

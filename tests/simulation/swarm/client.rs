@@ -30,7 +30,7 @@ pub(super) struct Client {
     pub(super) session: Option<usize>,
     pub(super) until: Duration,
     pub(super) link: Link,
-    /// Which connection; what belongs to an earlier one is void.
+    /// The number of the connection; messages of an earlier one are void.
     pub(super) epoch: u32,
     pub(super) line: VecDeque<Ask>,
     last_arrival: Micros,
@@ -76,7 +76,7 @@ pub(super) enum Ask {
     ClearLatches,
 }
 
-/// What comes back. Readings are made when it does, from the server's state then.
+/// An answer. Reads are made when it is sent, from the server's state then.
 #[derive(Debug)]
 pub(super) enum Reply {
     Input(Input),
@@ -235,12 +235,12 @@ impl World {
             }
             Ask::Watch => Reply::Watch,
             Ask::ReadLedger => {
-                let folder = self.paths.ledger();
+                let folder = self.own_paths.ledger();
                 self.ensure(&*handle, &folder);
                 Reply::Ledger
             }
             Ask::FindCheckpoints(items) => {
-                let folder = self.paths.checkpoints();
+                let folder = self.own_paths.checkpoints();
                 self.ensure(&*handle, &folder);
                 Reply::Checkpoints(items)
             }
@@ -275,7 +275,7 @@ impl World {
         self.at(at, Event::Deliver(m, epoch));
     }
 
-    /// The log has grown: whoever watches is told, when its server has seen it.
+    /// The log has grown: the watches are notified when their server has seen it.
     pub(super) fn tell_watches(&mut self) {
         let len = self.ensemble.len();
         for m in 0..self.machines.len() {
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    /// What has reached a client is handed on: changes first, then answers.
+    /// The messages that have reached a client are passed on: changes first, then answers.
     pub(super) fn deliver(&mut self, m: usize, epoch: u32) {
         let now = self.now;
         let cut_off = self.machines[m].cut_off_until > now;
@@ -337,14 +337,14 @@ impl World {
             if sidecar.client.opening
                 && let Reply::Input(input @ Input::Committed(..)) = reply
             {
-                // It comes after the snapshot that shows what it changed.
+                // It comes after the snapshot that shows its change.
                 sidecar.client.held.push(input);
                 continue;
             }
             self.take_reply(m, server, reply);
         }
         self.look_at_latches(m);
-        // What the server has not applied yet comes later.
+        // Entries that the server has not applied yet come later.
         let behind = self.machines[m]
             .sidecar
             .as_ref()
@@ -354,7 +354,8 @@ impl World {
         }
     }
 
-    /// Tells the watches what the server has applied; now and then a part, which may end in the middle of a transaction.
+    /// Sends the entries that the server has applied to the watches; now and then a part, which may end within a
+    /// transaction.
     fn pump(&mut self, m: usize, server: usize) {
         let now = self.now;
         let applied = self.ensemble.applied(server, now);
@@ -433,7 +434,8 @@ impl World {
         changes.into_iter().map(read).collect()
     }
 
-    /// Whether contents are still being read, or the rest of a transaction is on its way; if not, the client tells the nodes that it has read.
+    /// Whether contents are still being read, or the rest of a transaction is on its way; if not, the client tells the
+    /// nodes that it has read.
     fn is_reading(&mut self, m: usize, server: usize) -> bool {
         let now = self.now;
         let applied = self.ensemble.applied(server, now);
@@ -472,7 +474,7 @@ impl World {
             Reply::LatchLeft(latch) => return self.left_latch(m, latch),
             Reply::Ledger => Input::Ledger(Ok(self.read_ledger(server, applied))),
             Reply::Checkpoints(items) => {
-                let folder = self.paths.checkpoints();
+                let folder = self.own_paths.checkpoints();
                 let nodes = subtree(self.ensemble.replica(server, applied), &folder);
                 let item = |path: &Path| path.relative_to(&folder)?.parse().ok().map(Item);
                 let nodes: BTreeSet<Item> = nodes.iter().filter_map(|node| item(&node.path)).collect();
@@ -488,7 +490,7 @@ impl World {
         self.hand_in(m, input);
     }
 
-    /// An item's takers read what is written down about it.
+    /// An instance that takes items over reads their ledger entries and checkpoints.
     pub(super) fn read_taken(&mut self, m: usize, items: BTreeSet<Item>) {
         self.answer(m, Reply::Taken(items));
     }
@@ -515,7 +517,7 @@ impl World {
         }
     }
 
-    /// The connection breaks. What is on its way takes effect as far as it has got; nobody hears of it. `lost`: the
+    /// The connection breaks. Requests on their way take effect as far as they have got; no answer arrives. `lost`: the
     /// session is over, too.
     pub(super) fn break_connection(&mut self, m: usize, lost: bool) {
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
@@ -600,7 +602,7 @@ impl World {
         transaction: Transaction,
     ) -> sidekeeper::tree::CommitResult {
         self.set_registry_clock();
-        let members = self.paths.fleet().members();
+        let members = self.own_paths.fleet().members();
         if transaction.iter().any(|step| step.path().parent().as_ref() == Some(&members)) {
             self.note_stock();
         }
@@ -635,9 +637,9 @@ impl World {
         self.tell_watches();
     }
 
-    /// What the runner creates before some commits.
+    /// The nodes that the runner creates before some commits.
     fn provide_for(&mut self, m: usize, purpose: Purpose) {
-        let fleet = self.paths.fleet();
+        let fleet = self.own_paths.fleet();
         let folders = match purpose {
             Purpose::Register if self.machines[m].name.is_some() => {
                 vec![self.namespace.clone(), fleet.members(), fleet.names()]

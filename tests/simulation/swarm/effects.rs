@@ -1,4 +1,4 @@
-//! What a participant asks for is done, as the runner does it.
+//! The effects of a participant are carried out, as the runner does it.
 
 use sidekeeper::coordination::job::contract::answer::Ticket;
 use sidekeeper::coordination::job::contract::answer::{Answer, CompletionStatus, Refusal};
@@ -33,11 +33,11 @@ impl World {
             Effect::TakeOver { transaction, items } => {
                 self.begin_latch(m, Errand::TakeOver(transaction, items), None);
             }
-            Effect::HoldLatch { gate, limit } => {
+            Effect::HoldLatch { barrier, limit } => {
                 let limit = u64::try_from(limit.as_micros()).unwrap();
-                self.begin_latch(m, Errand::Gate(gate), Some(limit));
+                self.begin_latch(m, Errand::Barrier(barrier), Some(limit));
             }
-            Effect::LeaveLatch { gate, transactions } => self.release_gate(m, gate, transactions),
+            Effect::LeaveLatch { barrier, transactions } => self.release_gate(m, barrier, transactions),
             Effect::GiveUpSession => {
                 self.note(m, || "gives the session up".to_owned());
                 self.give_up_session(m);
@@ -51,7 +51,7 @@ impl World {
             }
             Effect::ReadLedger => self.ask(m, Ask::ReadLedger),
             Effect::FindCheckpoints(items) => self.ask(m, Ask::FindCheckpoints(items)),
-            Effect::Tell(event) => self.tell_application(m, event),
+            Effect::Notify(event) => self.tell_application(m, event),
             Effect::Answer(ticket, answer) => self.answered(m, ticket, &answer),
             Effect::Warn(problem) => self.note(m, || format!("warns: {} {}", problem.path, problem.message)),
             Effect::Reported(..) => {}
@@ -139,7 +139,7 @@ impl World {
             | Answer::ListenerReported { .. }
             // A call of a listener is forgotten with the session.
             | Answer::Refused(Refusal::ExecutionOver { .. } | Refusal::UnknownCall { .. }) => true,
-            // What was reported twice, or on another stream than it was told on.
+            // An execution that was reported twice, or on another stream than it was sent on.
             Answer::Refused(
                 Refusal::UnknownExecution { .. }
                 | Refusal::UnknownProgress { .. }

@@ -1,5 +1,5 @@
-//! The registry as an ensemble: one leader, behind which servers lag. Each client speaks to one server: what it reads
-//! and is told is that server's state, what it writes goes to the leader, and an answer comes when its own server has
+//! The registry as an ensemble: one leader, behind which servers lag. Each client speaks to one server: its reads and
+//! notices are that server's state, its writes go to the leader, and an answer comes when its own server has
 //! seen the write. That is all the order that ZooKeeper promises.
 //!
 //! The leader is the embedded registry; a watch on all of it is the log that the servers follow.
@@ -18,7 +18,7 @@ use sidekeeper::tree::{
 
 use super::Micros;
 
-/// What a node holds.
+/// The data of a node.
 pub type Content = (Arc<[u8]>, Stat);
 
 /// One change, and whom it concerns.
@@ -30,7 +30,7 @@ pub struct Change {
     pub of_job: bool,
     /// Whether decisions read the node's data.
     pub wants_data: bool,
-    /// Below what the sidecars tell each other.
+    /// The folder of the nodes that sidecars write for each other.
     pub of_fleet: bool,
 }
 
@@ -68,7 +68,7 @@ struct Server {
 pub struct Ensemble {
     registry: Embedded,
     clock_ms: Arc<AtomicI64>,
-    /// Whoever writes without being anybody: operators, and what looks.
+    /// The session of operators and of the checks.
     operator: Arc<dyn Session>,
     log_watch: Watch,
     log: Vec<Vec<Change>>,
@@ -181,7 +181,7 @@ impl Ensemble {
         result
     }
 
-    /// Somebody who is nobody writes; it may fail.
+    /// A client that is no instance writes; it may fail.
     pub fn operate(
         &mut self,
         transaction: Vec<Operation>,
@@ -192,13 +192,13 @@ impl Ensemble {
         self.commit(&*session, transaction, now, dice).is_ok()
     }
 
-    /// Somebody who is nobody sees to it that a node exists.
+    /// A client that is no instance creates a node if it is missing.
     pub fn provide(&mut self, path: &Path, now: Micros, dice: impl FnMut(u64) -> u64) {
         let session = Arc::clone(&self.operator);
         let _ = self.ensure(&*session, path, NodeKind::Persistent, now, dice);
     }
 
-    /// What the leader has at a path.
+    /// The leader's data at a path.
     pub fn get(&self, path: &Path) -> Option<Node> {
         self.operator.get(path).now_or_never().unwrap().unwrap()
     }
@@ -208,7 +208,7 @@ impl Ensemble {
         self.operator.children(path).now_or_never().unwrap().unwrap().unwrap_or_default()
     }
 
-    /// Takes what has happened into the log.
+    /// Takes the changes into the log.
     fn append(&mut self, now: Micros, mut dice: impl FnMut(u64) -> u64) {
         while let Ok(event) = self.log_watch.try_recv() {
             let WatchEvent::Changes(changes) = event else { continue };
@@ -231,7 +231,7 @@ impl Ensemble {
         }
     }
 
-    /// The state after so many entries, whatever the servers have.
+    /// The state after so many entries, independent of the servers.
     pub fn state_at(&self, entries: usize) -> BTreeMap<Path, Content> {
         let mut state = BTreeMap::new();
         for change in self.log.iter().take(entries).flatten() {
@@ -284,7 +284,7 @@ impl Ensemble {
     }
 }
 
-/// What a step has changed. A server tells each step by itself, also what a later one of the same transaction undoes.
+/// The change of a step. A server reports each step by itself, also one that a later step of the transaction undoes.
 fn one_by_one((step, result): (Operation, &OperationResult)) -> Option<NodeChange> {
     match (step, result) {
         (Operation::Create { data, .. }, OperationResult::Created { path, stat }) => {

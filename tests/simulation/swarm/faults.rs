@@ -1,4 +1,4 @@
-//! What can go wrong, by kind. Each kind can be switched off by itself, and each that was inflicted is counted.
+//! The faults, by kind. Each kind can be switched off by itself, and each that was inflicted is counted.
 
 use std::fmt;
 

@@ -14,7 +14,7 @@ use super::plan::{Planned, cron};
 use super::world::{Event, World};
 use super::{MILLISECOND, Micros, SECOND};
 
-/// What may stand anywhere: nothing, binary data, numbers, ids with too few and too many parts, YAML of all kinds.
+/// Data for any node: nothing, binary data, numbers, ids with too few and too many parts, YAML of all kinds.
 const GARBAGE: [&[u8]; 10] = [
     b"",
     b"\xff\xfe\0\x80",
@@ -142,7 +142,7 @@ impl World {
         true
     }
 
-    /// What operators do.
+    /// The actions of operators.
     fn operate_on(&mut self, m: usize, fault: Fault, random: &mut Random) -> bool {
         let total = u64::from(self.plan.configuration.sharding_total_count);
         let item = Item(random.below(total) as u32);
@@ -189,8 +189,8 @@ impl World {
             }
             Fault::RemoteStop => {
                 let Some(instance) = instance else { return false };
-                if self.ensemble.get(&self.paths.fleet().member(&instance)).is_none() {
-                    // An operator has deleted it: of who is stopped as well nothing would be left.
+                if self.ensemble.get(&self.own_paths.fleet().member(&instance)).is_none() {
+                    // An operator has deleted it: without it an instance that is stopped as well would leave no trace.
                     return false;
                 }
                 let done = self.operate(vec![Operation::delete(self.paths.instance(&instance))]);
@@ -200,7 +200,7 @@ impl World {
                 done
             }
             Fault::DeletedNode => {
-                let fleet = self.paths.fleet();
+                let fleet = self.own_paths.fleet();
                 let path = match (random.below(6), instance) {
                     (0, _) => self.paths.leader(),
                     (1, _) => self.paths.server(self.machines[m].ip),
@@ -208,7 +208,7 @@ impl World {
                         self.checks.disowned.insert(item, self.now);
                         self.paths.item_instance(item)
                     }
-                    // Of who is stopped this is all that is left.
+                    // An instance that is stopped leaves only this.
                     (3, Some(instance)) if self.ensemble.get(&self.paths.instance(&instance)).is_some() => {
                         fleet.member(&instance)
                     }
@@ -261,7 +261,7 @@ impl World {
         self.operate(vec![Operation::set(self.paths.config(), yaml)])
     }
 
-    /// What an operator does later.
+    /// The later action of an operator.
     fn later(&mut self, after: Micros, transaction: Vec<Operation>) {
         self.undo.push(Some(transaction));
         self.at(self.now + after, Event::Undo(self.undo.len() - 1));
@@ -310,8 +310,8 @@ impl World {
         }
     }
 
-    /// A sidecar that was cut off reaches the servers again. Whatever was on its way is lost with the connection, as when a
-    /// partition ends by itself.
+    /// A sidecar that was cut off reaches the servers again. Messages on their way are lost with the connection, as
+    /// when a partition ends by itself.
     fn end_partition(&mut self, m: usize) {
         let machine = &mut self.machines[m];
         let was_cut_off = std::mem::take(&mut machine.cut_off_until) > self.now;

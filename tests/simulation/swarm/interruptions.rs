@@ -1,5 +1,5 @@
-//! Which executions were interrupted, by what the leader of the ensemble has; and whether the instance that takes one over
-//! is told its instant and its checkpoint (P5).
+//! Which executions were interrupted, by what the leader of the ensemble has; and whether the instance that takes one
+//! over is told its instant and its checkpoint (P5).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -127,15 +127,15 @@ impl World {
         }
     }
 
-    /// Whether somebody has changed nodes that tell of executions otherwise than by the protocol.
+    /// Whether an operator has changed nodes of executions against the protocol.
     fn is_meddled_with(&self) -> bool {
         [Fault::Garbage, Fault::DeletedNode, Fault::TotalChange]
             .iter()
             .any(|fault| self.counts.of(*fault) > 0)
     }
 
-    /// A FAILOVER is for the instant that was interrupted last, and brings its checkpoint; no execution gets a checkpoint of
-    /// another instant.
+    /// A FAILOVER is for the instant that was interrupted last, and brings its checkpoint; no execution gets a
+    /// checkpoint of another instant.
     pub(super) fn check_instant(&mut self, m: usize, execute: &Execute) {
         let (item, scheduled) = (execute.item, execute.scheduled);
         let monitored = execute.configuration.monitor_execution;
@@ -171,7 +171,7 @@ impl World {
     /// When everything has become right, each interrupted execution was told again for its own instant.
     pub(super) fn check_interrupted(&mut self) {
         let job = &self.plan.configuration;
-        let once = job.props.contains_key(sidekeeper::elasticjob::once_listener::ENABLED_PROPERTY);
+        let once = job.props.contains_key(sidekeeper::extension::once_listener::ENABLED_PROPERTY);
         let counts = job.failover && job.monitor_execution && !once && !job.static_sharding;
         let switched = self.counts.of(Fault::ItemSwitch) + self.counts.of(Fault::ServerSwitch) > 0;
         if !counts || self.is_meddled_with() || switched || self.has_failed() {

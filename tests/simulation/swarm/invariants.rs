@@ -1,4 +1,4 @@
-//! What has to hold, by number; `docs/reliability.md` has the same list.
+//! The invariants, by number; `docs/reliability.md` has the same list.
 
 use std::fmt;
 
@@ -55,7 +55,7 @@ impl fmt::Display for Invariant {
 pub struct Violation {
     pub seed: u64,
     pub invariant: Invariant,
-    /// What was seen instead.
+    /// The observation that breaks it.
     pub found: String,
     /// When, in simulated microseconds.
     pub at: u64,

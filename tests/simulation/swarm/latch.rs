@@ -1,11 +1,11 @@
-//! The latches of elections, of failovers and of gates: sequential nodes, of which the lowest holds (protocol 3.2). Tasks
-//! of their own in the sidecar, as in `registry/latch.rs`: they are bounded in time, and always leave.
+//! The latches of elections, of failovers and of barriers: sequential nodes, of which the lowest holds (protocol 3.2).
+//! Tasks of their own in the sidecar, as in `registry/latch.rs`: they are bounded in time, and always leave.
 
 use std::collections::BTreeSet;
 
 use sidekeeper::coordination::job::contract::input::Input;
 use sidekeeper::coordination::job::membership::leadership::LATCH_LIMIT;
-use sidekeeper::elasticjob::path::Gate;
+use sidekeeper::elasticjob::path::Barrier;
 use sidekeeper::job::Item;
 use sidekeeper::tree::{Error, NodeKind, Operation, OperationResult, Path, Transaction};
 
@@ -14,12 +14,12 @@ use super::client::{Ask, Link};
 use super::ensemble::subtree;
 use super::world::{Event, World};
 
-/// What a latch is taken for.
+/// The purpose of a latch.
 #[derive(Debug, Clone)]
 pub(super) enum Errand {
     Elect(Transaction),
     TakeOver(Transaction, BTreeSet<Item>),
-    Gate(Gate),
+    Barrier(Barrier),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +39,9 @@ pub(super) struct Latch {
     prefix: String,
     stage: Stage,
     failed: Option<String>,
-    /// Whether a gate's was said to be held.
+    /// Whether a barrier's was said to be held.
     was_held: bool,
-    /// What a gate's holder commits before it leaves.
+    /// The commits of a barrier's holder before it leaves.
     release: Option<Vec<Transaction>>,
 }
 
@@ -50,7 +50,7 @@ impl World {
         let folder = match &errand {
             Errand::Elect(_) => self.paths.election_latch(),
             Errand::TakeOver(..) => self.paths.failover_latch(),
-            Errand::Gate(gate) => self.paths.guarantee_latch(*gate),
+            Errand::Barrier(barrier) => self.paths.guarantee_latch(*barrier),
         };
         let limit = limit.unwrap_or_else(|| u64::try_from(LATCH_LIMIT.as_micros()).unwrap());
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
@@ -121,8 +121,9 @@ impl World {
     /// The nodes that a former process has left at latches.
     pub(super) fn clear_latches(&mut self, session: usize) {
         let id = self.sessions[session].handle.id();
-        let gates = [Gate::Started, Gate::Completed].map(|gate| self.paths.guarantee_latch(gate));
-        for folder in [self.paths.election_latch(), self.paths.failover_latch()].into_iter().chain(gates) {
+        let barriers =
+            [Barrier::Started, Barrier::Completed].map(|barrier| self.paths.guarantee_latch(barrier));
+        for folder in [self.paths.election_latch(), self.paths.failover_latch()].into_iter().chain(barriers) {
             for name in self.ensemble.children(&folder) {
                 let path = folder.child(&name);
                 let node = self.ensemble.get(&path);
@@ -141,8 +142,8 @@ impl World {
             (Stage::Joining, Ok(None)) => {}
             (Stage::Joining, Err(error)) => self.leave_latch(m, id, Some(error.to_string())),
             (Stage::Acting, result) => {
-                // Whether it took effect is for the view to tell; of a gate it is said.
-                let is_gate = matches!(latch.errand, Errand::Gate(_));
+                // Whether it took effect is for the view to tell; of a barrier it is said.
+                let is_gate = matches!(latch.errand, Errand::Barrier(_));
                 let failed = result.err().filter(|_| is_gate).map(|error| error.to_string());
                 self.leave_latch(m, id, failed);
             }
@@ -166,7 +167,7 @@ impl World {
             .get(&id)
             .is_some_and(|latch| latch.was_held && latch.release.is_none() && latch.failed.is_some())
         {
-            // A gate's latch whose time is over: said when it is to be left.
+            // A barrier's latch whose time is over: said when it is to be left.
             if let Some(latch) = sidecar.client.latches.get_mut(&id) {
                 latch.stage = Stage::Holding;
             }
@@ -180,11 +181,11 @@ impl World {
                 Ok(()) => self.read_taken(m, items),
                 Err(error) => self.hand_in(m, Input::TookOver(Err(error))),
             },
-            Errand::Gate(gate) => self.hand_in(m, Input::LatchLeft(gate, failed)),
+            Errand::Barrier(barrier) => self.hand_in(m, Input::LatchLeft(barrier, failed)),
         }
     }
 
-    /// Whoever waits at a latch looks whether it is free.
+    /// A waiting contender checks whether the latch is free.
     pub(super) fn look_at_latches(&mut self, m: usize) {
         let Some(sidecar) = &self.machines[m].sidecar else { return };
         let Link::Up(server) = sidecar.client.link else { return };
@@ -216,17 +217,17 @@ impl World {
                 latch.stage = Stage::Acting;
                 self.send(m, Ask::ActInLatch(id, vec![transaction]));
             }
-            Errand::Gate(gate) => {
+            Errand::Barrier(barrier) => {
                 (latch.stage, latch.was_held) = (Stage::Holding, true);
-                self.hand_in(m, Input::LatchHeld(gate));
+                self.hand_in(m, Input::LatchHeld(barrier));
             }
         }
     }
 
-    /// The holder of a gate's latch says what to commit, and leaves.
-    pub(super) fn release_gate(&mut self, m: usize, gate: Gate, transactions: Vec<Transaction>) {
+    /// The holder of a barrier's latch names its commits, and leaves.
+    pub(super) fn release_gate(&mut self, m: usize, barrier: Barrier, transactions: Vec<Transaction>) {
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
-        let is_it = |latch: &Latch| matches!(latch.errand, Errand::Gate(other) if other == gate);
+        let is_it = |latch: &Latch| matches!(latch.errand, Errand::Barrier(other) if other == barrier);
         let Some((id, latch)) = sidecar.client.latches.iter_mut().find(|(_, latch)| is_it(latch)) else {
             return;
         };

@@ -36,12 +36,12 @@ pub(super) struct Machine {
     pub(super) sidecars: u32,
     /// Neither comes back.
     pub(super) retired: bool,
-    /// What a killed sidecar has written down of itself.
-    pub(super) memory: Option<Memory>,
+    /// The state file of a killed sidecar.
+    pub(super) memory: Option<StateFile>,
 }
 
-/// What a sidecar writes down.
-pub(super) struct Memory {
+/// The state file of a sidecar.
+pub(super) struct StateFile {
     pub(super) session: usize,
     pub(super) identity: Identity,
     pub(super) former: Former,
@@ -56,7 +56,7 @@ pub(super) struct Sidecar {
     pub(super) stopping: bool,
 }
 
-/// A participant, and what waits for it.
+/// A participant, and the inputs that wait for it.
 pub(super) struct Seat {
     pub(super) core: Participant,
     pub(super) identity: Identity,
@@ -72,20 +72,20 @@ pub(super) struct Seat {
     /// Calls of the application, with when they come.
     pub(super) calls: VecDeque<(Micros, Input)>,
     pub(super) tickets: u64,
-    /// Those of them up to which nobody reads an answer any more: the application that asked was killed.
+    /// The calls up to which no application reads an answer any more: the caller was killed.
     pub(super) unread: u64,
     pub(super) attached_at: Timestamp,
     /// When it looks next, for which an event is in the queue.
     pub(super) step_at: Option<Micros>,
     pub(super) alarm_at: Option<Micros>,
-    /// What it says is wrong.
+    /// The problems that it reports.
     pub(super) problems: usize,
     pub(super) was_registered: bool,
     /// An operator has deleted its node.
     pub(super) is_stopped: bool,
-    /// The items that it told last.
+    /// The items of its last assignment.
     pub(super) told: BTreeSet<Item>,
-    /// The tokens of what it told to be executed.
+    /// The tokens of the executions that it sent.
     pub(super) tokens: BTreeSet<i64>,
     /// When it said for the first time that it is registered.
     pub(super) registered_at: Option<Micros>,
@@ -112,9 +112,9 @@ pub(super) struct Letter {
 /// How a stream ends, as the application sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamEnd {
-    /// It breaks: the sidecar may come back, and what is executed may go on for the job's grace.
+    /// It breaks: the application may reattach, and its executions may go on for the job's grace.
     Broken,
-    /// The sidecar ends it: the instance is over, and with it what it executes.
+    /// The sidecar ends it: the instance ends, and with it its executions.
     Ended,
     /// An operator has stopped the instance: the application does not come back for a while.
     Stopped,
@@ -163,7 +163,7 @@ impl Machine {
 
 impl Seat {
     pub(super) fn new(core: Participant, identity: Identity, attached_at: Timestamp) -> Self {
-        let picture = Picture::unknown(&identity.paths);
+        let picture = Picture::unknown(&identity.paths, &identity.own_paths);
         Self {
             core,
             identity,
@@ -190,13 +190,13 @@ impl Seat {
     }
 }
 
-/// What a session's server knows of it.
+/// The state of a session at its server.
 pub(super) struct ServerSession {
     pub(super) handle: std::sync::Arc<dyn sidekeeper::registry::Session>,
     pub(super) alive: bool,
     /// When it was heard from last.
     pub(super) heard: Micros,
-    /// How often a client has connected. What an earlier connection has sent does not take effect any more: ZooKeeper's
+    /// How often a client has connected. Requests of an earlier connection do not take effect any more: ZooKeeper's
     /// leader refuses it, as the session has moved; and a server closes the earlier connection of a session first.
     pub(super) connections: u32,
     /// How long the servers wait beyond the timeout: they look in ticks.

@@ -1,6 +1,6 @@
 //! The general world: a fleet, an ensemble and faults, all drawn from one seed, on virtual time.
 //!
-//! Unlike the scenarios beside it, which tell one story each, a schedule here is whatever its seed draws: the job, the
+//! Unlike the directed tests, which check one rule each, a schedule here is drawn from its seed: the job, the
 //! number of machines, which faults are possible and how often. [`schedule`] runs one, and checks the invariants all
 //! along. Nothing is shared between schedules, and nothing in one depends on anything but its seed and the options:
 //! there is no clock, no thread and no unordered collection in here.
@@ -39,7 +39,7 @@ pub type Micros = u64;
 pub const MILLISECOND: Micros = 1_000;
 pub const SECOND: Micros = 1_000_000;
 
-/// What is left out of a schedule, to find out what a failure needs; and whether it is written down.
+/// The parts that a schedule leaves out, to reduce a failure; and whether it writes a timeline.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Kinds of faults that do not happen, as bits.
@@ -79,7 +79,7 @@ impl Options {
 /// A schedule in which everything held.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
-    /// What was inflicted.
+    /// The faults.
     pub faults: Counts,
     /// How long it was, in simulated time.
     pub simulated: Micros,
@@ -89,7 +89,7 @@ pub struct Summary {
     pub executions: u64,
 }
 
-/// Runs what a seed draws. The same seed and options give the same result, and the same timeline.
+/// Runs the schedule of a seed. The same seed and options give the same result, and the same timeline.
 pub fn schedule(seed: u64, options: &Options) -> Result<Summary, Violation> {
     run(seed, options).0
 }
@@ -99,8 +99,8 @@ pub fn replay(seed: u64, options: &Options) -> (Result<Summary, Violation>, Stri
     run(seed, &Options { trace: true, ..options.clone() })
 }
 
-/// As [`schedule`], for a job that fails over and makes up, in which again and again most sidecars are cut off while they
-/// execute.
+/// As [`schedule`], for a job that fails over and makes up, in which again and again most sidecars are cut off while
+/// they execute.
 pub fn schedule_of_interruptions(seed: u64) -> Result<Summary, Violation> {
     let options = Options::default();
     run_plan(seed, Plan::of_interruptions(seed), &options).0

@@ -1,7 +1,7 @@
-//! What a seed makes possible: the job, the fleet, and which faults come when. Each seed draws which kinds can happen at
+//! The plan of a seed: the job, the fleet, and which faults come when. Each seed draws which kinds can happen at
 //! all and how often, so that some schedules are full of one kind and free of another.
 
-use sidekeeper::elasticjob::{execution_policy, grace, handoff_policy, once_listener};
+use sidekeeper::extension::{execution_policy, handoff_policy, once_listener, reattach_grace};
 use sidekeeper::job::{JobConfiguration, JobName};
 
 use crate::random::Random;
@@ -9,7 +9,7 @@ use crate::random::Random;
 use super::faults::Fault;
 use super::{Micros, Options, SECOND};
 
-/// A fault that comes at a time. What it does is drawn from its own dice, so that leaving one out changes no other.
+/// A fault that comes at a time. Its effect is drawn from its own dice, so that leaving one out changes no other.
 #[derive(Debug, Clone, Copy)]
 pub struct Planned {
     pub at: Micros,
@@ -70,18 +70,18 @@ pub struct Plan {
     pub drained: bool,
     /// Whether one joins and one leaves in the calm, to count what moves.
     pub calm_moves: bool,
-    /// Up to which life the sidecars of some machines are of an earlier version, which does not know how items are divided
-    /// today; afterwards they are upgraded. Zero: none is.
+    /// Up to which life the sidecars of some machines are of an earlier version, which does not know how items are
+    /// divided today; afterwards they are upgraded. Zero: none is.
     pub outdated_lives: u32,
 }
 
-/// What is drawn from a list.
+/// Draws from a list.
 fn one_of<T: Copy>(random: &mut Random, from: &[T]) -> T {
     from[random.below(from.len() as u64) as usize]
 }
 
 impl Plan {
-    /// What a seed draws.
+    /// The plan of a seed.
     pub fn draw(seed: u64, options: &Options) -> Self {
         let mut random = Random::new(seed ^ 0x5157_4152_4d00_0001);
         let random = &mut random;
@@ -150,8 +150,8 @@ impl Plan {
         }
     }
 
-    /// A job of eight items that fails over and makes up. Every other execution takes longer than its period, and every six seconds
-    /// most of its sidecars are cut off.
+    /// A job of eight items that fails over and makes up. Every other execution takes longer than its period, and
+    /// every six seconds most of its sidecars are cut off.
     pub fn of_interruptions(seed: u64) -> Self {
         let mut plan = Self::draw(seed, &Options::default());
         let mut random = Random::new(seed ^ 0x496e_7465_7272_7570);
@@ -283,7 +283,7 @@ fn configuration(random: &mut Random, period: u64) -> (JobConfiguration, u64) {
     job.static_sharding = random.once_in(20);
     let mut put = |key: &str, value: &str| job.props.insert(key.to_owned(), value.to_owned());
     if random.once_in(3) {
-        put(grace::PROPERTY, one_of(random, &["500ms", "2s", "5s"]));
+        put(reattach_grace::PROPERTY, one_of(random, &["500ms", "2s", "5s"]));
     }
     if random.once_in(4) {
         put(handoff_policy::HANDOFF_PROPERTY, one_of(random, &["drained", "drained", "off"]));

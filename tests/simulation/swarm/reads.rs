@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sidekeeper::coordination::job::contract::records::Checkpoint;
-use sidekeeper::coordination::job::contract::records::LedgerNode;
+use sidekeeper::extension::checkpoint::Checkpoint;
+use sidekeeper::extension::ledger_entry::LedgerNode;
 use sidekeeper::job::Item;
 use sidekeeper::tree::{NodeChange, Path, WatchEvent};
 
@@ -21,14 +21,14 @@ impl World {
     ) -> BTreeMap<Item, Checkpoint> {
         let replica = self.ensemble.replica(server, applied);
         let read = |item: &Item| {
-            let (data, _) = replica.get(&self.paths.checkpoint(*item))?;
+            let (data, _) = replica.get(&self.own_paths.checkpoint(*item))?;
             Some((*item, Checkpoint::read(data)?))
         };
         items.iter().filter_map(read).collect()
     }
 
     pub(super) fn read_ledger(&mut self, server: usize, applied: usize) -> BTreeMap<Item, LedgerNode> {
-        let folder = self.paths.ledger();
+        let folder = self.own_paths.ledger();
         let nodes = subtree(self.ensemble.replica(server, applied), &folder);
         let entry = |node: &sidekeeper::tree::Node| {
             let item = node.path.relative_to(&folder)?.parse().ok()?;
@@ -51,8 +51,8 @@ impl World {
         self.at(until, Event::Deliver(m, epoch));
     }
 
-    /// A client has read all nodes, beginning when the server had applied `from` entries, and ending when it has applied
-    /// `to`. It reads again what has changed meanwhile, until nothing has, so it tells what the server had in the end. A
+    /// A client has read all nodes, beginning when the server had applied `from` entries, and ending when it has
+    /// applied `to`. It reads changed nodes again, until none has changed, so it shows the server's last state. A
     /// client that reads again only once tells two moments, as a deliberate bug shows.
     pub(super) fn open_watches(&mut self, m: usize, server: usize, from: usize, to: usize) {
         if to > from {
@@ -74,7 +74,7 @@ impl World {
             }
             state = Some(torn);
         }
-        let (job, fleet) = (self.paths.root().clone(), self.paths.fleet().root().clone());
+        let (job, fleet) = (self.paths.root().clone(), self.own_paths.fleet().root().clone());
         let state = state.as_ref().unwrap_or_else(|| self.ensemble.replica(server, to));
         let (nodes, fleet) = (subtree(state, &job), subtree(state, &fleet));
         let now = self.now;
@@ -88,7 +88,7 @@ impl World {
             }
         }
         if let Some(seat) = &mut sidecar.participant {
-            // What was not read yet is replaced.
+            // A part that was not read yet is replaced.
             (seat.nodes, seat.fleet) = (Vec::new(), Vec::new());
             seat.nodes.push(WatchEvent::Snapshot(nodes));
             seat.fleet.push(WatchEvent::Snapshot(fleet));
@@ -98,7 +98,7 @@ impl World {
     }
 }
 
-/// Whether the client has the deliberate bug that it tells what it reads as of several moments.
+/// Whether the client has the deliberate bug that one read shows several moments.
 pub(super) fn tells_torn_states() -> bool {
     #[cfg(feature = "mutants")]
     return sidekeeper::mutants::is_chosen(sidekeeper::mutants::Mutant::TornStates);

@@ -28,7 +28,7 @@ impl World {
         if !self.sessions[session].alive {
             return self.session_lost(m);
         }
-        // A server that is behind what the client has seen refuses it.
+        // A server that is behind the client's last state refuses it.
         let seen = client.seen;
         let first = self.network.below(self.ensemble.servers() as u64) as usize;
         let servers = (0..self.ensemble.servers()).map(|place| (first + place) % self.ensemble.servers());
@@ -80,7 +80,7 @@ impl World {
         self.wake(m, 0);
     }
 
-    /// Whoever keeps the session learns that it is over, and opens another one.
+    /// The holder of the session learns that it is over, and opens another one.
     pub(super) fn session_lost(&mut self, m: usize) {
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         let client = &mut sidecar.client;
@@ -131,13 +131,13 @@ impl World {
         self.at(now + interval, Event::Prove(m, epoch));
     }
 
-    /// The registry has answered what was sent then.
+    /// The registry has answered a request of that time.
     pub(super) fn proven(&mut self, m: usize, sent: Duration) {
         let usable = self.usable();
         let now = self.machines[m].mono(self.now);
         let stopped = self.machines[m].is_stopped(self.now);
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
-        // Who is stopped reads no answer; and it proves nothing any more when it is read too late.
+        // A process that is stopped reads no answer; and an answer that is read too late proves nothing any more.
         if !stopped && now < sidecar.client.until {
             sidecar.client.until = sidecar.client.until.max(sent + usable);
         }
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// For how long after a proof a session may be acted on, as `runner/lease.rs` has it.
+    /// For how long after a proof a session may be acted on, as `runner/session/lease.rs` has it.
     pub(super) fn usable(&self) -> Duration {
         let timeout = self.plan.session_timeout;
         let margin = (timeout / 5).max(super::SECOND).min(timeout / 2);

@@ -1,4 +1,4 @@
-//! A participant looks: what has come is put in the order in which the runner takes it (`runner/participant.rs`).
+//! A participant takes a step: its inputs are put in the order of the runner (`runner/job/task.rs`).
 
 use sidekeeper::coordination::job::contract::input::Input;
 use sidekeeper::tree::{NodeChange, WatchEvent};
@@ -56,7 +56,7 @@ impl World {
             if seat.session.take().is_some() {
                 inputs.push(Input::SessionLost);
             }
-            // What the former session had in flight comes no more.
+            // Answers of the former session do not come any more.
             seat.results.clear();
             seat.picture.forget();
             seat.session = client.session;
@@ -147,7 +147,7 @@ impl World {
         self.wake(m, at - self.now);
     }
 
-    /// What the application sends, in order.
+    /// The messages of the application, in order.
     pub(super) fn call(&mut self, m: usize, input: Input) {
         let at = self.now + 20 + self.network.below(800);
         self.call_at(m, at, input);

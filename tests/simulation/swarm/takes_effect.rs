@@ -1,10 +1,10 @@
-//! What takes effect is compared with what the leader of the ensemble has at that moment, which no sidecar can see (P1,
-//! P2, P5): the checks in a transaction have to prove what it was decided on.
+//! Each transaction that takes effect is compared with the state of the ensemble's leader at that moment, which no
+//! sidecar can see (P1, P2, P5): the checks in a transaction have to prove the basis of its decision.
 
 use jiff::Timestamp;
 use sidekeeper::coordination::job::contract::plan::Source;
-use sidekeeper::coordination::job::contract::records::LedgerEntry;
 use sidekeeper::elasticjob::path::Place;
+use sidekeeper::extension::ledger_entry::LedgerEntry;
 use sidekeeper::job::Item;
 use sidekeeper::tree::{Operation, Path};
 
@@ -12,9 +12,9 @@ use super::invariants::Invariant;
 use super::world::World;
 
 impl World {
-    /// What is wrong if a transaction takes effect now.
+    /// The violation if a transaction takes effect now.
     pub(super) fn wrong_now(&self, transaction: &[Operation]) -> Option<(Invariant, String)> {
-        // Who hands over does so when its time is up, also while its application still executes.
+        // An owner hands over when its time is up, also while its application still executes.
         let divides = self.divides(transaction);
         let created = |step: &Operation| match step {
             Operation::Create { path, data, .. } => Some((path.clone(), data.clone())),
@@ -22,7 +22,7 @@ impl World {
         };
         transaction.iter().filter_map(created).find_map(|(path, data)| {
             match Place::of(path.relative_to(self.paths.root())?) {
-                // Who only asks whether an item runs writes no name.
+                // A question whether an item runs writes no name.
                 Place::Running(item) if !data.is_empty() => {
                     Some((Invariant::Assigned, self.started_by_another(item, &data)?))
                 }
@@ -40,7 +40,7 @@ impl World {
         transaction.iter().any(is_set)
     }
 
-    /// An item is started by somebody who does not own it, and has not taken it over. In a relay others may.
+    /// An instance starts an item that it does not own and has not taken over. In a rotation others may.
     fn started_by_another(&self, item: Item, by: &[u8]) -> Option<String> {
         let is = |path: Path| self.ensemble.get(&path).is_some_and(|node| *node.data == *by);
         let owner = self.ensemble.get(&self.paths.item_instance(item))?;
@@ -49,7 +49,7 @@ impl World {
         wrong.then(|| format!("item {item} is started by {}, and owned by {}", text(by), text(&owner.data)))
     }
 
-    /// A division gives an item to somebody else while its owner is there and executes it.
+    /// A resharding gives an item to another instance while its owner is online and executes it.
     fn given_while_executed(&self, item: Item, to: &[u8]) -> Option<String> {
         let owner = self.ensemble.get(&self.paths.item_instance(item))?.data;
         let running = self.ensemble.get(&self.paths.item_running(item))?;
@@ -58,9 +58,10 @@ impl World {
         wrong.then(|| format!("item {item} is given to {} while {} executes it", text(to), text(&owner)))
     }
 
-    /// Executions have been started in the registry, whether or not anybody is ever told; items have been flagged or divided.
+    /// Executions have been started in the registry, whether or not they are ever sent; items have been flagged or
+    /// resharded.
     pub(super) fn note_written(&mut self, session: usize, transaction: &[Operation]) {
-        let folder = self.paths.ledger();
+        let folder = self.own_paths.ledger();
         let seats = self.machines.iter().filter_map(|machine| machine.sidecar.as_ref()?.participant.as_ref());
         let mut here = seats.filter(|seat| seat.session == Some(session));
         let by = here.next().map(|seat| seat.identity.execution_prefix.clone());
@@ -86,7 +87,7 @@ impl World {
         }
     }
 
-    /// A start is asked for: notes what makes up for missed fires, which the registry does not tell.
+    /// A start is sent: notes the reruns, which the registry does not show.
     pub(super) fn note_starting(&mut self, m: usize) {
         let seat = self.machines[m].sidecar.as_ref().and_then(|sidecar| sidecar.participant.as_ref());
         let starting = seat.into_iter().flat_map(|seat| seat.core.starting());
@@ -94,15 +95,15 @@ impl World {
         self.checks.making_up.extend(making_up.map(|(item, _, scheduled)| (item, scheduled)));
     }
 
-    /// Whether what was started in the registry for a fire of an item, or to make up for it, may be lost, because whoever
-    /// started it has lost its session or is gone.
+    /// Whether the start of an item for a fire, or its rerun, may be lost, because its instance has lost its session
+    /// or has died.
     pub(super) fn may_have_been_lost(&self, item: Item, fire: Timestamp) -> bool {
         let begun = self.checks.begun.range((item, fire)..).take_while(|((of, _), _)| *of == item);
         let is_for = |key: &(Item, Timestamp)| key.1 == fire || self.checks.making_up.contains(key);
         begun.filter(|(key, _)| is_for(key)).any(|(_, (session, by))| self.is_gone(*session, by.as_deref()))
     }
 
-    /// Whether an item was started in the registry for an instant between these, by somebody who is gone.
+    /// Whether an item was started in the registry for an instant between these, by an instance that is offline.
     pub(super) fn was_lost_between(&self, item: Item, after: Timestamp, before: Timestamp) -> bool {
         let begun = self.checks.begun.range((item, after)..(item, before));
         begun
@@ -110,7 +111,7 @@ impl World {
             .any(|(_, (session, by))| self.is_gone(*session, by.as_deref()))
     }
 
-    /// Whether nobody is in a session any more whose executions' ids begin so.
+    /// Whether no instance with this prefix of execution ids has a session any more.
     fn is_gone(&self, session: usize, by: Option<&str>) -> bool {
         let seats = self.machines.iter().filter_map(|machine| machine.sidecar.as_ref()?.participant.as_ref());
         let is_it = |seat: &super::machine::Seat| Some(&*seat.identity.execution_prefix) == by;

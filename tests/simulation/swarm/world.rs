@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::net::Ipv4Addr;
 
 use sidekeeper::elasticjob::path::JobPaths;
+use sidekeeper::extension::path::ExtensionPaths;
 use sidekeeper::job::InstanceName;
 use sidekeeper::tree::{Path, Transaction, Zxid};
 
@@ -34,7 +35,7 @@ pub(super) enum Event {
     Alarm(usize),
     /// A request reaches the leader.
     Arrive(usize, u32),
-    /// What has reached a client is handed on.
+    /// The messages that have reached a client are passed on.
     Deliver(usize, u32),
     Prove(usize, u32),
     LeaseOver(usize, usize),
@@ -51,7 +52,7 @@ pub(super) enum Event {
     Revive(usize, u32),
     /// A fault of the plan comes.
     Inflict(usize),
-    /// What an operator did is undone.
+    /// An action of an operator is undone.
     Undo(usize),
     /// The leader answers again.
     Settle,
@@ -59,7 +60,7 @@ pub(super) enum Event {
     Resume(usize),
     /// A client has heard nothing for long.
     Silence(usize, u32),
-    /// A sidecar that drains waits for nobody any more.
+    /// A sidecar that drains stops waiting for its applications.
     PatienceOver(usize, u32),
     /// Once a second.
     Look,
@@ -75,19 +76,20 @@ pub(super) struct World {
     pub(super) ensemble: Ensemble,
     pub(super) namespace: Path,
     pub(super) paths: JobPaths,
+    pub(super) own_paths: ExtensionPaths,
     pub(super) machines: Vec<Machine>,
     pub(super) sessions: Vec<ServerSession>,
     pub(super) strays: Vec<Stray>,
-    /// What the network does.
+    /// Chance of the network.
     pub(super) network: Random,
-    /// What applications do.
+    /// Chance of the applications.
     pub(super) behaviour: Random,
     /// How clients read.
     pub(super) reading: Random,
     pub(super) counts: Counts,
     pub(super) checks: Checks,
     pub(super) steps: u64,
-    /// What operators did and will take back.
+    /// Actions of operators that will be undone.
     pub(super) undo: Vec<Option<Vec<sidekeeper::tree::Operation>>>,
     /// Where garbage was put, and by which transaction: another node may come to the same place.
     pub(super) garbage: Vec<(Path, Zxid)>,
@@ -102,7 +104,8 @@ impl World {
     pub(super) fn new(seed: u64, plan: Plan, options: Options) -> Self {
         let namespace = Path::parse("/ns").unwrap();
         let paths = JobPaths::new(&namespace, &plan.configuration.job_name);
-        let mut ensemble = Ensemble::new(paths.root(), paths.fleet().root(), plan.servers);
+        let own_paths = ExtensionPaths::new(&namespace, &plan.configuration.job_name);
+        let mut ensemble = Ensemble::new(paths.root(), own_paths.fleet().root(), plan.servers);
         for server in 1..plan.servers {
             ensemble.set_lag(server, (0, plan.server_lag));
         }
@@ -115,6 +118,7 @@ impl World {
             ensemble,
             namespace,
             paths,
+            own_paths,
             machines: Vec::new(),
             sessions: Vec::new(),
             strays: Vec::new(),
@@ -232,7 +236,7 @@ impl World {
         let flagged = self.flagged_misfires();
         self.check_nothing_lost(|item| !flagged.contains(&item));
         self.watch_fires();
-        // What waited for the end of an execution was made up for meanwhile.
+        // A trigger that waited for the end of an execution was rerun meanwhile.
         self.check_nothing_lost(|item| flagged.contains(&item));
         self.check_interrupted();
         if self.plan.calm_moves && self.found.is_none() {
@@ -244,7 +248,7 @@ impl World {
         self.check_sizes();
     }
 
-    /// What came of it, and the timeline.
+    /// The result, and the timeline.
     pub(super) fn end(self) -> (Result<Summary, Violation>, String) {
         let summary = Summary {
             faults: self.counts,
@@ -255,7 +259,7 @@ impl World {
         (self.found.map_or(Ok(summary), Err), self.trace.unwrap_or_default())
     }
 
-    /// Something did not hold. The first is what counts.
+    /// An invariant is broken. The first violation counts.
     pub(super) fn fail(&mut self, invariant: Invariant, found: impl FnOnce() -> String) {
         if self.found.is_none() {
             let violation = Violation { seed: self.seed, invariant, found: found(), at: self.now };
@@ -303,7 +307,7 @@ impl World {
         self.ensemble.set_clock(now);
     }
 
-    /// Somebody who is nobody writes.
+    /// A client that is no instance writes.
     pub(super) fn operate(&mut self, transaction: Transaction) -> bool {
         self.set_registry_clock();
         self.note_stock();
@@ -321,7 +325,7 @@ impl World {
         }
     }
 
-    /// What is in the registry, path by path.
+    /// The nodes of the registry, path by path.
     pub(super) fn tree(&mut self) -> BTreeMap<Path, super::ensemble::Content> {
         let len = self.ensemble.len();
         self.ensemble.replica(0, len).clone()

@@ -1,4 +1,4 @@
-//! The applications of the world: they obey what they are told, and note what that says about the promises.
+//! The applications of the world: they execute and stop as they are told, and check the promises at each message.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use sidekeeper::coordination::job::contract::event::{
 use sidekeeper::coordination::job::contract::input::Input;
 use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::coordination::job::contract::report::{ExecutionResult, Outcome};
-use sidekeeper::elasticjob::path::Gate;
+use sidekeeper::elasticjob::path::Barrier;
 use sidekeeper::job::Item;
 
 use super::{Execution, Happened, Listener, Start, World};
 
 impl World {
     pub(super) fn call_listener(&mut self, index: usize, call: ListenerCall) {
-        self.happened.push(Happened::Called(call.gate, index));
+        self.happened.push(Happened::Called(call.barrier, index));
         if self.nodes[index].dead || self.listener == Listener::IsSilent {
             return;
         }
         let takes = jiff::SignedDuration::from_millis(self.random.below(120) as i64);
-        self.nodes[index].calls.push((call.call_id, call.gate, self.now + takes));
+        self.nodes[index].calls.push((call.call_id, call.barrier, self.now + takes));
     }
 
-    pub(super) fn told(&mut self, index: usize, event: Event) {
+    pub(super) fn receive(&mut self, index: usize, event: Event) {
         let seed = self.seed;
         if self.nodes[index].life.alone && !matches!(event, Event::Attached { .. }) {
             // There is no stream.
@@ -37,7 +37,7 @@ impl World {
         match event {
             Event::AssignmentChanged { assignment, revoked, reason, .. } => {
                 let node = &mut self.nodes[index];
-                // What was taken over belongs to no sharding.
+                // An item that was taken over belongs to no sharding.
                 let assigned = |open: &&Execution| open.execute.source != Source::Failover;
                 let open = node.executions.values().filter(assigned);
                 let running: Vec<_> = open.map(|open| open.execute.item).collect();
@@ -60,7 +60,7 @@ impl World {
             Event::CallListener(call) => self.call_listener(index, call),
             Event::Cancel { execution_id, reason, item } => {
                 self.cancels.push((item, reason, self.now));
-                if self.disobeyed.contains(&reason) {
+                if self.ignored_cancels.contains(&reason) {
                     return;
                 }
                 // An obedient application stops at once, and reports.
@@ -75,15 +75,15 @@ impl World {
                 self.report(index, Some(item), execution_id);
             }
             Event::JobChanged { problems, .. } => self.nodes[index].problems.push(problems),
-            Event::SessionChanged { lease_end, .. } => self.lease_told(index, lease_end),
-            Event::LeaseRenewed { lease_end } => self.lease_told(index, Some(lease_end)),
+            Event::SessionChanged { lease_end, .. } => self.lease_notified(index, lease_end),
+            Event::LeaseRenewed { lease_end } => self.lease_notified(index, Some(lease_end)),
             Event::Attached { resumed, .. } => self.attached(index, &resumed),
             Event::LeadershipChanged(_) | Event::Draining { .. } => {}
             Event::Waiting(what) => self.waited.push(what),
         }
     }
 
-    fn lease_told(&mut self, index: usize, end: Option<Duration>) {
+    fn lease_notified(&mut self, index: usize, end: Option<Duration>) {
         let now = self.time().mono;
         self.nodes[index].leases.push(end.map(|end| end.saturating_sub(now)));
     }
@@ -95,12 +95,12 @@ impl World {
             return;
         }
         if self.nodes[index].dead {
-            // The application is dead; nobody executes this.
+            // The application is dead; it executes nothing.
             self.interrupted.push((item, self.now));
             self.record(index, &execute);
             return;
         }
-        // What was begun before a stream came is told after the assignment, though the item may have gone meanwhile.
+        // A start from before the stream is sent after the assignment, though the item may have been revoked meanwhile.
         let late = execute.resumed || execute.source == Source::Failover;
         assert!(
             self.nodes[index].items.contains(&item) || late,
@@ -130,7 +130,7 @@ impl World {
     }
 
     pub(super) fn record(&mut self, index: usize, execute: &Execute) {
-        self.assert_not_told(index, execute);
+        self.assert_not_executed(index, execute);
         self.starts.push(Start {
             scheduled: execute.scheduled,
             item: execute.item,
@@ -147,7 +147,7 @@ impl World {
     }
 
     /// P5: no instant is executed twice by the schedule, or made up for after it was executed or made up for.
-    fn assert_not_told(&self, index: usize, execute: &Execute) {
+    fn assert_not_executed(&self, index: usize, execute: &Execute) {
         let first = execute.attempt == 1 && execute.configuration.monitor_execution;
         if !first || !matches!(execute.source, Source::Schedule | Source::Misfire) || self.was_set_back {
             return;
@@ -156,7 +156,10 @@ impl World {
         let before = before.filter(|start| start.monitored);
         for start in before {
             let covers = start.misfire && start.scheduled >= execute.scheduled;
-            let same = start.source == Source::Schedule && start.scheduled == execute.scheduled;
+            // A Java instance keeps no ledger: the instant of its interrupted execution is a guess.
+            let taken_over = start.source == Source::Failover && self.javas.is_empty();
+            let begun = start.source == Source::Schedule || taken_over;
+            let same = begun && start.scheduled == execute.scheduled;
             assert!(
                 !covers && !same,
                 "seed {}: P5: at {}, {index} executes {} for {} ({:?}) after {start:?}",
@@ -173,18 +176,18 @@ impl World {
         let outcome = item.and_then(|item| self.outcomes.get_mut(&item)?.pop_front());
         let outcome = outcome.unwrap_or(Outcome::Success);
         let node = &mut self.nodes[index];
-        assert!(!node.life.alone, "seed {}: {index} has nobody to report to", self.seed);
+        assert!(!node.life.alone, "seed {}: {index} has no stream to report on", self.seed);
         node.tickets += 1;
         let result = ExecutionResult { execution_id, outcome };
         node.results.push_back(Input::Report(Ticket(node.tickets), vec![result]));
     }
 
-    /// The applications report what has come to its end.
+    /// The applications report the executions that have ended.
     pub(super) fn finish_executions(&mut self) {
         for index in 0..self.nodes.len() {
             let now = self.now;
-            if self.is_away(index) {
-                // What ends now is reported on return.
+            if self.is_detached(index) {
+                // An execution that ends now is reported when the application reattaches.
                 continue;
             }
             let done: Vec<_> = self.nodes[index]
@@ -203,28 +206,28 @@ impl World {
                 }
                 self.nodes[index].life.unanswered.extend(done.clone());
                 let item = done.as_ref().map(|done| done.item);
-                done.iter().for_each(|done| self.note_made_good(done));
+                done.iter().for_each(|done| self.note_completed_takeover(done));
                 self.report(index, item, id);
             }
         }
     }
 
-    /// Notes what was taken over and has come to its end.
-    pub(super) fn note_made_good(&mut self, done: &Execute) {
+    /// Notes a completed takeover.
+    pub(super) fn note_completed_takeover(&mut self, done: &Execute) {
         if done.source == Source::Failover {
-            self.made_good.push((done.item, done.fired));
+            self.completed_takeovers.push((done.item, done.fired));
         }
     }
 
-    /// The applications' listeners answer what they have done.
+    /// The applications' listeners answer their calls.
     pub(super) fn finish_calls(&mut self) {
         for index in 0..self.nodes.len() {
             let (due, later) = self.nodes[index].calls.drain(..).partition(|(_, _, ends)| *ends <= self.now);
             self.nodes[index].calls = later;
-            let due: Vec<(String, Gate, Timestamp)> = due;
-            for (call, gate, _) in due {
-                self.happened.push(Happened::Answered(gate, index));
-                let fails = self.listener == Listener::Fails && gate == Gate::Started;
+            let due: Vec<(String, Barrier, Timestamp)> = due;
+            for (call, barrier, _) in due {
+                self.happened.push(Happened::Answered(barrier, index));
+                let fails = self.listener == Listener::Fails && barrier == Barrier::Started;
                 let outcome = if fails { Err("no books today".to_owned()) } else { Ok(()) };
                 let node = &mut self.nodes[index];
                 node.tickets += 1;

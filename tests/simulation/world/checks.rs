@@ -1,4 +1,4 @@
-//! What has to hold of the whole world when it has settled, and when somebody has left.
+//! The rules for the whole world when it has settled, and when a node has left.
 
 use futures::FutureExt;
 use sidekeeper::job::Item;
@@ -8,7 +8,7 @@ use sidekeeper::tree::Path;
 use super::World;
 
 impl World {
-    /// P6: whoever has ended has no running node, is no instance, and does not lead.
+    /// P6: a node that has ended has no running node, is no instance, and does not lead.
     pub(super) fn assert_nothing_left(&self, index: usize) {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         let me = &self.nodes[index].instance;
@@ -22,7 +22,7 @@ impl World {
             let path = Path::parse("/ns/job").unwrap().child(&format!("sharding/{item}/running"));
             let running = session.get(&path).now_or_never().unwrap().unwrap();
             let ours = running.is_some_and(|node| String::from_utf8_lossy(&node.data).ends_with(&id));
-            // What fails over is left as after a crash, and flagged.
+            // With failover a running node stays as after a crash, and is flagged.
             let flag = Path::parse("/ns/job").unwrap().child(&format!("leader/failover/items/{item}"));
             let flagged = session.get(&flag).now_or_never().unwrap().unwrap().is_some();
             assert!(!ours || flagged, "seed {}: {index} left the running node of {item}", self.seed);
@@ -35,8 +35,14 @@ impl World {
         assert!(!leads && !says, "seed {}: {index} left that it leads ({leads}), or is a member", self.seed);
     }
 
-    /// P1: every item has exactly one owner among the living. Who has been told to let go of one is its owner until
-    /// the next one is.
+    /// Settles, and then P1.
+    pub fn settle_owned(&mut self) {
+        self.settle();
+        self.assert_all_owned();
+    }
+
+    /// P1: every item has exactly one owner among the living nodes. A node whose item is being revoked owns it until
+    /// the next owner does.
     pub fn assert_all_owned(&self) {
         let mut owned: Vec<_> =
             self.alive().iter().flat_map(|node| self.nodes[*node].items.clone()).collect();

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use sidekeeper::coordination::job::contract::event::Execute;
 use sidekeeper::coordination::job::contract::input::Input;
-use sidekeeper::coordination::job::contract::profile::Profile;
 use sidekeeper::coordination::job::contract::reattach::{Former, OpenExecution, Return};
 use sidekeeper::coordination::job::contract::request::Request;
 use sidekeeper::coordination::job::frame::context::Identity;
 use sidekeeper::coordination::job::participant::Participant;
 use sidekeeper::coordination::job::picture::Picture;
+use sidekeeper::extension::profile::Profile;
 
 use super::{Ask, Happened, Node, World};
 
 /// The timeout of the sessions, as heirs know it.
 pub const TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Which life of the sidecar it is, and what its application does meanwhile.
+/// Which process of the sidecar it is, and the state of its application meanwhile.
 #[derive(Default)]
 pub struct Life {
     number: usize,
@@ -25,14 +25,14 @@ pub struct Life {
     pub down: bool,
     /// The application has no stream.
     pub alone: bool,
-    /// What has ended meanwhile.
+    /// The executions that have ended meanwhile.
     pub results: Vec<Execute>,
-    /// What was reported, and nobody has said that it is recorded.
+    /// Results that were reported and not acknowledged.
     pub unanswered: Vec<Execute>,
 }
 
 impl World {
-    /// The sidecar is killed. What it has sent may still take effect, in order; what it would have read is lost.
+    /// The sidecar is killed. Its requests may still take effect, in order; their answers are lost.
     pub fn kill_sidecar(&mut self, index: usize) {
         self.log.push(format!("{} the sidecar of {index} is killed", self.now));
         while !self.nodes[index].line.is_empty() && !self.random.once_in(3) {
@@ -64,14 +64,14 @@ impl World {
         let proven = self.now - jiff::SignedDuration::try_from(TIMEOUT).unwrap();
         let former = Former { session: node.session.id(), timeout: TIMEOUT, since: node.joined.max(proven) };
         let request = Request { configuration: None, ..request(configuration) };
-        node.picture = Picture::unknown(&identity.paths);
-        node.core = Participant::heir(identity, request, former);
+        node.picture = Picture::unknown(&identity.paths, &identity.own_paths);
+        node.core = Participant::restored(identity, request, former);
         node.results.push_back(Input::SessionOpened(node.session.id()));
         node.line.push_back(Ask::Watch);
     }
 
-    /// The application has a stream again, and says what it has open, changed like this.
-    pub fn come_back_saying(&mut self, index: usize, change: impl Fn(&mut OpenExecution)) {
+    /// The application has a stream again and names its open executions, changed like this.
+    pub fn reattach_naming(&mut self, index: usize, change: impl Fn(&mut OpenExecution)) {
         self.log.push(format!("{} the application of {index} is back", self.now));
         let configuration = Some(Arc::new(self.configuration.clone()));
         let node = &mut self.nodes[index];
@@ -82,18 +82,18 @@ impl World {
         node.results.push_back(Input::Reattached(Box::new(back)));
     }
 
-    /// The application has waited for too long, and has stopped what it executes.
+    /// The application has waited for too long, and has stopped its executions.
     pub fn give_up_waiting(&mut self, index: usize) {
         let open = std::mem::take(&mut self.nodes[index].executions);
         let results = std::mem::take(&mut self.nodes[index].life.results);
-        (self.nodes[index].leaving, self.nodes[index].away_until) = (true, None);
+        (self.nodes[index].leaving, self.nodes[index].detached_until) = (true, None);
         let items = open.values().map(|open| open.execute.item).chain(results.iter().map(|done| done.item));
         let items: Vec<_> = items.collect();
         self.happened.extend(items.iter().map(|item| Happened::Ended(*item, index)));
         self.interrupted.extend(items.into_iter().map(|item| (item, self.now)));
     }
 
-    /// What an application does that is told what it may go on with.
+    /// The application learns which of its executions go on.
     pub(super) fn attached(&mut self, index: usize, resumed: &[String]) {
         let node = &mut self.nodes[index];
         node.life.alone = false;
@@ -123,7 +123,7 @@ impl World {
         };
         let done = results.remove(place);
         node.life.unanswered.push(done.clone());
-        self.note_made_good(&done);
+        self.note_completed_takeover(&done);
         self.report(index, Some(done.item), done.execution_id);
         true
     }

@@ -1,7 +1,7 @@
 //! The world: nodes (a participant, its session, its application), one registry, one clock.
 //!
 //! A node's requests wait in line and take effect one by one when the scheduler says so; so do the steps of its core,
-//! which makes its view as stale as a slow network would. Applications obey: they stop when they are told to.
+//! which makes its view as stale as a slow network would. Applications stop on a cancel.
 
 mod applications;
 mod checks;
@@ -28,14 +28,15 @@ use sidekeeper::coordination::job::contract::event::WaitsFor;
 use sidekeeper::coordination::job::contract::event::{CancelReason, Execute};
 use sidekeeper::coordination::job::contract::input::Input;
 use sidekeeper::coordination::job::contract::plan::Source;
-use sidekeeper::coordination::job::contract::profile::Profile;
 use sidekeeper::coordination::job::contract::report::{Outcome, ProgressReport};
 use sidekeeper::coordination::job::contract::request::Request;
 use sidekeeper::coordination::job::frame::context::Identity;
 use sidekeeper::coordination::job::participant::Participant;
 use sidekeeper::coordination::job::picture::Picture;
 use sidekeeper::coordination::time::Now;
-use sidekeeper::elasticjob::path::{Gate, JobPaths};
+use sidekeeper::elasticjob::path::{Barrier, JobPaths};
+use sidekeeper::extension::path::ExtensionPaths;
+use sidekeeper::extension::profile::Profile;
 use sidekeeper::job::{InstanceId, InstanceName, Item, JobConfiguration, JobName, Problem};
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::{Registry, Session, Watch};
@@ -44,10 +45,10 @@ use sidekeeper::tree::{NodeKind, Operation, Path, Transaction, WatchEvent};
 use crate::java::Java;
 use crate::random::Random;
 
-/// What a ZooKeeper server takes in one request, in bytes, unless it is set otherwise.
+/// How many bytes a ZooKeeper server accepts in one request, unless it is set otherwise.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
 
-/// What waits in a node's line to the registry.
+/// A request in a node's queue to the registry.
 enum Ask {
     Commit(CommitId, Transaction),
     Elect(Transaction),
@@ -56,12 +57,12 @@ enum Ask {
     TakeOver(Transaction, BTreeSet<Item>),
     FindCheckpoints(BTreeSet<Item>),
     ReadLedger,
-    JoinLatch(Gate, Timestamp),
-    LeaveLatch(Gate, Vec<Transaction>),
+    JoinLatch(Barrier, Timestamp),
+    LeaveLatch(Barrier, Vec<Transaction>),
     Watch,
 }
 
-/// Somebody at a gate's latch.
+/// A node at the latch of a barrier.
 struct Contender {
     node: usize,
     /// When it has to have left.
@@ -69,7 +70,7 @@ struct Contender {
     held: bool,
 }
 
-/// What an application's listener does when it is called.
+/// The answer of an application's listener to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listener {
     /// It takes some milliseconds, and succeeds.
@@ -80,13 +81,13 @@ pub enum Listener {
     IsSilent,
 }
 
-/// What happened around the executions, in order.
+/// Events around the executions, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happened {
     /// The listener of a node was called.
-    Called(Gate, usize),
+    Called(Barrier, usize),
     /// It answered.
-    Answered(Gate, usize),
+    Answered(Barrier, usize),
     /// An execution began.
     Began(Source, Item, usize),
     /// It came to its end, or was interrupted.
@@ -114,9 +115,9 @@ pub struct Node {
     results: VecDeque<Input>,
     pub executions: BTreeMap<String, Execution>,
     pub items: Vec<Item>,
-    /// What is wrong, each time that this was told.
+    /// The problems, as of each notice.
     pub problems: Vec<Vec<Problem>>,
-    /// How long its session may be acted on, each time that this was told.
+    /// The time that the lease had left, as of each notice.
     pub leases: Vec<Option<Duration>>,
     pub ended: Option<EndReason>,
     generation: i64,
@@ -126,9 +127,9 @@ pub struct Node {
     dead: bool,
     leaving: bool,
     /// Until when its application goes on without a stream.
-    away_until: Option<Timestamp>,
+    detached_until: Option<Timestamp>,
     /// Calls of its listener that are to be answered, and when.
-    calls: Vec<(String, Gate, Timestamp)>,
+    calls: Vec<(String, Barrier, Timestamp)>,
 }
 
 /// One start of an execution, for the record.
@@ -153,9 +154,9 @@ pub struct Start {
 pub struct World {
     pub random: Random,
     registry: Embedded,
-    /// What the registry's clock shows.
+    /// The registry's clock.
     registry_ms: Arc<AtomicI64>,
-    /// By how much it differs from ours.
+    /// By how much it is ahead of the nodes' clock.
     pub registry_ahead_ms: i64,
     /// How many commits of each purpose were asked for.
     pub commits: BTreeMap<Purpose, usize>,
@@ -163,39 +164,43 @@ pub struct World {
     pub now: Timestamp,
     start: Timestamp,
     pub starts: Vec<Start>,
-    /// What was taken over and executed to its end: the item, and when it was started.
-    pub made_good: Vec<(Item, Timestamp)>,
+    /// Completed takeovers: the item, and when it was started.
+    pub completed_takeovers: Vec<(Item, Timestamp)>,
     /// Executions that did not come to their end: the item, and when it was interrupted.
     pub interrupted: Vec<(Item, Timestamp)>,
     tokens: BTreeMap<Item, i64>,
     pub configuration: JobConfiguration,
     pub seed: u64,
-    /// What happened, for looking at a failure.
+    /// The events, for looking at a failure.
     pub log: Vec<String>,
-    /// Whether items are only taken from owners who are not there, as is the rule unless Java instances are.
-    pub gentle: bool,
+    /// Whether the world checks that items are only taken from owners that are offline, as is the rule without Java
+    /// instances.
+    pub one_by_one: bool,
     /// Whether answers of the registry get lost now and then.
     pub lossy: bool,
-    /// Whose next answer gets lost.
+    /// The node whose next answer gets lost.
     pub loses_answer: Option<usize>,
+    /// The node whose next request takes effect only with [`World::deliver_delayed`].
+    pub delays_request: Option<usize>,
+    delayed: Option<(usize, Transaction)>,
     /// How long the next executions take; `None`: a random time.
     pub next_duration_ms: Option<u64>,
-    /// Who is at the latches of the gates, the head first.
-    latches: BTreeMap<Gate, VecDeque<Contender>>,
-    /// What the applications' listeners do.
+    /// The nodes at the latches of the barriers, the head first.
+    latches: BTreeMap<Barrier, VecDeque<Contender>>,
+    /// The answers of the applications' listeners.
     pub listener: Listener,
     pub happened: Vec<Happened>,
-    /// What was reported as a problem.
+    /// The reported problems.
     pub problems: Vec<String>,
-    /// What applications were told that they wait for.
+    /// The notices about waiting.
     pub waited: Vec<WaitsFor>,
-    /// What an application was answered that asked for its lease.
+    /// The last answer to a question for the lease.
     leased: Option<Answer>,
     /// How long an application takes, at most, in milliseconds.
     pub duration_max_ms: u64,
-    /// For which reasons applications do not stop when they are told to.
-    pub disobeyed: Vec<CancelReason>,
-    /// What was told to stop: the item, why, and when.
+    /// The cancel reasons that applications ignore.
+    pub ignored_cancels: Vec<CancelReason>,
+    /// The cancels: the item, the reason, and the time.
     pub cancels: Vec<(Item, CancelReason, Timestamp)>,
     /// How the next executions of an item end; then, and otherwise, well.
     pub outcomes: BTreeMap<Item, VecDeque<Outcome>>,
@@ -203,9 +208,9 @@ pub struct World {
     was_set_back: bool,
     /// Whether a node learns that its session is lost.
     expiring: bool,
-    /// What callers were answered.
+    /// The answers to the applications' calls.
     pub answers: Vec<Answer>,
-    /// What was said of executions that failed.
+    /// The news about retries.
     pub retries: Vec<(Item, RetryNews)>,
     /// Java instances of the job.
     pub javas: Vec<Java>,
@@ -215,9 +220,9 @@ pub struct World {
     pub java_scheduler_after_ms: u64,
     /// How many Java instances there have been.
     javas_started: u32,
-    /// Items that a Java leader has given away while ours executed them.
+    /// How many times a Java leader has moved an item while a sidecar's application executed it.
     pub moved_while_running: usize,
-    /// Who of ours was told to own what, and until when.
+    /// Which node was notified to own which item, and until when.
     tenures: Vec<peers::Tenure>,
 }
 
@@ -236,15 +241,17 @@ impl World {
             now: start,
             start,
             starts: Vec::new(),
-            made_good: Vec::new(),
+            completed_takeovers: Vec::new(),
             interrupted: Vec::new(),
             tokens: BTreeMap::new(),
             configuration,
             seed,
             log: Vec::new(),
-            gentle: false,
+            one_by_one: false,
             lossy: false,
             loses_answer: None,
+            delays_request: None,
+            delayed: None,
             next_duration_ms: None,
             duration_max_ms: 700,
             latches: BTreeMap::new(),
@@ -253,7 +260,7 @@ impl World {
             problems: Vec::new(),
             waited: Vec::new(),
             leased: None,
-            disobeyed: Vec::new(),
+            ignored_cancels: Vec::new(),
             cancels: Vec::new(),
             outcomes: BTreeMap::new(),
             was_set_back: false,
@@ -280,13 +287,20 @@ impl World {
         self.join_as(None, u8::try_from(name % 250).unwrap() + 1)
     }
 
+    /// As [`Self::join`], so many times.
+    pub fn join_many(&mut self, count: usize) {
+        for _ in 0..count {
+            self.join();
+        }
+    }
+
     /// A new application with a sidecar of its own, under a name, on this machine.
     pub fn join_as(&mut self, called: Option<&str>, machine: u8) -> usize {
         self.join_with(called, machine, Profile::default())
     }
 
-    /// As above, with this said of itself. One that does not say `rendezvous` is of an earlier version: its core is today's,
-    /// and as a leader it divides as it would have, for it knows of itself.
+    /// As above, with this said of itself. One that does not say `rendezvous` is of an earlier version: its core is
+    /// today's, and as a leader it divides as it would have, for it knows of itself.
     pub fn join_with(&mut self, called: Option<&str>, machine: u8, profile: Profile) -> usize {
         let name = self.nodes.len();
         self.log.push(format!("{} join {name} as {called:?} on {machine}", self.now));
@@ -301,6 +315,7 @@ impl World {
             name: called,
             server_ip: ip,
             paths: JobPaths::new(&namespace, &job),
+            own_paths: ExtensionPaths::new(&namespace, &job),
             execution_prefix: format!("node{name}"),
         };
         let request = Request {
@@ -311,7 +326,7 @@ impl World {
         };
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         session.ensure(&namespace, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
-        for folder in [identity.paths.fleet().members(), identity.paths.fleet().names()] {
+        for folder in [identity.own_paths.fleet().members(), identity.own_paths.fleet().names()] {
             session.ensure(&folder, NodeKind::Persistent, b"").now_or_never().unwrap().unwrap();
         }
         let mut results = VecDeque::new();
@@ -322,7 +337,7 @@ impl World {
             identity: identity.clone(),
             joined: self.now,
             life: lives::Life::default(),
-            picture: Picture::unknown(&identity.paths),
+            picture: Picture::unknown(&identity.paths, &identity.own_paths),
             core: Participant::new(identity, request),
             session,
             watch: None,
@@ -339,7 +354,7 @@ impl World {
             suspended: false,
             dead: false,
             leaving: false,
-            away_until: None,
+            detached_until: None,
             calls: Vec::new(),
         });
         name
@@ -359,7 +374,7 @@ impl World {
         self.alive().into_iter().filter(|node| !self.nodes[*node].leaving).collect()
     }
 
-    /// The application is gone: its executions end without a report.
+    /// The application dies: its executions end without a report.
     pub fn kill(&mut self, node: usize) {
         let open = self.nodes[node].executions.values();
         self.interrupted.extend(open.map(|open| (open.execute.item, self.now)));
@@ -373,16 +388,15 @@ impl World {
         self.nodes[node].results.push_back(Input::Detached);
     }
 
-    /// The machine is gone: the application at once, and what the sidecar had in the registry when the server ends its
-    /// session.
+    /// The machine dies: the application at once, and the nodes of the sidecar when the server ends its session.
     pub fn crash(&mut self, node: usize) {
         self.log.push(format!("{} crash {node}", self.now));
         self.note_owned(node, &[]);
         let open = std::mem::take(&mut self.nodes[node].executions);
         self.happened.extend(open.values().map(|open| Happened::Ended(open.execute.item, node)));
         self.interrupted.extend(open.values().map(|open| (open.execute.item, self.now)));
-        for gate in [Gate::Started, Gate::Completed] {
-            self.leave_latch(gate, node);
+        for barrier in [Barrier::Started, Barrier::Completed] {
+            self.leave_latch(barrier, node);
         }
         let node = &mut self.nodes[node];
         (node.dead, node.leaving, node.ended) = (true, true, Some(EndReason::Detached));
@@ -504,12 +518,12 @@ impl World {
             Effect::TakeOver { transaction, items } => node.line.push_back(Ask::TakeOver(transaction, items)),
             Effect::FindCheckpoints(items) => node.line.push_back(Ask::FindCheckpoints(items)),
             Effect::ReadLedger => node.line.push_back(Ask::ReadLedger),
-            Effect::HoldLatch { gate, limit } => {
+            Effect::HoldLatch { barrier, limit } => {
                 let until = self.now + jiff::SignedDuration::try_from(limit).unwrap();
-                node.line.push_back(Ask::JoinLatch(gate, until));
+                node.line.push_back(Ask::JoinLatch(barrier, until));
             }
-            Effect::LeaveLatch { gate, transactions } => {
-                node.line.push_back(Ask::LeaveLatch(gate, transactions));
+            Effect::LeaveLatch { barrier, transactions } => {
+                node.line.push_back(Ask::LeaveLatch(barrier, transactions));
             }
             Effect::Refresh { forget } => {
                 if forget {
@@ -519,7 +533,7 @@ impl World {
                 (node.watch, node.fleet) = (None, None);
                 node.line.push_back(Ask::Watch);
             }
-            Effect::Tell(event) => self.told(index, event),
+            Effect::Notify(event) => self.receive(index, event),
             Effect::Answer(_, answer @ Answer::Lease { .. }) => self.leased = Some(answer),
             Effect::Answer(_, answer) => {
                 let expected = matches!(
@@ -541,8 +555,8 @@ impl World {
             Effect::Warn(problem) => self.problems.push(problem.message),
             Effect::Retry(item, news) => self.retries.push((item, news)),
             Effect::Reported(..) | Effect::Skipped { .. } => {}
-            // Its stream has broken: it does not read the end, and goes on for its grace.
-            Effect::CloseStream(_) if node.away_until.is_some() => {}
+            // Its stream has broken: the application does not read the end, and goes on for its grace.
+            Effect::CloseStream(_) if node.detached_until.is_some() => {}
             Effect::CloseStream(_) => {
                 // Its executions end with the stream, as those of an application that was killed.
                 let open = std::mem::take(&mut node.executions);
@@ -556,11 +570,11 @@ impl World {
                 node.ended = Some(reason);
                 self.note_owned(index, &[]);
                 self.take_late_effect(index);
-                for gate in [Gate::Started, Gate::Completed] {
-                    self.leave_latch(gate, index);
+                for barrier in [Barrier::Started, Barrier::Completed] {
+                    self.leave_latch(barrier, index);
                 }
                 self.log.push(format!("{} {index} ended", self.now));
-                // What it had goes with its session.
+                // Its nodes go with its session.
                 if !self.expiring {
                     self.assert_nothing_left(index);
                 }

@@ -1,4 +1,4 @@
-//! The world from outside: what operators and peers write, and what anybody can read.
+//! The world from outside: writes of operators and peers, and reads for the tests.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl World {
         );
     }
 
-    /// Somebody writes a node of the job, whatever it holds.
+    /// A client that is no node writes a node of the job, with any data.
     pub fn put_bytes(&mut self, relative: &str, data: &[u8]) {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         let path = Path::parse("/ns/job").unwrap().child(relative);
@@ -57,12 +57,12 @@ impl World {
         session.get(&path).now_or_never().unwrap().unwrap().unwrap().stat.created.0
     }
 
-    /// What a node of the job holds.
+    /// The data of a node of the job.
     pub fn get(&self, relative: &str) -> Option<Vec<u8>> {
         self.read(&format!("/ns/job/{relative}"))
     }
 
-    /// What any node holds.
+    /// The data of any node.
     pub fn read(&self, path: &str) -> Option<Vec<u8>> {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         let path = Path::parse(path).unwrap();
@@ -87,7 +87,7 @@ impl World {
         session.commit(nodes.map(Operation::delete).collect()).now_or_never().unwrap().unwrap();
     }
 
-    /// Deletes a node of the job, and what is above it and holds nothing else.
+    /// Deletes a node of the job, and its parents as far as they are empty.
     pub fn remove_with_parents(&mut self, relative: &str) {
         let session = self.registry.open().now_or_never().unwrap().unwrap();
         let root = Path::parse("/ns/job").unwrap();

@@ -1,4 +1,4 @@
-//! Java instances in the world, and what has to hold for ours beside them. What Java loses or does twice is its own
+//! Java instances in the world, and the rules for sidecars beside them. What Java loses or does twice is its own
 //! affair, and counted at most.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const SESSION_MS: i64 = 6_000;
 /// How long a change may take to get to everybody.
 const UNSEEN_MS: i64 = 100;
 
-/// For how long somebody of ours could execute an item.
+/// For how long a sidecar's application could execute an item.
 #[derive(Debug, Clone)]
 pub struct Tenure {
     node: usize,
@@ -77,18 +77,18 @@ impl World {
         self.take_java_news();
     }
 
-    /// Whether a Java instance has deleted or overwritten somebody else's running node of an item since an instant.
+    /// Whether a Java instance has deleted or overwritten another instance's running node of an item since an instant.
     pub(super) fn was_erased(&self, item: Item, since: Timestamp) -> bool {
         let by = |java: &Java| java.erased().iter().any(|(erased, at)| *erased == item.0 && *at >= since);
         self.javas.iter().any(by)
     }
 
-    /// Whether that happened just now, so that ours cannot know.
+    /// Whether that happened just now, so that sidecars cannot know.
     pub(super) fn was_erased_just_now(&self, item: Item) -> bool {
         self.was_erased(item, self.now - jiff::SignedDuration::from_millis(UNSEEN_MS))
     }
 
-    /// Every Java reader reads everything that ours have written.
+    /// Every Java reader reads everything that sidecars have written.
     pub fn assert_java_reads(&self) {
         for java in &self.javas {
             let unreadable = java.unreadable();
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// P6: an execution of ours has its running node, unless a Java instance has taken it away.
+    /// P6: an execution of a sidecar has its running node, unless a Java instance has deleted it.
     pub fn assert_running_nodes(&self) {
         for node in self.nodes.iter().filter(|node| node.ended.is_none() && !node.suspended) {
             for open in node.executions.values() {
@@ -115,7 +115,8 @@ impl World {
         }
     }
 
-    /// P1: every item has an owner that is there; a sidecar that owns one has been told; and each has one if there are enough.
+    /// P1: every item has an owner that is there; a sidecar that owns one has been told; and each has one if there are
+    /// enough.
     pub fn assert_owned_with_javas(&self) {
         let online = self.children("instances");
         let mut wrong = Vec::new();
@@ -171,7 +172,7 @@ impl World {
         }
     }
 
-    /// P5, P7: of what one of ours owned, and could execute, no fire is lost: it, or one that makes up for it, follows
+    /// P5, P7: no fire of an item is lost that a sidecar owned and could execute: it, or its rerun, follows
     /// within a bound, if it owns the item for that long. Fires are every two seconds.
     pub fn assert_nothing_lost(&self, bound: jiff::SignedDuration) {
         for tenure in &self.tenures {
@@ -204,8 +205,8 @@ impl World {
         session.children(&path).now_or_never().unwrap().unwrap().unwrap_or_default()
     }
 
-    /// Items with the running node of a Java instance that does not execute them: its deletion got lost, which it swallows
-    /// (H7). As long as the instance lives nobody can tell, and every sharding that moves the item waits.
+    /// Items with the running node of a Java instance that does not execute them: its deletion got lost, which it
+    /// swallows (H7). As long as the instance lives no other can know, and every sharding that moves the item waits.
     pub fn left_running_by_javas(&self) -> Vec<(u32, i64)> {
         let is_left = |item: &u32| {
             let running = self.get(&format!("sharding/{item}/running")).unwrap_or_default();
@@ -221,7 +222,7 @@ impl World {
         left.map(|item| (item, self.created(&format!("sharding/{item}/running")))).collect()
     }
 
-    /// How often an item was executed by a Java instance and somebody else at once.
+    /// How often an item was executed by a Java instance and another one at once.
     pub fn overlaps_of_javas(&self) -> usize {
         let mut runs = Vec::new();
         for (place, java) in self.javas.iter().enumerate() {

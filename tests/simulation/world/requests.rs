@@ -1,4 +1,4 @@
-//! How requests of the nodes take effect: one by one, now and then with a lost answer; and who holds the latches.
+//! How requests of the nodes take effect: one by one, now and then with a lost answer; and the holders of the latches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
 use sidekeeper::coordination::job::contract::input::Input;
-use sidekeeper::coordination::job::contract::records::LedgerEntry;
-use sidekeeper::elasticjob::path::{Gate, JobPaths, Place};
+use sidekeeper::elasticjob::path::{Barrier, Place};
+use sidekeeper::extension::ledger_entry::LedgerEntry;
+use sidekeeper::extension::path::ExtensionPaths;
 use sidekeeper::job::Item;
 use sidekeeper::registry::{CommitError, Error};
 use sidekeeper::tree::{NodeKind, Operation, Path};
@@ -15,7 +16,7 @@ use sidekeeper::tree::{NodeKind, Operation, Path};
 use super::{Ask, Contender, World};
 
 impl World {
-    /// The registry stamps what comes next with its own time.
+    /// The registry stamps the next writes with its own time.
     pub(super) fn set_registry_clock(&mut self) {
         let registry_now = self.now.as_millisecond() + self.registry_ahead_ms;
         self.registry_ms.store(registry_now, Ordering::Relaxed);
@@ -24,26 +25,30 @@ impl World {
     /// One request of the node takes effect.
     pub(super) fn perform(&mut self, index: usize) {
         self.set_registry_clock();
-        let gentle = self.gentle;
+        let one_by_one = self.one_by_one;
         let node = &mut self.nodes[index];
         match node.line.pop_front() {
             Some(Ask::Commit(id, transaction)) => {
-                let stolen = if gentle { stolen(node, &transaction) } else { Vec::new() };
+                let stolen = if one_by_one { stolen(node, &transaction) } else { Vec::new() };
                 let forgotten = forgotten(node, &transaction);
                 let overwritten = if self.javas.is_empty() { None } else { overwritten(node, &transaction) };
                 let overwritten = overwritten.filter(|(item, _)| !self.was_erased_just_now(*item));
                 let node = &mut self.nodes[index];
                 let lost = self.lossy && self.random.once_in(25);
+                let delayed = self.delays_request.take_if(|delays| *delays == index).is_some();
+                if delayed {
+                    self.delayed = Some((index, transaction.clone()));
+                }
                 // A request that was lost on its way did nothing; one whose answer was lost did all of it.
-                let result = if lost && self.random.once_in(2) {
+                let result = if delayed || (lost && self.random.once_in(2)) {
                     Ok(Vec::new())
                 } else {
                     node.session.commit(transaction).now_or_never().expect("at once")
                 };
-                let lost = self.loses_answer.take_if(|loses| *loses == index).is_some() || lost;
+                let lost = self.loses_answer.take_if(|loses| *loses == index).is_some() || lost || delayed;
                 assert!(
                     stolen.is_empty() || result.is_err(),
-                    "seed {}: {index} has taken {stolen:?} from who is there",
+                    "seed {}: {index} has taken {stolen:?} from an instance that is online",
                     self.seed
                 );
                 assert!(
@@ -72,36 +77,37 @@ impl World {
                 node.results.push_back(Input::Elected(Ok(())));
             }
             Some(Ask::FindCheckpoints(items)) => {
-                let paths = JobPaths::new(&Path::parse("/ns").unwrap(), &self.configuration.job_name);
+                let paths = ExtensionPaths::new(&Path::parse("/ns").unwrap(), &self.configuration.job_name);
                 let session = Arc::clone(&node.session);
-                let find = sidekeeper::runner::ledger::find_checkpoints(session, paths, items);
+                let find = sidekeeper::runner::job::reads::find_checkpoints(session, paths, items);
                 let found = find.now_or_never().unwrap_or(Err("later".into()));
                 node.results.push_back(Input::Checkpoints(found));
             }
             Some(Ask::TakeOver(transaction, items)) => {
                 let _ = node.session.commit(transaction).now_or_never().unwrap();
-                let paths = JobPaths::new(&Path::parse("/ns").unwrap(), &self.configuration.job_name);
-                let read = sidekeeper::runner::ledger::read_taken(Arc::clone(&node.session), paths, items);
+                let paths = ExtensionPaths::new(&Path::parse("/ns").unwrap(), &self.configuration.job_name);
+                let read =
+                    sidekeeper::runner::job::reads::read_taken(Arc::clone(&node.session), paths, items);
                 node.results.push_back(Input::TookOver(read.now_or_never().unwrap_or(Err("later".into()))));
             }
             Some(Ask::ReadLedger) => {
                 let folder = Path::parse("/ns-sidekeeper/job/fires").unwrap();
-                let read = sidekeeper::runner::ledger::read(Arc::clone(&node.session), folder);
+                let read = sidekeeper::runner::job::reads::read(Arc::clone(&node.session), folder);
                 node.results.push_back(Input::Ledger(read.now_or_never().unwrap_or(Err("later".into()))));
             }
-            Some(Ask::JoinLatch(gate, until)) => {
-                let contenders = self.latches.entry(gate).or_default();
+            Some(Ask::JoinLatch(barrier, until)) => {
+                let contenders = self.latches.entry(barrier).or_default();
                 contenders.push_back(Contender { node: index, until, held: false });
-                self.grant(gate);
+                self.grant(barrier);
             }
-            Some(Ask::LeaveLatch(gate, transactions)) => {
+            Some(Ask::LeaveLatch(barrier, transactions)) => {
                 let mut result = Ok(());
                 for transaction in transactions {
                     let committed = node.session.commit(transaction).now_or_never().unwrap();
                     result = result.and(committed.map(drop).map_err(|error| error.to_string()));
                 }
-                node.results.push_back(Input::LatchLeft(gate, result));
-                self.leave_latch(gate, index);
+                node.results.push_back(Input::LatchLeft(barrier, result));
+                self.leave_latch(barrier, index);
             }
             Some(Ask::Watch) => {
                 let root = Path::parse("/ns/job").unwrap();
@@ -118,7 +124,15 @@ impl World {
         }
     }
 
-    /// A node has ended: what it has sent in tasks of their own takes effect all the same.
+    /// The delayed request takes effect, after its node has heard that the outcome is unknown.
+    pub fn deliver_delayed(&mut self) {
+        let (index, transaction) = self.delayed.take().expect("a delayed request");
+        self.set_registry_clock();
+        let committed = self.nodes[index].session.commit(transaction).now_or_never().expect("at once");
+        committed.expect("nothing has changed meanwhile");
+    }
+
+    /// A node has ended: requests that it sent in tasks of their own still take effect.
     pub(super) fn take_late_effect(&mut self, index: usize) {
         let line = &mut self.nodes[index].line;
         line.retain(|ask| matches!(ask, Ask::Elect(_) | Ask::Lead(_) | Ask::TakeOver(..)));
@@ -127,8 +141,8 @@ impl World {
         }
     }
 
-    /// Whether a node stands for election.
-    pub fn is_standing(&self, node: usize) -> bool {
+    /// Whether a node is a candidate.
+    pub fn is_candidate(&self, node: usize) -> bool {
         self.nodes[node].line.iter().any(|ask| matches!(ask, Ask::Elect(_) | Ask::Lead(_)))
     }
 
@@ -137,38 +151,43 @@ impl World {
         self.nodes[node].line.iter().any(|ask| matches!(ask, Ask::Watch))
     }
 
+    /// Whether a node is about to read the ledger.
+    pub fn is_reading_ledger(&self, node: usize) -> bool {
+        self.nodes[node].line.iter().any(|ask| matches!(ask, Ask::ReadLedger))
+    }
+
     /// Whether a node has been asked to take items over, and has not.
     pub fn is_taking(&self, node: usize) -> bool {
         self.nodes[node].line.iter().any(|ask| matches!(ask, Ask::TakeOver(..)))
     }
 
-    /// Gives a latch to who is at its head.
-    pub(super) fn grant(&mut self, gate: Gate) {
-        let head = self.latches.get_mut(&gate).and_then(VecDeque::front_mut);
+    /// Gives a latch to the node at its head.
+    pub(super) fn grant(&mut self, barrier: Barrier) {
+        let head = self.latches.get_mut(&barrier).and_then(VecDeque::front_mut);
         if let Some(head) = head.filter(|head| !head.held) {
             head.held = true;
-            self.nodes[head.node].results.push_back(Input::LatchHeld(gate));
+            self.nodes[head.node].results.push_back(Input::LatchHeld(barrier));
         }
     }
 
-    pub(super) fn leave_latch(&mut self, gate: Gate, index: usize) {
-        if let Some(contenders) = self.latches.get_mut(&gate) {
+    pub(super) fn leave_latch(&mut self, barrier: Barrier, index: usize) {
+        if let Some(contenders) = self.latches.get_mut(&barrier) {
             contenders.retain(|contender| contender.node != index);
         }
-        self.grant(gate);
+        self.grant(barrier);
     }
 
-    /// H1: nobody is at a latch longer than it said.
+    /// H1: no node stays at a latch longer than it announced.
     pub(super) fn time_out_latches(&mut self) {
-        for gate in [Gate::Started, Gate::Completed] {
-            let Some(contenders) = self.latches.get_mut(&gate) else { continue };
+        for barrier in [Barrier::Started, Barrier::Completed] {
+            let Some(contenders) = self.latches.get_mut(&barrier) else { continue };
             for contender in contenders.iter().filter(|contender| contender.until < self.now) {
                 assert!(
                     !contender.held,
-                    "seed {}: {} holds {gate:?} for too long",
+                    "seed {}: {} holds {barrier:?} for too long",
                     self.seed, contender.node
                 );
-                let late = Input::LatchLeft(gate, Err("the latch was not free".to_owned()));
+                let late = Input::LatchLeft(barrier, Err("the latch was not free".to_owned()));
                 self.nodes[contender.node].results.push_back(late);
             }
             contenders.retain(|contender| contender.held || contender.until >= self.now);
@@ -176,7 +195,7 @@ impl World {
     }
 }
 
-/// The items that a transaction takes from somebody else who is there.
+/// The items that a transaction takes from another instance that is online.
 fn stolen(node: &super::Node, transaction: &[Operation]) -> Vec<Path> {
     let read = |path: &Path| node.session.get(path).now_or_never().unwrap().unwrap();
     let root = Path::parse("/ns/job").unwrap();
@@ -194,7 +213,7 @@ fn stolen(node: &super::Node, transaction: &[Operation]) -> Vec<Path> {
     deleted.filter(|path| is_stolen(path)).cloned().collect()
 }
 
-/// The running node that a transaction deletes or writes, though it belongs to somebody else who is there.
+/// The running node that a transaction deletes or writes, though it belongs to another instance that is online.
 fn overwritten(node: &super::Node, transaction: &[Operation]) -> Option<(Item, String)> {
     let root = Path::parse("/ns/job").unwrap();
     let read = |path: &Path| node.session.get(path).now_or_never().unwrap().ok().flatten();
@@ -204,7 +223,7 @@ fn overwritten(node: &super::Node, transaction: &[Operation]) -> Option<(Item, S
         let another = String::from_utf8_lossy(&running.data).into_owned();
         let is_another = another != node.instance.to_string() && !another.is_empty();
         let instance = read(&root.child(&format!("instances/{another}"))).filter(|_| is_another)?;
-        // What an earlier session of the same instance left may go.
+        // A node that an earlier session of the same instance left may go.
         let is_its = running.stat.created > instance.stat.created;
         is_its.then(|| (item, format!("{item} of {another}: {transaction:?}")))
     };
@@ -215,11 +234,11 @@ fn overwritten(node: &super::Node, transaction: &[Operation]) -> Option<(Item, S
     touched.into_iter().find_map(overwritten)
 }
 
-/// The entries of the ledger that a transaction sets back, so that somebody would execute a fire once more.
+/// The entries of the ledger that a transaction sets back, so that a fire would be executed once more.
 fn forgotten(node: &super::Node, transaction: &[Operation]) -> Vec<Path> {
     let folder = Path::parse("/ns-sidekeeper/job/fires").unwrap();
     let is_forgotten = |path: &Path, data: &[u8]| {
-        // Whose connection is away writes nothing either.
+        // A node whose connection is broken writes nothing either.
         let known = node.session.get(path).now_or_never().unwrap().ok().flatten();
         path.parent().as_ref() == Some(&folder)
             && known

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use sidekeeper::coordination::job::contract::input::Input;
-use sidekeeper::elasticjob::path::Gate;
+use sidekeeper::elasticjob::path::Barrier;
 use sidekeeper::registry::{Registry, Session};
 
 use super::{Ask, World};
@@ -30,8 +30,8 @@ impl World {
     }
 
     fn lose(&mut self, node: usize) {
-        for gate in [Gate::Started, Gate::Completed] {
-            self.leave_latch(gate, node);
+        for barrier in [Barrier::Started, Barrier::Completed] {
+            self.leave_latch(barrier, node);
         }
         self.nodes[node].line.clear();
         let stays =
@@ -39,8 +39,8 @@ impl World {
         self.nodes[node].results.retain(stays);
         self.nodes[node].watch = None;
         self.nodes[node].fleet = None;
-        if self.is_away(node) {
-            // Its client stops when nobody renews the lease.
+        if self.is_detached(node) {
+            // Its client stops when the lease is not renewed.
             self.stop_application(node);
         }
         self.nodes[node].results.push_front(Input::SessionLost);
@@ -65,14 +65,14 @@ impl World {
         self.nodes[node].results.push_front(Input::Leased { until });
     }
 
-    /// What a node has asked for takes effect, and it does not look.
+    /// The requests of a node take effect, and it does not look.
     pub fn take_effect(&mut self, node: usize) {
         while !self.nodes[node].line.is_empty() {
             self.perform(node);
         }
     }
 
-    /// The first thing that a node has asked for takes effect.
+    /// The first request of a node takes effect.
     pub fn take_first_effect(&mut self, node: usize) {
         self.perform(node);
     }
@@ -82,7 +82,7 @@ impl World {
         self.step(node);
     }
 
-    /// The node wakes, and looks before what has changed since then reaches it.
+    /// The node wakes, and looks before the latest changes reach it.
     pub fn look_before_news(&mut self, node: usize) {
         let late = (self.nodes[node].watch.take(), self.nodes[node].fleet.take());
         self.step(node);
@@ -97,7 +97,7 @@ impl World {
 
     /// The connection breaks, or comes back; the session lives.
     pub fn toggle_suspended(&mut self, node: usize) {
-        // While it is away it can execute nothing.
+        // While it is suspended it can execute nothing.
         let owned = std::mem::take(&mut self.nodes[node].items);
         self.note_owned(node, if self.nodes[node].suspended { &owned } else { &[] });
         self.nodes[node].items = owned;

@@ -1,4 +1,5 @@
-//! Streams that break, and come back: the application goes on with what it executes, and hears nothing meanwhile.
+//! Streams that break, and applications that reattach: an application goes on with its executions, and gets no message
+//! meanwhile.
 
 use std::time::Duration;
 
@@ -19,11 +20,11 @@ impl World {
     pub fn break_stream_unseen(&mut self, node: usize, grace: Duration) {
         self.log.push(format!("{} the stream of {node} breaks", self.now));
         let until = self.now + jiff::SignedDuration::try_from(grace).unwrap();
-        self.nodes[node].away_until = Some(until);
+        self.nodes[node].detached_until = Some(until);
         self.nodes[node].life.alone = true;
     }
 
-    /// The application says that it has done what the newest assignment asks for.
+    /// The application acknowledges the newest assignment.
     pub fn acknowledge(&mut self, node: usize) {
         let node = &mut self.nodes[node];
         node.tickets += 1;
@@ -32,22 +33,22 @@ impl World {
     }
 
     /// Whether a node's application has no stream.
-    pub fn is_away(&self, node: usize) -> bool {
-        self.nodes[node].away_until.is_some()
+    pub fn is_detached(&self, node: usize) -> bool {
+        self.nodes[node].detached_until.is_some()
     }
 
-    /// The application has a stream again, unless it has given up, and says what it has open.
-    pub fn come_back(&mut self, node: usize) {
-        let away = self.nodes[node].away_until.take().is_some();
+    /// The application has a stream again, unless it has given up, and names its open executions.
+    pub fn reattach(&mut self, node: usize) {
+        let away = self.nodes[node].detached_until.take().is_some();
         if self.nodes[node].ended.is_none() && (away || self.nodes[node].life.alone) {
-            self.come_back_saying(node, |_| {});
+            self.reattach_naming(node, |_| {});
         }
     }
 
     /// Applications that have been without a stream for as long as their job allows stop.
     pub(super) fn give_up_streams(&mut self) {
         for index in 0..self.nodes.len() {
-            if self.nodes[index].away_until.is_some_and(|until| self.now >= until) {
+            if self.nodes[index].detached_until.is_some_and(|until| self.now >= until) {
                 self.stop_application(index);
             }
         }
@@ -56,7 +57,7 @@ impl World {
     /// Everything that an application executes ends without a report.
     pub(super) fn stop_application(&mut self, index: usize) {
         let node = &mut self.nodes[index];
-        (node.away_until, node.dead, node.leaving) = (None, true, true);
+        (node.detached_until, node.dead, node.leaving) = (None, true, true);
         let open = std::mem::take(&mut node.executions);
         let unreported = std::mem::take(&mut node.life.results);
         self.interrupted.extend(unreported.into_iter().map(|done| (done.item, self.now)));

@@ -1,4 +1,4 @@
-//! The answers to calls of the application and of operators.
+//! The answers to calls of applications and operators.
 
 use std::time::Duration;
 
@@ -8,38 +8,38 @@ use crate::coordination::job::contract::event::SessionStatus;
 use crate::excerpt::Excerpt;
 use crate::job::{Generation, Item};
 
-/// Names a call of the application that waits for an answer.
+/// Names a call that waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
 /// The answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// What became of the reported results, in the request's order.
+    /// The fate of each reported result, in the request's order.
     Recorded(Vec<(String, CompletionStatus)>),
-    /// The acknowledgement was taken.
+    /// The sidecar has recorded the acknowledgement.
     Acknowledged,
-    /// Until when the session may be acted on.
+    /// Until when the application may rely on the session.
     Lease {
-        /// The session.
+        /// The state of the session.
         status: SessionStatus,
-        /// When that is over, on the monotonic clock; `None`: no end is to be expected.
+        /// The end of the lease, on the monotonic clock; `None`: the session has no expected end.
         lease_end: Option<Duration>,
     },
-    /// These executions were told to stop, or are not tried again.
+    /// The sidecar has cancelled these executions, or does not retry them.
     Cancelled(Vec<Cancelled>),
-    /// The progress was taken; a checkpoint is recorded.
+    /// The sidecar has recorded the progress, and the checkpoint if there was one.
     Progressed {
-        /// Until when the execution may go on; `None`: no limit, or it is to stop.
+        /// Until when the execution may go on; `None`: no limit, or the execution is cancelled.
         deadline: Option<Timestamp>,
-        /// Whether it is to stop.
+        /// Whether the execution is cancelled.
         cancelled: bool,
-        /// Whether the checkpoint was not recorded, because a newer one or the result came before.
+        /// Whether the checkpoint was not recorded, because a newer checkpoint or the result came first.
         superseded: bool,
     },
-    /// The listener's outcome was taken.
+    /// The sidecar has recorded the listener's outcome.
     ListenerReported {
-        /// Whether the call was still waited for.
+        /// Whether the outcome came before the call timed out.
         in_time: bool,
     },
     /// The call was refused, and changed nothing.
@@ -51,49 +51,49 @@ pub enum Answer {
 pub struct Cancelled {
     /// Its item.
     pub item: Item,
-    /// The execution; of one that waits to be tried again, the attempt that failed.
+    /// The execution; if the item waited for a retry, the attempt that failed.
     pub execution_id: String,
-    /// Whether it waited to be tried again.
+    /// Whether the item waited for a retry.
     pub was_waiting: bool,
 }
 
 /// Why a call was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// An execution that this attachment never had, by its index in the request.
+    /// This attachment never had the execution with this index in the request.
     UnknownExecution {
-        /// Index in the request.
+        /// The index in the request.
         index: usize,
-        /// What was given.
+        /// The given id.
         execution_id: Excerpt,
     },
-    /// An execution that this attachment never had.
+    /// This attachment never had the execution.
     UnknownProgress {
-        /// What was given.
+        /// The given id.
         execution_id: Excerpt,
     },
-    /// An execution whose result was reported, or whose lease was lost.
+    /// The result of the execution was reported before, or its lease was lost.
     ExecutionOver {
-        /// What was given.
+        /// The given id.
         execution_id: Excerpt,
     },
-    /// A call of a listener that this attachment never had.
+    /// This attachment never had the call of a listener.
     UnknownCall {
-        /// What was given.
+        /// The given id.
         call_id: Excerpt,
     },
-    /// An item that the job does not have.
+    /// The job does not have the item.
     UnknownItem {
-        /// What was given.
+        /// The given item.
         item: Item,
         /// How many items the job has.
         total: u32,
     },
-    /// A generation that was never told.
+    /// The application was never notified of this generation.
     UnknownGeneration {
-        /// What was given.
+        /// The given generation.
         given: Generation,
-        /// The newest that was told.
+        /// The newest generation of which the application was notified.
         newest: Generation,
     },
 }
@@ -101,9 +101,9 @@ pub enum Refusal {
 /// The fate of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompletionStatus {
-    /// The running node is gone.
+    /// The running node is deleted.
     Recorded,
-    /// It was recorded before.
+    /// The result was recorded before.
     AlreadyRecorded,
     /// The lease was lost during the execution.
     LeaseLost,

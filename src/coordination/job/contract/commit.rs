@@ -1,4 +1,4 @@
-//! Transactions of a participant: what names one, and why it is made.
+//! The transactions of a participant: their names and their purposes.
 
 use std::fmt;
 
@@ -6,49 +6,80 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CommitId(pub u64);
 
-/// Why a commit is made. At most one of each is in flight.
+/// The purpose of a commit. At most one commit of each purpose is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// Become an instance: configuration, server, instance.
+    /// Register the instance: configuration, server, instance.
     Register,
-    /// Give up leadership, or remove what a leader that is not online left.
+    /// Give up leadership, or delete the node of a leader that is offline.
     Abdicate,
     /// Flag that a resharding is due.
     FlagResharding,
-    /// Divide the items.
+    /// Reshard the items.
     Shard,
     /// Create running nodes.
     Start,
     /// Delete running nodes.
     Complete,
-    /// Write down how far executions are.
+    /// Write checkpoints of executions.
     Checkpoint,
     /// Flag fires that met a busy item.
     FlagMisfire,
-    /// Say what we can, to the other sidecars.
+    /// Publish the profile of this instance for the other sidecars.
     Announce,
-    /// Write down which items are to change hands.
+    /// Publish which items are to change hands.
     PlanHandoff,
-    /// Give items to their next owners.
+    /// Hand items over to their next owners.
     HandOff,
-    /// Make items ours that were our name's before we had it.
+    /// Renew items that an earlier instance of the same name owned.
     Renew,
-    /// Delete names that are waited for no more.
+    /// Delete names whose reservations have ended.
     ForgetNames,
-    /// Remind a Java leader of items that belong to nobody.
-    Nudge,
-    /// Remove a turn of somebody who is not there.
-    RepairRelay,
-    /// Delete a request to fire for which there is nothing to execute.
+    /// Remind a Java leader of items that have no owner.
+    RemindLeader,
+    /// Delete the turn of a server that is offline.
+    RepairRotation,
+    /// Delete a trigger for which there is nothing to execute.
     TakeTrigger,
-    /// Register items at a gate, or take registrations back.
-    Guarantee,
-    /// Flag items of crashed instances, or clear away what a failover left.
+    /// Register items at a barrier, or withdraw registrations.
+    RegisterAtBarrier,
+    /// Flag items of crashed instances, or delete what a switched-off failover left.
     FlagFailover,
     /// Have the registry stamp a node with its time.
     CheckClock,
-    /// Leave.
+    /// Remove the nodes of an instance that leaves.
     Leave,
+}
+
+/// A room that makes commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    Membership,
+    Rotation,
+    Execution,
+    Ownership,
+    Once,
+    Firing,
+    Failover,
+    Lifecycle,
+}
+
+impl Purpose {
+    /// The room that makes such a commit, and gets its result.
+    pub(crate) fn room(self) -> Room {
+        match self {
+            Self::Register | Self::Announce | Self::Renew => Room::Membership,
+            Self::Abdicate | Self::CheckClock => Room::Membership,
+            Self::RepairRotation => Room::Rotation,
+            Self::Complete | Self::Checkpoint => Room::Execution,
+            Self::FlagResharding | Self::Shard | Self::RemindLeader => Room::Ownership,
+            Self::PlanHandoff | Self::HandOff | Self::ForgetNames => Room::Ownership,
+            Self::RegisterAtBarrier => Room::Once,
+            Self::Start | Self::FlagMisfire | Self::TakeTrigger => Room::Firing,
+            Self::FlagFailover => Room::Failover,
+            Self::Leave => Room::Lifecycle,
+        }
+    }
 }
 
 impl fmt::Display for Purpose {
@@ -67,10 +98,10 @@ impl fmt::Display for Purpose {
             Self::HandOff => "hand off",
             Self::Renew => "renew items",
             Self::ForgetNames => "forget names",
-            Self::Nudge => "nudge",
-            Self::RepairRelay => "repair relay",
+            Self::RemindLeader => "remind the leader",
+            Self::RepairRotation => "repair rotation",
             Self::TakeTrigger => "take trigger",
-            Self::Guarantee => "register at a gate",
+            Self::RegisterAtBarrier => "register at a barrier",
             Self::FlagFailover => "flag failover",
             Self::CheckClock => "check clock",
             Self::Leave => "leave",

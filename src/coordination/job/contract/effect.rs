@@ -1,4 +1,4 @@
-//! All that a participant can ask for, as a closed list. Effects are values; only the runner performs them.
+//! The effects of a participant, as a closed list. Effects are values; only the runner performs them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,109 +9,110 @@ use crate::coordination::job::contract::answer::{Answer, Ticket};
 use crate::coordination::job::contract::commit::{CommitId, Purpose};
 use crate::coordination::job::contract::event::Event;
 use crate::coordination::job::contract::report::Outcome;
-use crate::elasticjob::path::Gate;
+use crate::elasticjob::path::Barrier;
 use crate::job::{InstanceName, Item, Problem};
 use crate::reason::Reason;
 use crate::tree::{Path, Transaction};
 
-/// Something to be done.
+/// An effect for the runner.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Commit a transaction, and come back with the result.
+    /// Commit a transaction, and report the result as
+    /// [`Input::Committed`](crate::coordination::job::contract::input::Input::Committed).
     Commit {
-        /// Names it.
+        /// The name of the commit.
         id: CommitId,
-        /// Why.
+        /// The purpose of the commit.
         purpose: Purpose,
-        /// What.
+        /// The transaction.
         transaction: Transaction,
     },
-    /// Join the election latch, commit this inside it, leave it, and come back.
+    /// Join the election latch, commit this inside it, leave it, and report the end.
     Elect(Transaction),
-    /// Join the failover latch, commit this inside it, leave it, read what is written down about these items, and come
-    /// back.
+    /// Join the failover latch, commit this inside it, leave it, read the ledger and the checkpoints of these items,
+    /// and report the end.
     TakeOver {
-        /// What takes them.
+        /// The transaction that takes the items over.
         transaction: Transaction,
-        /// Which they are.
+        /// The items.
         items: BTreeSet<Item>,
     },
-    /// Join a gate's latch, and come back when it is held. It is left when that is asked for, or when the limit, which
-    /// counts from now, is over, or when the participant has ended.
+    /// Join a barrier's latch, and report when it is held. The runner leaves it when [`Effect::LeaveLatch`] asks for
+    /// that, when the limit is over, and when the participant has ended.
     HoldLatch {
-        /// Whose latch.
-        gate: Gate,
-        /// How long it takes at most, from joining to leaving.
+        /// The barrier.
+        barrier: Barrier,
+        /// How long the latch may take, from now until it is left.
         limit: Duration,
     },
-    /// Commit these in order inside a gate's latch, leave it, and come back.
+    /// Commit these in order inside a barrier's latch, leave it, and report the end.
     LeaveLatch {
-        /// Whose latch.
-        gate: Gate,
-        /// What to do first.
+        /// The barrier.
+        barrier: Barrier,
+        /// The transactions to commit first.
         transactions: Vec<Transaction>,
     },
     /// The session could not be proven alive in time: end it, and open another one.
     GiveUpSession,
-    /// Read the job's subtree again, because the view may have missed something, and tell when that has happened.
+    /// Read the job's subtree again, because the view may have missed a change, and report when that is done.
     Refresh {
-        /// Whether nothing is known of the job's nodes until then.
+        /// Whether no decision may rest on the job's nodes until then.
         forget: bool,
     },
-    /// Read which fires of the job's items have been started, and come back.
+    /// Read which fires of the job's items have been started, and report them.
     ReadLedger,
-    /// Look which of the job's items have checkpoints, read those of these items, and come back.
+    /// List the job's checkpoints, read those of these items, and report them.
     FindCheckpoints(BTreeSet<Item>),
-    /// Tell the application.
-    Tell(Event),
-    /// Answer a call of the application.
+    /// Send an event to the application.
+    Notify(Event),
+    /// Answer a call.
     Answer(Ticket, Answer),
-    /// What becomes of an execution of this item that has failed; for the log.
+    /// Log what follows the failed execution of this item.
     Retry(Item, RetryNews),
-    /// A problem was found; say so once.
+    /// Log a new problem once.
     Warn(Problem),
     /// The application has reported how it executed an item.
     Reported(Item, Outcome),
-    /// A fire was not executed and will not be made up for, because the job does not want misfires.
+    /// A fire was not executed and will not be re-run, because the job does not want misfires.
     Skipped {
         /// The item.
         item: Item,
-        /// For which instant.
+        /// The instant of the fire.
         scheduled: Timestamp,
     },
-    /// Close the application's stream; the participant goes on leaving.
+    /// Close the application's stream; the participant has not left yet.
     CloseStream(EndReason),
     /// The participant has ended; close the application's stream.
     End(EndReason),
 }
 
-/// What becomes of an execution that has failed.
+/// The consequence of a failed execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryNews {
-    /// It will be tried again.
+    /// A retry waits for its time.
     Waits {
-        /// Which attempt that will be, of which the first was 1.
+        /// The number of the next attempt; the first attempt was 1.
         attempt: u32,
-        /// How many there are at most.
+        /// How many attempts there are at most.
         of: u32,
-        /// When, from now.
+        /// The pause from now until the attempt.
         pause: Duration,
     },
-    /// It is not tried again, though it should have been.
+    /// The retry was dropped.
     Dropped {
-        /// Which attempt that would have been.
+        /// The number of the attempt that was dropped.
         attempt: u32,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
     /// All attempts have failed.
     GivenUp {
-        /// How many there were.
+        /// How many attempts there were.
         attempts: u32,
     },
 }
 
-/// Why a participant ended.
+/// The reason for which a participant ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EndReason {
     /// The application's stream had ended.
@@ -120,44 +121,44 @@ pub enum EndReason {
     Drained,
     /// An operator removed the instance's node, which stops it.
     Stopped,
-    /// Somebody removed the whole job from the registry.
+    /// An operator removed the whole job from the registry.
     JobRemoved,
-    /// Nobody has configured the job.
+    /// The job has no configuration.
     NotConfigured,
-    /// The application did not report an execution that it was told to stop.
-    Disobedient {
+    /// The application did not report an execution that it had to stop.
+    Unresponsive {
         /// The execution's item.
         item: Item,
         /// The execution.
         execution_id: String,
-        /// For how long it was waited for.
+        /// How long the participant waited for the report.
         grace: Duration,
     },
-    /// Another session has the name that the instance was given, and has not left for a while.
+    /// Another session has had the name of the instance for too long.
     NameTaken {
         /// The name.
         name: InstanceName,
-        /// The node of who has it.
+        /// The node of the instance that has the name.
         path: Path,
     },
     /// The job runs under another class or type.
     ClassConflict {
-        /// What this application wants.
+        /// The class or type that this application wants.
         given: String,
-        /// What the registry has.
+        /// The class or type in the registry.
         found: String,
     },
 }
 
 impl EndReason {
-    /// The word for programs; `None`: it was to end, and nothing is wrong.
+    /// The reason for programs; `None`: an expected end, and nothing is wrong.
     pub fn word(&self) -> Option<Reason> {
         match self {
             Self::Detached | Self::Drained => None,
             Self::Stopped => Some(Reason::StoppedByOperator),
             Self::JobRemoved => Some(Reason::JobRemoved),
             Self::NotConfigured => Some(Reason::JobNotConfigured),
-            Self::Disobedient { .. } => Some(Reason::CancelIgnored),
+            Self::Unresponsive { .. } => Some(Reason::CancelIgnored),
             Self::NameTaken { .. } => Some(Reason::InstanceNameTaken),
             Self::ClassConflict { .. } => Some(Reason::JobClassConflict),
         }

@@ -1,4 +1,4 @@
-//! All that the application is told.
+//! The events for the application.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,36 +6,36 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::coordination::job::contract::plan::Source;
-use crate::elasticjob::path::Gate;
+use crate::elasticjob::path::Barrier;
 use crate::job::{FencingToken, Generation, InstanceId, InstanceName, Item, JobConfiguration, Problem};
 
-/// What the application is told.
+/// An event for the application.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The instance is registered.
     Attached {
-        /// The instance.
+        /// This instance.
         instance: InstanceId,
         /// The configuration in force.
         configuration: Arc<JobConfiguration>,
-        /// The executions of an earlier stream that are still open; they are told again.
+        /// The open executions of an earlier stream; the sidecar sends them again.
         resumed: Vec<String>,
-        /// How long the instance stays without its stream. Zero: it does not.
+        /// How long the instance stays without its stream. Zero: it leaves at once.
         grace: Duration,
-        /// How often to ask for the lease; `None`: there is none.
+        /// How often the application is to ask for the lease; `None`: there is no lease.
         lease_renewal_interval: Option<Duration>,
     },
-    /// What it owns.
+    /// The assignment has changed.
     AssignmentChanged {
-        /// The whole of it.
+        /// The whole assignment.
         assignment: Assignment,
-        /// New items.
+        /// The items that are new.
         added: Vec<Item>,
-        /// Items gone.
+        /// The items that the application must release, or has lost.
         revoked: Vec<Item>,
-        /// Whether it leads.
+        /// Whether the instance leads.
         leader: bool,
-        /// Why.
+        /// The reason of the change.
         reason: AssignmentReason,
     },
     /// Execute an item.
@@ -46,35 +46,35 @@ pub enum Event {
         execution_id: String,
         /// Its item.
         item: Item,
-        /// Why.
+        /// The reason.
         reason: CancelReason,
     },
-    /// Whether it leads now.
+    /// Whether the instance leads now.
     LeadershipChanged(bool),
-    /// The session with the registry.
+    /// The state of the session has changed.
     SessionChanged {
-        /// Its state.
+        /// The state.
         status: SessionStatus,
-        /// Until when it may be acted on without word from the registry; monotonic. `None`: not known.
+        /// Until when the application may rely on the session without a further event; monotonic. `None`: not known.
         lease_end: Option<Duration>,
     },
-    /// The session is as it was, and may be acted on for longer than was told before.
+    /// The session is in the same state, and its lease ends later than the application knows.
     LeaseRenewed {
-        /// Until when, without word from the registry; monotonic.
+        /// The end of the lease; monotonic.
         lease_end: Duration,
     },
-    /// Configuration or problems.
+    /// The configuration or the problems have changed.
     JobChanged {
         /// The configuration in force.
         configuration: Arc<JobConfiguration>,
-        /// What is wrong now.
+        /// All present problems.
         problems: Vec<Problem>,
-        /// How long the instance stays without its stream. Zero: it does not.
+        /// How long the instance stays without its stream. Zero: it leaves at once.
         grace: Duration,
     },
     /// The application is not attached yet.
     Waiting(WaitsFor),
-    /// Act once for the whole job, before or after all items are executed, and report.
+    /// The application is to act once for the whole job, before the first or after the last item, and to report.
     CallListener(ListenerCall),
     /// The sidecar is stopping.
     Draining {
@@ -86,13 +86,13 @@ pub enum Event {
 /// A call of the listener that acts once for a fire of the whole job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerCall {
-    /// Names the call.
+    /// The name of the call.
     pub call_id: String,
     /// Before or after the executions.
-    pub gate: Gate,
-    /// For which instant the fire is.
+    pub barrier: Barrier,
+    /// The instant of the fire.
     pub scheduled: Timestamp,
-    /// How long the answer is waited for, from now.
+    /// How long the sidecar waits for the answer, from now.
     pub remaining: Duration,
 }
 
@@ -109,31 +109,31 @@ pub struct AssignedItem {
     pub disabled: bool,
 }
 
-/// What the instance owns.
+/// The items that an instance owns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
-    /// Which sharding.
+    /// The generation of the assignment.
     pub generation: Generation,
-    /// Into how many items the job is split.
+    /// The job's sharding total count.
     pub total: u32,
     /// The items, ascending.
     pub items: Vec<AssignedItem>,
 }
 
-/// Why an assignment is what it is.
+/// The reason of an assignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AssignmentReason {
-    /// First one on this stream.
+    /// The first assignment on this stream.
     Attached,
-    /// Divided anew.
+    /// The leader resharded the items.
     Resharded,
-    /// Items are to be, or have become, somebody else's, one by one.
+    /// Items change hands one by one.
     HandedOff,
-    /// The single item walked on to the next server.
+    /// The single item has rotated to the next server.
     Relayed,
-    /// Our server was enabled or disabled.
+    /// An operator enabled or disabled the instance's server.
     ServerStatus,
-    /// Items were disabled or enabled, or have other parameters.
+    /// An operator enabled or disabled items, or their parameters have changed.
     ItemChanged,
     /// The session is lost.
     SessionLost,
@@ -141,34 +141,34 @@ pub enum AssignmentReason {
     Draining,
 }
 
-/// Why an execution is to stop.
+/// The reason for which an execution is to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelReason {
     /// The session is lost.
     LeaseLost,
     /// The execution's deadline has passed.
     Deadline,
-    /// An operator asked for it.
+    /// An operator cancelled the execution.
     Operator,
     /// The drain timeout has passed.
     DrainTimeout,
 }
 
-/// The session, as the application is told.
+/// The state of the session, for the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionStatus {
-    /// Alive.
+    /// The registry answers.
     Connected,
-    /// Silent.
+    /// The registry does not answer; the session may be alive.
     Suspended,
-    /// Gone.
+    /// The session has ended.
     Lost,
 }
 
 /// Execute an item.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Execute {
-    /// Names the execution.
+    /// The id of the execution.
     pub execution_id: String,
     /// The item.
     pub item: Item,
@@ -178,25 +178,25 @@ pub struct Execute {
     pub configuration: Arc<JobConfiguration>,
     /// The task in ElasticJob's form.
     pub task_id: Arc<str>,
-    /// What made it start.
+    /// The cause of the execution.
     pub source: Source,
-    /// Which attempt it is; 1 is the first.
+    /// The number of the attempt; 1 is the first.
     pub attempt: u32,
-    /// From where it can go on; `None`: from the beginning.
+    /// The checkpoint from which the application can go on; `None`: it starts from the beginning.
     pub checkpoint: Option<Arc<[u8]>>,
-    /// For which instant.
+    /// The instant of the fire.
     pub scheduled: Timestamp,
-    /// When it was started.
+    /// When the execution was started.
     pub fired: Timestamp,
-    /// When it has to be over; `None`: no limit.
+    /// The execution's deadline; `None`: no limit.
     pub deadline: Option<Timestamp>,
     /// The token.
     pub token: FencingToken,
-    /// Whether it was told on an earlier stream already.
+    /// Whether the sidecar sent it on an earlier stream before.
     pub resumed: bool,
 }
 
-/// The reason of a wait.
+/// The reason why an application is not attached yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WaitsFor {
     /// A session with the registry.

@@ -1,4 +1,4 @@
-//! All that can happen to a participant, as a closed list.
+//! The inputs of a participant, as a closed list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,68 +6,71 @@ use std::time::Duration;
 use crate::coordination::job::contract::answer::Ticket;
 use crate::coordination::job::contract::commit::CommitId;
 use crate::coordination::job::contract::reattach::Return;
-use crate::coordination::job::contract::records::{FoundCheckpoints, LedgerNode, WrittenDown};
+use crate::coordination::job::contract::records::{FoundCheckpoints, WrittenDown};
 use crate::coordination::job::contract::report::{ExecutionResult, ProgressReport};
-use crate::elasticjob::path::Gate;
+use crate::elasticjob::path::Barrier;
+use crate::extension::ledger_entry::LedgerNode;
 use crate::job::{Generation, Item};
 use crate::tree::{CommitResult, SessionId};
 
-/// Something that happened.
+/// An input.
 #[derive(Debug)]
 pub enum Input {
-    /// There is a session with the registry.
+    /// A session with the registry has begun.
     SessionOpened(SessionId),
     /// The registry does not answer; the session may be alive.
     SessionSuspended,
     /// The registry answers again, in the same session.
     SessionResumed,
-    /// The session is gone.
+    /// The session has ended.
     SessionLost,
-    /// The registry has answered: the session may be acted on until then (monotonic), a safety margin before the
-    /// registry can end it. Comes before everything else that has happened.
+    /// The registry has answered: this instance may rely on the session until then (monotonic), a safety margin before
+    /// the registry can end it. Comes before every other input of the same step.
     Leased {
-        /// Until when.
+        /// The end of the lease.
         until: Duration,
     },
-    /// The servers break the connection for requests of so many bytes.
+    /// The servers break the connection for requests of this many bytes.
     RequestLimit(usize),
-    /// The job's nodes were read after the last [`Effect::Refresh`](crate::coordination::job::contract::effect::Effect::Refresh), or for the first time.
+    /// The job's nodes were read after the last
+    /// [`Effect::Refresh`](crate::coordination::job::contract::effect::Effect::Refresh), or for the first time.
     WasRead,
     /// A commit has ended.
     Committed(CommitId, CommitResult),
-    /// An attempt to elect has ended; the view tells who leads.
+    /// An attempt to be elected has ended; the view shows the leader.
     Elected(Result<(), String>),
-    /// An attempt to take items over has ended; the view tells what was taken.
+    /// An attempt to take items over has ended; the view shows which items were taken over.
     TookOver(Result<WrittenDown, String>),
-    /// The checkpoints were listed, and those that were asked for read.
+    /// The checkpoints were listed, and the wanted ones were read.
     Checkpoints(Result<FoundCheckpoints, String>),
-    /// The application says how far an execution is.
+    /// The application reports the progress of an execution.
     Progress(Ticket, ProgressReport),
     /// The ledger was read: each item that has an entry.
     Ledger(Result<BTreeMap<Item, LedgerNode>, String>),
     /// The application reports results.
     Report(Ticket, Vec<ExecutionResult>),
-    /// The latch of a gate is held.
-    LatchHeld(Gate),
-    /// The latch of a gate was left, or not reached; the error says what went wrong.
-    LatchLeft(Gate, Result<(), String>),
-    /// The application reports how a call of its listener ended: the call, and what failed.
+    /// This session holds the latch of a barrier.
+    LatchHeld(Barrier),
+    /// The latch of a barrier was left, or not reached; with the error, if there was one.
+    LatchLeft(Barrier, Result<(), String>),
+    /// The application reports how a call of its listener ended: the call, and the error if it failed.
     ListenerReport(Ticket, String, Result<(), String>),
-    /// An operator wants executions to stop: those of these items, or of all.
+    /// An operator cancels executions: those of these items, or all.
     Cancel(Ticket, Option<BTreeSet<Item>>),
-    /// The application has taken note of an assignment.
+    /// The application acknowledges an assignment.
     Acknowledge(Ticket, Generation),
-    /// The application asks until when the session may be acted on.
+    /// The application asks until when it may rely on the session.
     AskLease(Ticket),
-    /// The application's stream has broken: it is gone, or will be back.
+    /// The application's stream has broken: the application has ended, or will reattach.
     Detached,
-    /// The application has a stream again, before its participant has left.
+    /// The application has reattached with a new stream, before its participant has left.
     Reattached(Box<Return>),
-    /// The application is gone for good: it said so, or another participant takes this one's place.
+    /// The application has left: it said so, or another participant takes this one's place.
     Left,
-    /// Whoever leaves next does not come back under its name: nothing is to be kept for it.
+    /// The next departure is for good: the instance does not register again under its name, and its items are not
+    /// reserved.
     ForGood,
-    /// The sidecar is stopping: leave in peace until the deadline (on the monotonic clock).
+    /// The sidecar is stopping: finish the executions until the deadline (on the monotonic clock), then leave.
     Drain {
         /// When executions that still run are cancelled; monotonic.
         deadline: Duration,

@@ -1,4 +1,4 @@
-//! All that goes into a participant and comes out of it, as closed lists and plain values. Decides nothing.
+//! The inputs and outputs of a participant, as closed lists and plain values. Decides nothing.
 
 pub mod answer;
 pub mod commit;
@@ -6,9 +6,7 @@ pub mod effect;
 pub mod event;
 pub mod input;
 pub mod plan;
-pub mod profile;
 pub mod reattach;
 pub mod records;
 pub mod report;
 pub mod request;
-pub(in crate::coordination) mod starting;

@@ -1,47 +1,57 @@
-//! An execution that is to start: what made it start, and for which instant.
+//! An execution before it begins: its cause and the instant of its fire, and its start in flight.
 
+use crate::extension::ledger_entry::LedgerNode;
 use jiff::Timestamp;
 
-/// What made an execution start.
+/// The cause of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The schedule.
     Schedule,
     /// A missed fire.
     Misfire,
-    /// Somebody asked for it.
+    /// An operator's trigger.
     Trigger,
-    /// Another instance crashed while it executed the item.
+    /// Another instance crashed during its execution of the item.
     Failover,
 }
 
 /// An execution that is to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::coordination) struct Planned {
-    pub(in crate::coordination) source: Source,
-    pub(in crate::coordination) scheduled: Timestamp,
-    /// Which attempt it is, from 1.
-    pub(in crate::coordination) attempt: u32,
+pub(crate) struct Planned {
+    pub(crate) source: Source,
+    pub(crate) scheduled: Timestamp,
+    /// The number of the attempt, from 1.
+    pub(crate) attempt: u32,
 }
 
 impl Planned {
-    /// A first attempt.
-    pub(in crate::coordination) fn new(source: Source, scheduled: Timestamp) -> Self {
+    pub(crate) fn new(source: Source, scheduled: Timestamp) -> Self {
         Self { source, scheduled, attempt: 1 }
     }
 
-    /// Whether it was begun before, and failed.
-    pub(in crate::coordination) fn is_retry(self) -> bool {
+    /// Whether an earlier attempt failed.
+    pub(crate) fn is_retry(self) -> bool {
         self.attempt > 1
     }
 
-    /// Whether this is what a source asks for, and no further attempt at it.
-    pub(in crate::coordination) fn is_first_of(self, source: Source) -> bool {
+    /// Whether this is the first attempt of an execution with this cause.
+    pub(crate) fn is_first_of(self, source: Source) -> bool {
         self.source == source && !self.is_retry()
     }
 
-    /// Whether it is for a fire of the schedule that nobody has started before.
-    pub(in crate::coordination) fn is_fire(self) -> bool {
+    /// Whether it is for a fire of the schedule that no instance has started before.
+    pub(crate) fn is_fire(self) -> bool {
         matches!(self.source, Source::Schedule | Source::Misfire)
     }
+}
+
+/// An execution whose running node is being created.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Starting {
+    pub(crate) planned: Planned,
+    /// The index of the node's creation in the transaction.
+    pub(crate) index: usize,
+    /// The item's entry in the ledger after the transaction.
+    pub(crate) entry: Option<LedgerNode>,
 }

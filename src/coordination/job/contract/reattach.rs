@@ -1,4 +1,4 @@
-//! The state that an application brings along to its next stream, and a sidecar's process to the next process.
+//! The state that an application brings to its next stream, and that a sidecar's process leaves for the next process.
 
 use std::time::Duration;
 
@@ -10,42 +10,42 @@ use crate::coordination::job::contract::request::Request;
 use crate::job::FencingToken;
 use crate::tree::SessionId;
 
-/// What the former process has left of an instance.
+/// An instance of a former process of this sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Former {
-    /// The session that its nodes are in.
+    /// The session of its nodes.
     pub session: SessionId,
     /// That session's timeout.
     pub timeout: Duration,
-    /// Since when fires may have been missed: the former process was there before, as the session proves, and so was
+    /// Since when fires may have been missed: the session proves that the former process was alive before, and so was
     /// the instance.
     pub since: Timestamp,
 }
 
-/// An execution that an application says it has open.
+/// An execution that the application reports as open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenExecution {
-    /// Its id, which names its item.
+    /// Its id, which contains its item.
     pub execution_id: String,
     /// The token that came with it.
     pub token: FencingToken,
-    /// What made it start; `None`: a failover if the item was taken over, else the schedule.
+    /// Its cause; `None`: a failover if the item was taken over, else the schedule.
     pub source: Option<Source>,
-    /// For which instant; `None`: for the one that the ledger has.
+    /// The instant of its fire; `None`: the one in the ledger.
     pub scheduled: Option<Timestamp>,
-    /// Which attempt it is, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// Until when it may go on; `None`: for the job's timeout from now.
+    /// Its deadline; `None`: the job's timeout from now.
     pub deadline: Option<Timestamp>,
-    /// Why it was told to stop; `None`: it was not.
+    /// Why it was cancelled; `None`: it was not.
     pub cancelled: Option<CancelReason>,
 }
 
-/// The state that an application brings along to its next stream.
+/// The state that an application brings to its next stream.
 #[derive(Debug, Clone)]
 pub struct Return {
-    /// What it asks for.
+    /// Its request.
     pub request: Request,
-    /// The executions that it has open, or has a result of.
+    /// The executions that are open, or whose result was not recorded.
     pub open: Vec<OpenExecution>,
 }

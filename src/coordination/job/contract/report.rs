@@ -1,13 +1,15 @@
-//! The reports of the application about executions.
+//! How executions go on and end: the reports of the application, and the recorded results.
 
+use crate::coordination::job::contract::event::CancelReason;
+use crate::coordination::job::contract::plan::Planned;
 use std::sync::Arc;
 
-/// How an execution ended, as the application says.
+/// How an execution ended, as the application reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The item was executed.
+    /// The application executed the item.
     Success,
-    /// The item was begun and failed.
+    /// The application began the item, and failed.
     Failure(String),
     /// The application did not begin it.
     Rejected(String),
@@ -22,13 +24,40 @@ pub struct ExecutionResult {
     pub outcome: Outcome,
 }
 
-/// How far an execution is.
+/// The progress of an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgressReport {
     /// The execution.
     pub execution_id: String,
-    /// Whether its deadline is to begin anew.
+    /// Whether its deadline begins anew.
     pub extend_deadline: bool,
-    /// From where another attempt can go on; `None`: nothing new.
+    /// The place from which another attempt can go on; `None`: nothing new.
     pub checkpoint: Option<Arc<[u8]>>,
+}
+
+/// How an execution ended that was recorded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    pub(crate) number: u64,
+    pub(crate) planned: Planned,
+    pub(crate) ending: Ending,
+    pub(crate) cancelled: Option<CancelReason>,
+}
+
+/// An [`Outcome`] without its words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Success,
+    Failure,
+    Rejection,
+}
+
+impl From<&Outcome> for Ending {
+    fn from(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Success => Self::Success,
+            Outcome::Failure(_) => Self::Failure,
+            Outcome::Rejected(_) => Self::Rejection,
+        }
+    }
 }

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::coordination::job::contract::profile::Profile;
+use crate::extension::profile::Profile;
 use crate::job::JobConfiguration;
 
-/// What the application asked for when it attached.
+/// The request of an application that attaches.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     /// Its configuration; `None`: the registry's.
     pub configuration: Option<Arc<JobConfiguration>>,
     /// The Java class or type of the job; `None`: the registry's.
     pub class: Option<String>,
-    /// What the other sidecars are to know of it.
+    /// Its profile, for the other sidecars.
     pub profile: Profile,
-    /// Whether another stream of the same application can be known as the next one of this.
+    /// Whether the sidecar can recognise another stream of the same application.
     pub resumable: bool,
 }

@@ -1,13 +1,14 @@
-//! How far is an execution? Its application extends the deadline, and writes down from where another attempt can go on.
+//! How far is an execution? The application extends the deadline of an execution, and writes checkpoints.
 //!
-//! What it writes down, a *checkpoint*, is in a node of the item under our own root
-//! (`/{namespace}-sidekeeper/{job}/checkpoints/{item}`), together with the instant for which the execution was started:
-//! whoever takes the item over after a crash, for the same instant, gets it, and so does a further attempt of our own.
-//! The transaction that ends an execution well deletes it. What is left behind otherwise is of another instant, and
-//! nobody gets it.
+//! A *checkpoint* is the place from which another attempt can go on. It is in a node of the item under Sidekeeper's own
+//! root (`/{namespace}-sidekeeper/{job}/checkpoints/{item}`), together with the instant of the execution. The instance
+//! that takes the item over after a crash gets the checkpoint, and so does a retry. The transaction that records a
+//! success deletes it. A crash or a last failure leaves it behind: its instant is not that of a later fire, so no later
+//! execution gets it, and no instance has to delete it.
 //!
-//! One write is in flight, of all items that have something new; of several checkpoints of one item the latest counts.
-//! Nodes are created or set by what is known of the folder, which is listed before the first write of a session.
+//! One write is in flight, for all items with a new checkpoint; of several checkpoints of one item the latest counts.
+//! The known content of the folder says whether a node is created or set; the folder is listed before the first write
+//! of a session.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,13 +21,14 @@ use crate::coordination::job::contract::answer::{Answer, Refusal, Ticket};
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::plan::Planned;
-use crate::coordination::job::contract::records::{Checkpoint, FoundCheckpoints};
+use crate::coordination::job::contract::records::FoundCheckpoints;
 use crate::coordination::job::contract::report::ProgressReport;
 use crate::coordination::job::execution::limit::Limit;
-use crate::coordination::job::execution::state::{Executions, State};
+use crate::coordination::job::execution::{Executions, State};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::excerpt::Excerpt;
+use crate::extension::checkpoint::Checkpoint;
 use crate::job::Item;
 use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, NodeKind, Operation, Transaction};
@@ -34,30 +36,30 @@ use crate::tree::{CommitError, Error, NodeKind, Operation, Transaction};
 /// The pause before the folder is listed again after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A checkpoint that is to be written, and who waits for that.
+/// A checkpoint that is to be written, and the call that waits for it.
 #[derive(Debug)]
 struct Write {
-    /// The execution.
+    /// The number of the execution.
     number: u64,
     checkpoint: Checkpoint,
     ticket: Ticket,
-    /// What the caller is told of its deadline.
+    /// The execution's deadline, for the answer.
     deadline: Option<Timestamp>,
     cancelled: bool,
 }
 
 /// The checkpoints of one participant.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Checkpoints {
-    /// What a further attempt at the item gets.
+pub(crate) struct Checkpoints {
+    /// The checkpoints for retries.
     latest: BTreeMap<Item, Checkpoint>,
-    /// The items whose nodes are known to exist, and for which instant each is, in milliseconds since 1970, if that is known.
+    /// The items whose nodes exist, and the instant of each in milliseconds since 1970, if that is known.
     nodes: BTreeMap<Item, Option<i64>>,
-    /// Whether all others are known not to.
+    /// Whether every other node is known not to exist.
     listed: bool,
     listing: bool,
-    /// Whose checkpoints a former process may have written.
-    inherited: BTreeSet<Item>,
+    /// The items with executions of a former process, which may have written checkpoints.
+    restored: BTreeSet<Item>,
     retry_at: Option<Duration>,
     waiting: BTreeMap<Item, Write>,
     writing: BTreeMap<Item, Write>,
@@ -65,30 +67,30 @@ pub(in crate::coordination) struct Checkpoints {
 
 impl Checkpoints {
     /// When the folder may be listed again.
-    pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
+    pub(crate) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.retry_at.filter(|at| *at > now)
     }
 
-    /// Executions of these items go on that a former process has begun: what it has written goes with them.
-    pub(in crate::coordination) fn inherit(&mut self, items: impl Iterator<Item = Item>) {
-        self.inherited.extend(items);
+    /// Executions of a former process of this sidecar go on: their checkpoints go on with them.
+    pub(crate) fn restore(&mut self, items: impl Iterator<Item = Item>) {
+        self.restored.extend(items);
     }
 
-    /// What is known of the nodes is wrong.
-    pub(in crate::coordination) fn doubt(&mut self) {
+    /// The known content of the folder is wrong.
+    pub(crate) fn doubt(&mut self) {
         self.nodes.clear();
         self.listed = false;
     }
 
-    /// Nobody of ours tries an item again for this instant.
-    pub(in crate::coordination) fn discard(&mut self, item: Item, scheduled: Timestamp) {
+    /// This instance does not retry the item for this instant.
+    pub(crate) fn discard(&mut self, item: Item, scheduled: Timestamp) {
         if self.latest.get(&item).is_some_and(|latest| latest.is_for(scheduled)) {
             self.latest.remove(&item);
         }
     }
 
-    /// An execution for this instant has ended well, and its checkpoint is deleted.
-    pub(in crate::coordination) fn deleted(&mut self, item: Item, scheduled: Timestamp) {
+    /// An execution for this instant has succeeded, and its checkpoint is deleted.
+    pub(crate) fn deleted(&mut self, item: Item, scheduled: Timestamp) {
         self.discard(item, scheduled);
         if self.is_of(item, scheduled) {
             self.nodes.remove(&item);
@@ -96,13 +98,13 @@ impl Checkpoints {
     }
 
     /// Whether the item's node is known to be the checkpoint of this instant.
-    pub(in crate::coordination) fn is_of(&self, item: Item, scheduled: Timestamp) -> bool {
+    pub(crate) fn is_of(&self, item: Item, scheduled: Timestamp) -> bool {
         let of = self.nodes.get(&item);
         of.is_some_and(|of| *of == Some(scheduled.as_millisecond()) || mutant!(CheckpointOfAnotherDeleted))
     }
 
-    /// What a crashed execution left.
-    pub(in crate::coordination) fn found(&mut self, item: Item, checkpoint: Option<&Checkpoint>) {
+    /// The checkpoint of a crashed execution was read.
+    pub(crate) fn found(&mut self, item: Item, checkpoint: Option<&Checkpoint>) {
         match checkpoint {
             Some(checkpoint) => {
                 self.nodes.insert(item, Some(checkpoint.scheduled_ms));
@@ -114,19 +116,19 @@ impl Checkpoints {
         }
     }
 
-    /// What an execution that begins gets: what one for the same instant left.
-    pub(in crate::coordination) fn take_along(&self, item: Item, scheduled: Timestamp) -> Option<Arc<[u8]>> {
+    /// The checkpoint for an execution that begins, if there is one of the same instant.
+    pub(crate) fn take_along(&self, item: Item, scheduled: Timestamp) -> Option<Arc<[u8]>> {
         let found = self.latest.get(&item).filter(|found| found.is_for(scheduled))?;
         Some(Arc::clone(&found.data))
     }
 
-    /// From where an execution that is open could go on in another process.
-    pub(in crate::coordination) fn reached(&self, item: Item, planned: Planned) -> Option<Arc<[u8]>> {
+    /// The place from which another process could go on with an open execution.
+    pub(crate) fn reached(&self, item: Item, planned: Planned) -> Option<Arc<[u8]>> {
         let reached = self.latest.get(&item).filter(|reached| reached.is_for(planned.scheduled));
         reached.map(|reached| Arc::clone(&reached.data))
     }
 
-    /// Puts back what was not written, unless something newer waits.
+    /// Puts the unwritten checkpoints back, unless a newer one waits.
     fn put_back(&mut self, out: &mut Outbox) {
         for (item, write) in std::mem::take(&mut self.writing) {
             match self.waiting.entry(item) {
@@ -147,8 +149,8 @@ impl Write {
 }
 
 impl Checkpoints {
-    /// The application says how far it is.
-    pub(in crate::coordination) fn progress(
+    /// The application reports the progress of an execution.
+    pub(crate) fn progress(
         &mut self,
         cx: &Context,
         executions: &mut Executions,
@@ -171,7 +173,7 @@ impl Checkpoints {
             out.push(Effect::Answer(ticket, Answer::Refused(refusal)));
             return;
         };
-        let cancelled = execution.limit.cancelled.is_some();
+        let cancelled = execution.limit.cancelled().is_some();
         if let Some(timeout) = timeout.filter(|_| !cancelled) {
             executions.deadlines.forget(number, execution.limit);
             execution.limit = Limit::until(Some(now.mono.saturating_add(timeout)));
@@ -192,24 +194,19 @@ impl Checkpoints {
         out.extend(older.map(|older| older.answer(true)));
     }
 
-    /// Writes down what has come.
-    pub(in crate::coordination) fn write_checkpoints(
-        &mut self,
-        cx: &Context,
-        executions: &Executions,
-        out: &mut Outbox,
-    ) {
+    /// Writes the new checkpoints.
+    pub(crate) fn write_checkpoints(&mut self, cx: &Context, executions: &Executions, out: &mut Outbox) {
         let (executions, out) = (executions, out);
         self.waiting.retain(|item, write| {
             let open = executions.open.get(item).filter(|open| open.number == write.number);
             let runs = open.is_some_and(|open| open.state == State::Running);
             if !runs {
-                // Its result says more.
+                // The result came first, and says more.
                 out.push(write.answer(true));
             }
             runs
         });
-        let idle = self.waiting.is_empty() && self.inherited.is_empty();
+        let idle = self.waiting.is_empty() && self.restored.is_empty();
         if idle || !cx.is_registered() {
             return;
         }
@@ -220,7 +217,8 @@ impl Checkpoints {
         if self.waiting.is_empty() || !out.may_commit(cx, Purpose::Checkpoint) {
             return;
         }
-        // A write that comes after our instance has gone must not overtake whoever has the item now.
+        // A late write must not overwrite the checkpoint of the item's next owner: it fails when this instance is
+        // offline.
         let mut transaction = vec![Operation::check(cx.identity.paths.instance(&cx.identity.instance))];
         let mut size = 0;
         while size < cx.transaction_bytes
@@ -242,13 +240,13 @@ impl Checkpoints {
         item: Item,
         checkpoint: &Checkpoint,
     ) {
-        let paths = &cx.identity.paths;
         if cx.view.running().contains(&item) {
-            transaction.push(Operation::check(paths.item_running(item)));
+            transaction.push(Operation::check(cx.identity.paths.item_running(item)));
         }
+        let path = cx.identity.own_paths.checkpoint(item);
         transaction.push(match self.nodes.contains_key(&item) {
-            true => Operation::set(paths.checkpoint(item), checkpoint.write()),
-            false => Operation::create(paths.checkpoint(item), NodeKind::Persistent, checkpoint.write()),
+            true => Operation::set(path, checkpoint.write()),
+            false => Operation::create(path, NodeKind::Persistent, checkpoint.write()),
         });
     }
 
@@ -258,18 +256,14 @@ impl Checkpoints {
         let checkpoints = self;
         if !checkpoints.listing && checkpoints.retry_at.is_none_or(|at| now.mono >= at) {
             checkpoints.listing = true;
-            // The instance reads its own checkpoints again, because an unknown outcome may have left another one there.
-            let known = checkpoints.latest.keys().chain(&checkpoints.inherited).copied().collect();
+            // The instance reads its own checkpoints again, because a write of unknown outcome may have changed them.
+            let known = checkpoints.latest.keys().chain(&checkpoints.restored).copied().collect();
             out.push(Effect::FindCheckpoints(known));
         }
     }
 
-    /// The folder was listed, and what a former process may have written was read.
-    pub(in crate::coordination) fn checkpoints_found(
-        &mut self,
-        cx: &Context,
-        found: Result<FoundCheckpoints, String>,
-    ) {
+    /// The folder was listed, and the checkpoints of former processes were read.
+    pub(crate) fn checkpoints_found(&mut self, cx: &Context, found: Result<FoundCheckpoints, String>) {
         let now = cx.now;
         let checkpoints = self;
         checkpoints.listing = false;
@@ -280,33 +274,33 @@ impl Checkpoints {
                 checkpoints.retry_at = None;
                 for (item, checkpoint) in read {
                     checkpoints.nodes.insert(item, Some(checkpoint.scheduled_ms));
-                    if checkpoints.inherited.contains(&item) {
-                        // What has come since then is newer.
+                    if checkpoints.restored.contains(&item) {
+                        // A checkpoint that was written since then is newer.
                         checkpoints.latest.entry(item).or_insert(checkpoint);
                     }
                 }
-                checkpoints.inherited.clear();
+                checkpoints.restored.clear();
             }
             Err(_) => checkpoints.retry_at = Some(now.mono.saturating_add(PAUSE)),
         }
     }
 
     /// The checkpoints are recorded.
-    pub(in crate::coordination) fn checkpoints_written(&mut self, out: &mut Outbox) {
+    pub(crate) fn checkpoints_written(&mut self, out: &mut Outbox) {
         let written = std::mem::take(&mut self.writing);
         out.extend(written.values().map(|write| write.answer(false)));
     }
 
-    /// They are not, or nobody knows; they are tried again while their executions run.
-    pub(in crate::coordination) fn checkpoints_failed(&mut self, out: &mut Outbox, error: &CommitError) {
+    /// The write has failed, or its outcome is unknown; the checkpoints are written again while their executions run.
+    pub(crate) fn checkpoints_failed(&mut self, out: &mut Outbox, error: &CommitError) {
         if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::OutcomeUnknown(_)) {
             self.doubt();
         }
         self.put_back(out);
     }
 
-    /// The session is lost, and with it everything that was executed.
-    pub(in crate::coordination) fn forget_checkpoints(&mut self, executions: &Executions, out: &mut Outbox) {
+    /// The session is lost, and all executions are lost with it.
+    pub(crate) fn forget_checkpoints(&mut self, executions: &Executions, out: &mut Outbox) {
         let lost = std::mem::take(self);
         for (item, write) in lost.waiting.into_iter().chain(lost.writing) {
             let execution_id = Excerpt::of(&executions.id(item, write.number));

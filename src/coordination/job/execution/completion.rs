@@ -1,22 +1,22 @@
-//! What has ended? A report of the application, the deletion of the running nodes, the answer to the report (protocol
-//! 6.1; P5, P6).
+//! Which executions have ended? The application reports results, the participant deletes the running nodes, and then
+//! answers (protocol 6.1; P5, P6).
 //!
-//! The nodes are deleted in batches: one transaction is in flight, and what is reported meanwhile makes the next. A
-//! report is answered when its nodes are gone. Running nodes that nobody will delete are deleted here as well (H4).
+//! The nodes are deleted in batches: one transaction is in flight, and the reports in the meantime make the next one. A
+//! report is answered when its nodes are deleted. The room also deletes running nodes of this sidecar and of offline
+//! instances that no other instance will delete (H4).
 
 use std::time::Duration;
 
 use crate::coordination::job::contract::answer::{Answer, CompletionStatus, Refusal, Ticket};
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
-use crate::coordination::job::contract::report::ExecutionResult;
+use crate::coordination::job::contract::report::{Ended, Ending, ExecutionResult};
 use crate::coordination::job::execution::checkpoint::Checkpoints;
-use crate::coordination::job::execution::ending::{Ended, Ending};
-use crate::coordination::job::execution::state::{Executions, Report, State};
+use crate::coordination::job::execution::{Executions, Report, State};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::membership::liveness::{Crash, is_leftover};
+use crate::coordination::job::membership::liveness::{Liveness, is_leftover};
 use crate::coordination::job::picture::nodes::Taker;
 use crate::coordination::job::rotation::pass_on;
 use crate::excerpt::Excerpt;
@@ -24,18 +24,18 @@ use crate::job::Item;
 use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, Operation, Transaction};
 
-/// How often the view is read again because of running nodes in the way, at most.
+/// The shortest pause between two readings of the view because of unknown running nodes.
 const INVESTIGATION_PAUSE: Duration = Duration::from_secs(10);
 
 impl Executions {
-    /// Closes an execution, and answers the reports that waited for it last.
-    pub(in crate::coordination) fn settle(&mut self, item: Item, status: CompletionStatus, out: &mut Outbox) {
+    /// Closes an execution, and answers the last reports that waited for it.
+    pub(crate) fn settle(&mut self, item: Item, status: CompletionStatus, out: &mut Outbox) {
         let Some(execution) = self.open.remove(&item) else { return };
         self.by_number.remove(&execution.number);
         self.deadlines.forget(execution.number, execution.limit);
         if let Some(ending) = execution.ending.filter(|_| status == CompletionStatus::Recorded) {
             let (number, planned, cancelled) =
-                (execution.number, execution.planned, execution.limit.cancelled);
+                (execution.number, execution.planned, execution.limit.cancelled());
             self.ended.push((item, Ended { number, planned, ending, cancelled }));
         }
         for (ticket, place) in execution.waiting {
@@ -52,13 +52,16 @@ impl Executions {
         }
     }
 
-    /// Takes a report of results.
-    pub(in crate::coordination) fn report(
-        &mut self,
-        out: &mut Outbox,
-        ticket: Ticket,
-        results: &[ExecutionResult],
-    ) {
+    /// The application that was to stop lost executions has ended.
+    pub(crate) fn settle_lost(&mut self, out: &mut Outbox) {
+        let lost = self.open.iter().filter(|(_, open)| open.state == State::Lost);
+        for item in lost.map(|(item, _)| *item).collect::<Vec<_>>() {
+            self.settle(item, CompletionStatus::LeaseLost, out);
+        }
+    }
+
+    /// Records reported results.
+    pub(crate) fn report(&mut self, out: &mut Outbox, ticket: Ticket, results: &[ExecutionResult]) {
         let numbers: Option<Vec<_>> =
             results.iter().map(|result| self.number(&result.execution_id)).collect();
         let Some(numbers) = numbers else {
@@ -108,24 +111,24 @@ impl Executions {
         }
     }
 
-    /// Deletes the running nodes of what was reported, in one batch while another is in flight.
-    pub(in crate::coordination) fn complete(
+    /// Deletes the running nodes of reported executions, one batch at a time.
+    pub(crate) fn complete(
         &mut self,
         cx: &Context,
-        crash: &Crash,
+        liveness: &Liveness,
         checkpoints: &Checkpoints,
         out: &mut Outbox,
     ) {
-        let leftovers = self.leftovers(cx, crash, out);
+        let leftovers = self.leftovers(cx, liveness, out);
         if self.reported.is_empty() && leftovers.is_empty() {
             return;
         }
         if !out.may_commit(cx, Purpose::Complete) || matches!(cx.phase, Phase::Leaving(_)) {
             return;
         }
-        // A request of a session that we have given up may come late: after a division, or our next registration, the
-        // running node is another one, under the same version.
-        let mut transaction: Transaction = cx.undivided().filter(|_| cx.monitors()).into_iter().collect();
+        // A request of a session that this instance has given up may come late. After a resharding, or after the next
+        // registration, another running node has the same version.
+        let mut transaction: Transaction = cx.not_resharded().filter(|_| cx.monitors()).into_iter().collect();
         let mut size = 0;
         let mut rest = Vec::new();
         let check = transaction.len();
@@ -162,9 +165,8 @@ impl Executions {
         }
     }
 
-    /// The steps that say that an execution of ours has ended: it runs no more, and if it was taken over it is ours no
-    /// more.
-    pub(in crate::coordination) fn end_execution(
+    /// The steps that record the end of an execution: they delete its running node, and the nodes of its takeover.
+    pub(crate) fn end_execution(
         &self,
         cx: &Context,
         checkpoints: &Checkpoints,
@@ -180,7 +182,7 @@ impl Executions {
         if ended_well.is_some_and(|execution| checkpoints.is_of(item, execution.planned.scheduled))
             && !mutant!(CheckpointLeft)
         {
-            transaction.push(Operation::delete(paths.checkpoint(item)));
+            transaction.push(Operation::delete(cx.identity.own_paths.checkpoint(item)));
         }
         if !execution.is_some_and(|execution| execution.taken_over) || mutant!(TakeoverNodesLeft) {
             pass_on(cx, transaction, item);
@@ -197,9 +199,9 @@ impl Executions {
         }
     }
 
-    /// Whether an item's running node is the one of our execution, as far as the view tells: a Java survivor that is late
-    /// deletes it, and executes the item itself (H11).
-    pub(in crate::coordination) fn has_running_node(&self, cx: &Context, item: Item) -> bool {
+    /// Whether the view shows the item's running node as the one of this execution. A late Java survivor deletes it,
+    /// and executes the item itself (H11).
+    pub(crate) fn has_running_node(&self, cx: &Context, item: Item) -> bool {
         let Some(running) = cx.view.item(item).and_then(|view| view.running.as_ref()) else {
             return false;
         };
@@ -210,15 +212,16 @@ impl Executions {
         }
     }
 
-    /// The running nodes are gone: answer the reports.
-    pub(in crate::coordination) fn completed(&mut self, out: &mut Outbox) {
+    /// The running nodes are deleted: answer the reports.
+    pub(crate) fn completed(&mut self, out: &mut Outbox) {
         for (item, _) in std::mem::take(&mut self.completing) {
             self.settle(item, CompletionStatus::Recorded, out);
         }
     }
 
-    /// Some node was gone already, or the outcome is unknown: look again, one by one if need be.
-    pub(in crate::coordination) fn complete_failed(
+    /// A node did not exist any more, or the outcome is unknown: read the nodes again, and delete them one by one if
+    /// need be.
+    pub(crate) fn complete_failed(
         &mut self,
         cx: &Context,
         checkpoints: &mut Checkpoints,
@@ -226,9 +229,9 @@ impl Executions {
         error: &CommitError,
     ) {
         let completing = std::mem::take(&mut self.completing);
-        let gone = error.index.filter(|_| matches!(error.error, Error::NoNode(_)));
-        if gone.is_some() && !completing.iter().any(|(_, running)| *running == gone) {
-            // Maybe it was a checkpoint.
+        let absent_node = error.index.filter(|_| matches!(error.error, Error::NoNode(_)));
+        if absent_node.is_some() && !completing.iter().any(|(_, running)| *running == absent_node) {
+            // The missing node may have been a checkpoint.
             checkpoints.doubt();
         }
         for (item, running) in completing {
@@ -236,7 +239,7 @@ impl Executions {
             if mutant!(CompletionAppliedTwice) {
                 self.settle(item, CompletionStatus::Recorded, out);
             }
-            if gone.is_some() && gone == running && !taken_over && !cx.is_relay() {
+            if absent_node.is_some() && absent_node == running && !taken_over && !cx.rotates() {
                 self.settle(item, CompletionStatus::Recorded, out);
             } else if !mutant!(CompletionDropped) {
                 self.reported.push(item);
@@ -244,22 +247,18 @@ impl Executions {
         }
     }
 
-    /// Running nodes with our id while we execute nothing there: what a lost session, a former process or an unknown outcome
-    /// left. Also of who was stopped by an operator. Where items fail over, what was left is flagged instead (see
-    /// `failover`).
-    pub(in crate::coordination) fn left_running(
-        &self,
-        cx: &Context,
-        out: &Outbox,
-    ) -> impl Iterator<Item = Item> {
+    /// The items with running nodes that have this instance's id, though it does not execute them: a lost session, a
+    /// former process or an unknown outcome has left them. Also after an operator's stop. Where items fail over, they
+    /// are flagged instead (see `failover`).
+    pub(crate) fn left_running(&self, cx: &Context, out: &Outbox) -> impl Iterator<Item = Item> {
         let ours = cx.was_registered() && !out.is_in_flight(Purpose::Start) && !cx.fails_over();
         let left = cx.view.running_of(&cx.identity.instance);
         left.filter(move |item| ours && !self.has_open(*item))
     }
 
-    /// Running nodes of our items that nobody will delete: what we have left, or with the id of an instance that is not
-    /// online (H4).
-    fn leftovers(&self, cx: &Context, crash: &Crash, out: &Outbox) -> Vec<Item> {
+    /// The running nodes of this instance's items that no other instance will delete: its own from earlier, and those
+    /// with the id of an offline instance (H4).
+    fn leftovers(&self, cx: &Context, liveness: &Liveness, out: &Outbox) -> Vec<Item> {
         let now = cx.now;
         let ours = self.left_running(cx, out);
         if !cx.is_registered() || out.is_in_flight(Purpose::Start) || cx.fails_over() {
@@ -268,15 +267,15 @@ impl Executions {
         let mine = |item: &Item| cx.assigned.executable_item(*item).is_some();
         let is_orphan = |item: &Item| {
             let view = cx.view.item(*item);
-            mine(item) && view.is_some_and(|view| is_leftover(crash, view, now))
+            mine(item) && view.is_some_and(|view| is_leftover(liveness, view, now))
         };
         let orphans = cx.view.running_known().filter(is_orphan);
         ours.chain(orphans.filter(|item| !self.has_open(*item))).collect()
     }
 
-    /// Notes that a running node is in the way. If nobody knows whose it is, the view is read again, which tells: one
-    /// that was left behind must not block its item for good (H4).
-    pub(in crate::coordination) fn suspect(&mut self, cx: &Context, item: Item) {
+    /// Records that an unknown running node blocks an item. The view is read again to learn its owner: a node that was
+    /// left behind must not block its item for good (H4).
+    pub(crate) fn suspect(&mut self, cx: &Context, item: Item) {
         let running = cx.view.item(item).and_then(|view| view.running.as_ref());
         let unknown = running.is_some_and(|running| running.owner.is_none());
         if unknown && !self.has_open(item) {
@@ -284,8 +283,8 @@ impl Executions {
         }
     }
 
-    /// Has the view read again if a running node is in the way that nobody knows.
-    pub(in crate::coordination) fn investigate(&mut self, cx: &Context, out: &mut Outbox) {
+    /// Has the view read again if an unknown running node blocks an item.
+    pub(crate) fn investigate(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now;
         let recent = self.investigated.is_some_and(|at| now.mono < at.saturating_add(INVESTIGATION_PAUSE));
         if std::mem::take(&mut self.suspicious) && !recent {

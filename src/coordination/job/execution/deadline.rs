@@ -1,8 +1,14 @@
-//! Until when may an execution go on, and what happens then? (`sidekeeper.execution-timeout`, `sidekeeper.cancel-grace`.)
+//! Until when may an execution go on, and what happens then? (`sidekeeper.execution-timeout`,
+//! `sidekeeper.cancel-grace`.)
 //!
-//! An execution whose deadline has passed is told to stop. One that was told to stop, for whatever reason, has a grace in
-//! which it has to be reported. An application that lets it pass cannot be trusted to have stopped: its stream is closed,
-//! and what it executed is handled as after a crash. A drain has a grace of its own (see [`crate::coordination::job::lifecycle::departure`]).
+//! An execution whose deadline has passed is cancelled. For every cancelled execution, whatever the reason,
+//! `cancel_grace` is the time in which the application has to report it. An application that does not report in time is
+//! unresponsive, and cannot be trusted to have stopped: its stream is closed, and its executions are handled as after a
+//! crash. A drain has `drain_cancel_grace` (see [`crate::coordination::job::lifecycle::departure`]).
+//!
+//! The stream is closed before the items are handed over. So the application may read that its instance has left, but
+//! never that it still owns an item that another instance executes. If the job has a `reattach_grace`, the hand-over
+//! waits for that too, because the stream may have broken before the application has read its end.
 //!
 //! Deadlines are monotonic: a clock that is set moves none.
 
@@ -14,25 +20,20 @@ use crate::coordination::job::contract::event::{CancelReason, Event};
 use crate::coordination::job::execution::checkpoint::Checkpoints;
 use crate::coordination::job::execution::limit::Limit;
 use crate::coordination::job::execution::retry::Retries;
-use crate::coordination::job::execution::state::{Executions, State};
+use crate::coordination::job::execution::{Executions, State};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
-use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::frame::verdict::Verdict;
+use crate::coordination::job::frame::phase::Verdict;
 use crate::job::{Item, Problem};
 use crate::mutants::mutant;
 
-/// Lost executions whose late reports are still told apart from recorded ones.
+/// How many lost executions are remembered. A late report of one is answered with `LeaseLost`, not with
+/// `AlreadyRecorded`.
 const LOST_REMEMBERED: usize = 1024;
 
 impl Executions {
-    /// Tells the application to stop everything; a report after that is too late.
-    pub(in crate::coordination) fn cancel_executions(
-        &mut self,
-        cx: &Context,
-        out: &mut Outbox,
-        reason: CancelReason,
-    ) {
+    /// Cancels all executions, whose reports are too late from now on.
+    pub(crate) fn cancel_executions(&mut self, cx: &Context, out: &mut Outbox, reason: CancelReason) {
         let lost = reason == CancelReason::LeaseLost;
         if lost {
             self.forget_starting();
@@ -63,8 +64,8 @@ impl Executions {
         }
     }
 
-    /// Tells the application to stop an execution.
-    pub(in crate::coordination) fn stop_execution(
+    /// Cancels an execution.
+    pub(crate) fn stop_execution(
         &mut self,
         cx: &Context,
         out: &mut Outbox,
@@ -75,13 +76,13 @@ impl Executions {
         let number = execution.number;
         self.deadlines.forget(number, execution.limit);
         execution.limit = Limit::stopping(reason);
-        self.deadlines.begins_grace(number);
+        self.deadlines.begins_cancel_grace(number);
         let execution_id = self.id(item, number);
-        out.tell(cx, Event::Cancel { execution_id, item, reason });
+        out.notify(cx, Event::Cancel { execution_id, item, reason });
     }
 
-    /// Stops executions for an operator: those of these items, or all.
-    pub(in crate::coordination) fn cancel_by_operator(
+    /// Cancels executions for an operator: those of these items, or all.
+    pub(crate) fn cancel_by_operator(
         &mut self,
         cx: &Context,
         retries: &mut Retries,
@@ -104,15 +105,15 @@ impl Executions {
         let open = self.open.iter().filter(|(item, _)| wanted(item));
         let running = open.filter(|(_, open)| open.state == State::Running);
         let running: Vec<_> =
-            running.map(|(item, open)| (*item, open.number, open.limit.cancelled)).collect();
+            running.map(|(item, open)| (*item, open.number, open.limit.cancelled())).collect();
         let mut cancelled = Vec::new();
-        for (item, number, told) in running {
-            match told {
+        for (item, number, before) in running {
+            match before {
                 None => self.stop_execution(cx, out, item, CancelReason::Operator),
-                // It was told to stop, and is not to be tried again because of that.
+                // The execution was cancelled before; the operator's reason prevents a retry.
                 Some(_) => {
                     if let Some(execution) = self.open.get_mut(&item) {
-                        execution.limit.cancelled = Some(CancelReason::Operator);
+                        execution.limit.stopped_for(CancelReason::Operator);
                     }
                 }
             }
@@ -127,41 +128,41 @@ impl Executions {
         out.push(Effect::Answer(ticket, Answer::Cancelled(cancelled)));
     }
 
-    /// Stops executions that run for too long. An application that does not obey is disconnected.
-    pub(in crate::coordination) fn enforce_deadlines(&mut self, cx: &Context, out: &mut Outbox) -> Verdict {
+    /// Cancels executions whose deadline has passed. Disconnects an unresponsive application.
+    pub(crate) fn enforce_deadlines(&mut self, cx: &Context, out: &mut Outbox) -> Verdict {
         let now = cx.now;
-        self.begin_grace(cx);
-        while !matches!(cx.phase, Phase::Leaving(_) | Phase::Ended)
+        self.begin_cancel_grace(cx);
+        while !cx.phase.is_leaving()
             && let Some(number) = self.deadlines.pop(now.mono)
         {
             let Some(item) = self.by_number.get(&number).copied() else { continue };
             let Some(execution) = self.open.get(&item) else { continue };
-            match (&execution.state, execution.limit.cancelled) {
-                // Its part is done; the registry's is not.
+            match (&execution.state, execution.limit.cancelled()) {
+                // The application has reported; the registry has not deleted the running node yet.
                 (State::Reported, _) => {}
                 (State::Running | State::Lost, None) if mutant!(DeadlineIgnored) => {}
-                (State::Running | State::Lost, Some(_)) if mutant!(DisobedienceIgnored) => {}
+                (State::Running | State::Lost, Some(_)) if mutant!(UnresponsiveLeftAlone) => {}
                 (State::Running | State::Lost, None) => {
                     self.stop_execution(cx, out, item, CancelReason::Deadline);
-                    self.begin_grace(cx);
+                    self.begin_cancel_grace(cx);
                 }
                 (State::Running | State::Lost, Some(reason)) => {
-                    return expel(cx, out, item, self.id(item, number), reason);
+                    return disconnect_unresponsive(cx, out, item, self.id(item, number), reason);
                 }
             }
         }
         Verdict::Continue
     }
 
-    /// Gives those that were told to stop their time.
-    fn begin_grace(&mut self, cx: &Context) {
+    /// Starts `cancel_grace` of the executions that were cancelled in this step.
+    fn begin_cancel_grace(&mut self, cx: &Context) {
         let now = cx.now;
         let until = now.mono.saturating_add(cx.policy().cancel_grace);
         for number in self.deadlines.take_stopping() {
             let item = self.by_number.get(&number);
             let Some(execution) = item.and_then(|item| self.open.get_mut(item)) else { continue };
-            // A drain that has told everybody to stop waits for itself.
-            if execution.limit.cancelled != Some(CancelReason::DrainTimeout) {
+            // A drain that has cancelled all executions has its own wait.
+            if execution.limit.cancelled() != Some(CancelReason::DrainTimeout) {
                 execution.limit.report_until(until);
                 self.deadlines.watch(number, execution.limit);
             }
@@ -169,13 +170,19 @@ impl Executions {
     }
 }
 
-/// The application does not stop when it is told to.
-fn expel(cx: &Context, out: &mut Outbox, item: Item, execution_id: String, reason: CancelReason) -> Verdict {
+/// The application has not stopped a cancelled execution in time.
+fn disconnect_unresponsive(
+    cx: &Context,
+    out: &mut Outbox,
+    item: Item,
+    execution_id: String,
+    reason: CancelReason,
+) -> Verdict {
     let grace = cx.policy().cancel_grace;
     let message = format!(
         "the application has not reported execution {execution_id} of item {item} within {grace:?} after it was \
-         told to stop ({reason:?}); its stream is closed, and its items are handled as after a crash"
+         cancelled ({reason:?}); its stream is closed, and its items are handled as after a crash"
     );
     out.push(Effect::Warn(Problem { path: cx.identity.paths.item_running(item), message }));
-    Verdict::Disconnect(EndReason::Disobedient { item, execution_id, grace })
+    Verdict::Disconnect(EndReason::Unresponsive { item, execution_id, grace })
 }

@@ -1,13 +1,15 @@
-//! Is an execution that failed tried again? (`sidekeeper.retry-max-attempts`, `-backoff`, `-backoff-max`, `-on`.)
+//! Is a failed execution retried? (`sidekeeper.retry-max-attempts`, `-backoff`, `-backoff-max`, `-on`.)
 //!
-//! A further attempt is an execution like any other: a new id, a new running node, a higher token; it keeps the cause and
-//! the instant of the first. Between attempts the item is free: nothing runs, and nothing in the registry says that
-//! anything will (P6). So whatever comes first takes the place of the retry: a fire, a trigger, another owner.
+//! A retry is an execution like any other: a new id, a new running node, a higher token. It keeps the cause and the
+//! instant of the first attempt. Between two attempts the item is free: no node in the registry says that a retry will
+//! come (P6). So a fire, a trigger or another owner takes the place of the retry: an offered retry is withdrawn from
+//! the agenda at each step until it is started, and every other plan finds the item free.
 //!
-//! Retries are best effort: they live here only, and end with our ownership of the item, with our session, with a drain.
-//! Each one that is dropped is reported. What an operator has cancelled, and what was rejected, is not tried again.
+//! Retries are best effort: they are in memory only, and end when this instance loses the item or its session, and at a
+//! drain. Each dropped retry is reported. Cancelled and rejected executions are not retried.
 //!
-//! In a job whose instances wait for each other (see [`crate::coordination::job::once::round`]), the attempts belong to their round.
+//! In a job whose instances wait for each other (see `once/round.rs`), the attempts belong to
+//! their round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,48 +19,46 @@ use crate::coordination::job::contract::answer::Cancelled;
 use crate::coordination::job::contract::effect::{Effect, RetryNews};
 use crate::coordination::job::contract::event::CancelReason;
 use crate::coordination::job::contract::plan::Planned;
+use crate::coordination::job::contract::report::Ending;
+use crate::coordination::job::execution::Executions;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
-use crate::coordination::job::execution::ending::Ending;
-use crate::coordination::job::execution::state::Executions;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
 use crate::job::Item;
 use crate::mutants::mutant;
 
-/// An attempt that waits for its time.
+/// A retry that waits for its time.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
-    /// The next attempt.
+    /// The planned retry.
     planned: Planned,
-    /// The execution that failed.
+    /// The number of the failed execution.
     failed: u64,
     /// When it may begin; monotonic.
     at: Duration,
 }
 
-/// The attempts that wait.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Retries {
+pub(crate) struct Retries {
     waiting: BTreeMap<Item, Waiting>,
     due: BTreeSet<(Duration, Item)>,
-    /// The executions that failed, of attempts that were offered.
+    /// The numbers of the failed executions whose retries are offered.
     offered: BTreeMap<Item, u64>,
 }
 
 impl Retries {
     /// When the next pause ends.
-    pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
+    pub(crate) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.due.first().map(|(at, _)| *at).filter(|at| *at > now)
     }
 
-    /// Whether anything waits to be tried again.
-    pub(in crate::coordination) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Whether an item waits to be tried again, or is about to be.
-    pub(in crate::coordination) fn concerns(&self, item: Item) -> bool {
+    /// Whether a retry of the item waits or is offered.
+    pub(crate) fn concerns(&self, item: Item) -> bool {
         self.waiting.contains_key(&item) || self.offered.contains_key(&item)
     }
 
@@ -74,35 +74,31 @@ impl Retries {
         Some(waiting)
     }
 
-    /// Looks at what has failed, and at what waits: whether it still may be tried again, and whether its time has come.
-    pub(in crate::coordination) fn retry(
+    /// Decides about failed executions, and drops or offers the waiting retries.
+    pub(crate) fn retry(
         &mut self,
         cx: &Context,
         executions: &mut Executions,
         checkpoints: &mut Checkpoints,
         agenda: &mut Agenda,
         out: &mut Outbox,
-        is_gate_open: bool,
+        is_barrier_open: bool,
     ) {
-        self.note_failures(cx, executions, checkpoints, out);
+        self.record_failures(cx, executions, checkpoints, out);
         if self.is_empty() {
             return;
         }
-        let why = match cx.phase {
-            Phase::Active => None,
-            // They wait for the application to come back, like everything else.
-            Phase::Away { .. } => return,
-            Phase::Joining | Phase::Draining { .. } | Phase::Leaving(_) | Phase::Ended => {
-                Some("the instance is leaving")
-            }
-        };
-        if let Some(why) = why {
-            self.drop_retries(checkpoints, out, why);
+        // Retries wait until the application has reattached, like all executions.
+        if cx.phase.is_detached() {
+            return;
+        }
+        if cx.phase != Phase::Active {
+            self.drop_retries(checkpoints, out, "the instance is leaving");
             return;
         }
         let items: Vec<_> = self.waiting.keys().copied().collect();
         for item in items {
-            if let Some(why) = overtaken(cx, executions, agenda, item, is_gate_open) {
+            if let Some(why) = overtaken(cx, executions, agenda, item, is_barrier_open) {
                 self.drop_retry(checkpoints, out, item, why);
             }
         }
@@ -111,7 +107,8 @@ impl Retries {
         }
     }
 
-    /// Plans what is due. It is taken back before the next look at what fires, if it could not be started.
+    /// Offers the retries whose time has come. An offered retry is withdrawn before the fires of the next step, if it
+    /// was not started.
     fn offer_retries(&mut self, cx: &Context, agenda: &mut Agenda) {
         let now = cx.now;
         while let Some((at, item)) = self.due.first().copied().filter(|(at, _)| *at <= now.mono) {
@@ -123,13 +120,8 @@ impl Retries {
         }
     }
 
-    /// Takes back what was offered and has not been started, so that a fire can take its place.
-    pub(in crate::coordination) fn take_back_retries(
-        &mut self,
-        cx: &Context,
-        executions: &Executions,
-        agenda: &mut Agenda,
-    ) {
+    /// Withdraws the offered retries that were not started, so that a fire can take their place.
+    pub(crate) fn take_back_retries(&mut self, cx: &Context, executions: &Executions, agenda: &mut Agenda) {
         let now = cx.now;
         let offered: Vec<_> = self.offered.iter().map(|(item, failed)| (*item, *failed)).collect();
         for (item, failed) in offered {
@@ -144,8 +136,8 @@ impl Retries {
         }
     }
 
-    /// What was planned has met an execution of somebody else.
-    pub(in crate::coordination) fn could_not_start(
+    /// The planned retry has met an execution of another instance.
+    pub(crate) fn could_not_start(
         &mut self,
         cx: &Context,
         agenda: &mut Agenda,
@@ -155,15 +147,15 @@ impl Retries {
     ) {
         if planned.is_retry() {
             self.offered.remove(&item);
-            let why = "somebody else executes the item";
+            let why = "another instance executes the item";
             out.push(Effect::Retry(item, RetryNews::Dropped { attempt: planned.attempt, why }));
         } else {
             agenda.miss(cx, out, item, planned.scheduled);
         }
     }
 
-    /// Decides what becomes of executions that have failed.
-    pub(in crate::coordination) fn note_failures(
+    /// Decides whether failed executions are retried.
+    pub(crate) fn record_failures(
         &mut self,
         cx: &Context,
         executions: &mut Executions,
@@ -201,8 +193,8 @@ impl Retries {
         }
     }
 
-    /// Nothing that waits is tried again.
-    pub(in crate::coordination) fn drop_retries(
+    /// Drops all waiting retries.
+    pub(crate) fn drop_retries(
         &mut self,
         checkpoints: &mut Checkpoints,
         out: &mut Outbox,
@@ -214,8 +206,8 @@ impl Retries {
         }
     }
 
-    /// An operator wants nothing of this item to be executed now; gives what had waited.
-    pub(in crate::coordination) fn cancel_retry(
+    /// An operator cancels the retry of this item. Returns the failed attempt.
+    pub(crate) fn cancel_retry(
         &mut self,
         executions: &Executions,
         checkpoints: &mut Checkpoints,
@@ -226,8 +218,8 @@ impl Retries {
         Some(Cancelled { item, execution_id: executions.id(item, failed), was_waiting: true })
     }
 
-    /// The items that wait to be tried again.
-    pub(in crate::coordination) fn items_to_retry(&self) -> impl Iterator<Item = Item> + '_ {
+    /// The items with retries.
+    pub(crate) fn items_to_retry(&self) -> impl Iterator<Item = Item> + '_ {
         self.waiting.keys().copied()
     }
 
@@ -246,26 +238,26 @@ impl Retries {
     }
 }
 
-/// Why an item cannot be tried again; `None`: it can.
+/// The reason for which the item cannot be retried; `None`: it can.
 fn overtaken(
     cx: &Context,
     executions: &Executions,
     agenda: &Agenda,
     item: Item,
-    is_gate_open: bool,
+    is_barrier_open: bool,
 ) -> Option<&'static str> {
     if agenda.is_planned(item) || executions.has_open(item) {
         return Some("another execution of the item takes its place");
     }
     if !cx.is_registered() {
-        // Nothing is known while the registry is away.
+        // The item's state is not known while the session is suspended.
         return None;
     }
     if cx.assigned.executable_item(item).is_none() && !mutant!(RetriedByFormerOwner) {
-        return Some("the item is not ours any more, or is disabled");
+        return Some("this instance does not own the item any more, or the item is disabled");
     }
     if executions.is_busy(cx, agenda, item) {
-        return Some("somebody else executes the item");
+        return Some("another instance executes the item");
     }
-    (!is_gate_open).then_some("the round of the once-listener is over")
+    (!is_barrier_open).then_some("the round of the once-listener is over")
 }

@@ -1,10 +1,10 @@
-//! Has a crash been made good already? A Java survivor looks at what a dead instance left a while after it has gone, and
-//! flags items again that were taken over, executed and completed meanwhile (H11).
+//! Does a flag ask for a takeover that was completed already? A Java survivor looks at the nodes of a dead instance a
+//! while after the crash, and flags items again that were taken over, executed and completed in the meantime (H11).
 //!
-//! An instance that crashes leaves: an item that its heir has completed needs no other heir as long as no instance has
-//! left since. An instance that leaves in the middle of an execution flags the item in the same transaction, and the flag
-//! may be seen before the departure is. So a flag is an echo only after a while. Decides which flags are such echoes;
-//! [`crate::coordination::job::failover::takeover`] removes them.
+//! A crash makes an instance leave. So an item whose takeover was completed needs no further takeover as long as no
+//! instance has left since. An instance that leaves in the middle of an execution flags the item in the same
+//! transaction, and this instance may see the flag before it sees the departure. So a flag counts as late only after a
+//! while. Decides which flags are late; [`crate::coordination::job::failover::takeover`] removes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,46 +14,48 @@ use crate::mutants::mutant;
 
 use crate::coordination::job::picture::job_view::JobView;
 
-/// How late an echo may come: a Java survivor that is busy with a full garbage collection, or with its other jobs.
+/// How late a flag may come: the Java survivor may be busy with a full garbage collection, or with its other jobs.
 const LATE_MAX: Duration = Duration::from_secs(30);
 
 /// An item whose takeover was completed.
 #[derive(Debug)]
-struct MadeGood {
+struct CompletedTakeover {
     /// [`JobView::departures`] at that time.
     departures: u64,
-    /// Until when a flag may be an echo; monotonic.
+    /// Until when a flag may be late; monotonic.
     until: Duration,
 }
 
-/// What was taken over and completed a short time ago.
+/// The items whose takeover was completed a short time ago.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Echoes {
+pub(crate) struct LateFlags {
     taken: BTreeSet<Item>,
-    made_good: BTreeMap<Item, MadeGood>,
+    completed_takeovers: BTreeMap<Item, CompletedTakeover>,
 }
 
-impl Echoes {
-    /// Compares what was taken with what is.
-    pub(in crate::coordination) fn look(&mut self, view: &JobView, now: Duration) {
-        self.made_good.retain(|_, made_good| now < made_good.until);
+impl LateFlags {
+    /// Compares the takeovers with the view.
+    pub(crate) fn look(&mut self, view: &JobView, now: Duration) {
+        self.completed_takeovers.retain(|_, completed_takeovers| now < completed_takeovers.until);
         let released: Vec<_> = self.taken.difference(view.taken()).copied().collect();
         for item in released {
             self.taken.remove(&item);
-            // Whoever gives an item up flags it in the same transaction.
+            // An instance that gives an item back flags it in the same transaction.
             if !view.failover_items().contains(&item) {
                 let until = now.saturating_add(LATE_MAX);
-                self.made_good.insert(item, MadeGood { departures: view.departures(), until });
+                self.completed_takeovers
+                    .insert(item, CompletedTakeover { departures: view.departures(), until });
             }
         }
         self.taken.extend(view.taken().iter().copied());
-        self.made_good.retain(|item, _| !self.taken.contains(item));
+        self.completed_takeovers.retain(|item, _| !self.taken.contains(item));
     }
 
-    /// Whether a flag of this item may be an echo: it is one if this is still so when all parts of the transaction that has
-    /// raised it have been seen.
-    pub(in crate::coordination) fn may_be_echo(&self, view: &JobView, item: Item) -> bool {
-        let made_good = self.made_good.get(&item).filter(|_| !mutant!(EchoObeyed));
-        made_good.is_some_and(|made_good| made_good.departures == view.departures())
+    /// Whether a flag of this item may be late. It is late if this is still true when all changes of the flag's
+    /// transaction have been seen.
+    pub(crate) fn may_be_late(&self, view: &JobView, item: Item) -> bool {
+        let completed_takeovers = self.completed_takeovers.get(&item).filter(|_| !mutant!(LateFlagTaken));
+        completed_takeovers
+            .is_some_and(|completed_takeovers| completed_takeovers.departures == view.departures())
     }
 }

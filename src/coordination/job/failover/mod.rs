@@ -1,4 +1,4 @@
-//! The items of crashed instances: the room flags them, takes them over, and recognises flags that come too late.
+//! The items of crashed instances: the room flags them, takes them over, and recognises late flags.
 
 mod late_flags;
 pub(super) mod takeover;

@@ -1,10 +1,24 @@
-//! Unfinished items of crashed instances, and the instances that finish them (protocol 7; H4, H11 to H14, H22, H35; P5).
+//! Unfinished items of crashed instances, and the instances that take them over (protocol 7; H4, H11 to H14, H22, H35;
+//! P5).
 //!
-//! An item has crashed if its running node, or the node of who took it over, names an instance that is gone. Such items
-//! are flagged, and flagged items are taken and executed, each in one transaction. Our leader flags; the others do it
-//! if it does not. Flags are shared out among the instances, so that they do not all want the same ones.
+//! An item has crashed if its running node, or the node of its taker, names an offline instance, or this instance in
+//! an earlier session. Such items are flagged, taken over, and executed, in one transaction each; the takeover holds
+//! ElasticJob's latch. A disabled item is not taken. A leader of a sidecar flags; the other instances do it if the
+//! leader does not. Flags are shared out among the instances, so that not all of them take the same ones.
 //!
-//! Only jobs with `failover` and `monitorExecution` do so. In other jobs the leader removes the nodes of an earlier failover.
+//! The owner of a flagged item waits up to ten seconds for its failover, and then executes the item itself
+//! (`agenda.rs`). A flag beside a running node, or of an item that was completed since (`late_flags`), is not taken.
+//!
+//! An application that dies is handled at once (`lifecycle/departure.rs`). The transaction that removes its instance
+//! also flags its unfinished items. It deletes their running nodes too, unless there are Java peers, which find
+//! crashed items by these nodes. The instance that takes an item over never deletes a running node: the instance
+//! that flags the item has deleted it before.
+//!
+//! A late request cannot tell a new node from the one before: both have version 0. So flagging a crash checks the
+//! version of `leader/failover/items`, and raises it.
+//!
+//! Only jobs with `failover` and `monitorExecution` fail over. In other jobs the leader removes the nodes of an
+//! earlier failover.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,14 +30,14 @@ use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
 use crate::coordination::job::contract::plan::{Planned, Source};
 use crate::coordination::job::contract::records::WrittenDown;
+use crate::coordination::job::execution::Executions;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
-use crate::coordination::job::execution::state::Executions;
-use crate::coordination::job::failover::late_flags::Echoes;
+use crate::coordination::job::failover::late_flags::LateFlags;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::limits::HEAD_START;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::membership::liveness::Crash;
+use crate::coordination::job::membership::liveness::Liveness;
 use crate::coordination::job::picture::nodes::{ItemView, Taker};
 use crate::coordination::job::picture::schedule::latest_before;
 use crate::elasticjob::path::{Folder, JobPaths};
@@ -34,38 +48,37 @@ use crate::tree::{NodeKind, Operation, Transaction};
 /// The pause after a failed attempt to take items.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a participant has to do with crashed items.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Failover {
+pub(crate) struct Failover {
     failures: u32,
     retry_at: Option<Duration>,
-    /// The ledger's entries of items that we have taken, as far as we have read them: for which instants their crashed
-    /// executions were. `None`: the ledger does not tell. We read an item's entry before we execute it: we may have taken
-    /// the item in an attempt whose end we do not know, or in a session that we have lost.
+    /// The ledger's instants of crashed executions, for the items that this instance has taken over. `None`: the ledger
+    /// has no instant. An item's entry is read before the item is executed: this instance may have taken it over in an
+    /// attempt of unknown outcome, or in a session that was lost.
     crashed: BTreeMap<Item, Option<Timestamp>>,
     /// Items that a Java instance left; it keeps no ledger.
     left_by_java: BTreeSet<Item>,
-    echoes: Echoes,
+    late_flags: LateFlags,
 }
 
 impl Failover {
     /// When the next pause ends.
-    pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
+    pub(crate) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.retry_at.filter(|at| *at > now)
     }
 
-    /// What is wrong, if items cannot be taken.
-    pub(in crate::coordination) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
-        let message = "items of crashed instances cannot be taken over: somebody else holds the latch; look for a \
+    /// The problem that items cannot be taken over.
+    pub(crate) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
+        let message = "items of crashed instances cannot be taken over: another instance holds the latch; look for a \
                        stuck instance at the head of its children";
         (self.failures >= 2).then(|| Problem { path: paths.failover_latch(), message: message.to_owned() })
     }
 
-    /// Flags crashed items, takes flagged items, and plans the execution of taken items.
-    pub(in crate::coordination) fn fail_over(
+    /// Flags crashed items, takes flagged items over, and plans their executions.
+    pub(crate) fn fail_over(
         &mut self,
         cx: &Context,
-        crash: &Crash,
+        liveness: &Liveness,
         executions: &mut Executions,
         agenda: &mut Agenda,
         out: &mut Outbox,
@@ -78,16 +91,16 @@ impl Failover {
             self.clear_failover(cx, executions, agenda, out);
             return;
         }
-        self.note_java(cx);
-        note_half_taken(cx, agenda);
-        self.echoes.look(&cx.view, now.mono);
-        flag_crashed(cx, crash, executions, agenda, out);
+        self.record_java(cx);
+        record_half_taken(cx, agenda);
+        self.late_flags.look(&cx.view, now.mono);
+        flag_crashed(cx, liveness, executions, agenda, out);
         self.take_flagged(cx, executions, agenda, out);
         self.plan_taken(cx, executions, agenda, out);
     }
 
-    /// The attempt to take items has ended; the view tells which items were taken.
-    pub(in crate::coordination) fn taken(
+    /// The attempt to take items over has ended; the view shows which items were taken over.
+    pub(crate) fn taken(
         &mut self,
         cx: &Context,
         checkpoints: &mut Checkpoints,
@@ -101,7 +114,7 @@ impl Failover {
                 self.failures = 0;
                 for item in taking {
                     checkpoints.found(item, written.get(&item));
-                    let crashed = ledger.get(&item).and_then(|node| node.says.crashed());
+                    let crashed = ledger.get(&item).and_then(|node| node.entry.crashed());
                     self.crashed.insert(item, crashed);
                 }
             }
@@ -113,7 +126,7 @@ impl Failover {
         }
     }
 
-    /// Takes our share of what is flagged, under the latch that Java peers take as well.
+    /// Takes this instance's share of the flagged items over, under the latch that Java peers take as well.
     fn take_flagged(&self, cx: &Context, executions: &mut Executions, agenda: &mut Agenda, out: &mut Outbox) {
         let now = cx.now;
         agenda.awaited_mut().update_flags(cx.view.failover_items(), now.mono);
@@ -126,16 +139,16 @@ impl Failover {
             return;
         }
         clear_surplus_flags(cx, out);
-        let (echoes, share): (Vec<_>, Vec<_>) = share(cx, executions, agenda)
+        let (late_flags, share): (Vec<_>, Vec<_>) = share(cx, executions, agenda)
             .into_iter()
-            .partition(|item| self.echoes.may_be_echo(&cx.view, *item));
+            .partition(|item| self.late_flags.may_be_late(&cx.view, *item));
         let is_old = |item: &Item| {
             let since = agenda.awaited().flagged_since().get(item);
-            since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START)) || mutant!(EchoAtOnce)
+            since.is_none_or(|since| now.mono >= since.saturating_add(HEAD_START)) || mutant!(LateFlagAtOnce)
         };
-        let echoes: Vec<_> = echoes.into_iter().filter(is_old).collect();
-        if !echoes.is_empty() && out.may_commit(cx, Purpose::FlagFailover) {
-            let flags = echoes.into_iter().map(|item| cx.identity.paths.failover_item(item));
+        let late_flags: Vec<_> = late_flags.into_iter().filter(is_old).collect();
+        if !late_flags.is_empty() && out.may_commit(cx, Purpose::FlagFailover) {
+            let flags = late_flags.into_iter().map(|item| cx.identity.paths.failover_item(item));
             out.commit(Purpose::FlagFailover, flags.map(Operation::delete).collect());
         }
         let mut transaction = Transaction::new();
@@ -157,7 +170,7 @@ impl Failover {
         }
     }
 
-    /// Has that read which was written down of items that we have taken, if it was not read.
+    /// Has the records of items read that this instance has taken over, unless they were read.
     fn read_taken(&self, cx: &Context, executions: &Executions, agenda: &mut Agenda, out: &mut Outbox) {
         let now = cx.now;
         let pausing = self.retry_at.is_some_and(|at| now.mono < at);
@@ -176,8 +189,8 @@ impl Failover {
         }
     }
 
-    /// Plans the execution of what we have taken. An item that another instance executes all the same is given back, to be taken
-    /// when that has ended (H13).
+    /// Plans the executions of the items that were taken over. If another instance executes the item all the same, the
+    /// item is given back, and taken over again when that execution has ended (H13).
     fn plan_taken(&self, cx: &Context, executions: &mut Executions, agenda: &mut Agenda, out: &mut Outbox) {
         self.read_taken(cx, executions, agenda, out);
         let ours: Vec<_> = cx
@@ -215,8 +228,7 @@ impl Failover {
         }
     }
 
-    /// For which instant a crashed execution was: what the ledger says; if it says nothing of it, the latest fire before
-    /// its running node appeared.
+    /// The instant of a crashed execution: the ledger's; without one, the latest fire before its running node appeared.
     fn scheduled_of_crashed(&self, cx: &Context, item: Item) -> Timestamp {
         let now = cx.now;
         let believed = !self.left_by_java.contains(&item);
@@ -228,8 +240,8 @@ impl Failover {
         })
     }
 
-    /// Notes which items were left by Java instances.
-    fn note_java(&mut self, cx: &Context) {
+    /// Records which items were left by Java instances.
+    fn record_java(&mut self, cx: &Context) {
         let left = |item: &&Item| {
             let view = cx.view.item(**item);
             let running = view.and_then(|view| view.running.as_ref()?.owner.as_ref());
@@ -246,7 +258,7 @@ impl Failover {
         self.left_by_java.retain(concerned);
     }
 
-    /// Removes what is left of a failover that was switched off (protocol 7.3, H14). Java instances remove a part of it.
+    /// Removes the nodes of a failover that was switched off (protocol 7.3, H14). Java instances remove a part of them.
     fn clear_failover(
         &mut self,
         cx: &Context,
@@ -277,10 +289,10 @@ impl Failover {
     }
 }
 
-/// Since when (monotonic) an item has to be flagged; `None`: it has not crashed, or is flagged as it should be.
+/// Since when (monotonic) an item has to be flagged; `None`: it has not crashed, or is flagged.
 fn crashed_since(
     cx: &Context,
-    crash: &Crash,
+    liveness: &Liveness,
     executions: &mut Executions,
     agenda: &Agenda,
     item: Item,
@@ -293,27 +305,33 @@ fn crashed_since(
         return None;
     }
     let is_me = |taker: &Option<Taker>| taker.as_ref().is_some_and(|taker| taker.instance == *me);
-    let gone_at = |taker: &Option<Taker>| crash.gone_since(&taker.as_ref()?.instance, now);
+    let taker_offline_since = |taker: &Option<Taker>| liveness.offline_since(&taker.as_ref()?.instance, now);
     let running = view.running.as_ref();
     if let Some(executor) = running.and_then(|running| running.owner.as_ref()) {
-        // Ours, though we do not execute it: an earlier session of ours did.
-        return if executor == me { Some(Duration::ZERO) } else { crash.gone_since(executor, now) };
+        // An earlier session of this instance executed the item; the present one does not.
+        return if executor == me { Some(Duration::ZERO) } else { liveness.offline_since(executor, now) };
     }
     let since = if is_me(&view.failovering) && !is_me(&view.failover) {
         Some(Duration::ZERO)
     } else {
-        gone_at(&view.failovering).or_else(|| gone_at(&view.failover))
+        taker_offline_since(&view.failovering).or_else(|| taker_offline_since(&view.failover))
     };
     if since.is_some() && running.is_some() {
-        // Whether that still runs has to be known first.
+        // It has to be known first whether that execution still runs.
         executions.suspect(cx, item);
         return None;
     }
     since
 }
 
-/// Flags crashed items, and removes the nodes of their executors, together.
-fn flag_crashed(cx: &Context, crash: &Crash, executions: &mut Executions, agenda: &Agenda, out: &mut Outbox) {
+/// Flags crashed items, and removes the nodes of their executors in the same transaction.
+fn flag_crashed(
+    cx: &Context,
+    liveness: &Liveness,
+    executions: &mut Executions,
+    agenda: &Agenda,
+    out: &mut Outbox,
+) {
     let now = cx.now;
     if out.is_in_flight(Purpose::Start) || !out.may_commit(cx, Purpose::FlagFailover) {
         return;
@@ -323,7 +341,7 @@ fn flag_crashed(cx: &Context, crash: &Crash, executions: &mut Executions, agenda
     let mut crashed = Vec::new();
     for item in candidates {
         let due = |since: Duration| if since.is_zero() { since } else { since.saturating_add(head_start) };
-        if crashed_since(cx, crash, executions, agenda, item).is_some_and(|since| now.mono >= due(since)) {
+        if crashed_since(cx, liveness, executions, agenda, item).is_some_and(|since| now.mono >= due(since)) {
             crashed.push(item);
         }
     }
@@ -335,10 +353,10 @@ fn flag_crashed(cx: &Context, crash: &Crash, executions: &mut Executions, agenda
 }
 
 /// The steps that flag crashed items and remove the nodes of their executors, as far as they fit into one transaction.
-pub(in crate::coordination) fn flags(cx: &Context, crashed: Vec<Item>) -> Transaction {
+pub(crate) fn flags(cx: &Context, crashed: Vec<Item>) -> Transaction {
     let mut transaction = failover_folders(cx);
-    // A request that comes late finds what it expects also if the item was taken over, executed and started anew
-    // meanwhile: all nodes are at version 0 again. This one is not.
+    // A late request finds what it expects, also if the item was taken over, executed and started again in the
+    // meantime: all these nodes have version 0 again. The version of this node has grown.
     let version = cx.view.failover_version();
     transaction.extend(version.map(|version| count_failover(cx, Some(version))));
     let mut size = 0;
@@ -353,8 +371,8 @@ pub(in crate::coordination) fn flags(cx: &Context, crashed: Vec<Item>) -> Transa
     transaction
 }
 
-/// The parents of the flags, if they do not exist.
-pub(in crate::coordination) fn failover_folders(cx: &Context) -> Transaction {
+/// The steps that create the parents of the flags.
+pub(crate) fn failover_folders(cx: &Context) -> Transaction {
     [Folder::Failover, Folder::FailoverItems]
         .into_iter()
         .filter(|folder| !cx.view.has_folder(*folder))
@@ -362,7 +380,7 @@ pub(in crate::coordination) fn failover_folders(cx: &Context) -> Transaction {
         .collect()
 }
 
-/// The step that shows to requests that come late that items were flagged or taken meanwhile.
+/// The step that raises the version, so that late requests see that items were flagged or taken over in the meantime.
 fn count_failover(cx: &Context, version: Option<i32>) -> Operation {
     Operation::Set { path: cx.identity.paths.folder(Folder::FailoverItems), data: [].into(), version }
 }
@@ -379,7 +397,7 @@ fn flag(cx: &Context, transaction: &mut Transaction, item: Item) {
             transaction.push(Operation::Delete { path: failover, version: Some(taker.version) });
         }
         None => {
-            // Fails if somebody has taken the item since we looked; leaves nothing (H11).
+            // Fails if another instance has taken the item over since this view; then no node changes (H11).
             transaction.push(Operation::create(failover.clone(), NodeKind::Ephemeral, ""));
             transaction.push(Operation::delete(failover));
         }
@@ -394,7 +412,7 @@ fn flag(cx: &Context, transaction: &mut Transaction, item: Item) {
     }
 }
 
-/// Removes the flags of items that the job does not have any more: nobody takes them.
+/// Removes the flags of items that the job does not have any more: no instance takes them over.
 fn clear_surplus_flags(cx: &Context, out: &mut Outbox) {
     let surplus = cx.view.failover_items().iter().filter(|item| !cx.has_item(**item));
     let flags = surplus.map(|item| cx.identity.paths.failover_item(*item));
@@ -404,8 +422,8 @@ fn clear_surplus_flags(cx: &Context, out: &mut Outbox) {
     }
 }
 
-/// Whether a resharding is about to happen, before which nothing should be taken: taken items would hold it up. One
-/// that waits for executions is not waited for, nor a Java leader, which reshards at its next fire only.
+/// Whether a resharding comes first: items that were taken over would delay it. A resharding that waits for executions
+/// does not come first, nor does that of a Java leader, which reshards at its next fire only.
 fn waits_for_sharding(cx: &Context, agenda: &Agenda) -> bool {
     let now = cx.now;
     let ours = cx.view.leader().is_some_and(|leader| !leader.instance.is_java());
@@ -414,9 +432,10 @@ fn waits_for_sharding(cx: &Context, agenda: &Agenda) -> bool {
     cx.view.is_resharding() && ours && !waits && agenda.awaited().flagged_since().values().any(fresh)
 }
 
-/// Which of the flagged items are ours to take: each item is one instance's, by its number; whatever is left after a
-/// while is anybody's. What still has a running node is not: a request that waits at the latch could not tell it from a
-/// later one, so it is cleared away first, by who flags what crashed.
+/// The flagged items that this instance is to take over. Each item belongs to one instance's share, by its number;
+/// after a while every instance may take the rest. An item with a running node is not in any share: a request that
+/// waits at the latch could not tell that node from a later one, so the instance that flags crashed items deletes it
+/// first.
 fn share(cx: &Context, executions: &mut Executions, agenda: &Agenda) -> Vec<Item> {
     let now = cx.now;
     let available = cx.view.available();
@@ -437,7 +456,7 @@ fn share(cx: &Context, executions: &mut Executions, agenda: &Agenda) -> Vec<Item
     let (running, clear): (Vec<_>, Vec<_>) =
         share.into_iter().partition(|item| cx.view.running().contains(item));
     for item in running {
-        // Whose that is has to be known before it may be deleted.
+        // The owner of the running node has to be known before the node may be deleted.
         executions.suspect(cx, item);
     }
     clear
@@ -448,8 +467,8 @@ fn take_over_item(cx: &Context, transaction: &mut Transaction, item: Item) {
     let me = cx.identity.instance.as_str();
     let unknown = ItemView::default();
     let view = cx.view.item(item).unwrap_or(&unknown);
-    // A peer may see the changes one by one. The flag goes last, as with Java (protocol 7.2), so that the item shows at
-    // every moment that it waits, or that it was taken.
+    // A peer may see the changes one by one. The flag is deleted last, as in Java (protocol 7.2), so that the item
+    // shows at every moment that it waits, or that it was taken over.
     let flag = (!mutant!(TakenItemStaysFlagged)).then(|| Operation::delete(paths.failover_item(item)));
     if mutant!(FlagGoesFirst) {
         transaction.extend(flag.clone());
@@ -465,7 +484,7 @@ fn take_over_item(cx: &Context, transaction: &mut Transaction, item: Item) {
         }
         None => Operation::create(failovering, NodeKind::Persistent, me),
     });
-    // Fails if the item has begun to run since we looked; leaves nothing.
+    // Fails if the item has begun to run since this view; then no node changes.
     let running = paths.item_running(item);
     transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));
     transaction.push(Operation::delete(running));
@@ -474,8 +493,8 @@ fn take_over_item(cx: &Context, transaction: &mut Transaction, item: Item) {
     }
 }
 
-/// Notes since when items are half taken.
-fn note_half_taken(cx: &Context, agenda: &mut Agenda) {
+/// Records since when items are half taken.
+fn record_half_taken(cx: &Context, agenda: &mut Agenda) {
     let now = cx.now;
     let is_half = |item: &Item| {
         let view = cx.view.item(*item);
@@ -485,9 +504,9 @@ fn note_half_taken(cx: &Context, agenda: &mut Agenda) {
     agenda.awaited_mut().update_half_taken(&half, now.mono);
 }
 
-/// What happens to an item that we leave unfinished: it is flagged, and everybody sees that we do not have it any
-/// more. If there are Java peers the running node stays, as after a crash: they find crashed items by it.
-pub(in crate::coordination) fn hand_over(
+/// The steps for an item that this instance leaves unfinished: they flag the item, and delete the nodes that name this
+/// instance. If there are Java peers the running node stays, as after a crash: they find crashed items by it.
+pub(crate) fn hand_over(
     cx: &Context,
     executions: &Executions,
     transaction: &mut Transaction,

@@ -1,8 +1,14 @@
-//! How far is the schedule? It steps to the present, and finds the fires that have come.
+//! Which fires have come? The schedule steps to the present, and finds them.
+//!
+//! The schedule counts from the moment when its configuration was written, by this machine's clock. So an instance that
+//! could not read the configuration at that time has missed its fires, and re-runs them. The registry's time stamps are
+//! compared with this clock by `picture/registry_clock.rs`.
+//!
+//! A clock that goes back does not fire again, unless it was set back by more than [`CLOCK_SET_BACK`].
 
 use jiff::{RoundMode, SignedDuration, Timestamp, TimestampRound, Unit};
 
-use crate::coordination::job::execution::state::Executions;
+use crate::coordination::job::execution::Executions;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::limits::MISFIRE_THRESHOLD;
 use crate::coordination::job::ledger::Ledger;
@@ -12,65 +18,79 @@ use crate::job::Item;
 use crate::mutants::mutant;
 
 /// How far the clock may go back before the schedule follows it. Below that, instants that have fired do not fire
-/// again; beyond it the clock was wrong before, and waiting for it to catch up would stop the job.
+/// again. Beyond it the clock was wrong before, and the job would stand still until the clock has caught up.
 const CLOCK_SET_BACK: SignedDuration = SignedDuration::from_hours(1);
 
-/// A fire that has not been divided among the items yet.
+/// A fire that has not been dispatched to the items yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Due {
-    pub(super) scheduled: Timestamp,
-    /// Noticed too late to be an ordinary fire.
-    pub(super) late: bool,
-    /// Fires before it were missed as well; the latest of them.
-    pub(super) missed: Option<Timestamp>,
-    /// Nobody would have told us of another schedule when it came.
+    scheduled: Timestamp,
+    late: bool,
+    /// The latest of the fires before it that were missed as well.
+    missed: Option<Timestamp>,
+    /// Whether this instance could not have known of another schedule when the fire came.
     unattended: bool,
+}
+
+impl Due {
+    pub(super) fn scheduled(&self) -> Timestamp {
+        self.scheduled
+    }
+
+    /// Whether it was noticed too late to be an ordinary fire.
+    pub(super) fn is_late(&self) -> bool {
+        self.late
+    }
+
+    /// The latest of the fires before it that were missed as well.
+    pub(super) fn missed(&self) -> Option<Timestamp> {
+        self.missed
+    }
 }
 
 /// The schedule's progress.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Fires {
+pub(crate) struct Fires {
     next: Option<Timestamp>,
     latest: Option<Timestamp>,
     /// The latest fire before the first that could come.
     before: Option<Timestamp>,
     last_seen: Option<Timestamp>,
-    /// When the participant came to be; its first schedule begins there, so that a fire during its registration is
-    /// not missed.
+    /// When the participant began; its first schedule begins there, so that a fire during its registration is not
+    /// missed.
     begin: Option<Timestamp>,
     reschedule: bool,
-    /// Since when the present schedule has been asked for, by our clock, if another one was in force before. Its fires
-    /// before that are owed to nobody.
+    /// When the present schedule was written, by this clock, if another one was in force before. Earlier fires of the
+    /// present schedule do not count as missed.
     asked_since: Option<Timestamp>,
     due: Option<Due>,
 }
 
 impl Fires {
-    /// When the job fires next.
-    pub(in crate::coordination) fn next(&self) -> Option<Timestamp> {
+    pub(crate) fn next(&self) -> Option<Timestamp> {
         self.next
     }
 
     /// Whether the schedule has fired for the last time.
-    pub(in crate::coordination) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.next.is_none() && !self.reschedule
     }
 
-    /// The schedule of a participant that follows another one, which was there until then or longer.
-    pub(in crate::coordination) fn since(since: Timestamp) -> Self {
+    /// The schedule of an instance that was online at this instant and before.
+    pub(crate) fn since(since: Timestamp) -> Self {
         Self { last_seen: Some(since), begin: Some(since), reschedule: true, ..Self::default() }
     }
 
-    /// Notes when the participant came to be.
-    pub(in crate::coordination) fn begin(&mut self, now: Timestamp) {
+    /// Records when the participant began.
+    pub(crate) fn begin(&mut self, now: Timestamp) {
         if self.last_seen.is_none() {
             self.last_seen = Some(now);
             self.begin = Some(now);
         }
     }
 
-    /// The schedule may have changed. `since`: when it was written, by our clock.
-    pub(in crate::coordination) fn reschedule(
+    /// The schedule may have changed. `since`: when it was written, by this clock.
+    pub(crate) fn reschedule(
         &mut self,
         before: Option<&Schedule>,
         after: Option<&Schedule>,
@@ -83,29 +103,29 @@ impl Fires {
         }
     }
 
-    /// Since when the present schedule has been asked for, by our clock. `None`: as far as we know there was no other.
-    pub(in crate::coordination) fn asked_since(&self) -> Option<Timestamp> {
+    /// When the present schedule was written, by this clock. `None`: no other schedule is known.
+    pub(crate) fn asked_since(&self) -> Option<Timestamp> {
         self.asked_since
     }
 
     /// The instance owns nothing any more: other instances execute the due fires.
-    pub(in crate::coordination) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.due = None;
     }
 
     /// The latest fire that has come.
-    pub(in crate::coordination) fn latest(&self) -> Option<Timestamp> {
+    pub(crate) fn latest(&self) -> Option<Timestamp> {
         self.latest
     }
 
-    /// The newest fire that there was, whether we were there or not.
-    pub(in crate::coordination) fn newest(&self) -> Option<Timestamp> {
+    /// The newest fire of the schedule, also if this instance was not online.
+    pub(crate) fn newest(&self) -> Option<Timestamp> {
         self.latest.or(self.before)
     }
 
-    /// The instant of an execution of an item that no fire asks for: the present, to the millisecond, which is what the
-    /// ledger keeps. After all that has fired, though our clock may be behind another's: it is no execution's that there was.
-    pub(in crate::coordination) fn present_of(
+    /// The instant of an execution that belongs to no fire: the present, in milliseconds, as in the ledger. It lies
+    /// after all fires that have come, also if this clock is behind another one: no other execution has this instant.
+    pub(crate) fn present_of(
         &self,
         cx: &Context,
         ledger: &Ledger,
@@ -113,27 +133,27 @@ impl Fires {
         item: Item,
     ) -> Timestamp {
         let now = cx.now;
-        // Not rounded up: that may be an instant at which a fire comes.
+        // Not rounded up: a fire may come at that instant.
         let to = TimestampRound::new().smallest(Unit::Millisecond).mode(RoundMode::Floor);
         let present = now.wall.round(to).unwrap_or(now.wall);
-        let executing = executions.open.get(&item).map(|open| open.planned.scheduled);
-        let starting = executions.what_starts(item).map(|planned| planned.scheduled);
+        let executing = executions.get(item).map(|open| open.planned().scheduled);
+        let starting = executions.starting_of(item).map(|planned| planned.scheduled);
         let fired = ledger.settled(cx, item, now.wall).max(self.newest()).max(executing).max(starting);
         let after = fired.and_then(|fired| fired.checked_add(SignedDuration::from_millis(1)).ok());
         after.map_or(present, |after| after.max(present))
     }
 
-    /// Whether a fire waits to be divided.
-    pub(in crate::coordination) fn is_due(&self) -> bool {
+    /// Whether a fire waits to be dispatched.
+    pub(crate) fn is_due(&self) -> bool {
         self.due.is_some()
     }
 
-    /// Takes the fire that waits to be divided.
+    /// Takes the fire that waits to be dispatched.
     pub(super) fn take_due(&mut self) -> Option<Due> {
         self.due.take()
     }
 
-    /// Steps the schedule to the present. `attended`: whether we know what the schedule is.
+    /// Steps the schedule to the present. `attended`: whether this instance knows the present schedule.
     fn tick(&mut self, now: Timestamp, schedule: Option<&Schedule>, attended: bool) {
         let limit = if mutant!(FiredAgainAfterClockStep) { SignedDuration::ZERO } else { CLOCK_SET_BACK };
         let set_back = self.last_seen.is_some_and(|seen| now.duration_since(seen) < -limit);
@@ -143,8 +163,8 @@ impl Fires {
             self.latest = None;
         }
         if set_back || std::mem::take(&mut self.reschedule) {
-            // A schedule that was written while we did not see it has been asked for since then. An instant that has fired
-            // does not fire again because the schedule changed.
+            // A schedule that was written while this instance could not read it counts from then. An instant that has
+            // fired does not fire again because the schedule changed.
             let asked = self.asked_since.filter(|_| !set_back).map_or(now, |since| since.min(now));
             let from = self.latest.map_or(asked, |latest| latest.max(asked));
             let from = self.begin.take().map_or(from, |begin| begin.min(from));
@@ -167,8 +187,8 @@ impl Fires {
         self.next = schedule.next_after(scheduled.max(now));
     }
 
-    /// Takes notice of the fires that have come until now.
-    pub(in crate::coordination) fn follow_schedule(&mut self, cx: &Context) {
+    /// Finds the fires that have come until now.
+    pub(crate) fn follow_schedule(&mut self, cx: &Context) {
         let now = cx.now;
         if cx.follows_schedule() {
             let registered = cx.is_registered();

@@ -1,8 +1,13 @@
-//! The start of executions. A planned execution begins when its running node is created, and the application is told then
-//! (protocol 6.1; P2, P3).
+//! The start of executions. A planned execution begins when its running node is created, and then the application gets
+//! it (protocol 6.1; P2, P3).
 //!
-//! The running nodes of one fire are created in one transaction. Nothing is told before its node exists; no node that
-//! somebody else holds is touched.
+//! The running nodes of one fire are created in one transaction, if it is not too large. The application gets no
+//! execution before its node exists, in a job that monitors executions; a node of another instance is never changed.
+//!
+//! A start checks the version of `leader/sharding`: a start that was decided on an older assignment fails, and is
+//! decided again. While assigned items may not start (a resharding is due, the ledger is not read, a barrier is
+//! closed), items that were taken over start without that check: the `failover` node, and not the assignment, says
+//! which instance executes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,35 +15,33 @@ use std::sync::Arc;
 use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::event::{Event, Execute};
-use crate::coordination::job::contract::plan::{Planned, Source};
-use crate::coordination::job::contract::starting::Starting;
+use crate::coordination::job::contract::plan::{Planned, Source, Starting};
+use crate::coordination::job::execution::Executions;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
-use crate::coordination::job::execution::limit::Limit;
 use crate::coordination::job::execution::retry::Retries;
-use crate::coordination::job::execution::state::Executions;
-use crate::coordination::job::firing::misfire::{Misfires, made_up};
+use crate::coordination::job::firing::misfire::{Misfires, rerun_for_missed};
 use crate::coordination::job::firing::schedule::Fires;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::ledger::Ledger;
-use crate::coordination::job::once::state::Guarantee;
-use crate::coordination::job::rotation::Relay;
+use crate::coordination::job::once::Once;
+use crate::coordination::job::rotation::Rotation;
 use crate::elasticjob::task_id;
 use crate::job::{FencingToken, Item, JobConfiguration};
 use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
 
-/// Starts what is planned.
+/// Starts the planned executions.
 #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
-pub(in crate::coordination) fn start(
+pub(crate) fn start(
     cx: &Context,
     executions: &mut Executions,
     ledger: &mut Ledger,
-    relay: &Relay,
+    rotation: &Rotation,
     retries: &mut Retries,
     checkpoints: &Checkpoints,
-    guarantee: &Guarantee,
+    once: &Once,
     fires: &Fires,
     misfires: &Misfires,
     agenda: &mut Agenda,
@@ -56,14 +59,14 @@ pub(in crate::coordination) fn start(
         return;
     }
     let configuration = Arc::clone(&settings.configuration);
-    // What was taken over belongs to no sharding, and waits for none.
+    // An item that was taken over belongs to no assignment, and waits for no resharding.
     let resharding = cx.view.is_resharding() && !mutant!(StartedWhileResharding);
-    let assigned_too = !resharding && ledger.is_ledger_read(cx) && guarantee.is_gate_open(cx);
+    let assigned_too = !resharding && ledger.is_ledger_read(cx) && once.is_barrier_open(cx);
     let (batch, transaction) = start_batch(
         cx,
         executions,
         ledger,
-        relay,
+        rotation,
         retries,
         fires,
         misfires,
@@ -76,11 +79,11 @@ pub(in crate::coordination) fn start(
         return;
     }
     executions.set_starting(batch);
-    if mutant!(ToldBeforeNode) {
+    if mutant!(SentBeforeNode) {
         started(cx, executions, ledger, checkpoints, out, &[]);
         out.commit(Purpose::Start, transaction);
     } else if transaction.is_empty() {
-        // Nothing to be written: executions are not monitored.
+        // Executions are not monitored: there is nothing to write.
         started(cx, executions, ledger, checkpoints, out, &[]);
     } else {
         out.commit(Purpose::Start, transaction);
@@ -92,7 +95,7 @@ fn start_batch(
     cx: &Context,
     executions: &mut Executions,
     ledger: &Ledger,
-    relay: &Relay,
+    rotation: &Rotation,
     retries: &mut Retries,
     fires: &Fires,
     misfires: &Misfires,
@@ -107,21 +110,21 @@ fn start_batch(
     let mut transaction = Transaction::new();
     let mut batch = BTreeMap::new();
     let mut size = 0;
-    let undivided = cx.undivided().filter(|_| configuration.monitor_execution && assigned_too);
-    transaction.extend(undivided.filter(|_| !mutant!(StartedOnOldSharding)));
+    let not_resharded = cx.not_resharded().filter(|_| configuration.monitor_execution && assigned_too);
+    transaction.extend(not_resharded.filter(|_| !mutant!(StartedOnOldSharding)));
     let mut waiting = Vec::new();
     while size < cx.transaction_bytes
         && let Some((item, planned)) = next_planned(agenda, assigned_too)
     {
         if misfires.is_flagging(item) {
-            // What is in flight writes the item's entry in the ledger.
+            // Another transaction in flight writes the item's entry in the ledger.
             waiting.push((item, planned));
             continue;
         }
         if !may_start(cx, executions, retries, agenda, out, item, planned) {
             continue;
         }
-        let planned = made_up(cx, ledger, relay, executions, fires, agenda, item, planned);
+        let planned = rerun_for_missed(cx, ledger, rotation, executions, fires, agenda, item, planned);
         let before = transaction.len();
         let flagged = cx.view.misfired().contains(&item) && !mutant!(MisfireFlagLeft);
         if flagged && planned.is_first_of(Source::Misfire) {
@@ -148,7 +151,7 @@ fn start_batch(
     (batch, transaction)
 }
 
-/// Whether an execution that was planned is still to begin.
+/// Whether a planned execution may still begin.
 fn may_start(
     cx: &Context,
     executions: &mut Executions,
@@ -172,8 +175,8 @@ fn may_start(
     true
 }
 
-/// The running nodes exist: tell the application.
-pub(in crate::coordination) fn started(
+/// The running nodes exist: send the executions to the application.
+pub(crate) fn started(
     cx: &Context,
     executions: &mut Executions,
     ledger: &mut Ledger,
@@ -188,7 +191,7 @@ pub(in crate::coordination) fn started(
     begin(cx, executions, ledger, checkpoints, out, &results.iter().map(token).collect::<Vec<_>>());
 }
 
-/// Tells what is starting, with the token at each one's index, or else the assignment's.
+/// Sends the starting executions, each with the token at its index, or else the assignment's.
 fn begin(
     cx: &Context,
     executions: &mut Executions,
@@ -203,10 +206,9 @@ fn begin(
     let items: Vec<_> = starting.keys().copied().collect();
     let (job, instance) = (cx.identity.job.clone(), cx.identity.instance.clone());
     let timeout = settings.policy.timeout;
-    // What nobody would wait for is not begun, and ends with us, at no deadline of its own.
+    // If this instance is giving up, the execution is not begun, and ends with the instance.
     let begins = !cx.is_giving_up();
     let until = timeout.filter(|_| begins).map(|timeout| now.mono.saturating_add(timeout));
-    let limit = Limit::until(until);
     let together: Arc<str> = task_id::build(&job, &items, &instance).into();
     for (item, Starting { planned, index, entry }) in starting {
         let assigned = || cx.assigned.executable_item(item).map(|assigned| assigned.token);
@@ -219,7 +221,7 @@ fn begin(
             true => Arc::clone(&together),
             false => task_id::build(&job, &[item], &instance).into(),
         };
-        let execution_id = executions.open(item, planned, limit);
+        let execution_id = executions.open(item, planned, until);
         let checkpoint = checkpoints.take_along(item, planned.scheduled);
         if let Some(entry) = entry {
             ledger.written(item, entry);
@@ -240,20 +242,17 @@ fn begin(
             resumed: false,
         };
         let running = cx.view.item(item).and_then(|view| view.running.as_ref());
-        if let Some(open) = executions.open.get_mut(&item) {
-            open.told = Some(Box::new(execute.clone()));
-            open.running_seen = running.map(|running| running.seen);
-        }
-        // A stream that was told nothing yet is told all that is open together with the assignment.
+        executions.begins(item, execute.clone(), running.map(|running| running.seen));
+        // A stream without an assignment gets all open executions together with the assignment.
         if cx.assigned.attached && begins {
-            out.tell(cx, Event::Execute(execute));
+            out.notify(cx, Event::Execute(execute));
         }
     }
 }
 
-/// Nothing was started, or nobody knows: plan it again. What has become of it shows in the view. Tells whether the nodes
-/// are to be read before anything else is decided.
-pub(in crate::coordination) fn start_failed(
+/// No node was created, or the outcome is unknown: plan the executions again. The view will show the outcome. Returns
+/// whether the nodes have to be read before any further decision.
+pub(crate) fn start_failed(
     executions: &mut Executions,
     ledger: &mut Ledger,
     agenda: &mut Agenda,
@@ -268,14 +267,15 @@ pub(in crate::coordination) fn start_failed(
         }
         return false;
     }
-    // What was taken over is planned anew from the view.
+    // Items that were taken over are planned anew from the view.
     let assigned = |(_, starting): &(Item, Starting)| !starting.planned.is_first_of(Source::Failover);
     let mut met = false;
     for (item, starting) in starting.into_iter().filter(assigned) {
         let Starting { planned, index, .. } = starting;
         let met_running = error.index == Some(index) && matches!(error.error, Error::NodeExists(_));
         if met_running {
-            // Another instance's node, or one that an earlier request of ours has created late: it is looked at before it is judged.
+            // The node belongs to another instance, or a late earlier request of this instance has created it: the
+            // nodes are read before the decision.
             executions.leave_unresolved(BTreeMap::from([(item, starting)]));
             met = true;
         } else {
@@ -285,9 +285,9 @@ pub(in crate::coordination) fn start_failed(
     met
 }
 
-/// Looks what became of a start of unknown outcome: nodes with our id are ours, and have not been told yet. Also when
-/// an operator has stopped us meanwhile: what was begun is ended.
-pub(in crate::coordination) fn resolve(
+/// Finds the nodes of starts of unknown outcome: the nodes with this instance's id belong to executions that the
+/// application has not begun. Also after an operator's stop: then these executions are ended.
+pub(crate) fn resolve(
     cx: &Context,
     executions: &mut Executions,
     ledger: &mut Ledger,
@@ -314,7 +314,7 @@ pub(in crate::coordination) fn resolve(
     begin(cx, executions, ledger, checkpoints, out, &results.into_iter().map(Some).collect::<Vec<_>>());
 }
 
-/// Takes the next execution that is planned and may begin now.
+/// Takes the next planned execution that may begin now.
 fn next_planned(agenda: &mut Agenda, assigned_too: bool) -> Option<(Item, Planned)> {
     if assigned_too {
         return agenda.take_first();

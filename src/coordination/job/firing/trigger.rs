@@ -1,38 +1,38 @@
-//! Has somebody asked us to fire now? (protocol 6.6; H18)
+//! Did an operator trigger this instance? (protocol 6.6; H18)
 //!
-//! The request is a node of ours; it is deleted by the transaction that starts the items, so it is neither lost nor
-//! obeyed twice. Items that are being executed are made up for when they are free, like at a fire, where Java peers
-//! drop the whole request.
+//! The trigger is a node with this instance's id. The transaction that starts the items deletes it, so a trigger is
+//! neither lost nor applied twice. Busy items run when they are free, as after a fire, where Java peers drop the whole
+//! trigger.
 
 use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::plan::{Planned, Source};
-use crate::coordination::job::execution::state::Executions;
+use crate::coordination::job::execution::Executions;
 use crate::coordination::job::firing::schedule::Fires;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::ledger::Ledger;
-use crate::coordination::job::once::state::Guarantee;
+use crate::coordination::job::once::Once;
 use crate::job::Item;
 use crate::tree::Operation;
 
-/// The request to fire, as far as it was dealt with.
+/// The trigger, as far as it was applied.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Trigger {
-    /// The items were planned; only the request itself is still to be deleted.
+pub(crate) struct Trigger {
+    /// The items were planned; only the node is still to be deleted.
     planned: bool,
 }
 
 impl Trigger {
-    /// Plans what a trigger asks for.
+    /// Plans the executions that a trigger asks for.
     #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
-    pub(in crate::coordination) fn obey_trigger(
+    pub(crate) fn apply_trigger(
         &mut self,
         cx: &Context,
         ledger: &Ledger,
         executions: &mut Executions,
-        guarantee: &Guarantee,
+        once: &Once,
         fires: &Fires,
         agenda: &mut Agenda,
         out: &mut Outbox,
@@ -46,8 +46,8 @@ impl Trigger {
         if !ready || cx.view.is_resharding() || (has_items && !ledger.is_ledger_read(cx)) {
             return;
         }
-        if !has_items && is_to_be_divided(cx) {
-            return; // What the division gives us is what was meant.
+        if !has_items && is_to_be_resharded(cx) {
+            return; // The trigger is meant for the items that the resharding will bring.
         }
         if !std::mem::replace(&mut self.planned, true) {
             let items: Vec<_> = match cx.is_continuous() {
@@ -56,7 +56,7 @@ impl Trigger {
             };
             for item in items {
                 let scheduled = fires.present_of(cx, ledger, executions, item);
-                if executions.is_busy(cx, agenda, item) || guarantee.is_round_open() {
+                if executions.is_busy(cx, agenda, item) || once.is_round_open() {
                     executions.suspect(cx, item);
                     agenda.miss(cx, out, item, scheduled);
                 } else {
@@ -69,15 +69,15 @@ impl Trigger {
         let starts =
             agenda.plans().any(|(_, planned)| taken_along(&planned)) || executions.starts(taken_along);
         if !starts && out.may_commit(cx, Purpose::TakeTrigger) {
-            // There is nothing to execute: the request is fulfilled.
+            // There is nothing to execute: only the trigger is deleted.
             let trigger = cx.identity.paths.trigger(&cx.identity.instance);
             out.commit(Purpose::TakeTrigger, vec![Operation::delete(trigger)]);
         }
     }
 }
 
-/// Whether a division is still to come though nobody has flagged it: some item has never been given to anybody.
-fn is_to_be_divided(cx: &Context) -> bool {
+/// Whether a resharding is to come though it was not flagged: some item never had an owner.
+fn is_to_be_resharded(cx: &Context) -> bool {
     let owner = |item: Item| cx.view.item(item).and_then(|view| view.owner.as_ref());
     let items = cx.settings.iter().flat_map(|settings| settings.items());
     cx.is_enabled() && items.map(owner).any(|owner| owner.is_none())

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-/// Bytes of a transaction, at most: half of ZooKeeper's default limit of 1 MiB for a request, because sizes are
-/// estimates and servers may be set lower.
+/// The largest size of a transaction, in bytes: half of ZooKeeper's default limit of 1 MiB for a request, because sizes
+/// are estimates and servers may have a lower limit.
 pub const TRANSACTION_BYTES_MAX: usize = 512 * 1024;
 
-/// How long the leader has to flag crashed items, and each instance to take its share, before all instances may.
-pub(in crate::coordination) const HEAD_START: Duration = Duration::from_secs(1);
+/// How long the leader has to flag crashed items, and each instance to take its share over, before every instance may.
+pub(crate) const HEAD_START: Duration = Duration::from_secs(1);
 
 /// How late a fire may be noticed and still be an ordinary one: far above the lateness of a loaded machine's timers,
-/// far below what anybody calls a suspension.
+/// and below any real suspension of a process.
 pub const MISFIRE_THRESHOLD: SignedDuration = SignedDuration::from_secs(1);
 
 /// How long the removal of a whole job takes, node by node.
-pub(in crate::coordination) const REMOVAL_TAKES: Duration = Duration::from_millis(500);
+pub(crate) const REMOVAL_TAKES: Duration = Duration::from_millis(500);

@@ -2,7 +2,6 @@
 
 pub mod context;
 pub mod limits;
-pub(in crate::coordination) mod outbox;
-pub mod pending;
-pub(in crate::coordination) mod phase;
-pub(in crate::coordination) mod verdict;
+pub(crate) mod outbox;
+pub(crate) mod pending;
+pub(crate) mod phase;

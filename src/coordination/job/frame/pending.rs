@@ -1,8 +1,8 @@
 //! Commits in flight: at most one of each purpose, with a growing pause after a failure.
 //!
-//! A commit that failed because the view was behind would fail again at once; the pause ends early when the view
-//! changes, but not for ever: what fails on each new view as well has another reason. After some failures in a row the
-//! view itself is doubted and read again.
+//! A commit that failed because the view was behind would fail again at once. The pause ends early when the view
+//! changes, but only a few times: a commit that fails on each new view has another reason. After some failures in a row
+//! the view is read again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,49 +26,46 @@ struct Slot {
     failed_at_revision: u64,
 }
 
-/// The commits of one participant.
 #[derive(Debug, Default)]
-pub struct Pending {
+pub(crate) struct Pending {
     slots: BTreeMap<Purpose, Slot>,
     last_id: u64,
 }
 
 impl Pending {
-    /// Whether a commit of this purpose may be made now.
-    pub fn may(&self, purpose: Purpose, now: Duration, revision: u64) -> bool {
+    pub(crate) fn may(&self, purpose: Purpose, now: Duration, revision: u64) -> bool {
         self.slots.get(&purpose).is_none_or(|slot| {
             let changed = revision != slot.failed_at_revision && slot.failures <= EARLY_MAX;
             slot.in_flight.is_none() && (slot.failures == 0 || now >= slot.retry_at || changed)
         })
     }
 
-    /// Whether a commit of this purpose is in flight.
-    pub fn is_in_flight(&self, purpose: Purpose) -> bool {
+    pub(crate) fn is_in_flight(&self, purpose: Purpose) -> bool {
         self.slots.get(&purpose).is_some_and(|slot| slot.in_flight.is_some())
     }
 
-    /// Notes that a commit is made.
-    pub fn begin(&mut self, purpose: Purpose) -> CommitId {
+    /// Records that a commit is made.
+    pub(crate) fn begin(&mut self, purpose: Purpose) -> CommitId {
         self.last_id += 1;
         let id = CommitId(self.last_id);
         self.slots.entry(purpose).or_default().in_flight = Some(id);
         id
     }
 
-    /// Notes that a commit has ended, and gives its purpose; `None` if it is none of ours any more.
-    pub fn end(&mut self, id: CommitId) -> Option<Purpose> {
+    /// Records that a commit has ended, and returns its purpose; `None`: it belongs to an earlier session.
+    pub(crate) fn end(&mut self, id: CommitId) -> Option<Purpose> {
         let (purpose, slot) = self.slots.iter_mut().find(|(_, slot)| slot.in_flight == Some(id))?;
         slot.in_flight = None;
         Some(*purpose)
     }
 
-    /// Notes that it ended well.
-    pub fn succeeded(&mut self, purpose: Purpose) {
+    /// Records that a commit has succeeded.
+    pub(crate) fn succeeded(&mut self, purpose: Purpose) {
         self.slots.entry(purpose).or_default().failures = 0;
     }
 
-    /// Notes that it failed. Tells whether the view is to be read again.
-    pub fn failed(&mut self, purpose: Purpose, now: Duration, revision: u64) -> bool {
+    /// Records that a commit has failed. Returns whether the view has to be read again.
+    pub(crate) fn failed(&mut self, purpose: Purpose, now: Duration, revision: u64) -> bool {
         let slot = self.slots.entry(purpose).or_default();
         let pause = PAUSE_MIN.saturating_mul(1 << slot.failures.min(10)).min(PAUSE_MAX);
         slot.failures = slot.failures.saturating_add(1);
@@ -77,13 +74,12 @@ impl Pending {
         slot.failures.is_multiple_of(DOUBT_AFTER)
     }
 
-    /// Forgets everything: the session is gone, and so are its commits.
-    pub fn clear(&mut self) {
+    /// Forgets all commits: the session has ended.
+    pub(crate) fn clear(&mut self) {
         self.slots.clear();
     }
 
-    /// When the next pause ends.
-    pub fn next_retry(&self, now: Duration) -> Option<Duration> {
+    pub(crate) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.slots
             .values()
             .filter(|slot| slot.in_flight.is_none() && slot.failures > 0 && slot.retry_at > now)
@@ -99,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_view_ends_the_pause_but_not_of_what_fails_on_each_new_view() {
+    fn a_changed_view_ends_the_pause_but_not_of_a_commit_that_fails_on_each_new_view() {
         let mut pending = Pending::default();
         let (purpose, now) = (Purpose::Leave, Duration::from_secs(1));
         for failure in 1..=u64::from(EARLY_MAX) {

@@ -1,4 +1,4 @@
-//! Where an instance is in its life, and the session that it is in.
+//! The session and the phase of an instance, and the verdicts of decisions that want to change the phase.
 
 use std::time::Duration;
 
@@ -7,38 +7,94 @@ use crate::tree::SessionId;
 
 /// The session with the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::coordination) enum Session {
-    /// There is none.
+pub(crate) enum Session {
     None,
-    /// It is alive.
+    /// The registry answers.
     Connected(SessionId),
-    /// It may be alive.
+    /// The registry does not answer; the session may be alive.
     Suspended(SessionId),
 }
 
-/// Where the participant is in its life.
+impl Session {
+    /// The session, unless there is none.
+    pub(crate) fn id(self) -> Option<SessionId> {
+        match self {
+            Self::Connected(id) | Self::Suspended(id) => Some(id),
+            Self::None => None,
+        }
+    }
+}
+
+/// The phase of the participant's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::coordination) enum Phase {
-    /// Not an instance yet, or told nothing yet.
+pub(crate) enum Phase {
+    /// Not registered yet, or nothing was sent to the application yet.
     Joining,
-    /// An instance.
+    /// Registered.
     Active,
-    /// An instance whose application has no stream (see [`crate::coordination::job::lifecycle::stream`]).
-    Away {
-        /// How long that may last; monotonic. `None`: it has one again, and has not been told anything yet.
-        until: Option<Duration>,
+    /// Registered, and the application has no stream (see [`crate::coordination::job::lifecycle::stream`]).
+    Detached {
+        /// The end of `reattach_grace`; monotonic.
+        until: Duration,
     },
-    /// Starts nothing more, and leaves when nothing runs.
+    /// The application has reattached, and nothing was sent on its new stream.
+    Reattaching,
+    /// A former process of this sidecar had the instance, and its nodes were not looked for yet (see
+    /// [`crate::coordination::job::lifecycle::restart`]).
+    Restored,
+    /// The instance starts nothing more, and leaves when its executions have ended.
     Draining {
-        /// When it stops waiting; monotonic. `None`: it has a reason to wait for as long as it takes.
+        /// When it stops waiting; monotonic. `None`: it waits as long as the executions take.
         deadline: Option<Duration>,
-        /// Why.
         reason: EndReason,
-        /// Whether the deadline has passed and executions were told to stop.
+        /// Whether the deadline has passed and executions were cancelled.
         cancelled: bool,
     },
-    /// Removes its nodes.
+    /// The instance removes its nodes.
     Leaving(EndReason),
-    /// Over.
     Ended,
+}
+
+impl Phase {
+    /// Whether the application has no stream, or nothing was sent on its stream.
+    pub(crate) fn is_detached(&self) -> bool {
+        match self {
+            Self::Detached { .. } | Self::Reattaching | Self::Restored => true,
+            Self::Joining | Self::Active | Self::Draining { .. } | Self::Leaving(_) | Self::Ended => false,
+        }
+    }
+
+    /// Whether the instance does not leave at once: its application may execute, and the instance may lead.
+    pub(crate) fn is_there(&self) -> bool {
+        *self != Self::Joining && !self.is_leaving()
+    }
+
+    /// Whether the instance leaves without waiting, or has left.
+    pub(crate) fn is_leaving(&self) -> bool {
+        matches!(self, Self::Leaving(_) | Self::Ended)
+    }
+
+    /// When the phase ends by itself; monotonic.
+    pub(crate) fn end(&self) -> Option<Duration> {
+        match self {
+            Self::Draining { deadline, .. } => *deadline,
+            Self::Detached { until } => Some(*until),
+            Self::Joining | Self::Active | Self::Reattaching | Self::Restored => None,
+            Self::Leaving(_) | Self::Ended => None,
+        }
+    }
+}
+
+/// The wish of a decision about the life of the instance. Only `lifecycle` carries it out.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Verdict {
+    /// No change.
+    Continue,
+    /// Close the application's stream, then leave.
+    Disconnect(EndReason),
+    /// Leave without waiting.
+    Leave(EndReason),
+    /// End, without a request to the registry.
+    End(EndReason),
 }

@@ -1,309 +1,374 @@
-//! How do we leave? Drains in peace, or clears away at once what an application left that is gone (P6, design 5).
+//! How does an instance leave? It drains, or removes its nodes at once if its application has ended (P6, design 5).
 //!
-//! Everything of ours goes in one transaction if it fits: running nodes, leadership, instance. What is gone already is
-//! left out and the rest tried again, so the attempts end.
+//! A drain starts nothing; new fires are recorded as missed. It waits until no execution is open, no misfire flag is
+//! being written, the round of a once-listener is over, and its items are handed over, for 5 s at most and only
+//! among sidecars (`membership/announcement.rs`). At its deadline it cancels the executions that still run, and two
+//! seconds later the instance leaves without their reports: with `failover` its unfinished items are flagged. The
+//! drain of a sidecar has a deadline (`drain_timeout`), and so has that of an unresponsive application; an
+//! operator's stop has none.
+//!
+//! The nodes are removed in one transaction if it fits: running nodes, leadership, instance. Nodes that do not exist
+//! any more are left out of the next attempt, so the attempts end.
+//!
+//! No item goes to another instance while the application may still work on it. An application without a stream goes
+//! on for `reattach_grace`, and no message can stop it. So its instance hands over no item that the application may
+//! work on, and before it leaves it waits for its executions, and with continuous ownership for all its items. A
+//! sidecar that has to end before that abandons its session instead of closing it: the lease of the application ends
+//! before the session does.
 
 use std::time::Duration;
 
+use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::{Effect, EndReason};
-use crate::coordination::job::contract::event::{AssignmentReason, CancelReason, Event};
-use crate::coordination::job::execution::state::{Execution, State};
+use crate::coordination::job::contract::event::{CancelReason, Event};
+use crate::coordination::job::execution::checkpoint::Checkpoints;
+use crate::coordination::job::execution::{Execution, Executions};
 use crate::coordination::job::failover::takeover::{failover_folders, flags, hand_over};
-use crate::coordination::job::frame::phase::{Phase, Session};
-use crate::coordination::job::membership::announcement::fall_silent;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
+use crate::coordination::job::frame::phase::{Phase, Session, Verdict};
+use crate::coordination::job::lifecycle::Lifecycle;
+use crate::coordination::job::membership::Membership;
+use crate::coordination::job::membership::announcement::withdraw_profile;
 use crate::coordination::job::membership::leadership::give_up_leadership;
-use crate::coordination::job::ownership::handoff_release::hands_over;
-use crate::coordination::job::participant::Participant;
+use crate::coordination::job::once::Once;
 use crate::coordination::job::picture::nodes::ItemView;
+use crate::coordination::lease::Lease;
 use crate::job::Item;
 use crate::mutants::mutant;
 use crate::tree::{CommitError, Error, Operation, Transaction};
 
-/// How long cancelled executions may take to report before we leave without them.
-const CANCEL_GRACE: Duration = Duration::from_secs(2);
+/// How long cancelled executions may take to report before the instance leaves without them.
+const DRAIN_CANCEL_GRACE: Duration = Duration::from_secs(2);
 
-impl Participant {
-    /// The sidecar is stopping. May come again: the earliest deadline counts, and who was told to stop stays told. It
-    /// does not count for who may still execute and cannot be told to stop: whoever does not wait for that parts from
-    /// the session without closing it.
-    pub(in crate::coordination) fn drain(&mut self, deadline: Duration) {
-        let now = self.cx.now;
-        let reason = match &self.cx.phase {
+/// Leaves without waiting, unless an application without a stream may still execute: its items are not handed on until
+/// it has stopped by itself.
+pub(crate) fn leave(cx: &mut Context, executions: &Executions, reason: EndReason) {
+    if cx.phase.is_leaving() {
+        return;
+    }
+    cx.phase = leaves(cx, executions, reason);
+}
+
+/// The phase in which the instance leaves.
+fn leaves(cx: &Context, executions: &Executions, reason: EndReason) -> Phase {
+    match cx.unattended.filter(|_| may_work(cx, executions)) {
+        Some(until) => Phase::Draining { deadline: Some(until), reason, cancelled: true },
+        None => Phase::Leaving(reason),
+    }
+}
+
+/// Whether the application may be working on an item of this instance.
+fn may_work(cx: &Context, executions: &Executions) -> bool {
+    let owns = |view: &ItemView| view.owner.as_ref().is_some_and(|of| of.instance == cx.identity.instance);
+    let owns = || !cx.view.is_loaded() || cx.view.items().values().any(owns);
+    executions.running().next().is_some() || (cx.is_continuous() && owns())
+}
+
+/// The application has left, or another attachment takes its place. The application of a detached instance has stopped;
+/// the former application of an instance that was leaving already may still go on.
+pub(crate) fn application_left(cx: &mut Context, executions: &Executions) {
+    if cx.phase.is_detached() {
+        cx.unattended = None;
+    }
+    leave(cx, executions, EndReason::Detached);
+}
+
+/// Ends, without a request to the registry.
+pub(crate) fn end(cx: &mut Context, out: &mut Outbox, reason: EndReason) {
+    cx.phase = Phase::Ended;
+    out.push(Effect::End(reason));
+}
+
+impl Lifecycle {
+    /// The sidecar is stopping. May be called again: the earliest deadline counts, and cancelled executions stay
+    /// cancelled. The deadline does not count for an application without a stream that may still execute: a sidecar
+    /// that does not wait for it abandons its session without closing it.
+    pub(crate) fn drain(
+        &mut self,
+        cx: &mut Context,
+        executions: &Executions,
+        out: &mut Outbox,
+        deadline: Duration,
+    ) -> Verdict {
+        let reason = match &cx.phase {
             Phase::Joining | Phase::Active => EndReason::Drained,
-            Phase::Away { .. } if self.has_come_back() => return self.turn_away(EndReason::Drained),
-            // Nobody can attach any more, so nobody comes back; but who is away may still execute.
-            Phase::Away { .. } => return self.leave(EndReason::Drained),
-            Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended => return,
-            Phase::Draining { deadline: Some(known), .. } if *known <= deadline => return,
-            // An operator's stop stays one: the application must not come back by itself.
+            Phase::Detached { .. } | Phase::Reattaching | Phase::Restored => {
+                if self.has_come_back(cx) {
+                    return Verdict::Disconnect(EndReason::Drained);
+                }
+                // No application can reattach any more; but a detached application may still execute.
+                leave(cx, executions, EndReason::Drained);
+                return Verdict::Continue;
+            }
+            Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended => {
+                return Verdict::Continue;
+            }
+            Phase::Draining { deadline: Some(known), .. } if *known <= deadline => return Verdict::Continue,
+            // An operator's stop keeps its reason: the application must not attach again by itself.
             Phase::Draining { reason, .. } => reason.clone(),
         };
-        if self.cx.assigned.attached {
-            let remaining = deadline.saturating_sub(now.mono);
-            self.out.tell(&self.cx, Event::Draining { remaining });
+        if cx.assigned.attached {
+            let remaining = deadline.saturating_sub(cx.now.mono);
+            out.notify(cx, Event::Draining { remaining });
         }
-        self.cx.phase = Phase::Draining { deadline: Some(deadline), reason, cancelled: false };
+        cx.phase = Phase::Draining { deadline: Some(deadline), reason, cancelled: false };
+        Verdict::Continue
     }
 
-    /// Leaves without waiting for anything, but for an application that nobody can tell to stop what it executes: until
-    /// it has stopped by itself, that is not handed on.
-    pub(in crate::coordination) fn leave(&mut self, reason: EndReason) {
-        if matches!(self.cx.phase, Phase::Leaving(_) | Phase::Ended) {
+    /// Carries out the verdict of a decision.
+    pub(crate) fn apply_verdict(
+        &self,
+        cx: &mut Context,
+        lease: &Lease,
+        executions: &Executions,
+        out: &mut Outbox,
+        verdict: Verdict,
+    ) {
+        match verdict {
+            Verdict::Continue => {}
+            // An application that reads the end of its stream stops, before its items are handed on. One that does not
+            // read it, because the stream has just broken, stops when `reattach_grace` is over.
+            Verdict::Disconnect(reason) => {
+                cx.unattended = self.goes_on_until(cx, lease);
+                out.push(Effect::CloseStream(reason.clone()));
+                leave(cx, executions, reason);
+            }
+            Verdict::Leave(reason) => leave(cx, executions, reason),
+            Verdict::End(reason) => end(cx, out, reason),
+        }
+    }
+
+    /// Leaves when no execution is open any more, or the deadline has passed.
+    ///
+    /// `is_free`: whether the other rooms have nothing to wait for.
+    pub(crate) fn end_drain(
+        &self,
+        cx: &mut Context,
+        executions: &mut Executions,
+        out: &mut Outbox,
+        is_free: impl FnOnce(&Context) -> bool,
+    ) {
+        let now = cx.now;
+        let Phase::Draining { deadline, reason, cancelled } = cx.phase.clone() else { return };
+        let settled = self.removal_settles().is_none();
+        let idle = settled
+            && (executions.is_idle() || mutant!(DrainedWithoutWaiting))
+            && !out.is_in_flight(Purpose::FlagMisfire)
+            && is_free(cx);
+        match deadline {
+            Some(deadline) if now.mono >= deadline && cancelled => {
+                cx.unattended = None;
+                leave(cx, executions, reason);
+            }
+            _ if idle => leave(cx, executions, reason),
+            Some(deadline) if now.mono >= deadline => {
+                executions.cancel_executions(cx, out, CancelReason::DrainTimeout);
+                let deadline = Some(now.mono.saturating_add(DRAIN_CANCEL_GRACE));
+                cx.phase = Phase::Draining { deadline, reason, cancelled: true };
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// Looks for the nodes of a former process, if the instance is drained before that was done: its application may
+    /// still execute their items. An application that leaves by itself executes nothing any more.
+    pub(crate) fn hold_before_leaving(
+        &mut self,
+        cx: &mut Context,
+        lease: &Lease,
+        membership: &mut Membership,
+        executions: &mut Executions,
+    ) {
+        if !matches!(cx.phase, Phase::Leaving(_)) {
             return;
         }
-        self.cx.phase = self.leaves(reason);
-    }
-
-    /// Whether the application may be working on something of ours.
-    fn may_work(&self) -> bool {
-        let owns =
-            |view: &ItemView| view.owner.as_ref().is_some_and(|of| of.instance == self.cx.identity.instance);
-        let owns = || !self.cx.view.is_loaded() || self.cx.view.items().values().any(owns);
-        self.executions.open.values().any(|open| open.state == State::Running)
-            || (self.cx.is_continuous() && owns())
-    }
-
-    /// How to leave, as things are.
-    fn leaves(&self, reason: EndReason) -> Phase {
-        match self.cx.unattended.filter(|_| self.may_work()) {
-            Some(until) => Phase::Draining { deadline: Some(until), reason, cancelled: true },
-            None => Phase::Leaving(reason),
+        let drained = cx.phase == Phase::Leaving(EndReason::Drained);
+        if let Some(until) = self.take_up_to_leave(cx, lease, membership, executions).filter(|_| drained) {
+            cx.unattended = Some(until);
+            cx.phase = leaves(cx, executions, EndReason::Drained);
         }
     }
 
-    /// The application has left, or another one takes its place. One that is waited for has gone by that; one that was to
-    /// leave anyway may still go on.
-    pub(in crate::coordination) fn go_away(&mut self) {
-        if matches!(self.cx.phase, Phase::Away { .. }) {
-            self.cx.unattended = None;
-        }
-        self.leave(EndReason::Detached);
-    }
-
-    /// Leaves though the application has a stream: who reads its end stops, before anything is handed on; and who does
-    /// not, because it has broken just now, when the grace is over.
-    pub(in crate::coordination) fn turn_away(&mut self, reason: EndReason) {
-        self.cx.unattended = self.goes_on_until();
-        self.out.push(Effect::CloseStream(reason.clone()));
-        self.leave(reason);
-    }
-
-    /// Ends, without touching the registry.
-    pub(in crate::coordination) fn end(&mut self, reason: EndReason) {
-        self.cx.phase = Phase::Ended;
-        self.out.push(Effect::End(reason));
-    }
-
-    /// Takes the next step of leaving.
-    pub(in crate::coordination) fn depart(&mut self) {
-        let now = self.cx.now;
-        if let Phase::Draining { deadline, reason, cancelled } = self.cx.phase.clone() {
-            let settled = self.removal_settles().is_none();
-            let idle = settled
-                && (self.executions.is_idle() || mutant!(DrainedWithoutWaiting))
-                && self.guarantee.is_round_over(&self.cx)
-                && !self.out.is_in_flight(Purpose::FlagMisfire)
-                && !hands_over(&self.cx, &self.announcement, &mut self.modes);
-            match deadline {
-                Some(deadline) if now.mono >= deadline && cancelled => {
-                    self.cx.unattended = None;
-                    self.leave(reason);
-                }
-                _ if idle => self.leave(reason),
-                Some(deadline) if now.mono >= deadline => {
-                    self.executions.cancel_executions(&self.cx, &mut self.out, CancelReason::DrainTimeout);
-                    let deadline = Some(now.mono.saturating_add(CANCEL_GRACE));
-                    self.cx.phase = Phase::Draining { deadline, reason, cancelled: true };
-                }
-                Some(_) | None => {}
-            }
-        }
-        if let Phase::Leaving(reason) = &self.cx.phase {
-            // Whoever says that it goes executes nothing any more; of who is drained nobody knows.
-            let drained = *reason == EndReason::Drained;
-            if let Some(until) = self.take_up_to_leave().filter(|_| drained) {
-                self.cx.unattended = Some(until);
-                self.cx.phase = self.leaves(EndReason::Drained);
-            }
-        }
-        let Phase::Leaving(reason) = self.cx.phase.clone() else { return };
+    /// Takes the next step of leaving. Returns whether this instance's nodes are removed.
+    #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
+    pub(crate) fn depart(
+        &self,
+        cx: &mut Context,
+        agenda: &Agenda,
+        membership: &Membership,
+        executions: &Executions,
+        checkpoints: &Checkpoints,
+        once: &Once,
+        out: &mut Outbox,
+    ) -> bool {
+        let Phase::Leaving(reason) = cx.phase.clone() else { return false };
         let busy = [Purpose::Register, Purpose::Start, Purpose::Complete, Purpose::Leave]
             .into_iter()
-            .any(|purpose| self.out.is_in_flight(purpose));
-        match self.cx.session {
-            // The session takes everything with it, or there was nothing yet.
-            Session::None => self.end(reason),
-            Session::Connected(_) if self.cx.name_taken => self.end(reason),
+            .any(|purpose| out.is_in_flight(purpose));
+        match cx.session {
+            // The end of the session has removed all nodes, or there were none.
+            Session::None => end(cx, out, reason),
+            Session::Connected(_) if cx.name_taken => end(cx, out, reason),
             Session::Suspended(_) => {}
-            Session::Connected(_) if busy || !self.cx.view.is_loaded() => {}
+            Session::Connected(_) if busy || !cx.view.is_loaded() => {}
             Session::Connected(_) => {
-                let transaction =
-                    if self.gone { self.late_nodes() } else { self.leaving_transaction(&reason) };
-                if transaction.is_empty() && self.awaits_nodes() {
-                    // Each of these ends.
-                } else if transaction.is_empty() {
-                    self.left();
-                } else if self.out.may_commit(&self.cx, Purpose::Leave) {
-                    // One that comes late takes nothing from who has registered under our name meanwhile.
-                    let transaction = self.cx.undivided().into_iter().chain(transaction).collect();
-                    self.out.commit(Purpose::Leave, transaction);
+                let transaction = match self.removed {
+                    true => late_nodes(cx, executions),
+                    false => leaving_transaction(cx, membership, executions, checkpoints, once, out, &reason),
+                };
+                if transaction.is_empty() {
+                    // Each awaited node appears, or its request ends.
+                    return !awaits_nodes(agenda, membership, out);
+                }
+                if out.may_commit(cx, Purpose::Leave) {
+                    // A late request must not remove the nodes of an instance that has registered under the same name
+                    // in the meantime.
+                    let transaction = cx.not_resharded().into_iter().chain(transaction).collect();
+                    out.commit(Purpose::Leave, transaction);
                 }
             }
         }
+        false
     }
 
-    /// Removes our nodes, the instance last: as long as it exists, the running nodes of our items are ours. What does
-    /// not fit into one transaction goes into the next.
-    fn leaving_transaction(&mut self, reason: &EndReason) -> Transaction {
-        let paths = &self.cx.identity.paths;
-        let mut transaction = Transaction::new();
-        let mut size = 0;
-        let mut flagging = failover_folders(&self.cx);
-        let left = self.left_behind();
-        if !left.is_empty() {
-            flagging = flags(&self.cx, left);
-            size = flagging.iter().map(Operation::wire_size).sum::<usize>();
-        }
-        for item in self.unfinished_items() {
-            let begin = flagging.len();
-            hand_over(
-                &self.cx,
-                &self.executions,
-                &mut flagging,
-                item,
-                self.executions.open.contains_key(&item),
-            );
-            size += flagging.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
-            if size >= self.cx.transaction_bytes {
-                return flagging;
-            }
-        }
-        if size > 0 {
-            transaction = flagging;
-        }
-        transaction.extend(self.guarantee.withdrawal(&self.cx));
-        for item in self.ended_items() {
-            let begin = transaction.len();
-            self.executions.end_execution(&self.cx, &self.checkpoints, &mut transaction, item);
-            size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
-            if size >= self.cx.transaction_bytes {
-                return transaction;
-            }
-        }
-        if self.cx.view.triggers().contains(&self.cx.identity.instance) {
-            transaction.push(Operation::delete(paths.trigger(&self.cx.identity.instance)));
-        }
-        if self.cx.is_leader() {
-            give_up_leadership(&self.cx, &mut transaction);
-        }
-        transaction.extend(fall_silent(&self.cx));
-        transaction.extend(self.names.give_up_name(&self.cx, reason));
-        if self.cx.has_instance() && !mutant!(InstanceLeft) {
-            transaction.push(Operation::delete(paths.instance(&self.cx.identity.instance)));
-        }
-        transaction
+    /// A transaction of the departure has succeeded; further ones follow while this instance's node, or late nodes of
+    /// it, exist.
+    pub(crate) fn removed(&mut self, cx: &Context) {
+        self.removed |= !cx.has_instance();
     }
+}
 
-    /// The items that others are to execute in our place: the application has not reported them, or they were taken
-    /// over and not begun. None, unless the job's items fail over.
-    fn unfinished_items(&self) -> Vec<Item> {
-        if !self.cx.fails_over() || !self.cx.is_registered() || mutant!(UnfinishedForgotten) {
-            return Vec::new();
-        }
-        // What an earlier session of ours left is still ours to hand on, if nobody else has it by now.
-        let left =
-            |item: &Item| self.cx.view.running_of(&self.cx.identity.instance).any(|ours| ours == *item);
-        let open = self.executions.open.iter().filter(|(item, open)| match open.state {
-            // What the job does not have any more is nobody's to take over.
-            State::Running => self.cx.has_item(**item),
-            State::Lost => left(item),
-            State::Reported => false,
-        });
-        let not_begun = self.cx.view.taken().iter().copied().filter(|item| self.cx.has_taken(*item));
-        let not_begun = not_begun.filter(|item| !self.executions.open.contains_key(item));
-        open.map(|(item, _)| *item).chain(not_begun).collect()
+/// The departure failed because a node did not exist any more; the view shows which, and the next attempt leaves it
+/// out.
+pub(crate) fn leave_failed(checkpoints: &mut Checkpoints, out: &mut Outbox, error: &CommitError) {
+    if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_)) {
+        checkpoints.doubt();
+        out.read_again();
     }
+}
 
-    /// The items that an earlier session of ours has left unfinished, and that we do not execute: there may be nobody else
-    /// who notices. As long as we have not become an instance again, whether or not we were told, it may still be one; and
-    /// of who was stopped by an operator the others take over what is left.
-    fn left_behind(&self) -> Vec<Item> {
-        let me = &self.cx.identity.instance;
-        let is_there = || self.cx.view.instances().contains_key(me) || self.cx.fleet.member(me).is_some();
-        let may_be_another = || is_there() || !self.cx.fleet.is_loaded() || self.cx.registered.is_some();
-        if !self.cx.fails_over()
-            || mutant!(UnfinishedForgotten)
-            || (!self.cx.has_instance() && may_be_another())
-        {
-            return Vec::new();
-        }
-        let is_ours = |item: &Item| self.cx.is_registered() && self.executions.open.contains_key(item);
-        self.cx.view.running_of(me).filter(|item| !is_ours(item)).collect()
+/// Removes this instance's nodes, its instance node last: as long as that exists, the running nodes of its items are
+/// its own. Steps that do not fit into one transaction go into the next.
+fn leaving_transaction(
+    cx: &Context,
+    membership: &Membership,
+    executions: &Executions,
+    checkpoints: &Checkpoints,
+    once: &Once,
+    out: &Outbox,
+    reason: &EndReason,
+) -> Transaction {
+    let paths = &cx.identity.paths;
+    let mut transaction = Transaction::new();
+    let mut size = 0;
+    let mut flagging = failover_folders(cx);
+    let left = left_behind(cx, executions);
+    if !left.is_empty() {
+        flagging = flags(cx, left);
+        size = flagging.iter().map(Operation::wire_size).sum::<usize>();
     }
-
-    /// The items whose running nodes go with us.
-    fn ended_items(&self) -> Vec<Item> {
-        let handed_over = self.cx.fails_over() && !mutant!(UnfinishedForgotten);
-        let ends = |(item, open): &(&Item, &Execution)| match open.state {
-            State::Reported => true,
-            State::Running => !handed_over || !self.cx.has_item(**item),
-            State::Lost => false,
-        };
-        let open = self.executions.open.iter().filter(ends).map(|(item, _)| *item);
-        open.chain(self.executions.left_running(&self.cx, &self.out)).collect()
-    }
-
-    /// A transaction of the departure is done; more follow while our instance is there, or late nodes of ours.
-    pub(in crate::coordination) fn removed(&mut self) {
-        self.gone |= !self.cx.has_instance();
-    }
-
-    /// Whether there may be nodes of ours that we do not know yet, because something is in flight that creates some, or
-    /// because the nodes are being read: a node of an instance that is gone would stay as long as the sidecar's session.
-    fn awaits_nodes(&self) -> bool {
-        let commits = [Purpose::Announce, Purpose::PlanHandoff];
-        commits.into_iter().any(|purpose| self.out.is_in_flight(purpose))
-            || self.election.is_standing()
-            || !self.agenda.awaited().taking().is_empty()
-            || self.out.is_reading()
-    }
-
-    /// Removes what was created after we had left, and flags what an earlier session of ours has left if its instance
-    /// has gone only now.
-    fn late_nodes(&self) -> Transaction {
-        let left = self.left_behind();
-        let mut transaction = if left.is_empty() { Transaction::new() } else { flags(&self.cx, left) };
-        for item in self.cx.view.taken().iter().copied().filter(|item| self.cx.has_taken(*item)) {
-            if transaction.is_empty() {
-                transaction = failover_folders(&self.cx);
-            }
-            hand_over(&self.cx, &self.executions, &mut transaction, item, false);
-        }
-        if self.cx.is_leader() {
-            give_up_leadership(&self.cx, &mut transaction);
-        }
-        transaction.extend(fall_silent(&self.cx));
-        transaction
-    }
-
-    /// Our nodes are gone.
-    fn left(&mut self) {
-        let Phase::Leaving(reason) = self.cx.phase.clone() else { return };
-        self.told.tell_nothing_assigned(
-            &mut self.cx,
-            &mut self.ledger,
-            &mut self.out,
-            AssignmentReason::Draining,
-        );
-        self.end(reason);
-    }
-
-    /// Leaving failed because something was gone; the view tells what, and the next attempt leaves it out.
-    pub(in crate::coordination) fn leave_failed(&mut self, error: &CommitError) {
-        if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_)) {
-            self.checkpoints.doubt();
-            self.out.read_again();
+    for item in unfinished_items(cx, executions) {
+        let begin = flagging.len();
+        hand_over(cx, executions, &mut flagging, item, executions.get(item).is_some());
+        size += flagging.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
+        if size >= cx.transaction_bytes {
+            return flagging;
         }
     }
+    if size > 0 {
+        transaction = flagging;
+    }
+    transaction.extend(once.withdrawal(cx));
+    for item in ended_items(cx, executions, out) {
+        let begin = transaction.len();
+        executions.end_execution(cx, checkpoints, &mut transaction, item);
+        size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
+        if size >= cx.transaction_bytes {
+            return transaction;
+        }
+    }
+    if cx.view.triggers().contains(&cx.identity.instance) {
+        transaction.push(Operation::delete(paths.trigger(&cx.identity.instance)));
+    }
+    if cx.is_leader() {
+        give_up_leadership(cx, &mut transaction);
+    }
+    transaction.extend(withdraw_profile(cx));
+    transaction.extend(membership.give_up_name(cx, reason));
+    if cx.has_instance() && !mutant!(InstanceLeft) {
+        transaction.push(Operation::delete(paths.instance(&cx.identity.instance)));
+    }
+    transaction
+}
+
+/// The items that other instances are to take over: the application has not reported them, or this instance had taken
+/// them over and not begun them. None, unless the job's items fail over.
+fn unfinished_items(cx: &Context, executions: &Executions) -> Vec<Item> {
+    if !cx.fails_over() || !cx.is_registered() || mutant!(UnfinishedForgotten) {
+        return Vec::new();
+    }
+    // This instance still hands on an item that an earlier session of it left, if no other instance has it by now.
+    let left = |item: Item| cx.view.running_of(&cx.identity.instance).any(|ours| ours == item);
+    // No instance takes an item over that the job does not have any more.
+    let is_unfinished = |(item, open): &(Item, &Execution)| {
+        (open.is_running() && cx.has_item(*item)) || (open.is_lost() && left(*item))
+    };
+    let open = executions.iter().filter(is_unfinished);
+    let not_begun = cx.view.taken().iter().copied().filter(|item| cx.has_taken(*item));
+    let not_begun = not_begun.filter(|item| executions.get(*item).is_none());
+    open.map(|(item, _)| item).chain(not_begun).collect()
+}
+
+/// The items that an earlier session of this instance has left unfinished, and that the present one does not execute:
+/// no other instance may notice them. Before this instance is registered again, with or without a known result, the
+/// earlier session may still live; and after an operator's stop the other instances take these items over.
+fn left_behind(cx: &Context, executions: &Executions) -> Vec<Item> {
+    let me = &cx.identity.instance;
+    let is_there = || cx.view.instances().contains_key(me) || cx.fleet.member(me).is_some();
+    let may_be_another = || is_there() || !cx.fleet.is_loaded() || cx.registered.is_some();
+    if !cx.fails_over() || mutant!(UnfinishedForgotten) || (!cx.has_instance() && may_be_another()) {
+        return Vec::new();
+    }
+    let is_ours = |item: &Item| cx.is_registered() && executions.get(*item).is_some();
+    cx.view.running_of(me).filter(|item| !is_ours(item)).collect()
+}
+
+/// The items whose running nodes this instance removes when it leaves.
+fn ended_items(cx: &Context, executions: &Executions, out: &Outbox) -> Vec<Item> {
+    let handed_over = cx.fails_over() && !mutant!(UnfinishedForgotten);
+    let ends = |(item, open): &(Item, &Execution)| {
+        open.is_reported() || (open.is_running() && (!handed_over || !cx.has_item(*item)))
+    };
+    let open = executions.iter().filter(ends).map(|(item, _)| item);
+    open.chain(executions.left_running(cx, out)).collect()
+}
+
+/// Whether nodes of this instance may exist that it does not know yet: a request that creates some is in flight, or the
+/// nodes are being read. A node of an instance that has left would stay as long as the sidecar's session.
+fn awaits_nodes(agenda: &Agenda, membership: &Membership, out: &Outbox) -> bool {
+    let commits = [Purpose::Announce, Purpose::PlanHandoff];
+    commits.into_iter().any(|purpose| out.is_in_flight(purpose))
+        || membership.is_standing()
+        || !agenda.awaited().taking().is_empty()
+        || out.is_reading()
+}
+
+/// Removes nodes that were created after the departure, and flags the items of an earlier session whose instance has
+/// left only now.
+fn late_nodes(cx: &Context, executions: &Executions) -> Transaction {
+    let left = left_behind(cx, executions);
+    let mut transaction = if left.is_empty() { Transaction::new() } else { flags(cx, left) };
+    for item in cx.view.taken().iter().copied().filter(|item| cx.has_taken(*item)) {
+        if transaction.is_empty() {
+            transaction = failover_folders(cx);
+        }
+        hand_over(cx, executions, &mut transaction, item, false);
+    }
+    if cx.is_leader() {
+        give_up_leadership(cx, &mut transaction);
+    }
+    transaction.extend(withdraw_profile(cx));
+    transaction
 }

@@ -1,130 +1,127 @@
-//! What if the application's stream breaks? A job may ask that its instance stays for a while (`sidekeeper.grace`), and is
-//! taken over by the application's next stream (P6).
+//! The application's stream breaks. A job may ask that its instance stays for `reattach_grace`
+//! (`sidekeeper.grace`), and that the application's next stream reattaches to it (P6). So one participant may have
+//! several streams, one after another.
 //!
-//! Meanwhile the instance is away: its nodes stay, nothing new starts, fires are missed and made up for on return, and
-//! nobody is told anything. Whoever comes back is told everything as at the start, and then the executions that are
-//! still open, with their ids and tokens; if nobody does, the instance leaves as if there were no grace. A session that
-//! is lost ends it at once: the executions are lost, and there is nobody to tell (P4).
+//! In the meantime the instance is *detached*: its nodes stay, nothing new starts, its fires are missed and re-run
+//! later, and nothing is sent. A stream that reattaches gets everything as at the start, and then the executions
+//! that are still open (`resumed`), with their ids and tokens, and a pending `Cancel` again: the participant forgets
+//! its messages, and not its state. The participant decides whether a stream may reattach;
+//! `runner/attachments/reattach.rs` only finds the participant and compares the requests. A stream without an
+//! `application_id`, or with another job class, name, configuration or profile, does not reattach: it waits a few
+//! seconds for the instance to leave. If no stream reattaches, the instance leaves when the grace ends, as if there
+//! were none (`departure`). If the session is lost the instance ends at once: the executions are lost, and there is
+//! no stream for a message (P4).
 //!
-//! An instance that is to leave anyway, because its sidecar stops or an operator wants it to, does not come back from
-//! that. But its application goes on for the grace, and nobody can tell it to stop: so it leaves when that is over (P2).
+//! An instance that is leaving when its stream breaks, because its sidecar stops or after an operator's stop, does
+//! not accept another stream. But its application goes on for the grace, and no message can stop it: so the instance
+//! leaves when the grace is over (P2).
 
 use std::time::Duration;
 
-use crate::mutants::mutant;
-
-use crate::coordination::job::contract::answer::CompletionStatus;
+use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::effect::EndReason;
 use crate::coordination::job::contract::plan::Source;
 use crate::coordination::job::contract::reattach::Return;
-use crate::coordination::job::execution::state::State;
-use crate::coordination::job::firing::trigger::Trigger;
-use crate::coordination::job::frame::phase::{Phase, Session};
-use crate::coordination::job::participant::Participant;
+use crate::coordination::job::execution::Executions;
+use crate::coordination::job::execution::retry::Retries;
+use crate::coordination::job::frame::context::Context;
+use crate::coordination::job::frame::outbox::Outbox;
+use crate::coordination::job::frame::phase::{Phase, Session, Verdict};
+use crate::coordination::job::lifecycle::Lifecycle;
+use crate::coordination::job::lifecycle::departure::leave;
+use crate::coordination::job::membership::Membership;
+use crate::coordination::lease::Lease;
+use crate::mutants::mutant;
 
-impl Participant {
-    /// Whether another stream of the application may take this participant over.
-    pub fn may_resume(&self) -> bool {
-        if self.is_heir() {
+impl Lifecycle {
+    /// Whether another stream of the application may reattach to this instance.
+    pub(crate) fn may_reattach(&self, cx: &Context) -> bool {
+        if self.is_restored(cx) {
             return true;
         }
-        let session = match self.cx.session {
-            Session::Connected(id) | Session::Suspended(id) => Some(id),
-            Session::None => None,
-        };
-        let registered = self.cx.registered.is_some() && self.cx.registered == session;
-        let there = matches!(self.cx.phase, Phase::Active | Phase::Away { .. });
-        there && registered && self.cx.assigned.attached && !self.cx.grace().is_zero()
+        let registered = cx.registered.is_some() && cx.registered == cx.session.id();
+        let may_stay = cx.phase == Phase::Active || cx.phase.is_detached();
+        may_stay && registered && cx.assigned.attached && !cx.grace().is_zero()
     }
 
-    /// The application's stream has broken.
-    pub(in crate::coordination) fn detach(&mut self) {
-        let now = self.cx.now;
-        self.cx.unattended = self.goes_on_until();
-        if self.misses_again() {
-            return;
+    /// The application's stream has broken. Returns whether the instance waits for another one.
+    pub(crate) fn detach(
+        &mut self,
+        cx: &mut Context,
+        lease: &Lease,
+        agenda: &mut Agenda,
+        executions: &mut Executions,
+        retries: &mut Retries,
+        out: &mut Outbox,
+    ) -> bool {
+        cx.unattended = self.goes_on_until(cx, lease);
+        if self.detach_again(cx) {
+            return true;
         }
-        if !self.may_resume() {
-            self.leave(EndReason::Detached);
-            return;
+        if !self.may_reattach(cx) {
+            leave(cx, executions, EndReason::Detached);
+            return false;
         }
-        self.settle_lost();
-        self.retries.take_back_retries(&self.cx, &self.executions, &mut self.agenda);
-        for (item, planned) in self.agenda.withdraw_all() {
+        executions.settle_lost(out);
+        retries.take_back_retries(cx, executions, agenda);
+        for (item, planned) in agenda.withdraw_all() {
             match planned.source {
-                Source::Schedule | Source::Misfire => {
-                    self.agenda.miss(&self.cx, &mut self.out, item, planned.scheduled)
-                }
-                // The nodes that ask for them are still there.
+                Source::Schedule | Source::Misfire => agenda.miss(cx, out, item, planned.scheduled),
+                // The nodes that ask for these executions still exist.
                 Source::Trigger | Source::Failover => {}
             }
         }
-        self.trigger = Trigger::default();
-        self.cx.phase = Phase::Away { until: Some(now.mono.saturating_add(self.cx.grace())) };
+        cx.phase = Phase::Detached { until: cx.now.mono.saturating_add(cx.grace()) };
+        true
     }
 
-    /// Whoever was told to stop what is lost has gone.
-    pub(in crate::coordination) fn settle_lost(&mut self) {
-        let lost = self.executions.open.iter().filter(|(_, open)| open.state == State::Lost);
-        for item in lost.map(|(item, _)| *item).collect::<Vec<_>>() {
-            self.executions.settle(item, CompletionStatus::LeaseLost, &mut self.out);
-        }
+    /// Until when (monotonic) an application that has just lost its stream may go on: for `reattach_grace`, and no
+    /// longer than the lease that was sent to it. `None`: it stops at once.
+    pub(crate) fn goes_on_until(&self, cx: &Context, lease: &Lease) -> Option<Duration> {
+        let until = Some(cx.grace()).filter(|grace| !grace.is_zero())?.saturating_add(cx.now.mono);
+        // The lease that the former process sent ends before the present lease does.
+        let notified = lease.notified().or(self.restart.as_ref().and_then(|_| lease.end()));
+        Some(notified.map_or(until, |notified| notified.min(until)))
     }
 
-    /// Until when (monotonic) an application that has just lost its stream may go on, whatever becomes of the instance:
-    /// for the grace, and no longer than the lease that it was told. `None`: it stops at once.
-    pub(in crate::coordination) fn goes_on_until(&self) -> Option<Duration> {
-        let now = self.cx.now;
-        let until = Some(self.cx.grace()).filter(|grace| !grace.is_zero())?.saturating_add(now.mono);
-        // What the former process has told is over before our own lease is.
-        let lease = self.lease.told().or(self.heritage.as_ref().and_then(|_| self.lease.end()));
-        Some(lease.map_or(until, |lease| lease.min(until)))
+    /// The application has reattached with a new stream.
+    pub(crate) fn reattach(&mut self, cx: &mut Context, back: Return) -> Verdict {
+        if self.welcome(cx, back).is_none() {
+            return Verdict::Continue;
+        }
+        if !self.may_reattach(cx) {
+            // Another input of the same step has ended the wait; the application attaches anew.
+            return Verdict::Disconnect(EndReason::Detached);
+        }
+        cx.unattended = None;
+        cx.phase = Phase::Reattaching;
+        Verdict::Continue
     }
 
-    /// The application has a stream again.
-    pub(in crate::coordination) fn reattach(&mut self, back: Return) {
-        if self.welcome(back).is_none() {
-            return;
-        }
-        if self.may_resume() {
-            self.cx.unattended = None;
-            self.cx.phase = Phase::Away { until: None };
-        } else {
-            // What happened in the same moment has taken its place away; it attaches anew.
-            self.turn_away(EndReason::Detached);
-        }
-    }
-
-    /// Ends the absence: with everything if the application is back, by leaving if its time is over.
-    pub(in crate::coordination) fn mind_grace(&mut self) {
-        let now = self.cx.now;
-        let Phase::Away { until } = self.cx.phase else { return };
-        if self.is_heir() {
-            self.mind_heritage();
-            return;
-        }
-        let is_over = until.is_some_and(|until| now.mono >= until) && !mutant!(GraceEndless);
+    /// Ends the wait of a detached instance: it leaves if the grace is over, and goes on if the application has
+    /// reattached. Returns whether it goes on, so that everything is sent again.
+    pub(crate) fn check_reattach_grace(
+        &mut self,
+        cx: &mut Context,
+        membership: &mut Membership,
+        executions: &Executions,
+    ) -> bool {
+        let is_over = match cx.phase {
+            Phase::Detached { until } => cx.now.mono >= until && !mutant!(GraceEndless),
+            Phase::Reattaching => false,
+            Phase::Restored | Phase::Joining | Phase::Active => return false,
+            Phase::Draining { .. } | Phase::Leaving(_) | Phase::Ended => return false,
+        };
         if is_over {
-            // Its items have waited for it; a name is not waited for once more.
-            self.names.leaves_for_good();
+            // Its items were reserved for `reattach_grace` already; its name gets no second reservation.
+            membership.leaves_for_good();
         }
-        if self.cx.session == Session::None || is_over {
-            self.leave(EndReason::Detached);
-        } else if until.is_none() && self.cx.is_registered() {
-            self.cx.phase = Phase::Active;
-            self.cx.assigned.renew();
-            self.told.renew();
-            self.lease.tell_again();
+        if cx.session == Session::None || is_over {
+            leave(cx, executions, EndReason::Detached);
+        } else if cx.phase == Phase::Reattaching && cx.is_registered() {
+            cx.phase = Phase::Active;
+            return true;
         }
-    }
-
-    /// When the absence ends; monotonic.
-    pub(in crate::coordination) fn grace_ends(&self) -> Option<Duration> {
-        match self.cx.phase {
-            Phase::Away { until } => until,
-            Phase::Joining | Phase::Active | Phase::Draining { .. } | Phase::Leaving(_) | Phase::Ended => {
-                None
-            }
-        }
+        false
     }
 }

@@ -1,8 +1,8 @@
-//! Is our clock right? Compares it with the registry's if the job asks for that, and makes a difference a problem
-//! (protocol 2.2; H20). Execution goes on.
+//! Is this machine's clock right? Compares it with the registry's if the job asks for that, and reports a difference as
+//! a problem (protocol 2.2; H20). Execution goes on.
 //!
 //! The registry stamps a node whose data is set with its own time. Setting it is one request, whose result carries the
-//! stamp, where Java peers take three. At most one such request a minute, and none while nothing is executed.
+//! stamp, where Java peers need three. There is at most one such request a minute, and none while nothing is executed.
 
 use std::time::Duration;
 
@@ -15,25 +15,24 @@ use crate::elasticjob::path::Folder;
 use crate::job::Problem;
 use crate::tree::{CommitError, Error, NodeKind, Operation, OperationResult, Transaction};
 
-/// How long a comparison holds: clocks drift by less than that matters, and are set by people rarely.
+/// How long a comparison is valid: within a minute a clock drifts by less than matters, and people rarely set it.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// A difference that changes by less than this, and the allowed one, is not told anew.
+/// A difference that changes by less than this, and less than the allowed one, is not reported again.
 const SAME_MS: i64 = 1_000;
 
-/// What is known about our clock.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct ClockCheck {
+pub(crate) struct ClockSkew {
     /// When the request in flight was made; monotonic.
     asked: Duration,
-    /// When the last one ended (monotonic), and how many executions had been started by then.
+    /// When the last request ended (monotonic), and how many executions had been started by then.
     done: Option<(Duration, u64)>,
-    /// By how much our clock is ahead of the registry's, without what the round trip leaves in doubt; as told.
+    /// By how much this clock is certainly ahead of the registry's, whatever the round trip took; as reported.
     ahead_ms: i64,
 }
 
-impl ClockCheck {
-    /// There will be another session, maybe with another server. What was found stays true.
-    pub(in crate::coordination) fn forget(&mut self) {
+impl ClockSkew {
+    /// There will be another session, perhaps with another server. The reported difference stays.
+    pub(crate) fn forget(&mut self) {
         self.done = None;
     }
 
@@ -51,8 +50,8 @@ impl ClockCheck {
     }
 }
 
-/// By how much our clock is ahead, as far as a request that was made at `asked` and stamped by the registry proves it:
-/// the stamp was made some time in between, half-way if anything.
+/// By how much this clock is certainly ahead, if a request that was made at `asked` and has ended now got this stamp:
+/// the registry stamped it at some time in between, half-way by assumption.
 fn certainly_ahead_ms(asked: Duration, now: Now, stamp_ms: i64) -> i64 {
     let half = now.mono.saturating_sub(asked).as_millis().div_ceil(2);
     let half = i64::try_from(half).unwrap_or(i64::MAX);
@@ -61,9 +60,9 @@ fn certainly_ahead_ms(asked: Duration, now: Now, stamp_ms: i64) -> i64 {
     certain.saturating_mul(ahead.signum())
 }
 
-impl ClockCheck {
-    /// Asks for the registry's time when we have registered, and then with fires.
-    pub(in crate::coordination) fn check_clock(&mut self, cx: &Context, started: u64, out: &mut Outbox) {
+impl ClockSkew {
+    /// Asks for the registry's time after the registration, and then with fires.
+    pub(crate) fn check_clock(&mut self, cx: &Context, started: u64, out: &mut Outbox) {
         let now = cx.now;
         if cx.phase != Phase::Active || !cx.is_registered() || allowed_difference_ms(cx).is_none() {
             return;
@@ -87,12 +86,7 @@ impl ClockCheck {
     }
 
     /// The registry has stamped the node.
-    pub(in crate::coordination) fn clock_checked(
-        &mut self,
-        cx: &Context,
-        started: u64,
-        results: &[OperationResult],
-    ) {
+    pub(crate) fn clock_checked(&mut self, cx: &Context, started: u64, results: &[OperationResult]) {
         let now = cx.now;
         self.done = Some((now.mono, started));
         let (Some(OperationResult::Created { stat, .. } | OperationResult::Set { stat }), Some(allowed)) =
@@ -104,21 +98,17 @@ impl ClockCheck {
         self.found(ahead, allowed);
     }
 
-    /// A peer has made the node, or removed it, at the same time: that is tried again at once. Nothing else is urgent.
-    pub(in crate::coordination) fn clock_check_failed(
-        &mut self,
-        cx: &Context,
-        started: u64,
-        error: &CommitError,
-    ) {
+    /// A peer has created or removed the node at the same time: the request is made again at once. After any other
+    /// error it waits.
+    pub(crate) fn clock_check_failed(&mut self, cx: &Context, started: u64, error: &CommitError) {
         let now = cx.now;
         if !matches!(error.error, Error::NoNode(_) | Error::NodeExists(_)) {
             self.done = Some((now.mono, started));
         }
     }
 
-    /// A clock that differs by more than the job allows.
-    pub(in crate::coordination) fn clock_problem(&self, cx: &Context) -> Option<Problem> {
+    /// The problem that this clock differs by more than the job allows.
+    pub(crate) fn clock_problem(&self, cx: &Context) -> Option<Problem> {
         let (allowed, ahead) = (allowed_difference_ms(cx)?, self.ahead_ms);
         if ahead.saturating_abs() <= allowed {
             return None;
@@ -137,7 +127,7 @@ impl ClockCheck {
     }
 }
 
-/// The difference that the job allows; `None`: it does not care.
+/// The difference that the job allows; `None`: any.
 fn allowed_difference_ms(cx: &Context) -> Option<i64> {
     let seconds = cx.settings.as_ref()?.configuration.max_time_diff_seconds;
     (seconds >= 0).then(|| i64::from(seconds).saturating_mul(1_000))
@@ -156,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_round_trip_explains_is_no_difference() {
+    fn a_difference_within_the_round_trip_is_none() {
         assert_eq!(ahead(0, 100_000), 0);
         assert_eq!((ahead(0, 98_000), ahead(0, 102_000)), (2_000, -2_000));
         // Stamped at the beginning, half-way and at the end of four seconds.
@@ -167,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_that_hardly_changes_is_not_told_anew() {
-        let mut check = ClockCheck::default();
-        for (found, told) in
+    fn a_difference_that_hardly_changes_is_not_reported_again() {
+        let mut check = ClockSkew::default();
+        for (found, reported) in
             [(4_000, 4_000), (60_000, 60_000), (65_500, 60_000), (70_000, 70_000), (-70_000, -70_000), (0, 0)]
         {
             check.found(found, 5_000);
-            assert_eq!(check.ahead_ms, told);
+            assert_eq!(check.ahead_ms, reported);
         }
     }
 }

@@ -1,10 +1,13 @@
-//! Who has a name? An instance that was given one is the same after a restart, of its application or its sidecar or its
-//! machine: nobody else may have the name meanwhile, and what was the old one's is the new one's (H36, P7).
+//! Which instance has a name? An instance with a name is the same after a restart of its application, its sidecar or
+//! its machine: no other instance may have the name in the meantime, and the new instance owns the items of the old one
+//! (H36, P7).
 //!
-//! The name is written down with the registration, in a persistent node under our own root: the version of that node
-//! orders newcomers, also from different addresses. Who finds the name taken by a session that lives waits, and never
-//! takes anything from it. Who has it renews its items, so that they have new tokens: an earlier process may still
-//! write with the old ones (P3). Whose items stay with a name whose instance is away is for [`crate::coordination::job::ownership::reservation`].
+//! The registration writes the name into a persistent node under Sidekeeper's own root: the version of that node orders
+//! newcomers, also from different addresses. If a live session has the name, a newcomer waits, and never takes anything
+//! from it. The instance that gets the name renews the items of the name, so that they have new tokens: an earlier
+//! process may still write with the old ones (P3). An instance with a published profile has its name, also after an
+//! operator has removed the instance: it may still execute. Which items stay with the name of an offline instance,
+//! [`crate::coordination::job::ownership::reservation`] decides.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,66 +18,65 @@ use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::{Effect, EndReason};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
-use crate::coordination::job::frame::phase::{Phase, Session};
-use crate::coordination::job::frame::verdict::Verdict;
-use crate::coordination::job::picture::fleet_view::NameView;
+use crate::coordination::job::frame::phase::{Phase, Session, Verdict};
 use crate::coordination::job::picture::nodes::Ownership;
+use crate::extension::name_record::NameRecord;
 use crate::job::{InstanceId, Item, Problem};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, SessionId};
 
-/// How long a newcomer waits for its name. Above the default session timeout, after which a killed predecessor is gone;
-/// below the minute after which clients give up, so that they learn why.
+/// How long a newcomer waits for its name. Above the default session timeout, after which a killed predecessor is
+/// offline; below the minute after which clients give up, so that they get the reason.
 const WAIT_MAX: Duration = Duration::from_secs(45);
 
-/// What a participant with a name remembers.
+/// The state of a participant with a name.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Names {
-    /// The session in which it registered last: what that has left is its own.
+pub(crate) struct Names {
+    /// The session of the last registration: its nodes are this instance's own.
     session: Option<SessionId>,
-    /// Who has the name, and since when that has been waited for.
+    /// The instance that has the name, and since when this one has waited for it.
     holder: Option<(InstanceId, Duration)>,
-    /// Whether it does not come back.
+    /// Whether the instance leaves for good.
     for_good: bool,
-    /// Items that were the name's before it came, and since when; until it is known what they have missed.
+    /// The items that the name owned before this instance had it, and since when; until their missed fires are known.
     returned: BTreeMap<Item, Timestamp>,
 }
 
 impl Names {
-    /// When the patience ends.
-    pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
+    /// When the wait for the name ends.
+    pub(crate) fn next_retry(&self, now: Duration) -> Option<Duration> {
         let end = self.holder.as_ref().map(|(_, since)| since.saturating_add(WAIT_MAX));
         end.filter(|end| *end > now)
     }
 
-    /// The instance does not come back: nothing is to be kept for it.
-    pub(in crate::coordination) fn leaves_for_good(&mut self) {
+    /// The instance leaves for good: its items are not reserved.
+    pub(crate) fn leaves_for_good(&mut self) {
         self.for_good = true;
     }
 
-    /// Whether another session has our name, as far as is known.
-    pub(in crate::coordination) fn is_taken(&self) -> bool {
+    /// Whether another session is known to have this instance's name.
+    pub(crate) fn is_taken(&self) -> bool {
         self.holder.is_some()
     }
 
-    /// Our nodes are there.
-    pub(in crate::coordination) fn registered(&mut self, session: SessionId) {
+    /// This instance is registered.
+    pub(crate) fn registered(&mut self, session: SessionId) {
         self.session = Some(session);
         self.holder = None;
     }
 
-    /// Since when an item has been the name's, if it was before we came.
-    pub(in crate::coordination) fn returned(&self, item: Item) -> Option<Timestamp> {
+    /// Since when the name has owned an item, if it did before this instance had the name.
+    pub(crate) fn returned(&self, item: Item) -> Option<Timestamp> {
         self.returned.get(&item).copied()
     }
 
-    /// It is known what an item has missed.
-    pub(in crate::coordination) fn caught_up(&mut self, item: Item) {
+    /// The missed fires of the item are known.
+    pub(crate) fn caught_up(&mut self, item: Item) {
         self.returned.remove(&item);
     }
 
-    /// Looks whether somebody has our name. Gives up waiting for it in the end.
-    pub(in crate::coordination) fn waits_for_name(&mut self, cx: &Context, out: &mut Outbox) -> Verdict {
+    /// Checks whether another session has this instance's name. Gives up in the end.
+    pub(crate) fn waits_for_name(&mut self, cx: &Context, out: &mut Outbox) -> Verdict {
         let now = cx.now;
         let (Some(name), Session::Connected(session)) = (cx.identity.name.clone(), cx.session) else {
             return Verdict::Continue;
@@ -85,10 +87,11 @@ impl Names {
         let registered =
             registered.filter(|(_, view)| view.session.is_none() || !ours.contains(&view.session));
         let registered = registered.map(|(id, _)| (id, paths.instance(id)));
-        // Whom an operator has stopped is no instance any more, and falls silent when it has ended what it executes.
+        // An instance that an operator has stopped is not registered any more, and removes its profile when its
+        // executions have ended.
         let stopped = cx.fleet.members().filter(|(_, member)| member.session.is_some());
         let stopped = stopped.filter(|(_, member)| !ours.contains(&member.session));
-        let stopped = stopped.map(|(id, _)| (id, paths.fleet().member(id)));
+        let stopped = stopped.map(|(id, _)| (id, cx.identity.own_paths.fleet().member(id)));
         let is_namesake = |(id, _): &(&InstanceId, _)| id.has_name(name.as_str());
         let holder = registered.chain(stopped).find(is_namesake).filter(|_| !mutant!(NameTakenFromLiving));
         let Some((holder, path)) = holder.map(|(id, path)| (id.clone(), path)) else {
@@ -111,31 +114,22 @@ impl Names {
         Verdict::Continue
     }
 
-    /// Whether our items are to stay with us when we leave.
-    pub(in crate::coordination) fn keeps_items(&self, cx: &Context) -> bool {
+    /// Whether this instance's items are reserved when it leaves.
+    pub(crate) fn keeps_items(&self, cx: &Context) -> bool {
         let grace = cx.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
         cx.identity.name.is_some() && !self.for_good && !grace.is_zero()
     }
 
-    /// The step that takes our name back; `None`: it stays written down, because we come back, or is not.
-    pub(in crate::coordination) fn give_up_name(
-        &self,
-        cx: &Context,
-        reason: &EndReason,
-    ) -> Option<Operation> {
+    /// The step that removes the name's node; `None`: it stays for the instance's return, or does not exist.
+    pub(crate) fn give_up_name(&self, cx: &Context, reason: &EndReason) -> Option<Operation> {
         let by_operator = matches!(reason, EndReason::Stopped | EndReason::JobRemoved);
         let known = cx.name_view().filter(|_| by_operator || !self.keeps_items(cx))?;
-        let path = cx.identity.paths.fleet().name(cx.identity.name.as_ref()?.as_str());
+        let path = cx.identity.own_paths.fleet().name(cx.identity.name.as_ref()?.as_str());
         Some(Operation::Delete { path, version: Some(known.version) })
     }
 
-    /// Renews what was the name's before we had it. Gives the name up when an operator has stopped us.
-    pub(in crate::coordination) fn renew_items(
-        &mut self,
-        cx: &Context,
-        out: &mut Outbox,
-        is_given: impl Fn(Item) -> bool,
-    ) {
+    /// Renews the items that the name owned before this instance had it. Gives the name up after an operator's stop.
+    pub(crate) fn renew_items(&mut self, cx: &Context, out: &mut Outbox, is_given: impl Fn(Item) -> bool) {
         let now = cx.now;
         if let Phase::Draining { reason, .. } = &cx.phase
             && let EndReason::Stopped | EndReason::JobRemoved = reason
@@ -151,15 +145,17 @@ impl Names {
         if !out.may_commit(cx, Purpose::Renew) {
             return;
         }
-        let path = cx.identity.paths.fleet().name(name.as_str());
+        let path = cx.identity.own_paths.fleet().name(name.as_str());
         let mut transaction = vec![Operation::Check { path, version: Some(known.version) }];
-        // A division that we have not seen makes the items somebody else's, under the same version of their nodes.
-        transaction.extend(cx.undivided());
+        // After a resharding that this view does not show, other instances own the items, under the same version of
+        // their nodes.
+        transaction.extend(cx.not_resharded());
         transaction.push(cx.fleet.handed_over());
         let mut size = 0;
         let mut renewed = Vec::new();
         for (item, view) in cx.view.items() {
-            // What we have just given to others has the version under which it was the name's before.
+            // A node that this instance has just handed over has the version of the node that an earlier holder of the
+            // name had.
             let is_due = |owner: &&Ownership| is_to_be_renewed(cx, owner) && !is_given(*item);
             let Some(owner) = view.owner.as_ref().filter(is_due) else { continue };
             // Steps that do not fit go into the next transaction.
@@ -176,7 +172,7 @@ impl Names {
         if renewed.is_empty() {
             return;
         }
-        // Noted though it may fail: they were the name's in any case.
+        // Recorded though the transaction may fail: the name owned them in any case.
         for (item, since) in renewed {
             self.returned.entry(item).or_insert(since);
         }
@@ -184,20 +180,21 @@ impl Names {
     }
 }
 
-/// The step that writes our name down.
-pub(in crate::coordination) fn take_name(cx: &Context) -> Option<Operation> {
+/// The step that writes the name's node.
+pub(crate) fn take_name(cx: &Context) -> Option<Operation> {
     let name = cx.identity.name.as_ref()?;
-    let path = cx.identity.paths.fleet().name(name.as_str());
-    let data = NameView::write(&cx.identity.instance, &cx.request.profile);
+    let path = cx.identity.own_paths.fleet().name(name.as_str());
+    let data = NameRecord::write(&cx.identity.instance, &cx.request.profile);
     Some(match cx.fleet.names().get(name.as_str()) {
-        // Fails if somebody else of this name has come since we looked.
+        // Fails if another instance has taken the name since this view.
         Some(known) => Operation::Set { path, data: data.as_bytes().into(), version: Some(known.version) },
         None => Operation::create(path, NodeKind::Persistent, data),
     })
 }
 
-/// Whether an item's node was written for the name before we had it: the item is ours when we have renewed it.
-pub(in crate::coordination) fn is_to_be_renewed(cx: &Context, owner: &Ownership) -> bool {
+/// Whether the name got the item before this instance had the name: then this instance owns the item when it has
+/// renewed it.
+pub(crate) fn is_to_be_renewed(cx: &Context, owner: &Ownership) -> bool {
     let me = &cx.identity.instance;
     let named = cx.identity.name.as_ref().is_some_and(|name| owner.instance.has_name(name.as_str()));
     let registered = cx.view.instances().get(me).map(|view| view.created.into());

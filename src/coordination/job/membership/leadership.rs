@@ -1,7 +1,8 @@
-//! Who leads? Stands for election when nobody leads, gives up when our server is disabled (protocol 3).
+//! Which instance leads? This instance stands for election when there is no leader, and abdicates when its server is
+//! disabled (protocol 3).
 //!
-//! The leader is whose id is in `leader/election/instance`. The latch only keeps candidates in line with Java peers;
-//! the runner joins it for at most [`LATCH_LIMIT`] (H1).
+//! The leader's id is in `leader/election/instance`. The latch only keeps candidates in line with Java peers; the
+//! runner joins it for at most [`LATCH_LIMIT`] (H1).
 
 use std::time::Duration;
 
@@ -17,43 +18,43 @@ use crate::job::{InstanceId, Problem};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
-/// How long a candidate stays in the latch. Holding it takes two round trips; whoever takes longer is stuck.
+/// How long a candidate may take for the latch. Holding it takes two round trips; a candidate that takes longer is
+/// stuck.
 pub const LATCH_LIMIT: Duration = Duration::from_secs(10);
 /// The pause after a failed attempt.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long a leader may be absent from the instances before its node is taken for a leftover. A Java peer deletes
-/// its instance a moment before its leadership when it stops.
+/// How long a leader may be missing among the instances before its node is removed. A Java peer that stops deletes its
+/// instance a moment before its leadership.
 const LEFTOVER_AFTER: Duration = Duration::from_secs(5);
 
-/// Our attempts to lead.
+/// The attempts of this instance to lead.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Election {
+pub(crate) struct Election {
     standing: bool,
     failures: u32,
     retry_at: Option<Duration>,
     leftover_since: Option<Duration>,
-    /// Who led last.
+    /// The last leader.
     last: Option<InstanceId>,
     vacant_since: Option<Duration>,
 }
 
 impl Election {
     /// An attempt has ended.
-    pub(in crate::coordination) fn ended(&mut self, now: Duration, well: bool) {
+    pub(crate) fn ended(&mut self, now: Duration, well: bool) {
         self.standing = false;
         self.failures = if well { 0 } else { self.failures.saturating_add(1) };
         self.retry_at = (!well).then(|| now.saturating_add(PAUSE));
     }
 
-    /// When the next pause ends.
-    pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
+    pub(crate) fn next_retry(&self, now: Duration) -> Option<Duration> {
         let leftover = self.leftover_since.map(|since| since.saturating_add(LEFTOVER_AFTER));
         let vacant = self.vacant_since.map(|since| since.saturating_add(REMOVAL_TAKES));
         [self.retry_at, leftover, vacant].into_iter().flatten().filter(|at| *at > now).min()
     }
 
-    /// What is wrong, if elections fail.
-    pub(in crate::coordination) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
+    /// The problem that elections fail.
+    pub(crate) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
         (self.failures >= 2).then(|| Problem {
             path: paths.election_latch(),
             message:
@@ -63,13 +64,12 @@ impl Election {
         })
     }
 
-    /// Whether an attempt to be elected is in flight.
-    pub(in crate::coordination) fn is_standing(&self) -> bool {
+    pub(crate) fn is_standing(&self) -> bool {
         self.standing
     }
 
-    /// Stands for election, gives up leadership, or clears away what a leader left that is not online.
-    pub(in crate::coordination) fn elect(&mut self, cx: &Context, out: &mut Outbox) {
+    /// Stands for election, abdicates, or removes the node of a leader that is offline.
+    pub(crate) fn elect(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now;
         if !matches!(cx.phase, Phase::Active) || !cx.is_registered() {
             return;
@@ -77,8 +77,8 @@ impl Election {
         let Some(leader) = cx.view.leader().cloned() else {
             self.leftover_since = None;
             let since = *self.vacant_since.get_or_insert(now.mono);
-            // Somebody may be removing the whole job, and whoever stands creates nodes. Otherwise a leader goes together
-            // with its instance.
+            // An operator may be removing the whole job, and a candidate creates nodes. In all other cases a leader
+            // disappears together with its instance.
             let last = self.last.as_ref();
             let odd = last.is_some_and(|last| cx.view.instances().contains_key(last));
             if !odd || now.mono >= since.saturating_add(REMOVAL_TAKES) {
@@ -125,9 +125,9 @@ impl Election {
     }
 }
 
-/// The steps that end our leadership. The next leader has to divide our items: a Java instance does so only if it is
-/// asked to, and it may have seen our instance go while we still led.
-pub(in crate::coordination) fn give_up_leadership(cx: &Context, transaction: &mut Transaction) {
+/// The steps that end this instance's leadership. The next leader has to reshard its items: a Java leader does so only
+/// if the flag is up, and it may have seen this instance leave while this instance still led.
+pub(crate) fn give_up_leadership(cx: &Context, transaction: &mut Transaction) {
     let paths = &cx.identity.paths;
     let Some(leader) = cx.view.leader().filter(|_| !mutant!(LeadershipKept)) else { return };
     let stays = cx.settings.as_ref().is_some_and(|settings| settings.configuration.static_sharding);

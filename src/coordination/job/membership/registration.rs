@@ -1,17 +1,17 @@
-//! Are we an instance? Writes configuration, server and instance in one transaction (protocol 2.1, 12), again in each new
-//! session. An instance with a name writes that down, too, and waits if another session has it (`instance_name`).
+//! Is this instance registered? Writes configuration, server and instance in one transaction (protocol 2.1, 12), again
+//! in each new session. An instance with a name also writes the name's node, and waits if another session has the name
+//! (`instance_name`).
 //!
-//! Must not turn a DISABLED server into an ENABLED one (H15), nor overwrite a configuration without being told to. What an
-//! operator's stop means is in `lifecycle::removal`.
+//! Must not turn a DISABLED server into an ENABLED one (H15), nor overwrite a configuration without a request for that.
+//! The meaning of a removed node is in `lifecycle::removal`.
 
 use std::sync::Arc;
 
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
-use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::frame::verdict::Verdict;
-use crate::coordination::job::membership::announcement::first_word;
+use crate::coordination::job::frame::phase::{Phase, Verdict};
+use crate::coordination::job::membership::announcement::first_announcement;
 use crate::coordination::job::membership::instance_name::{Names, take_name};
 use crate::coordination::job::picture::nodes::{ConfigView, ItemView};
 use crate::elasticjob::path::Folder;
@@ -20,26 +20,20 @@ use crate::job::{InstanceId, JobConfiguration};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
-/// The parts of the request that are carried out.
+/// The parts of the request that were carried out.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Registration {
-    /// Whether the request's `overwrite` has been carried out; once is enough.
+pub(crate) struct Registration {
+    /// Whether the request's `overwrite` was carried out; once is enough.
     overwritten: bool,
 }
 
 impl Registration {
     /// The configuration is in the registry.
-    pub(in crate::coordination) fn was_written(&mut self) {
+    pub(crate) fn was_written(&mut self) {
         self.overwritten = true;
     }
 
-    /// Registers, unless we are registered.
-    pub(in crate::coordination) fn register(
-        &self,
-        cx: &Context,
-        names: &mut Names,
-        out: &mut Outbox,
-    ) -> Verdict {
+    pub(crate) fn register(&self, cx: &Context, names: &mut Names, out: &mut Outbox) -> Verdict {
         if !matches!(cx.phase, Phase::Joining | Phase::Active) || !cx.is_connected() {
             return Verdict::Continue;
         }
@@ -48,10 +42,10 @@ impl Registration {
             return Verdict::Continue;
         }
         if let Some(reason) = cx.objection() {
-            // An attempt whose outcome was unknown may have created it.
+            // An attempt of unknown outcome may have created the instance.
             return if cx.has_instance() { Verdict::Leave(reason) } else { Verdict::End(reason) };
         }
-        // Our earlier session may have left something there, too.
+        // An earlier session of this instance may have left nodes there, too.
         if !cx.fleet.is_loaded() {
             return Verdict::Continue;
         }
@@ -71,11 +65,8 @@ impl Registration {
         Verdict::Continue
     }
 
-    /// The configuration that we have to write, if any.
-    pub(in crate::coordination) fn configuration_to_write(
-        &self,
-        cx: &Context,
-    ) -> Option<Arc<JobConfiguration>> {
+    /// The configuration that this instance has to write, if any.
+    pub(crate) fn configuration_to_write(&self, cx: &Context) -> Option<Arc<JobConfiguration>> {
         let ours = cx.request.configuration.as_ref()?;
         let overwrite = ours.overwrite && !self.overwritten;
         let write = match cx.view.config() {
@@ -101,7 +92,7 @@ impl Registration {
         let Some(configuration) = configuration else { return };
         let mut written = (*configuration).clone();
         if let ConfigView::Valid(theirs) = cx.view.config() {
-            // Requests cannot carry them; they must not be lost.
+            // Requests cannot carry the extra configurations; they must not be lost.
             written.job_extra_configurations.clone_from(&theirs.job_extra_configurations);
         }
         let yaml = config_yaml::write(&written);
@@ -116,7 +107,7 @@ impl Registration {
     }
 }
 
-/// Whether items are still ours, from our earlier session or from the earlier holder of our name.
+/// Whether this instance still owns items, from its earlier session or from the earlier holder of its name.
 fn owns_items(cx: &Context) -> bool {
     let me = &cx.identity.instance;
     let name = cx.identity.name.as_ref();
@@ -125,8 +116,8 @@ fn owns_items(cx: &Context) -> bool {
     cx.view.sharding_version().is_some() && cx.view.items().values().any(owns)
 }
 
-/// Server and instance in one transaction, so that no peer's start-up can strike between them (H16), and what we say of
-/// ourselves, so that no leader takes us for Java's.
+/// Creates server and instance in one transaction, so that no start-up of a peer falls between them (H16); and the
+/// profile, so that no leader takes the instance for one of Java's.
 fn write_presence(cx: &Context, transaction: &mut Transaction) {
     let paths = &cx.identity.paths;
     for folder in [Folder::Servers, Folder::Instances, Folder::Leader] {
@@ -156,17 +147,17 @@ fn write_presence(cx: &Context, transaction: &mut Transaction) {
     let instance = paths.instance(&cx.identity.instance);
     let is_left = cx.view.instances().contains_key(&cx.identity.instance);
     if is_left || (owns_items(cx) && !cx.is_name_written()) {
-        // What our earlier session has asked for, and comes after this, fails; so does a division that gives our items to
-        // others, because we were gone. One that gives those of a name that is written down to others changes the
-        // name's node, as we do.
+        // Late requests of this instance's earlier session fail; so does a resharding that assigns its items to others
+        // because it was offline. A resharding that assigns the items of a written name to others changes the name's
+        // node, as this transaction does.
         transaction.push(Operation::set(paths.leader_sharding(), ""));
     }
     if is_left {
-        // Left by our earlier session; the id is ours alone.
+        // An earlier session has left it; the id belongs to this instance alone.
         transaction.push(Operation::delete(instance.clone()));
     }
     transaction.extend(take_name(cx));
-    transaction.extend(first_word(cx));
+    transaction.extend(first_announcement(cx));
     let yaml = instance_yaml::write(&cx.identity.instance);
     transaction.push(Operation::create(instance, NodeKind::Ephemeral, yaml));
 }

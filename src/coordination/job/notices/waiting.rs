@@ -1,5 +1,5 @@
-//! An application that is not attached yet is told after a while why it waits: silence says nothing to a person who starts
-//! it for the first time.
+//! Why does an application wait that is not attached yet? The sidecar sends the reason after a while: silence does not
+//! help a person who starts the application for the first time.
 //!
 //! Decides only the message and its time. It must not begin or end anything.
 
@@ -11,25 +11,24 @@ use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::{Phase, Session};
 
-/// How long it is not told: a sidecar that has just started needs that long to find its registry.
+/// How long the sidecar sends no reason: a sidecar that has just started needs that long to find its registry.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The wait of one application.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Waiting {
+pub(crate) struct Waiting {
     /// Since when it has waited; monotonic. `None`: it does not.
     since: Option<Duration>,
-    told: Option<WaitsFor>,
+    sent: Option<WaitsFor>,
 }
 
 impl Waiting {
-    /// When it is to be told.
-    pub(in crate::coordination) fn next_word(&self) -> Option<Duration> {
-        self.since.filter(|_| self.told.is_none()).map(|since| since.saturating_add(PATIENCE))
+    /// When the reason is due.
+    pub(crate) fn next_notice(&self) -> Option<Duration> {
+        self.since.filter(|_| self.sent.is_none()).map(|since| since.saturating_add(PATIENCE))
     }
 
-    /// Tells an application that is not attached why it waits.
-    pub(in crate::coordination) fn tell_waiting(&mut self, cx: &Context, out: &mut Outbox, is_back: bool) {
+    /// Sends the reason to an application that is not attached.
+    pub(crate) fn notify_waiting(&mut self, cx: &Context, out: &mut Outbox, is_back: bool) {
         let now = cx.now;
         if cx.phase != Phase::Joining && !is_back {
             *self = Self::default();
@@ -37,11 +36,11 @@ impl Waiting {
         }
         let since = *self.since.get_or_insert(now.mono);
         let what = waits_for(cx);
-        if now.mono < since.saturating_add(PATIENCE) || self.told.as_ref() == Some(&what) {
+        if now.mono < since.saturating_add(PATIENCE) || self.sent.as_ref() == Some(&what) {
             return;
         }
-        self.told = Some(what.clone());
-        out.push(Effect::Tell(Event::Waiting(what)));
+        self.sent = Some(what.clone());
+        out.push(Effect::Notify(Event::Waiting(what)));
     }
 }
 

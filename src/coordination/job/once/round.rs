@@ -1,63 +1,66 @@
-//! Who acts once for the whole job, before the first item of a fire is executed and after the last? (protocol 6.7; H1,
-//! H25.)
+//! When does one instance act for the whole job, before the first item of a fire is executed and after the last?
+//! (protocol 6.7; H1, H25.)
 //!
-//! Only jobs with `sidekeeper.once-listener` do so. All instances register their items at a gate, `started`. When all
-//! items are there, the instance that takes the gate's latch calls its application, then removes the gate, and
-//! everybody starts. With `completed` it is the same after the executions. What lies between is a *round*.
+//! Only jobs with `sidekeeper.once-listener` do so. All instances register their items at a barrier, `started`. When
+//! all items are registered, the instance that holds the barrier's latch calls its application, then removes the
+//! barrier, and all instances start their items. With `completed` it is the same after the executions. The time between
+//! the two barriers is a *round*.
 //!
-//! What differs from Java peers, within the same protocol:
-//! - **The view decides, again at each step**, so no removal is missed, and a gate is only removed by who found it
-//!   complete under the latch. Of a gate that is given up, each instance takes back its own items only.
-//! - **Every wait ends.** An instance that waited too long before a fire skips it, as Java does: whoever opens the books
-//!   has not done so. The fire counts as missed. After a fire it stops waiting. Both are reported as problems.
-//! - **A listener that fails or does not answer** makes its own instance skip the fire, as an exception does in Java, and
-//!   lets the others go on. Its items are registered as completed, so that nobody waits for them.
+//! Differences from Java peers, within the same protocol:
+//! - **The view decides, again at each step**, so no removal is missed. Only an instance that found a barrier complete
+//!   under the latch removes it. Of a barrier that is given up, each instance withdraws its own items only.
+//! - **Every wait ends.** An instance that waited too long before a fire skips it, as Java does: the listener that had
+//!   to act first has not acted. The fire counts as missed. After a fire it stops waiting. Both are reported as
+//!   problems.
+//! - **A listener that fails or does not answer** makes its own instance skip the fire, as an exception does in Java,
+//!   and lets the others go on. Its items are registered as completed, so that no instance waits for them.
 //! - **An instance registers all items that it owns**, also those that it cannot start now; disabled items of any
 //!   instance count as registered. Java waits for such items for ever.
-//! - **What somebody takes over** from a crashed instance is registered as completed by who executed it.
-//! - **Missed fires** are made up for inside a round that is open. Alone they begin one only if all items have missed
-//!   theirs and no Java instance is there, because nobody else would come; but they join one that somebody has begun.
+//! - **An item that was taken over** from a crashed instance is registered as completed by its taker.
+//! - **Missed fires** are re-run inside a round that is open. Alone they begin one only if all items have missed theirs
+//!   and there is no Java instance, because no other instance would come; but they join a round that another instance
+//!   has begun.
 //!
-//! If an instance crashes while it acts, another one acts again: at least once is all that the protocol can promise.
+//! If an instance crashes while it acts, another one acts again: the protocol can promise at least once, and no more.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
+use crate::coordination::job::execution::Executions;
 use crate::coordination::job::execution::retry::Retries;
-use crate::coordination::job::execution::state::Executions;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::ledger::Ledger;
 use crate::coordination::job::once::barrier::{planned_items, skip_planned};
-use crate::coordination::job::once::state::{Acting, Guarantee, Round, Stage};
-use crate::elasticjob::once_listener::OnceListener;
-use crate::elasticjob::path::Gate;
+use crate::coordination::job::once::{Acting, Once, Round, Stage};
+use crate::elasticjob::path::Barrier;
+use crate::extension::once_listener::OnceListener;
 use crate::job::Item;
 use crate::mutants::mutant;
 
-impl Guarantee {
+impl Once {
     /// Whether executions may start, as far as other instances are concerned.
-    pub(in crate::coordination) fn is_gate_open(&self, cx: &Context) -> bool {
-        cx.once_listener().is_none() || self.is_round_open() || mutant!(GateIgnored)
+    pub(crate) fn is_barrier_open(&self, cx: &Context) -> bool {
+        cx.once_listener().is_none() || self.is_round_open() || mutant!(BarrierIgnored)
     }
 
-    /// Whether we are in a round whose executions have begun: a further fire has to wait for the next one.
-    pub(in crate::coordination) fn is_round_open(&self) -> bool {
+    /// Whether the executions of the round have begun: a further fire has to wait for the next round.
+    pub(crate) fn is_round_open(&self) -> bool {
         self.round.as_ref().is_some_and(|round| round.stage != Stage::Before)
     }
 
-    /// Whether a missed fire of the item may be made up for now.
-    pub(in crate::coordination) fn may_make_up(&self, cx: &Context, item: Item) -> bool {
+    /// Whether a missed fire of the item may be re-run now.
+    pub(crate) fn may_rerun(&self, cx: &Context, item: Item) -> bool {
         if cx.once_listener().is_none() {
             return true;
         }
         match &self.round {
             Some(round) if round.stage == Stage::Before => !round.barred,
             Some(_) => self.is_inside(cx, item),
-            None => !cx.view.registered(Gate::Started).is_empty() || all_have_missed(cx),
+            None => !cx.view.registered(Barrier::Started).is_empty() || all_have_missed(cx),
         }
     }
 
@@ -67,12 +70,12 @@ impl Guarantee {
             let registered = round.registered.contains(&item) || self.registering.contains(&item);
             round.barred || (round.stage == Stage::After && registered)
         });
-        !over && !cx.view.registered(Gate::Completed).contains(&item)
+        !over && !cx.view.registered(Barrier::Completed).contains(&item)
     }
 
-    /// Goes on if the gate at which we wait was removed. Comes before the fires, so that one that was seen after the
+    /// Goes on if the barrier of this round was removed. Comes before the fires, so that a fire that was seen after the
     /// removal belongs to the next round.
-    pub(in crate::coordination) fn pass_gate(
+    pub(crate) fn pass_barrier(
         &mut self,
         cx: &Context,
         executions: &Executions,
@@ -82,31 +85,32 @@ impl Guarantee {
         let now = cx.now;
         let idle = has_nothing_to_execute(cx, executions, retries, agenda);
         let Some(round) = &mut self.round else { return };
-        let Some(gate) = round.gate() else { return };
-        // Only the instance that found the gate complete removes our registrations.
-        let gone = !round.registered.is_empty() && round.registered.is_disjoint(cx.view.registered(gate));
-        if !cx.view.is_loaded() || !gone || !self.registering.is_empty() {
+        let Some(barrier) = round.barrier() else { return };
+        // Only the instance that found the barrier complete removes these registrations.
+        let removed =
+            !round.registered.is_empty() && round.registered.is_disjoint(cx.view.registered(barrier));
+        if !cx.view.is_loaded() || !removed || !self.registering.is_empty() {
             return;
         }
-        match gate {
-            Gate::Started => {
+        match barrier {
+            Barrier::Started => {
                 if round.acting == Acting::No {
                     self.problem = None;
                 }
                 round.enter(Stage::Open, now, Duration::MAX);
             }
-            Gate::Completed if idle => {
+            Barrier::Completed if idle => {
                 if round.acting == Acting::No {
                     self.problem = None;
                 }
                 self.round = None;
             }
-            Gate::Completed => {}
+            Barrier::Completed => {}
         }
     }
 
     /// Takes the next step around a fire.
-    pub(in crate::coordination) fn guard(
+    pub(crate) fn guard(
         &mut self,
         cx: &Context,
         ledger: &Ledger,
@@ -121,7 +125,7 @@ impl Guarantee {
             self.attend_latch(cx, agenda, out);
             return;
         };
-        self.note_taken_over(cx, executions, listener);
+        self.record_taken_over(cx, executions, listener);
         if self.round.is_none() {
             self.begin_round(cx, agenda, listener);
         }
@@ -158,7 +162,7 @@ impl Guarantee {
             round.items.extend(owned);
         }
         if now.mono >= round.until {
-            self.too_late(cx, agenda, out, Gate::Started);
+            self.too_late(cx, agenda, out, Barrier::Started);
         } else if !active && round.acting == Acting::No {
             // Other instances will execute these plans.
             self.give_up_round(cx);
@@ -176,7 +180,7 @@ impl Guarantee {
     ) {
         let now = cx.now;
         self.follow_executions(cx, executions, retries, agenda, out);
-        // A flag that is on its way is made up for in this round as well.
+        // The fire of a flag that is being written is re-run in this round as well.
         if out.is_in_flight(Purpose::FlagMisfire) || !has_nothing_to_execute(cx, executions, retries, agenda)
         {
             return;
@@ -186,7 +190,7 @@ impl Guarantee {
         }
     }
 
-    /// Notes the executions of the open round. An execution that was planned too late for it waits for the next one.
+    /// Records the executions of the open round. An execution that was planned too late for it waits for the next one.
     fn follow_executions(
         &mut self,
         cx: &Context,
@@ -222,20 +226,20 @@ impl Guarantee {
         let owned: Vec<_> = cx.assigned.executable().map(|assigned| assigned.item).collect();
         let idle = has_nothing_to_execute(cx, executions, retries, agenda);
         let Some(round) = &mut self.round else { return };
-        // The items of a crashed instance are ours to register.
+        // This instance has to register the items of a crashed instance that it owns now.
         round.items.extend(owned);
         if round.registered.is_empty() && round.items.is_empty() {
             self.round = None;
         } else if now.mono >= round.until && idle {
-            self.too_late(cx, agenda, out, Gate::Completed);
+            self.too_late(cx, agenda, out, Barrier::Completed);
         }
     }
 
-    /// No other instance registers an item that we have taken over and executed.
-    fn note_taken_over(&mut self, cx: &Context, executions: &Executions, listener: OnceListener) {
+    /// Records the items that this instance has taken over and executed: no other instance registers them.
+    fn record_taken_over(&mut self, cx: &Context, executions: &Executions, listener: OnceListener) {
         let now = cx.now;
-        let executing = executions.open.iter().filter(|(_, open)| open.taken_over);
-        let executing: BTreeSet<_> = executing.map(|(item, _)| *item).collect();
+        let executing = executions.iter().filter(|(_, open)| open.is_taken_over());
+        let executing: BTreeSet<_> = executing.map(|(item, _)| item).collect();
         let before = std::mem::replace(&mut self.taken_over, executing.clone());
         let ended: Vec<_> = before.difference(&executing).copied().collect();
         if ended.is_empty() || !cx.is_registered() {
@@ -253,20 +257,20 @@ impl Guarantee {
         }
     }
 
-    /// Whether we may leave, as far as a round is concerned: there is none, or others will end it.
-    pub(in crate::coordination) fn is_round_over(&self, cx: &Context) -> bool {
-        let guarantee = self;
-        let left_to_others = guarantee.round.as_ref().is_some_and(|round| {
+    /// Whether this instance may leave the round: there is none, or other instances will end it.
+    pub(crate) fn is_round_over(&self, cx: &Context) -> bool {
+        let once = self;
+        let left_to_others = once.round.as_ref().is_some_and(|round| {
             let registered = round.executed.is_subset(&round.registered);
             round.stage == Stage::After && registered && cx.view.instances().len() > 1
         });
-        let round_over = guarantee.round.is_none() || left_to_others;
-        round_over && guarantee.latch.is_none() && guarantee.withdrawn.is_empty()
+        let round_over = once.round.is_none() || left_to_others;
+        round_over && once.latch.is_none() && once.withdrawn.is_empty()
     }
 
-    /// We have waited too long at a gate.
-    fn too_late(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox, gate: Gate) {
-        let registered = cx.view.registered(gate);
+    /// This instance has waited too long at a barrier.
+    fn too_late(&mut self, cx: &Context, agenda: &mut Agenda, out: &mut Outbox, barrier: Barrier) {
+        let registered = cx.view.registered(barrier);
         let settings = cx.settings.as_ref();
         let missing: Vec<_> = settings
             .into_iter()
@@ -275,36 +279,40 @@ impl Guarantee {
             .map(|item| item.0)
             .collect();
         let waited = match missing.as_slice() {
-            [] => "the instance that acts for all did not end".to_owned(),
+            [] => "the instance that acts for all did not finish".to_owned(),
             missing => {
-                format!("{} items did not come, the first of them {:?}", missing.len(), missing.first())
+                format!(
+                    "{} items were not registered, the first of them {:?}",
+                    missing.len(),
+                    missing.first()
+                )
             }
         };
-        let then = match gate {
-            Gate::Started => "the fire was skipped and counts as missed",
-            Gate::Completed => "nothing is called after the last execution",
+        let then = match barrier {
+            Barrier::Started => "the fire was skipped and counts as missed",
+            Barrier::Completed => "nothing is called after the last execution",
         };
         let message = format!(
             "the once-listener waited too long: {waited}; {then}. Every instance of the job must have such a listener"
         );
-        self.problem = Some((gate, message));
-        if gate == Gate::Started {
+        self.problem = Some((barrier, message));
+        if barrier == Barrier::Started {
             skip_planned(cx, agenda, out, true);
         }
         self.give_up_round(cx);
     }
 
-    /// Ends the round here, and takes our registrations back.
+    /// Ends the round here, and withdraws this instance's registrations.
     fn give_up_round(&mut self, cx: &Context) {
         let Some(round) = self.round.take() else { return };
-        let Some(gate) = round.gate() else { return };
+        let Some(barrier) = round.barrier() else { return };
         let owned = cx.assigned.executable().map(|assigned| assigned.item);
         let items: BTreeSet<_> = round.items.iter().copied().chain(owned).collect();
-        self.withdrawn.extend(items.into_iter().map(|item| (gate, item)));
+        self.withdrawn.extend(items.into_iter().map(|item| (barrier, item)));
     }
 }
 
-/// Whether each item has missed a fire and everybody sees it and will come.
+/// Whether each item has missed a fire, and all instances see that and join a round.
 fn all_have_missed(cx: &Context) -> bool {
     let missed = |item: Item| {
         cx.view.misfired().contains(&item) || cx.view.item(item).is_some_and(|view| view.disabled)
@@ -312,7 +320,7 @@ fn all_have_missed(cx: &Context) -> bool {
     !cx.has_java_peers() && cx.settings.as_ref().is_some_and(|settings| settings.items().all(missed))
 }
 
-/// Whether nothing is executed or about to be.
+/// Whether no execution is open or planned.
 fn has_nothing_to_execute(cx: &Context, executions: &Executions, retries: &Retries, agenda: &Agenda) -> bool {
     let waits = cx.phase == Phase::Active && planned_items(agenda).next().is_some();
     executions.is_idle() && !waits && retries.is_empty()

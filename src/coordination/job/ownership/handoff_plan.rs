@@ -1,43 +1,45 @@
-//! Which items are to change hands one by one? The leader writes it down; each owner lets go of its own, and gives them on;
-//! no other instance waits (P1, P2).
+//! Which items are to change hands one by one? The leader publishes a plan; each owner revokes its items, and hands
+//! them over by itself, in one transaction that checks that the plan still stands; no other instance waits (P1, P2).
+//!
+//! So an item has an owner at every moment, and nothing has to be undone when the leader dies: the plan is an
+//! ephemeral node, and the next leader derives its own from the present owners. Items beyond a lowered total get no
+//! next owner; they are handed over by removing them. ElasticJob's rules hold beside a Java instance, beside an
+//! instance without a profile, and where the job asks for them (`mode`).
 
 use std::collections::BTreeMap;
 
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
-use crate::coordination::job::frame::phase::{Phase, Session};
+use crate::coordination::job::frame::phase::Session;
 use crate::coordination::job::ownership::mode::{Mode, Modes};
-use crate::coordination::job::ownership::reservation::Absences;
+use crate::coordination::job::ownership::reservation::Reservations;
 use crate::coordination::job::ownership::targets::Targets;
-use crate::coordination::job::picture::fleet_view::HandoffPlan;
+use crate::extension::handoff_plan::HandoffPlan;
 use crate::job::{InstanceId, Item};
 use crate::tree::{NodeKind, Operation, Transaction};
 
 impl Targets {
-    /// Writes down which items are to change hands, if we lead.
-    pub(in crate::coordination) fn plan_handoff(
+    /// Publishes which items are to change hands, if this instance leads.
+    pub(crate) fn plan_handoff(
         &mut self,
         cx: &Context,
-        absences: &Absences,
+        reservations: &Reservations,
         modes: &mut Modes,
         out: &mut Outbox,
     ) {
         let leads = cx.is_registered() && cx.is_leader() && cx.is_enabled();
-        if !leads
-            || !matches!(cx.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. })
-            || cx.view.is_resharding()
-        {
+        if !leads || !cx.phase.is_there() || cx.view.is_resharding() {
             return;
         }
         let mode = modes.now(cx);
         let wanted = match mode {
-            Mode::Gentle => self.moves(cx, absences),
-            Mode::Stock(_) => BTreeMap::new(),
+            Mode::OneByOne => self.moves(cx, reservations),
+            Mode::AllAtOnce(_) => BTreeMap::new(),
             Mode::Undecided(_) => return,
         };
         let Session::Connected(session) = cx.session else { return };
-        let path = cx.identity.paths.fleet().handoff();
+        let path = cx.identity.own_paths.fleet().handoff();
         let mut transaction = Transaction::new();
         if let Some(leader) = cx.view.leader() {
             transaction
@@ -54,7 +56,8 @@ impl Targets {
                 transaction.push(Operation::Set { path, data: data.as_bytes().into(), version });
             }
             plan => {
-                // One of an earlier leader is ephemeral in its session; ours has to be in ours.
+                // The plan of an earlier leader is ephemeral in that leader's session; this one has to be in this
+                // session.
                 let version = plan.map(|plan| plan.version);
                 transaction.extend(plan.map(|_| Operation::Delete { path: path.clone(), version }));
                 if !wanted.is_empty() {
@@ -67,9 +70,9 @@ impl Targets {
         }
     }
 
-    /// The items that are with one instance that is online, and should be with another, or with nobody.
-    fn moves(&mut self, cx: &Context, absences: &Absences) -> BTreeMap<Item, Option<InstanceId>> {
-        let targets = self.now(cx, absences);
+    /// The items whose owner is online, and that another instance, or none, should own.
+    fn moves(&mut self, cx: &Context, reservations: &Reservations) -> BTreeMap<Item, Option<InstanceId>> {
+        let targets = self.now(cx, reservations);
         let total = cx.settings.as_ref().map_or(u32::MAX, |s| s.configuration.sharding_total_count);
         let surplus = cx.view.items().range(Item(total)..).map(|(item, _)| (*item, None));
         let moves = |(item, target): &(Item, Option<InstanceId>)| {

@@ -1,87 +1,93 @@
-//! When does an owner give an item on? When the leader has planned it and the application is done with it (P1, P2).
+//! When does an owner hand an item over? When the leader has planned it and the application has released it (P1, P2).
 //!
-//! An item always has an owner: the old one until the transaction that makes it the new one's. An item without an
-//! online owner is not handed over but assigned, as by any resharding.
+//! The owner first sends the application an assignment without the item. The application has released the item when it
+//! has no open execution, and with `drained` or continuous ownership when it has also acknowledged that assignment.
+//! After `sidekeeper.handoff-deadline` (30 s) the owner hands the item over anyway: a running node that still exists
+//! then keeps the next owner from starting the item. If the leader dies, its plan is deleted with its session. The owner
+//! then still owns the item and sends it again in an assignment, and the next leader makes a plan of its own.
+//!
+//! No start, no misfire flag and no renewal is in flight when the item is handed over. So the next owner, which reads
+//! the ledger for its new token, sees all fires that this instance has started.
+//!
+//! An item always has an owner: the old one until the transaction that gives it to the new one. An item without an
+//! online owner is not handed over but assigned, as by any resharding. A handover raises the version of
+//! `fleet/members`, which a resharding by ElasticJob's rules checks: the nodes of the items show no handover, because a
+//! new node has version 0 like the one before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::execution::state::Executions;
+use crate::coordination::job::execution::Executions;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
-use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::membership::announcement::Announcement;
+use crate::coordination::job::membership::Membership;
 use crate::coordination::job::ownership::mode::{Mode, Modes};
 use crate::coordination::job::picture::nodes::ItemView;
-use crate::elasticjob::handoff_policy::Handoff as Policy;
+use crate::extension::handoff_policy::Handoff as Policy;
 use crate::job::{FencingToken, Generation, InstanceId, Item};
 use crate::mutants::mutant;
 use crate::tree::{NodeKind, Operation, Transaction};
 
-/// An item that was taken from the application and not given to the next owner yet.
+/// An item that was revoked and not handed over yet.
 #[derive(Debug)]
 struct Revoked {
     since: Duration,
-    /// With which generation the application was told.
-    told: Generation,
+    /// The generation of the message that revoked it.
+    generation: Generation,
 }
 
-/// What a participant remembers of handing over. None of it is needed to be right.
+/// The handovers of this instance. A participant that has lost this state does nothing wrong.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Handoff {
+pub(crate) struct Handoff {
     revoked: BTreeMap<Item, Revoked>,
-    /// Items that we have given to others, with the tokens under which they were ours. They are not ours any more, also
-    /// when the plan is seen to be gone before the items are seen to have others.
+    /// The items that were handed over, with their tokens before. This instance does not own them any more, also if the
+    /// view shows the plan's end before the new owners.
     given: BTreeMap<Item, FencingToken>,
-    /// Whether it is not known if the last request to give items has taken effect.
+    /// Whether the outcome of the last handover is unknown.
     in_doubt: bool,
     deadline: Option<Duration>,
 }
 
 impl Handoff {
-    /// The items that are ours until the next owner has them, though the application was told to let go.
-    pub(in crate::coordination) fn revoked_items(&self) -> impl Iterator<Item = Item> + '_ {
+    /// The items that this instance owns until it has handed them over, though the application had to release them.
+    pub(crate) fn revoked_items(&self) -> impl Iterator<Item = Item> + '_ {
         self.revoked.keys().copied()
     }
 
-    /// Whether we have given an item to somebody else, and do not see it yet.
-    pub(in crate::coordination) fn is_given(&self, cx: &Context, item: Item) -> bool {
+    /// Whether this instance has handed the item over, and the view does not show it yet.
+    pub(crate) fn is_given(&self, cx: &Context, item: Item) -> bool {
         let owner = cx.view.item(item).and_then(|view| view.owner.as_ref());
         let given = self.given.get(&item).filter(|_| !mutant!(GivenForgotten));
         owner.is_some_and(|owner| given == Some(&owner.token))
     }
 
-    /// The request to give items has failed. If it is not known whether it took effect, the next snapshot tells.
-    pub(in crate::coordination) fn give_failed(&mut self) {
+    /// The handover has failed. If its outcome is unknown, the next snapshot shows it.
+    pub(crate) fn give_failed(&mut self) {
         self.in_doubt = true;
     }
 
-    /// When an item goes even if its owner is not done with it.
-    pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
+    /// When an item is handed over even if the application has not released it.
+    pub(crate) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.deadline.filter(|at| *at > now)
     }
 
-    /// Whether an item of ours is to be somebody else's, so that the application is to let go of it. Not while it is
-    /// being started: the application is told in the order in which things happen; nor while nobody can be told.
-    pub(in crate::coordination) fn is_revoked(
-        &self,
-        cx: &Context,
-        executions: &Executions,
-        item: Item,
-    ) -> bool {
+    /// Whether the application has to release this item, because another instance is to own it. Not while an execution
+    /// of it is starting: the application gets events in the order in which they happen; nor while the application
+    /// cannot be notified.
+    pub(crate) fn is_revoked(&self, cx: &Context, executions: &Executions, item: Item) -> bool {
         if self.is_given(cx, item) {
             return true;
         }
-        if is_deaf(cx) {
+        if cannot_be_notified(cx) {
             return false;
         }
         cx.fleet.is_to_leave(item, &cx.identity.instance) && !executions.is_starting(item)
     }
 
-    /// Forgets a given item as soon as its new owner is seen, or the request is seen to have failed. Tells whether our items may
-    /// be others than the application was told.
-    pub(in crate::coordination) fn forget_given(&mut self, cx: &Context) -> bool {
+    /// Forgets a handed over item as soon as the view shows its new owner, or that the handover has failed. Returns
+    /// whether this instance's items may differ from those that were sent.
+    pub(crate) fn forget_given(&mut self, cx: &Context) -> bool {
         if !cx.view.is_loaded() {
             return false;
         }
@@ -99,12 +105,8 @@ impl Handoff {
         in_doubt
     }
 
-    /// The latest plan that takes an item from us, as a generation.
-    pub(in crate::coordination) fn revocation(
-        &self,
-        cx: &Context,
-        executions: &Executions,
-    ) -> Option<Generation> {
+    /// The latest plan that takes an item from this instance, as a generation.
+    pub(crate) fn revocation(&self, cx: &Context, executions: &Executions) -> Option<Generation> {
         let plan = cx.fleet.plan()?;
         let mine = |item: &Item| {
             let owner = cx.view.item(*item).and_then(|view| view.owner.as_ref());
@@ -116,16 +118,11 @@ impl Handoff {
             .then_some(Generation(plan.changed))
     }
 
-    /// Gives items that are to be somebody else's to whom they are to go, as soon as the application is done with them.
-    pub(in crate::coordination) fn release(
-        &mut self,
-        cx: &Context,
-        executions: &Executions,
-        out: &mut Outbox,
-    ) {
+    /// Hands items over to their next owners, as soon as the application has released them.
+    pub(crate) fn release(&mut self, cx: &Context, executions: &Executions, out: &mut Outbox) {
         let now = cx.now;
         self.deadline = None;
-        if is_deaf(cx) {
+        if cannot_be_notified(cx) {
             self.revoked.clear();
             return;
         }
@@ -134,11 +131,11 @@ impl Handoff {
             return;
         };
         let (policy, patience) = (settings.handoff.handoff, settings.handoff.deadline);
-        let told: BTreeSet<Item> = cx
+        let sent: BTreeSet<Item> = cx
             .assigned
             .assignment
             .iter()
-            .flat_map(|told| &told.items)
+            .flat_map(|sent| &sent.items)
             .map(|assigned| assigned.item)
             .collect();
         let mut transaction = Transaction::new();
@@ -151,15 +148,15 @@ impl Handoff {
             let Some(owner) = owner.filter(|owner| owner.instance == cx.identity.instance) else {
                 continue;
             };
-            if target.as_ref() == Some(&cx.identity.instance) || told.contains(item) {
+            if target.as_ref() == Some(&cx.identity.instance) || sent.contains(item) {
                 continue;
             }
             let generation = cx.assigned.generation();
             let known = self.revoked.remove(item);
-            let revoked = known.unwrap_or(Revoked { since: now.mono, told: generation });
+            let revoked = known.unwrap_or(Revoked { since: now.mono, generation });
             let due = revoked.since.saturating_add(patience);
             let acknowledged = policy != Policy::Drained
-                || cx.assigned.acknowledged >= revoked.told
+                || cx.assigned.acknowledged >= revoked.generation
                 || mutant!(AcknowledgementIgnored);
             let done = acknowledged && (!executions.has_open(*item) || mutant!(HandedOverWhileBusy));
             if (done || now.mono >= due) && size < cx.transaction_bytes {
@@ -187,19 +184,19 @@ impl Handoff {
             kept.insert(*item, revoked);
         }
         self.revoked = kept;
-        // A node that was just renewed has the version of the former one: it must be seen first.
+        // A renewed node has the version of the former one: the view must show it first.
         let writes = [Purpose::Start, Purpose::FlagMisfire, Purpose::Renew];
         let writes = writes.map(|purpose| out.is_in_flight(purpose));
         let ready = cx.is_registered() && !writes.contains(&true) && !mutant!(NeverHandedOver);
         if transaction.is_empty() || !ready || !out.may_commit(cx, Purpose::HandOff) {
             return;
         }
-        // Only as long as it is the leader's will, we are there, and so is who gets them: what somebody had who has left is
-        // divided anew, by who may not have seen to whom it was given. A division that we have not seen makes the
-        // items somebody else's, under the same version of their nodes: they are new.
-        let (path, version) = (cx.identity.paths.fleet().handoff(), Some(plan.version));
+        // The transaction fails unless the plan still stands, this instance is online, and so is the next owner: the
+        // leader that reshards the items of an offline instance may not have seen this handover. After a resharding
+        // that this view does not show, other instances own the items, under the same version of their nodes.
+        let (path, version) = (cx.identity.own_paths.fleet().handoff(), Some(plan.version));
         let mut steps = vec![Operation::Check { path, version }];
-        steps.extend(cx.undivided());
+        steps.extend(cx.not_resharded());
         let present = |id| Operation::Check { path: cx.identity.paths.instance(id), version: None };
         steps.extend([&cx.identity.instance].into_iter().chain(targets).map(present));
         steps.push(cx.fleet.handed_over());
@@ -209,21 +206,17 @@ impl Handoff {
     }
 }
 
-/// Whether nobody can tell the application to let go of what it works on. An instance that leaves without a
-/// stream gives the items away that it does not execute, unless ownership is continuous.
-fn is_deaf(cx: &Context) -> bool {
-    let deaf = cx.unattended.is_some() && cx.is_continuous();
-    deaf || matches!(cx.phase, Phase::Away { .. })
+/// Whether the application works on its items and cannot be notified. An instance that leaves without a stream hands
+/// over the items that it does not execute, unless ownership is continuous.
+fn cannot_be_notified(cx: &Context) -> bool {
+    let unreachable = cx.unattended.is_some() && cx.is_continuous();
+    unreachable || cx.phase.is_detached()
 }
 
-/// Whether a departure waits until others have our items.
-pub(in crate::coordination) fn hands_over(
-    cx: &Context,
-    announcement: &Announcement,
-    modes: &mut Modes,
-) -> bool {
+/// Whether a departure waits until the items are handed over.
+pub(crate) fn hands_over(cx: &Context, membership: &Membership, modes: &mut Modes) -> bool {
     let now = cx.now;
-    if !announcement.waits(now.mono) || !cx.is_registered() {
+    if !membership.is_announcement_waiting(now.mono) || !cx.is_registered() {
         return false;
     }
     let me = &cx.identity.instance;
@@ -231,5 +224,5 @@ pub(in crate::coordination) fn hands_over(
     let stays = |id: &InstanceId| cx.fleet.member(id).is_some_and(|member| !member.profile.leaving);
     cx.view.items().values().any(owns)
         && cx.view.available().iter().any(|id| id != me && stays(id))
-        && modes.now(cx) == Mode::Gentle
+        && modes.now(cx) == Mode::OneByOne
 }

@@ -1,9 +1,10 @@
-//! Has a Java leader forgotten an instance? It divides the items among the instances that it knew before it waited, and takes
-//! the flag down afterwards (H5): an instance that has gone meanwhile keeps its items until the next event, and one that has
-//! come meanwhile gets none.
+//! Has a Java leader forgotten an instance? It reshards the items among the instances that it knew before it waited,
+//! and lowers the flag afterwards (H5). So an instance that has left in the meantime keeps its items until the next
+//! event, and one that has come in the meantime gets none.
 //!
-//! We may not flag a resharding when we do not lead. But a Java leader flags one at any event of a server's node, and
-//! every instance writes its own again when it reconnects (protocol 2.1, 2.4): so do we, with what it holds.
+//! Only the leader may flag a resharding. But a Java leader flags one at any event of a server's node, and every
+//! instance writes its own server's node again when it reconnects (protocol 2.1, 2.4). So this instance writes its own,
+//! with the same content: the leader is reminded, not overruled.
 
 use std::time::Duration;
 
@@ -11,50 +12,50 @@ use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
-use crate::coordination::job::membership::liveness::Crash;
+use crate::coordination::job::membership::liveness::Liveness;
 use crate::coordination::job::picture::nodes::ItemView;
 use crate::coordination::job::picture::settings::Settings;
 use crate::job::Item;
 use crate::mutants::mutant;
 use crate::tree::Operation;
 
-/// How long a Java leader has to notice by itself, and between two reminders.
+/// How long a Java leader has to notice by itself, and the pause between two reminders.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Since when a Java leader seems to have forgotten an instance.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Nudge {
+pub(crate) struct LeaderReminder {
     due: Option<Duration>,
 }
 
-impl Nudge {
-    /// When the patience ends.
-    pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
+impl LeaderReminder {
+    /// When the next reminder is due.
+    pub(crate) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.due.filter(|due| *due > now)
     }
 
-    /// Reminds a Java leader of items that belong to nobody, and of us.
-    pub(in crate::coordination) fn nudge_leader(&mut self, cx: &Context, crash: &Crash, out: &mut Outbox) {
+    /// Reminds a Java leader of items without an owner, and of this instance.
+    pub(crate) fn remind_leader(&mut self, cx: &Context, liveness: &Liveness, out: &mut Outbox) {
         let now = cx.now;
-        let orphans = has_orphans(cx, crash) && !mutant!(JavaLeaderNotReminded);
-        if !orphans && (!is_left_out(cx) || mutant!(LeftOutOfDivision)) {
+        let orphans = has_orphans(cx, liveness) && !mutant!(JavaLeaderNotReminded);
+        if !orphans && (!is_left_out(cx) || mutant!(LeftOutOfResharding)) {
             self.due = None;
             return;
         }
         let due = *self.due.get_or_insert(now.mono.saturating_add(PATIENCE));
-        if now.mono < due || !out.may_commit(cx, Purpose::Nudge) {
+        if now.mono < due || !out.may_commit(cx, Purpose::RemindLeader) {
             return;
         }
         self.due = Some(now.mono.saturating_add(PATIENCE));
         let Some(version) = cx.view.server_version(cx.identity.server_ip) else { return };
-        // An operator's change in between makes it fail, and is an event itself.
+        // If an operator changes the node in between, the write fails, and the change is an event itself.
         let path = cx.identity.paths.server(cx.identity.server_ip);
         let (data, version) = (b"ENABLED".as_slice().into(), Some(version));
-        out.commit(Purpose::Nudge, vec![Operation::Set { path, data, version }]);
+        out.commit(Purpose::RemindLeader, vec![Operation::Set { path, data, version }]);
     }
 }
 
-/// The settings of the job, if a Java instance leads it, we may own items of it, and no division is under way.
+/// The settings of the job, if a Java instance leads it, this instance may own items of it, and no resharding is due.
 fn led_by_java(cx: &Context) -> Option<&Settings> {
     let java_leads = cx.view.leader().is_some_and(|leader| leader.instance.is_java());
     let ready = cx.phase == Phase::Active && cx.is_registered() && cx.is_enabled();
@@ -63,24 +64,24 @@ fn led_by_java(cx: &Context) -> Option<&Settings> {
 }
 
 /// Whether items have no owner that is online.
-fn has_orphans(cx: &Context, crash: &Crash) -> bool {
+fn has_orphans(cx: &Context, liveness: &Liveness) -> bool {
     let now = cx.now;
     let is_orphan = |item: Item| {
         let owner = cx.view.item(item).and_then(|view| view.owner.as_ref());
-        owner.is_none_or(|owner| crash.gone_since(&owner.instance, now).is_some())
+        owner.is_none_or(|owner| liveness.offline_since(&owner.instance, now).is_some())
     };
     led_by_java(cx).is_some_and(|settings| settings.items().any(is_orphan))
 }
 
-/// Whether we own no item, though each of ElasticJob's strategies gives one to every instance if there are enough. Of a
-/// strategy of the job's own we do not know.
+/// Whether this instance owns no item, though each of ElasticJob's strategies gives one to every instance if there are
+/// enough. A strategy of the job's own may not.
 fn is_left_out(cx: &Context) -> bool {
     let Some(settings) = led_by_java(cx).filter(|settings| settings.knows_strategy()) else {
         return false;
     };
     let me = &cx.identity.instance;
     let is_ours = |item: &ItemView| item.owner.as_ref().is_some_and(|owner| owner.instance == *me);
-    // Asked at each step: one that owns items looks no further.
+    // This is asked at each step: an instance that owns items asks no further.
     if cx.view.items().values().any(is_ours) {
         return false;
     }

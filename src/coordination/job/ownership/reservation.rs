@@ -1,10 +1,12 @@
-//! Who is away for a while? An instance with a name, in a job that has `sidekeeper.grace`, keeps its items when it has
-//! vanished or left: the leader leaves them where they are, and gives it nothing new, until the grace is over.
+//! Which offline instances keep their items for a while? An instance with a name, in a job that has `sidekeeper.grace`,
+//! has a reservation when it has crashed or left: the leader leaves its items where they are, and gives it no others,
+//! until `reattach_grace` is over.
 //!
-//! Decides for the leader which names are to be waited for. Only what they own waits: what was being executed is taken
-//! over at once, and fires in the meantime are made up for by whoever owns the item then. The time counts from when
-//! this leader has seen the absence; a new one begins anew. That a name is waited for no more is written down together
-//! with its items going to others, so that one who comes back at that moment either finds them or prevents it.
+//! Decides for the leader which names have reservations. Only ownership is reserved: crashed executions are taken over
+//! at once, and the owner of the item re-runs the fires in the meantime. The reserved instance counts in the balance as
+//! if it were online. The grace counts from when this leader has seen that the instance is offline; a new leader counts
+//! anew. The transaction that gives reserved items to others also deletes the name's node. So an instance that returns
+//! at that moment prevents it, or finds its items gone, and there is no state in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,53 +21,50 @@ use crate::job::{InstanceId, Item};
 use crate::mutants::mutant;
 use crate::tree::{Operation, Transaction};
 
-/// What the names were looked at for: the views' revisions, and the grace.
+/// The state for which the names were checked: the views' revisions, and the grace.
 type Looked = (u64, u64, Duration);
 
 /// The names whose items stay where they are.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Absences {
+pub(crate) struct Reservations {
     since: BTreeMap<String, Duration>,
-    /// Each with the instance that has it, or had it last.
+    /// Each with the instance that has the name, or had it last.
     kept: BTreeMap<String, InstanceId>,
     next_end: Option<Duration>,
     looked: Option<Looked>,
     revision: u64,
 }
 
-impl Absences {
+impl Reservations {
     /// When the next grace ends.
-    pub(in crate::coordination) fn next_retry(&self, now: Duration) -> Option<Duration> {
+    pub(crate) fn next_retry(&self, now: Duration) -> Option<Duration> {
         self.next_end.filter(|end| *end > now)
     }
 
-    /// Grows when other names are waited for.
-    pub(in crate::coordination) fn revision(&self) -> u64 {
+    /// Grows when the reservations change.
+    pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// With whom the items of an instance stay that is not online: with itself, or with that of its name, which has come
-    /// back from elsewhere. `None`: with nobody.
-    pub(in crate::coordination) fn stays_with(&self, owner: &InstanceId) -> Option<&InstanceId> {
-        self.kept.get(owner.unique()?).filter(|_| !mutant!(AbsenceForgotten))
+    /// The instance that keeps the items of an offline instance: the same one, or the instance that has returned under
+    /// its name with another address. `None`: none.
+    pub(crate) fn stays_with(&self, owner: &InstanceId) -> Option<&InstanceId> {
+        self.kept.get(owner.unique()?).filter(|_| !mutant!(ReservationForgotten))
     }
 
-    /// The instances that are waited for.
-    pub(in crate::coordination) fn away<'a>(
-        &'a self,
-        view: &'a JobView,
-    ) -> impl Iterator<Item = &'a InstanceId> + 'a {
+    /// The offline instances that have reservations.
+    pub(crate) fn offline<'a>(&'a self, view: &'a JobView) -> impl Iterator<Item = &'a InstanceId> + 'a {
         self.kept.values().filter(|id| !view.instances().contains_key(*id))
     }
 
-    /// Forgets everything: somebody else leads.
+    /// Forgets all reservations: another instance leads.
     fn forget(&mut self) {
         if self.looked.is_some() {
             *self = Self { revision: self.revision + 1, ..Self::default() };
         }
     }
 
-    /// Compares the names with who is online.
+    /// Compares the names with the online instances.
     fn look(&mut self, view: &JobView, fleet: &FleetView, grace: Duration, now: Duration) {
         let looked = (view.membership_revision(), fleet.revision(), grace);
         if self.looked == Some(looked) && self.next_end.is_none_or(|end| now < end) {
@@ -74,13 +73,14 @@ impl Absences {
         self.looked = Some(looked);
         self.next_end = None;
         let mut kept = BTreeMap::new();
-        let mut away = BTreeSet::new();
+        let mut offline = BTreeSet::new();
         for (name, known) in fleet.names() {
-            // Whoever says something registers in the same transaction: the job's nodes are read later than these.
+            // An instance writes its profile in the transaction of its registration, and the job's nodes are read later
+            // than the profiles.
             let is_there = fleet.member(&known.instance).is_some();
             if !view.instances().contains_key(&known.instance) && !is_there {
                 let since = *self.since.entry(name.clone()).or_insert(now);
-                away.insert(name);
+                offline.insert(name);
                 let end = since.saturating_add(grace);
                 let status = known.instance.server_ip().and_then(|ip| view.server(ip));
                 if now >= end || status.is_some_and(|status| status != ServerStatus::Enabled) {
@@ -90,15 +90,15 @@ impl Absences {
             }
             kept.insert(name.clone(), known.instance.clone());
         }
-        self.since.retain(|name, _| away.contains(name));
+        self.since.retain(|name, _| offline.contains(name));
         if kept != self.kept {
             self.kept = kept;
             self.revision += 1;
         }
     }
 
-    /// Notes who is away, if we lead.
-    pub(in crate::coordination) fn mind_absences(&mut self, cx: &Context, out: &mut Outbox) {
+    /// Updates the reservations, if this instance leads.
+    pub(crate) fn update_reservations(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now;
         if !cx.is_registered() || !cx.is_leader() || !cx.fleet.is_loaded() {
             self.forget();
@@ -109,7 +109,8 @@ impl Absences {
         self.forget_names(cx, out);
     }
 
-    /// Deletes the names that are waited for no more and own nothing. Those that do go with their items.
+    /// Deletes the names that have no reservation and own nothing. Names that own items are deleted together with the
+    /// assignment of these items.
     fn forget_names(&self, cx: &Context, out: &mut Outbox) {
         if cx.fleet.names().len() == self.kept.len() {
             return;
@@ -130,7 +131,7 @@ impl Absences {
             if size >= cx.transaction_bytes {
                 break;
             }
-            let path = cx.identity.paths.fleet().name(name);
+            let path = cx.identity.own_paths.fleet().name(name);
             let step = Operation::Delete { path, version: Some(known.version) };
             size += step.wire_size();
             transaction.push(step);
@@ -141,13 +142,15 @@ impl Absences {
     }
 }
 
-/// The steps that end the waiting for the owners of these items, to go with the one that gives them to others.
-pub(in crate::coordination) fn end_absences(cx: &Context, items: impl Iterator<Item = Item>) -> Transaction {
+/// The steps that end the reservations of the owners of these items, for the transaction that gives the items to
+/// others.
+pub(crate) fn end_reservations(cx: &Context, items: impl Iterator<Item = Item>) -> Transaction {
     let owner = |item| cx.view.item(item).and_then(|view| view.owner.as_ref());
     let names: BTreeSet<_> = items.filter_map(owner).filter_map(|owner| owner.instance.unique()).collect();
     let known = names.into_iter().filter_map(|name| Some((name, cx.fleet.names().get(name)?)));
-    let step = |(name, known): (&str, &crate::coordination::job::picture::fleet_view::NameView)| {
-        Operation::Delete { path: cx.identity.paths.fleet().name(name), version: Some(known.version) }
+    let step = |(name, known): (&str, &crate::extension::name_record::NameRecord)| Operation::Delete {
+        path: cx.identity.own_paths.fleet().name(name),
+        version: Some(known.version),
     };
     known.map(step).collect()
 }

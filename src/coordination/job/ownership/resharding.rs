@@ -1,23 +1,30 @@
-//! Who owns what? The leader compares the assignment with what the strategy says, and divides the items anew when
-//! they differ or somebody asks for it (protocol 4, 5; P1, P7).
+//! Which instance owns which item? The leader compares the assignment with the result of the strategy, and reshards the
+//! items when they differ or a resharding was asked for (protocol 4, 5; P1, P7).
 //!
-//! One transaction does all of it (split only where the server's size limit forces it). It fails, and is thought over
-//! again, if we lead no more, if somebody else has sharded, or if an item that moves has begun to run meanwhile.
+//! A resharding is one transaction that deletes and creates all `instance` nodes, so that each has a new token (P3); it
+//! is split only where the server's size limit forces it. It creates and deletes the `running` node of every item that
+//! moves: so it fails if the item has begun to run in the meantime, and then no node changes. It also fails, and is
+//! decided again, if this instance leads no more, or another one has resharded. It waits only for running items that
+//! move, where Java leaders wait for all. It raises and lowers the `necessary` flag within itself, so that a peer that
+//! sees the changes one by one knows when they are complete; beside Java instances the flag stays up for a while
+//! (`java_peers`).
+//!
+//! The version of `leader/sharding` orders starts and reshardings: a sidecar that leads sets that node's (empty) data
+//! with each resharding and with each flag, and the transaction that creates running nodes checks the version.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::execution::state::Executions;
+use crate::coordination::job::execution::Executions;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
-use crate::coordination::job::frame::phase::{Phase, Session};
-use crate::coordination::job::membership::liveness::{Crash, is_leftover};
-use crate::coordination::job::ownership::former_rule;
+use crate::coordination::job::frame::phase::Session;
+use crate::coordination::job::membership::liveness::{Liveness, is_leftover};
+use crate::coordination::job::ownership::allocation::{Rule, former_rule};
 use crate::coordination::job::ownership::java_peers::{JavaPeers, is_flag_answered, keeps_flag};
-use crate::coordination::job::ownership::member::Rule;
-use crate::coordination::job::ownership::mode::{Mode, Modes, StockReason};
-use crate::coordination::job::ownership::reservation::{Absences, end_absences};
+use crate::coordination::job::ownership::mode::{AllAtOnceReason, Mode, Modes};
+use crate::coordination::job::ownership::reservation::{Reservations, end_reservations};
 use crate::coordination::job::ownership::targets::{Targets, owners};
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::nodes::ItemView;
@@ -31,29 +38,29 @@ use crate::tree::{NodeKind, Operation, Transaction};
 /// How long a resharding may wait for executions before that is reported as a problem.
 const WAIT_REPORTED_AFTER: Duration = Duration::from_secs(10);
 
-/// What a division was made from, and what came out: for each item its owner.
+/// The input of a resharding, and its result: for each item its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Plan {
     available: Vec<InstanceId>,
     total: u32,
-    /// Whether only what has no owner online is assigned; the rest is handed over.
-    gentle: bool,
+    /// Whether only items without an online owner are assigned; the others are handed over.
+    one_by_one: bool,
     owners: Vec<InstanceId>,
 }
 
 impl Plan {
-    fn is_for(&self, available: &[InstanceId], total: u32, gentle: bool) -> bool {
-        self.available == available && self.total == total && self.gentle == gentle
+    fn is_for(&self, available: &[InstanceId], total: u32, one_by_one: bool) -> bool {
+        self.available == available && self.total == total && self.one_by_one == one_by_one
     }
 }
 
-/// A division that takes several transactions.
+/// A resharding that takes several transactions.
 #[derive(Debug)]
 struct Progress {
     plan: Plan,
-    /// How many items are done.
+    /// How many items are assigned.
     done: usize,
-    /// How many will be when the commit in flight has ended well.
+    /// How many items are assigned when the commit in flight has succeeded.
     done_next: usize,
     finished_next: bool,
 }
@@ -61,21 +68,22 @@ struct Progress {
 /// A look at the assignment.
 #[derive(Debug, Clone, Copy)]
 struct Checked {
-    /// The view's and the absences'.
+    /// The revisions of the view and of the reservations.
     revision: (u64, u64),
-    gentle: bool,
+    one_by_one: bool,
     rule: Rule,
-    /// Whether the assignment differed from that of the strategy.
+    /// Whether the assignment differed from the result of the strategy.
     stale: bool,
 }
 
-/// The leader's memory of shardings.
+/// The leader's state of reshardings.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Sharding {
+pub(crate) struct Resharding {
     progress: Option<Progress>,
-    /// Instances and total count of the last sharding that we made; strategies with a clock cannot be compared.
+    /// The instances and the total count of this leader's last resharding: results of strategies that read the clock
+    /// cannot be compared.
     membership: Option<(Vec<InstanceId>, u32)>,
-    /// What the last look at the assignment found.
+    /// The last look at the assignment.
     checked: Option<Checked>,
     wait: Wait,
 }
@@ -83,17 +91,17 @@ pub(in crate::coordination) struct Sharding {
 /// A resharding that waits.
 #[derive(Debug, Default)]
 struct Wait {
-    /// Since when one has been flagged, as far as we have seen; by whomever, and whoever led.
+    /// Since when a resharding has been flagged, according to the views; whatever instance flagged it or led.
     flagged_since: Option<Duration>,
-    /// For which items, while we lead.
+    /// The items for which it waits, while this instance leads.
     items: Vec<Item>,
     since: Option<Duration>,
     report: bool,
 }
 
-impl Sharding {
-    /// Our transaction has taken effect.
-    pub(in crate::coordination) fn committed(&mut self) {
+impl Resharding {
+    /// The transaction has succeeded.
+    pub(crate) fn committed(&mut self) {
         if let Some(mut progress) = self.progress.take() {
             if progress.finished_next {
                 self.membership = Some((progress.plan.available, progress.plan.total));
@@ -104,30 +112,30 @@ impl Sharding {
         }
     }
 
-    /// Somebody else leads, or may: what is flagged is.
-    pub(in crate::coordination) fn forget(&mut self) {
+    /// Another instance leads, or may lead: only the flag counts.
+    pub(crate) fn forget(&mut self) {
         let flagged_since = self.wait.flagged_since;
         *self = Self { wait: Wait { flagged_since, ..Wait::default() }, ..Self::default() };
     }
 
-    /// Nothing is known for a moment: what is to be done is thought over then, and what waited waits.
+    /// The nodes are not known for a moment: the resharding is decided again later, and its wait goes on.
     fn pause(&mut self) {
         *self = Self { wait: std::mem::take(&mut self.wait), ..Self::default() };
     }
 
-    /// Our transaction has failed: think it over from the start.
-    pub(in crate::coordination) fn failed(&mut self) {
+    /// The transaction has failed: the resharding is decided again from the start.
+    pub(crate) fn failed(&mut self) {
         self.progress = None;
         self.checked = None;
     }
 
-    /// Other instances than before may be given items: the leader decides again whether a division is due.
-    pub(in crate::coordination) fn look_again(&mut self) {
+    /// Other instances than before may get items: the leader decides again whether a resharding is due.
+    pub(crate) fn look_again(&mut self) {
         self.checked = None;
     }
 
-    /// What is wrong, if a resharding has waited for long.
-    pub(in crate::coordination) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
+    /// The problem that a resharding has waited for long.
+    pub(crate) fn problem(&self, paths: &JobPaths) -> Option<Problem> {
         self.wait.report.then(|| Problem {
             path: paths.necessary(),
             message: format!(
@@ -149,14 +157,14 @@ impl Sharding {
         }
     }
 
-    /// Divides the items, if we lead and it is due.
+    /// Reshards the items, if this instance leads and a resharding is due.
     #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
-    pub(in crate::coordination) fn shard(
+    pub(crate) fn shard(
         &mut self,
         cx: &Context,
-        crash: &Crash,
+        liveness: &Liveness,
         executions: &mut Executions,
-        absences: &Absences,
+        reservations: &Reservations,
         java_peers: &mut JavaPeers,
         modes: &mut Modes,
         targets: &mut Targets,
@@ -169,27 +177,27 @@ impl Sharding {
         let since = self.wait.flagged_since.unwrap_or(now.mono);
         self.wait.flagged_since = cx.view.necessary().then_some(since);
         let leads = cx.is_registered() && cx.is_leader() && cx.is_enabled();
-        if !leads || !matches!(cx.phase, Phase::Active | Phase::Away { .. } | Phase::Draining { .. }) {
+        if !leads || !cx.phase.is_there() {
             self.forget();
             return;
         }
         let at_once = match modes.now(cx) {
-            Mode::Gentle => None,
-            Mode::Stock(reason) => Some(reason),
+            Mode::OneByOne => None,
+            Mode::AllAtOnce(reason) => Some(reason),
             Mode::Undecided(_) => return,
         };
-        let gentle = at_once.is_none();
+        let one_by_one = at_once.is_none();
         let in_flight = out.is_in_flight(Purpose::Shard);
         let begun = in_flight || self.progress.as_ref().is_some_and(|progress| progress.done > 0);
-        let asked = cx.view.necessary() && (gentle || !is_flag_answered(cx));
-        if !asked && !begun && !self.is_stale(cx, absences, gentle) {
-            // One that had to wait may not be needed any more.
+        let asked = cx.view.necessary() && (one_by_one || !is_flag_answered(cx));
+        if !asked && !begun && !self.is_stale(cx, reservations, one_by_one) {
+            // A resharding that had to wait may not be needed any more.
             self.progress = None;
             self.wait_for(now.mono, Vec::new());
             java_peers.lower_flag(cx, out);
             return;
         }
-        let kept = if gentle { targets.owners_at_once(cx, absences) } else { Vec::new() };
+        let kept = if one_by_one { targets.owners_at_once(cx, reservations) } else { Vec::new() };
         let Some(settings) = &cx.settings else { return };
         let available = cx.assignable();
         let total = settings.configuration.sharding_total_count;
@@ -197,8 +205,8 @@ impl Sharding {
             return;
         }
         let plan = match self.progress.take() {
-            Some(mut progress) if progress.plan.is_for(&available, total, gentle) => {
-                if gentle {
+            Some(mut progress) if progress.plan.is_for(&available, total, one_by_one) => {
+                if one_by_one {
                     // Items may have been handed over since.
                     progress.plan.owners = kept;
                 }
@@ -206,15 +214,15 @@ impl Sharding {
             }
             Some(_) | None => {
                 let rule = former_rule::rule(&cx.view, &cx.fleet);
-                let owners = if gentle { kept } else { owners(settings, &available, rule, now) };
-                let plan = Plan { available, total, gentle, owners };
+                let owners = if one_by_one { kept } else { owners(settings, &available, rule, now) };
+                let plan = Plan { available, total, one_by_one, owners };
                 Progress { plan, done: 0, done_next: 0, finished_next: false }
             }
         };
         if java_peers.waits_for_fire(cx, &plan.plan.owners) {
             return;
         }
-        let waiting_for = moving_and_running(cx, crash, executions, &plan.plan);
+        let waiting_for = moving_and_running(cx, liveness, executions, &plan.plan);
         let must_wait = !waiting_for.is_empty();
         self.wait_for(now.mono, waiting_for);
         self.progress = Some(plan);
@@ -225,52 +233,53 @@ impl Sharding {
             self.progress = None;
             flag_resharding(cx, out);
         } else if out.may_commit(cx, Purpose::Shard) {
-            let transaction = self.sharding_transaction(cx, crash, at_once.as_ref());
+            let transaction = self.sharding_transaction(cx, liveness, at_once.as_ref());
             out.commit(Purpose::Shard, transaction);
         }
     }
 
-    /// Whether the assignment is not what it should be. Looks only when something that matters has changed.
-    fn is_stale(&mut self, cx: &Context, absences: &Absences, gentle: bool) -> bool {
+    /// Whether the assignment differs from the wanted one. Looks only when the views or the reservations have changed.
+    fn is_stale(&mut self, cx: &Context, reservations: &Reservations, one_by_one: bool) -> bool {
         let now = cx.now;
-        let revision = (cx.view.membership_revision(), absences.revision());
+        let revision = (cx.view.membership_revision(), reservations.revision());
         let rule = former_rule::rule(&cx.view, &cx.fleet);
         if let Some(checked) = self.checked
-            && ((checked.revision, checked.gentle, checked.rule) == (revision, gentle, rule)
+            && ((checked.revision, checked.one_by_one, checked.rule) == (revision, one_by_one, rule)
                 || mutant!(MembershipComparedOnce))
         {
             return checked.stale;
         }
         let available = cx.assignable();
-        let stale = cx.settings.as_ref().is_some_and(|settings| match gentle {
-            true => has_orphans(&cx.view, absences, settings),
+        let stale = cx.settings.as_ref().is_some_and(|settings| match one_by_one {
+            true => has_orphans(&cx.view, reservations, settings),
             false => {
                 let membership = self.membership.as_ref();
                 is_stale(&cx.view, &available, settings, membership, rule, now)
             }
         });
-        self.checked = Some(Checked { revision, gentle, rule, stale });
+        self.checked = Some(Checked { revision, one_by_one, rule, stale });
         stale
     }
 
-    /// The steps that end the waiting for those whose items a gentle division gives to others, before its first item.
-    fn absences_to_end(&self, cx: &Context) -> Transaction {
-        let Some(progress) = self.progress.as_ref().filter(|one| one.plan.gentle && one.done == 0) else {
+    /// The steps that end the reservations of instances whose items a one-by-one resharding gives to others, before its
+    /// first item.
+    fn reservations_to_end(&self, cx: &Context) -> Transaction {
+        let Some(progress) = self.progress.as_ref().filter(|one| one.plan.one_by_one && one.done == 0) else {
             return Transaction::new();
         };
         let moves = |(item, next): (Item, &InstanceId)| {
             let owner = &cx.view.item(item)?.owner.as_ref()?.instance;
             (owner != next && !cx.view.instances().contains_key(owner)).then_some(item)
         };
-        end_absences(cx, (0..).map(Item).zip(&progress.plan.owners).filter_map(moves))
+        end_reservations(cx, (0..).map(Item).zip(&progress.plan.owners).filter_map(moves))
     }
 
-    /// The next transaction of the division in progress; with the reason, if it is one by ElasticJob's rules.
+    /// The next transaction of the resharding in progress; with the reason, if it is one by ElasticJob's rules.
     fn sharding_transaction(
         &mut self,
         cx: &Context,
-        crash: &Crash,
-        at_once: Option<&StockReason>,
+        liveness: &Liveness,
+        at_once: Option<&AllAtOnceReason>,
     ) -> Transaction {
         let now = cx.now;
         let paths = &cx.identity.paths;
@@ -279,7 +288,7 @@ impl Sharding {
             transaction.push(Operation::Check { path: paths.leader(), version: Some(leader.version) });
         }
         if let Some(reason) = at_once {
-            transaction.extend(reason.still_holds(paths));
+            transaction.extend(reason.still_holds(paths, &cx.identity.own_paths));
             transaction.extend(cx.fleet.not_handed_over().filter(|_| !mutant!(HandoverUnseen)));
         }
         let version = cx.view.sharding_version();
@@ -287,21 +296,21 @@ impl Sharding {
         if !cx.view.has_folder(Folder::Sharding) {
             transaction.push(Operation::create(paths.folder(Folder::Sharding), NodeKind::Persistent, ""));
         }
-        let absences = self.absences_to_end(cx);
+        let reservations = self.reservations_to_end(cx);
         let monitors = cx.settings.as_ref().is_some_and(|s| s.configuration.monitor_execution);
         let (fails_over, keeps_flag) = (cx.fails_over(), keeps_flag(cx));
         let bytes_max = cx.transaction_bytes;
         let Some(progress) = &mut self.progress else { return transaction };
         if !cx.view.necessary() {
-            // The flag goes up with the first change and down with the last, so that whoever sees the changes one by
-            // one knows when they are complete; beside Java instances some time later.
+            // The flag is raised with the first change and lowered with the last, so that a peer that sees the changes
+            // one by one knows when they are complete; beside Java instances it is lowered later.
             transaction.push(Operation::create(paths.necessary(), NodeKind::Persistent, ""));
         }
-        transaction.extend(absences);
+        transaction.extend(reservations);
         let mut size: usize = transaction.iter().map(Operation::wire_size).sum();
         let surplus = cx.view.items().range(Item(progress.plan.total)..).map(|(item, _)| *item);
-        // What somebody online has is given up first.
-        let goes = |item: &Item| !progress.plan.gentle || cx.view.online_owner(*item).is_none();
+        // The items of online owners are released first.
+        let goes = |item: &Item| !progress.plan.one_by_one || cx.view.online_owner(*item).is_none();
         let beyond = surplus.filter(goes).map(|item| (item, None));
         let within = (0..).map(Item).zip(progress.plan.owners.iter().map(Some));
         let mut finished = true;
@@ -311,8 +320,8 @@ impl Sharding {
             let view = cx.view.item(item);
             match owner {
                 Some(owner) => {
-                    let leftover = view.is_some_and(|view| is_leftover(crash, view, now)) && !fails_over;
-                    let keeps = progress.plan.gentle;
+                    let leftover = view.is_some_and(|view| is_leftover(liveness, view, now)) && !fails_over;
+                    let keeps = progress.plan.one_by_one;
                     assign(&mut transaction, paths, view, item, owner, Rules { monitors, leftover, keeps });
                 }
                 None => remove_item(&mut transaction, paths, item, view),
@@ -339,14 +348,14 @@ impl Sharding {
     }
 }
 
-/// The items that are to change hands or to vanish, and that an online instance executes.
-fn moving_and_running(cx: &Context, crash: &Crash, executions: &Executions, plan: &Plan) -> Vec<Item> {
+/// The items that are to change hands or to be removed, and that an online instance executes.
+fn moving_and_running(cx: &Context, liveness: &Liveness, executions: &Executions, plan: &Plan) -> Vec<Item> {
     let now = cx.now;
     let moves = |item: &Item| {
         let owner = cx.view.item(*item).and_then(|view| view.owner.as_ref());
         let next = usize::try_from(item.0).ok().and_then(|index| plan.owners.get(index));
-        match plan.gentle {
-            // A takeover of a dead owner's item does not hinder its next owner.
+        match plan.one_by_one {
+            // The takeover of a dead owner's item does not hinder its next owner.
             true => next.is_none() && cx.view.online_owner(*item).is_none(),
             false => next.is_none() || owner.map(|owner| &owner.instance) != next,
         }
@@ -354,7 +363,7 @@ fn moving_and_running(cx: &Context, crash: &Crash, executions: &Executions, plan
     // The running node of a crashed instance is flagged for failover first, or else the resharding deletes it.
     let fails_over = cx.fails_over();
     let live = |item: &Item| {
-        let leftover = |view| is_leftover(crash, view, now);
+        let leftover = |view| is_leftover(liveness, view, now);
         fails_over || !cx.view.item(*item).is_some_and(leftover)
     };
     let ours = executions.busy_items().filter(|_| cx.monitors());
@@ -362,13 +371,13 @@ fn moving_and_running(cx: &Context, crash: &Crash, executions: &Executions, plan
     running.into_iter().filter(moves).filter(|_| !mutant!(ShardedWithoutWaiting)).collect()
 }
 
-/// Makes everybody hold still until the running items have ended.
+/// Raises the flag, so that no instance starts items until the running ones have ended.
 fn flag_resharding(cx: &Context, out: &mut Outbox) {
     if cx.view.necessary() || !out.may_commit(cx, Purpose::FlagResharding) {
         return;
     }
     let paths = &cx.identity.paths;
-    // Raising the version makes starts fail that were sent before the flag was seen.
+    // The raised version makes starts fail that were sent before the flag was seen.
     let transaction = vec![
         Operation::create(paths.necessary(), NodeKind::Persistent, ""),
         Operation::set(paths.leader_sharding(), ""),
@@ -376,14 +385,14 @@ fn flag_resharding(cx: &Context, out: &mut Outbox) {
     out.commit(Purpose::FlagResharding, transaction);
 }
 
-/// What is to be observed when an item is assigned.
+/// The rules for the assignment of one item.
 #[derive(Clone, Copy)]
 struct Rules {
-    /// Executions have running nodes.
+    /// Whether executions have running nodes.
     monitors: bool,
-    /// The running node is of somebody who is gone, and nobody else will delete it (H4).
+    /// Whether an offline instance has left the running node, and no other instance will delete it (H4).
     leftover: bool,
-    /// What is right already stays as it is.
+    /// Whether the item stays as it is if its owner is right already.
     keeps: bool,
 }
 
@@ -407,7 +416,7 @@ fn assign(
             transaction.push(Operation::Delete { path, version });
             let guarded = rules.monitors && !mutant!(ShardedWithoutGuard);
             if guarded && before.instance != *owner && known.running.is_none() {
-                // Fails if the item has begun to run meanwhile; leaves nothing.
+                // Fails if the item has begun to run in the meantime; then no node changes.
                 let running = paths.item_running(item);
                 transaction.push(Operation::create(running.clone(), NodeKind::Ephemeral, ""));
                 transaction.push(Operation::delete(running));
@@ -439,15 +448,15 @@ fn remove_item(transaction: &mut Transaction, paths: &JobPaths, item: Item, view
     }
 }
 
-/// Whether items have no owner that is online or waited for, or there are too many.
-fn has_orphans(view: &JobView, absences: &Absences, settings: &Settings) -> bool {
+/// Whether items have no owner that is online or has a reservation, or there are too many items.
+fn has_orphans(view: &JobView, reservations: &Reservations, settings: &Settings) -> bool {
     let total = Item(settings.configuration.sharding_total_count);
     let surplus = view.items().range(total..).any(|(item, _)| view.online_owner(*item).is_none());
     let is_orphan = |item| {
         let owner = view.item(item).and_then(|item| item.owner.as_ref());
         owner.is_none_or(|owner| {
             let id = &owner.instance;
-            !view.instances().contains_key(id) && absences.stays_with(id).is_none()
+            !view.instances().contains_key(id) && reservations.stays_with(id).is_none()
         })
     };
     !view.available().is_empty() && (surplus || settings.items().any(is_orphan))

@@ -1,65 +1,65 @@
-//! Who should own each item in the end, if items change hands one by one; and by the strategy of the job, if all at once.
+//! Which instance should own each item in the end, if items change hands one by one? And which one by the strategy of
+//! the job, if all at once?
 
 use std::collections::BTreeMap;
 
-use crate::coordination::job::contract::profile::Profile;
 use crate::coordination::job::frame::context::Context;
-use crate::coordination::job::ownership::allocation::{self};
-use crate::coordination::job::ownership::former_rule;
-use crate::coordination::job::ownership::member::{Held, Member, Rule};
-use crate::coordination::job::ownership::reservation::Absences;
+use crate::coordination::job::ownership::allocation::{self, Held, Member, Rule, former_rule};
+use crate::coordination::job::ownership::reservation::Reservations;
 use crate::coordination::job::picture::fleet_view::FleetView;
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::settings::Settings;
 use crate::coordination::time::Now;
-use crate::elasticjob::{java, rendezvous, strategy};
+use crate::elasticjob::java;
+use crate::extension::profile::Profile;
+use crate::extension::{rendezvous, strategy};
 use crate::job::{InstanceId, Item, ShardingStrategy};
 
-/// Who should own each item, if items change hands gently.
+/// The wanted owner of each item, if items change hands one by one.
 fn work_out(
     view: &JobView,
     fleet: &FleetView,
-    absences: &Absences,
+    reservations: &Reservations,
     settings: &Settings,
     now: Now,
 ) -> Vec<InstanceId> {
-    let mut there = view.available();
+    let mut online = view.available();
     let leaving = |id: &InstanceId| fleet.member(id).is_some_and(|member| member.profile.leaving);
-    if !there.iter().all(leaving) {
-        there.retain(|id| !leaving(id));
+    if !online.iter().all(leaving) {
+        online.retain(|id| !leaving(id));
     }
-    if there.is_empty() {
-        return there;
+    if online.is_empty() {
+        return online;
     }
-    // An instance without a stream keeps its items, and gets no new ones, which nobody would execute.
-    let is_away = |id: &InstanceId| fleet.member(id).is_some_and(|member| member.profile.away);
-    let (mut away, mut present): (Vec<_>, Vec<_>) = there.into_iter().partition(is_away);
+    // A detached instance keeps its items, and gets no new ones, which it could not execute.
+    let is_detached = |id: &InstanceId| fleet.member(id).is_some_and(|member| member.profile.detached);
+    let (mut detached, mut present): (Vec<_>, Vec<_>) = online.into_iter().partition(is_detached);
     if present.is_empty() {
         // Every item has an owner all the same.
-        present = std::mem::take(&mut away);
+        present = std::mem::take(&mut detached);
     }
-    let there = present;
-    let mut everybody: Vec<_> = there.iter().chain(&away).chain(absences.away(view)).cloned().collect();
-    java::sort_descending(&mut everybody);
-    let places: BTreeMap<_, _> = everybody.iter().zip(0..).collect();
+    let mut all: Vec<_> =
+        present.iter().chain(&detached).chain(reservations.offline(view)).cloned().collect();
+    java::sort_descending(&mut all);
+    let places: BTreeMap<_, _> = all.iter().zip(0..).collect();
     let member = |id: &InstanceId| {
         let Profile { weight, labels, .. } = fleet.profile(id).cloned().unwrap_or_default();
-        let absent = away.contains(id) || !view.instances().contains_key(id);
         let draw = rendezvous::draw(&settings.configuration.job_name, rendezvous::member_name(id));
-        Member { weight, labels, draw, absent }
+        let member = Member::new(weight, labels, draw);
+        if detached.contains(id) || !view.instances().contains_key(id) { member.absent() } else { member }
     };
-    let members: Vec<_> = everybody.iter().map(member).collect();
+    let members: Vec<_> = all.iter().map(member).collect();
     let place = |id: &InstanceId| {
-        let id = if view.instances().contains_key(id) { id } else { absences.stays_with(id)? };
+        let id = if view.instances().contains_key(id) { id } else { reservations.stays_with(id)? };
         places.get(id).copied()
     };
     let owner = |item| view.item(item).and_then(|view| view.owner.as_ref());
     let held: Vec<_> = settings
         .items()
-        .map(|item| Held {
-            owner: owner(item).and_then(|owner| place(&owner.instance)),
-            since: owner(item).map_or(0, |owner| owner.token.0),
-            label: settings.handoff.item_labels.get(&item).cloned(),
+        .map(|item| {
+            let since = owner(item).map_or(0, |owner| owner.token.0);
+            let label = settings.handoff.item_labels.get(&item).cloned();
+            Held::new(owner(item).and_then(|owner| place(&owner.instance)), since, label)
         })
         .collect();
     let rule = former_rule::rule(view, fleet);
@@ -68,23 +68,23 @@ fn work_out(
         let choose = |ids: &[InstanceId]| -> Vec<usize> {
             owners(settings, ids, rule, now).iter().filter_map(|id| places.get(id).copied()).collect()
         };
-        by_strategy(&held, &members, choose(&there), choose(&everybody))
+        by_strategy(&held, &members, choose(&present), choose(&all))
     } else {
         allocation::allocate(&held, &members, rule)
     };
     let stays = |(item, place): (Item, usize)| match members.get(place) {
-        // It may be known by another address; the instance that comes back corrects that.
-        Some(member) if member.absent => owner(item).map(|owner| owner.instance.clone()),
-        Some(_) | None => everybody.get(place).cloned(),
+        // The owner may have returned with another address; then its renewal corrects the node.
+        Some(member) if member.is_absent() => owner(item).map(|owner| owner.instance.clone()),
+        Some(_) | None => all.get(place).cloned(),
     };
     settings.items().zip(owners).filter_map(stays).collect()
 }
 
-/// Who should own each item by the job's strategy, which was asked without and with those who are away. What is with them
-/// stays there; what would go to them stays where it is, or goes to whom the strategy chooses without them.
+/// The wanted owners by the job's strategy, which was asked without and with the absent members. Items of absent
+/// members stay there; items that would go to them stay where they are, or go to the strategy's choice without them.
 fn by_strategy(held: &[Held], members: &[Member], without: Vec<usize>, with: Vec<usize>) -> Vec<usize> {
-    let is_absent = |place: &usize| members.get(*place).is_some_and(|member| member.absent);
-    let choose = |((held, with), without): ((&Held, usize), usize)| match held.owner {
+    let is_absent = |place: &usize| members.get(*place).is_some_and(Member::is_absent);
+    let choose = |((held, with), without): ((&Held, usize), usize)| match held.owner() {
         Some(owner) if is_absent(&owner) => owner,
         owner if is_absent(&with) => owner.unwrap_or(without),
         Some(_) | None => with,
@@ -92,13 +92,8 @@ fn by_strategy(held: &[Held], members: &[Member], without: Vec<usize>, with: Vec
     held.iter().zip(with).zip(without).map(choose).collect()
 }
 
-/// Who is to own each item by the job's strategy.
-pub(in crate::coordination) fn owners(
-    settings: &Settings,
-    available: &[InstanceId],
-    rule: Rule,
-    now: Now,
-) -> Vec<InstanceId> {
+/// The wanted owner of each item by the job's strategy.
+pub(crate) fn owners(settings: &Settings, available: &[InstanceId], rule: Rule, now: Now) -> Vec<InstanceId> {
     let configuration = &settings.configuration;
     let total = configuration.sharding_total_count;
     let now_ms = now.wall.as_millisecond();
@@ -114,40 +109,36 @@ pub(in crate::coordination) fn owners(
     owners.into_iter().map(|(_, id)| id).collect()
 }
 
-/// The targets that were worked out last.
+/// The targets that were computed last.
 #[derive(Debug, Default)]
-pub(in crate::coordination) struct Targets {
-    /// Who should own each item, and for which state of the job that was worked out.
+pub(crate) struct Targets {
+    /// The state of the job for which the targets were computed, and the targets.
     known: Option<((u64, u64, u64), Vec<InstanceId>)>,
 }
 
 impl Targets {
-    /// Who should own each item in the end, if items change hands gently.
-    pub(in crate::coordination) fn now(&mut self, cx: &Context, absences: &Absences) -> Vec<InstanceId> {
-        let state = (cx.view.membership_revision(), cx.fleet.revision(), absences.revision());
+    /// The wanted owner of each item, if items change hands one by one.
+    pub(crate) fn now(&mut self, cx: &Context, reservations: &Reservations) -> Vec<InstanceId> {
+        let state = (cx.view.membership_revision(), cx.fleet.revision(), reservations.revision());
         if let Some((known, targets)) = &self.known
             && *known == state
         {
             return targets.clone();
         }
         let Some(settings) = &cx.settings else { return Vec::new() };
-        let targets = work_out(&cx.view, &cx.fleet, absences, settings, cx.now);
+        let targets = work_out(&cx.view, &cx.fleet, reservations, settings, cx.now);
         self.known = Some((state, targets.clone()));
         targets
     }
 
-    /// Who is to own each item at once: who does, if it is online or waited for; else who should in the end.
-    pub(in crate::coordination) fn owners_at_once(
-        &mut self,
-        cx: &Context,
-        absences: &Absences,
-    ) -> Vec<InstanceId> {
-        let targets = self.now(cx, absences);
+    /// The next owner of each item: its owner, if that is online or has a reservation; else the wanted owner.
+    pub(crate) fn owners_at_once(&mut self, cx: &Context, reservations: &Reservations) -> Vec<InstanceId> {
+        let targets = self.now(cx, reservations);
         let owner = |(item, target): (u32, &InstanceId)| {
             let owner = cx.view.item(Item(item)).and_then(|view| view.owner.as_ref());
             let online = owner.filter(|owner| {
                 cx.view.instances().contains_key(&owner.instance)
-                    || absences.stays_with(&owner.instance).is_some()
+                    || reservations.stays_with(&owner.instance).is_some()
             });
             online.map_or_else(|| target.clone(), |owner| owner.instance.clone())
         };

@@ -1,16 +1,15 @@
-//! In what do two configurations of one job differ? For people who have to make them the same. Decides nothing.
+//! In which fields do two configurations of one job differ? For people who have to make them the same. Decides nothing.
 
 use std::collections::BTreeSet;
 
 use crate::excerpt::Excerpt;
 use crate::job::JobConfiguration;
 
-/// Fields that are named with both values; of further ones the number is told.
+/// How many fields are named with both values; of further ones the number is given.
 const NAMED_MAX: usize = 8;
 
 /// The fields in which two configurations differ, with both values. Empty: in none. `theirs` is in force. Extra
-/// configurations of Java do not count, because requests cannot carry them, nor does `overwrite`, which is no part of what
-/// is stored.
+/// configurations of Java do not count, because requests cannot carry them, nor does `overwrite`, which is not stored.
 pub fn in_words(theirs: &JobConfiguration, ours: &JobConfiguration) -> String {
     if theirs == ours {
         return String::new();

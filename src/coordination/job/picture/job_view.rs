@@ -1,5 +1,10 @@
-//! The job's subtree, typed, fed by the changes of one watch. Decides nothing; every fact that it could not read is a
-//! [`Problem`], never an error (protocol 1). Of a folder full of such nodes the first are named, and the rest is counted.
+//! The job's subtree, typed, fed by the changes of one watch. Decides nothing; every node that it could not read is a
+//! [`Problem`], never an error (protocol 1). Of a folder full of such nodes the first are named, and the rest is
+//! counted.
+//!
+//! A watch reads data only for decisions that need it: running nodes, misfire flags and resharding flags are known
+//! without data, so a fire costs no reads (`Place::wants_data`). Their data is known from snapshots, which come at the
+//! start and after every interruption.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -13,15 +18,15 @@ use crate::coordination::job::picture::nodes::{
 };
 use crate::coordination::job::picture::registry_clock::RegistryClock;
 use crate::coordination::time::Now;
-use crate::elasticjob::path::{Folder, Gate, Place};
+use crate::elasticjob::path::{Barrier, Folder, Place};
 use crate::elasticjob::{config_yaml, instance_yaml};
 use crate::excerpt::Excerpt;
 use crate::job::{Generation, InstanceId, Item, JobConfiguration, Problem};
 use crate::mutants::mutant;
 use crate::tree::{Node, NodeChange, Path, Stat, WatchEvent, Zxid};
 
-/// Nodes of one folder that are named as problems: enough to see what they have in common, and few enough for a message
-/// and a log when somebody has filled the folder.
+/// How many nodes of one folder are named as problems: enough to see what they have in common, and few enough for a
+/// message and a log when an operator has filled the folder.
 pub const NAMED_OF_FOLDER_MAX: usize = 20;
 
 /// The job's subtree.
@@ -39,9 +44,9 @@ pub struct JobView {
     folders: BTreeSet<Folder>,
     servers: BTreeMap<Ipv4Addr, (ServerStatus, i32)>,
     instances: BTreeMap<InstanceId, InstanceView>,
-    /// How many of them are Java's.
+    /// How many of the instances are Java's.
     java_instances: usize,
-    /// Departures that were seen, and readings, between which somebody may have left unseen.
+    /// The departures that were seen, and the readings, between which an instance may have left unseen.
     departures: u64,
     readings: u64,
     leader: Option<LeaderView>,
@@ -52,42 +57,42 @@ pub struct JobView {
     processing: bool,
     items: BTreeMap<Item, ItemView>,
     running: BTreeSet<Item>,
-    /// Running nodes whose data was read; few, because only snapshots bring it.
+    /// Running nodes whose data was read; few, because only snapshots have it.
     running_read: BTreeSet<Item>,
     misfired: BTreeSet<Item>,
-    /// Items that wait to be taken over.
+    /// Items that wait for a takeover.
     failover_items: BTreeSet<Item>,
     /// Items with a `failover` or `failovering` node.
     taken: BTreeSet<Item>,
     triggers: BTreeSet<InstanceId>,
     registry_time: bool,
-    /// The items that are registered at the gates of a fire.
+    /// The items that are registered at the barriers of a fire.
     started: BTreeSet<Item>,
     completed: BTreeSet<Item>,
     next_server: Option<NextServer>,
     config_stat: Option<Stat>,
-    /// By the folder that the node is in.
+    /// The problems by the folder of the node.
     problems: BTreeMap<Path, BTreeMap<Path, String>>,
     revision: u64,
     membership_revision: u64,
 }
 
 impl JobView {
-    /// An empty view of the job at `root`; nothing is known until the first snapshot.
+    /// An empty view of the job at `root`, until the first snapshot.
     pub fn new(root: Path) -> Self {
         Self { root: Some(root), ..Self::default() }
     }
 
-    /// Tells the view which configuration is to be expected. Many applications may have it, and it may be large.
+    /// Announces an expected configuration. Many applications may have it, and it may be large.
     pub(in crate::coordination) fn expect(&mut self, configuration: Option<Arc<JobConfiguration>>) {
         self.expected = configuration;
     }
 
-    /// Takes in what the watch told now.
+    /// Applies an event of the watch.
     pub fn apply(&mut self, event: WatchEvent, now: Now) {
         self.revision += 1;
         self.now = Some(now.wall);
-        self.registry_clock.told(&event, now.mono);
+        self.registry_clock.record(&event, now.mono);
         match event {
             WatchEvent::Snapshot(nodes) => {
                 let (revision, membership_revision) = (self.revision, self.membership_revision + 1);
@@ -102,7 +107,7 @@ impl JobView {
                 }
                 for (item, before) in before {
                     let Some(view) = self.items.get_mut(&item) else { continue };
-                    // What runs has not begun to run just because it was looked at again.
+                    // An item that was running before has not begun to run because the nodes were read again.
                     if before.running.is_some() || view.running.is_none() {
                         view.ran_at = before.ran_at;
                     }
@@ -129,7 +134,7 @@ impl JobView {
         *self = Self { root, expected, revision, membership_revision, ..nothing };
     }
 
-    /// When, by our clock, was written what the registry has stamped with its time.
+    /// The difference between this clock and the registry's.
     pub(in crate::coordination) fn registry_clock(&self) -> &RegistryClock {
         &self.registry_clock
     }
@@ -173,8 +178,8 @@ impl JobView {
                 self.triggers.insert(InstanceId::from_registry(id));
             }
             (Place::RegistryTime, _) => self.registry_time = true,
-            (Place::Registered(gate, item), _) => {
-                self.registered_mut(gate).insert(item);
+            (Place::Registered(barrier, item), _) => {
+                self.registered_mut(barrier).insert(item);
             }
             (Place::ItemChild(item, name), _) => {
                 self.item_mut(item).others.insert(name.to_owned());
@@ -182,11 +187,11 @@ impl JobView {
             (Place::NotAnItem(name), _) => {
                 let name = Excerpt::of(name);
                 let text = format!("`{name}` is not an item number; Java instances fail on it, so delete it");
-                self.note_problem(path, text);
+                self.record_problem(path, text);
             }
             (Place::Other, _) => {}
             (_, Some((data, stat))) => self.put_content(path, place, &data, stat),
-            // Content is asked for in all other places; without it the change tells nothing.
+            // All other places are read with their content; a change without it says nothing.
             (_, None) => {}
         }
     }
@@ -212,7 +217,7 @@ impl JobView {
                 let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
                 let (token, since) = (stat.created.into(), stat_time(stat));
                 let view = self.item_mut(item);
-                // A change does not tell when the item came to be; its first owner got it at that time.
+                // A change does not say when the item was created; its first owner got it at that time.
                 view.since = view.since.or(since);
                 view.owner = Some(Ownership { instance, token, version: stat.version, since });
                 self.membership_revision += 1;
@@ -257,7 +262,7 @@ impl JobView {
         match config_yaml::parse(data) {
             Ok(parsed) => {
                 if !parsed.problems.is_empty() {
-                    self.note_problem(path, parsed.problems.join("; "));
+                    self.record_problem(path, parsed.problems.join("; "));
                 }
                 let read = parsed.configuration;
                 let same = self.expected.as_ref().filter(|expected| ***expected == read);
@@ -265,7 +270,7 @@ impl JobView {
             }
             Err(problem) => {
                 let text = format!("the configuration cannot be read: {problem}; write a valid one");
-                self.note_problem(path, text);
+                self.record_problem(path, text);
                 self.config = ConfigView::Unreadable;
             }
         }
@@ -274,13 +279,13 @@ impl JobView {
     fn put_server(&mut self, path: &Path, ip: &str, data: &[u8], version: i32) {
         let Ok(address) = ip.parse() else {
             let text = format!("`{}` is not an IPv4 address; delete the node", Excerpt::of(ip));
-            self.note_problem(path, text);
+            self.record_problem(path, text);
             return;
         };
         let status = ServerStatus::read(data);
         if status == ServerStatus::Unreadable {
             let text = "the status is neither ENABLED nor DISABLED, and counts as not enabled; set one";
-            self.note_problem(path, text.to_owned());
+            self.record_problem(path, text.to_owned());
         }
         self.servers.insert(address, (status, version));
         self.membership_revision += 1;
@@ -296,14 +301,14 @@ impl JobView {
         let readable = problem.is_none();
         if let Some(problem) = problem {
             let text = format!("{problem}; the instance gets no items, delete the node");
-            self.note_problem(path, text);
+            self.record_problem(path, text);
         }
         let (session, since) = (stat.ephemeral_owner, stat_time(stat));
         let is_java = id.is_java();
         let before =
             self.instances.insert(id, InstanceView { session, created: stat.created, since, readable });
         self.java_instances += usize::from(is_java && before.is_none());
-        // It came back before anybody saw it go.
+        // The instance returned before the view saw it leave.
         self.departures += u64::from(before.is_some_and(|before| before.session != session));
         self.membership_revision += 1;
     }
@@ -409,8 +414,8 @@ impl JobView {
                 self.triggers.remove(&InstanceId::from_registry(id));
             }
             Place::RegistryTime => self.registry_time = false,
-            Place::Registered(gate, item) => {
-                self.registered_mut(gate).remove(&item);
+            Place::Registered(barrier, item) => {
+                self.registered_mut(barrier).remove(&item);
             }
             Place::NextJobInstanceIp => {
                 self.next_server = None;
@@ -423,7 +428,7 @@ impl JobView {
         }
     }
 
-    fn note_problem(&mut self, path: &Path, message: String) {
+    fn record_problem(&mut self, path: &Path, message: String) {
         let folder = path.parent().unwrap_or_else(Path::root);
         self.problems.entry(folder).or_default().insert(path.clone(), message);
     }
@@ -449,10 +454,10 @@ impl JobView {
         self.membership_revision += 1;
     }
 
-    fn registered_mut(&mut self, gate: Gate) -> &mut BTreeSet<Item> {
-        match gate {
-            Gate::Started => &mut self.started,
-            Gate::Completed => &mut self.completed,
+    fn registered_mut(&mut self, barrier: Barrier) -> &mut BTreeSet<Item> {
+        match barrier {
+            Barrier::Started => &mut self.started,
+            Barrier::Completed => &mut self.completed,
         }
     }
 
@@ -460,7 +465,7 @@ impl JobView {
         self.items.entry(item).or_default()
     }
 
-    /// Whether a snapshot has been taken in, so that what is not here does not exist.
+    /// Whether a snapshot was applied, so that a node that is not here does not exist.
     pub fn is_loaded(&self) -> bool {
         self.loaded
     }
@@ -480,7 +485,7 @@ impl JobView {
         self.config_stat.map(|stat| stat.version)
     }
 
-    /// Since when the configuration says what it says, by the registry's clock.
+    /// When the configuration was written, by the registry's clock.
     pub fn config_since(&self) -> Option<Timestamp> {
         self.config_stat.and_then(stat_time)
     }
@@ -490,13 +495,13 @@ impl JobView {
         self.folders.contains(&folder)
     }
 
-    /// Counts how often an instance has left, as far as was seen or cannot be ruled out.
+    /// Counts departures of instances, as far as they were seen or cannot be ruled out.
     pub fn departures(&self) -> u64 {
         self.departures + self.readings
     }
 
-    /// Counts how often an instance was seen to leave. Others that left are missing in a reading, which tells the content of
-    /// all that they have left.
+    /// Counts departures of instances that were seen. A reading shows other departures by missing instances, and the
+    /// content of all nodes that they have left.
     pub(in crate::coordination) fn seen_departures(&self) -> u64 {
         self.departures
     }
@@ -541,12 +546,12 @@ impl JobView {
         available
     }
 
-    /// Who leads.
+    /// The leader.
     pub fn leader(&self) -> Option<&LeaderView> {
         self.leader.as_ref()
     }
 
-    /// The version of the parent of the resharding flags, which our leaders raise with each sharding.
+    /// The version of the parent of the resharding flags, which a sidecar that leads raises with each resharding.
     pub fn sharding_version(&self) -> Option<i32> {
         self.sharding_version
     }
@@ -556,13 +561,14 @@ impl JobView {
         self.sharding_changed
     }
 
-    /// Who owns an item, if that is online.
+    /// The owner of an item, if it is online.
     pub fn online_owner(&self, item: Item) -> Option<&InstanceId> {
         let owner = &self.items.get(&item)?.owner.as_ref()?.instance;
         self.instances.contains_key(owner).then_some(owner)
     }
 
-    /// The version of the parent of the items that are to be taken over, which ours raise when they flag or take some.
+    /// The version of the parent of the items that wait for a takeover, which sidecars raise when they flag or take
+    /// some over.
     pub fn failover_version(&self) -> Option<i32> {
         self.failover_version
     }
@@ -572,12 +578,12 @@ impl JobView {
         self.necessary
     }
 
-    /// Whether somebody is resharding.
+    /// Whether an instance is resharding.
     pub fn processing(&self) -> bool {
         self.processing
     }
 
-    /// Whether a resharding is due or going on, so that nothing may start.
+    /// Whether a resharding is due or in progress, so that no execution may start.
     pub fn is_resharding(&self) -> bool {
         self.necessary || self.processing
     }
@@ -587,12 +593,12 @@ impl JobView {
         &self.items
     }
 
-    /// What is known about an item.
+    /// The known state of an item.
     pub fn item(&self, item: Item) -> Option<&ItemView> {
         self.items.get(&item)
     }
 
-    /// The items that somebody executes.
+    /// The items that an instance executes.
     pub fn running(&self) -> &BTreeSet<Item> {
         &self.running
     }
@@ -613,35 +619,35 @@ impl JobView {
         &self.misfired
     }
 
-    /// The items that wait to be taken over.
+    /// The items that wait for a takeover.
     pub fn failover_items(&self) -> &BTreeSet<Item> {
         &self.failover_items
     }
 
-    /// The items that somebody has taken over, or had.
+    /// The items that an instance has taken over, or had.
     pub fn taken(&self) -> &BTreeSet<Item> {
         &self.taken
     }
 
-    /// Whether there is the node that the registry stamps with its time.
+    /// Whether the node exists that the registry stamps with its time.
     pub fn has_registry_time(&self) -> bool {
         self.registry_time
     }
 
-    /// The instances that are asked to fire now.
+    /// The instances that an operator has triggered.
     pub fn triggers(&self) -> &BTreeSet<InstanceId> {
         &self.triggers
     }
 
-    /// The items that are registered at a gate.
-    pub fn registered(&self, gate: Gate) -> &BTreeSet<Item> {
-        match gate {
-            Gate::Started => &self.started,
-            Gate::Completed => &self.completed,
+    /// The items that are registered at a barrier.
+    pub fn registered(&self, barrier: Barrier) -> &BTreeSet<Item> {
+        match barrier {
+            Barrier::Started => &self.started,
+            Barrier::Completed => &self.completed,
         }
     }
 
-    /// Whose turn it is, if the job's single item walks over the servers.
+    /// The server whose turn it is, if the job's single item rotates over the servers.
     pub fn next_server(&self) -> Option<&NextServer> {
         self.next_server.as_ref()
     }
@@ -652,7 +658,7 @@ impl JobView {
         Generation(newest.max().unwrap_or(0))
     }
 
-    /// What could not be read: at most [`NAMED_OF_FOLDER_MAX`] nodes of each folder, and how many more there are.
+    /// The nodes that could not be read: at most [`NAMED_OF_FOLDER_MAX`] of each folder, and how many more there are.
     pub fn problems(&self) -> impl Iterator<Item = Problem> + '_ {
         self.problems.iter().flat_map(|(folder, nodes)| {
             let named = nodes.iter().take(NAMED_OF_FOLDER_MAX);
@@ -665,7 +671,7 @@ impl JobView {
         })
     }
 
-    /// Grows with everything taken in.
+    /// Grows with each event.
     pub fn revision(&self) -> u64 {
         self.revision
     }

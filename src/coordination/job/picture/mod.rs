@@ -1,5 +1,9 @@
-//! What is known of one job: its nodes, and what its sidecars tell each other. Participants of one sidecar may share it, so
-//! it is given to each step, and not kept. Decides nothing.
+//! The known state of one job: its nodes, and the nodes that its sidecars publish for each other. Decides nothing.
+//!
+//! All participants and watchers of a job at one sidecar share one picture, however many streams the job has: a
+//! thousand streams would otherwise keep a thousand copies, and each change would be applied a thousand times. So the
+//! picture is lent to each step, and a participant keeps no part of it. A participant that has nodes read again does
+//! not see them until they are read; the others go on with the events of the old watch.
 
 pub mod difference;
 pub mod fleet_view;
@@ -12,6 +16,7 @@ pub mod settings;
 use std::sync::Arc;
 
 use crate::elasticjob::path::JobPaths;
+use crate::extension::path::ExtensionPaths;
 use crate::job::JobConfiguration;
 use crate::tree::WatchEvent;
 
@@ -19,44 +24,45 @@ use crate::coordination::job::picture::fleet_view::FleetView;
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::time::Now;
 
-/// Both views of a job. A clone is the same moment, and costs nothing until one of them changes.
+/// Both views of a job. A clone shows the same moment, and costs nothing until one of them changes.
 #[derive(Debug, Clone)]
 pub struct Picture {
     /// The job's nodes.
     pub nodes: Arc<JobView>,
-    /// What the sidecars tell each other.
+    /// The nodes that the sidecars publish for each other.
     pub fleet: Arc<FleetView>,
 }
 
 impl Picture {
-    /// Nothing is known until the first snapshots.
-    pub fn unknown(paths: &JobPaths) -> Self {
-        let (nodes, fleet) = (JobView::new(paths.root().clone()), FleetView::new(paths.fleet()));
+    /// A picture before the first snapshots.
+    pub fn unknown(paths: &JobPaths, own_paths: &ExtensionPaths) -> Self {
+        let (nodes, fleet) = (JobView::new(paths.root().clone()), FleetView::new(own_paths.fleet()));
         Self { nodes: Arc::new(nodes), fleet: Arc::new(fleet) }
     }
 
-    /// Tells which configuration is to be expected. Many applications may have it, and it may be large.
+    /// Announces an expected configuration. Many applications may have it, and it may be large.
     pub fn expect(&mut self, configuration: Option<Arc<JobConfiguration>>) {
         Arc::make_mut(&mut self.nodes).expect(configuration);
     }
 
-    /// Takes in what the watch of the job's nodes told.
+    /// Applies an event of the watch of the job's nodes.
     pub fn apply_nodes(&mut self, event: WatchEvent, now: Now) {
         Arc::make_mut(&mut self.nodes).apply(event, now);
     }
 
-    /// Takes in what the watch of the sidecars' nodes told.
+    /// Applies an event of the watch of the sidecars' nodes.
     pub fn apply_fleet(&mut self, event: WatchEvent) {
         Arc::make_mut(&mut self.fleet).apply(event);
     }
 
-    /// The session goes on after an interruption, or the outcome of a request is unknown: nothing is decided on what the
-    /// job's nodes were, until the next snapshot. What is to be handed over stays so until more is known.
+    /// The session resumes after an interruption, or the outcome of a request is unknown: no decision rests on the old
+    /// state of the job's nodes until the next snapshot. The plan of handovers stays until then.
     pub fn forget_nodes(&mut self) {
         Arc::make_mut(&mut self.nodes).forget();
     }
 
-    /// The session is lost, or there is another one: nothing is known until the next snapshots.
+    /// The session is lost, or there is another one: no decision rests on the old state of any node until the next
+    /// snapshots.
     pub fn forget(&mut self) {
         self.forget_nodes();
         Arc::make_mut(&mut self.fleet).forget();

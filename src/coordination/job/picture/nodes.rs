@@ -16,12 +16,12 @@ pub enum ServerStatus {
     Enabled,
     /// Its instances get no items and do not lead.
     Disabled,
-    /// The node holds something else; Java reads that as not enabled.
+    /// The node has another content; Java reads that as not enabled.
     Unreadable,
 }
 
 impl ServerStatus {
-    /// What the node of a server says.
+    /// Reads the content of a server's node.
     pub fn read(data: &[u8]) -> Self {
         match data {
             b"ENABLED" => Self::Enabled,
@@ -36,15 +36,15 @@ impl ServerStatus {
 pub struct InstanceView {
     /// The session that registered it.
     pub session: Option<SessionId>,
-    /// The transaction that did.
+    /// The transaction that registered it.
     pub created: Zxid,
-    /// When that was, by the registry's clock; `None`: it has told an impossible time.
+    /// When it was registered, by the registry's clock; `None`: the time is impossible.
     pub since: Option<Timestamp>,
     /// Whether its node can be read, so that it may be given items.
     pub readable: bool,
 }
 
-/// Who leads.
+/// The leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaderView {
     /// The instance.
@@ -53,23 +53,23 @@ pub struct LeaderView {
     pub version: i32,
 }
 
-/// Who owns an item.
+/// The owner of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ownership {
     /// The instance.
     pub instance: InstanceId,
-    /// The token that comes with it: the transaction that created the node.
+    /// The token of the ownership: the transaction that created the node.
     pub token: FencingToken,
     /// The version of the node.
     pub version: i32,
-    /// When that was, by the registry's clock; `None`: it has told an impossible time.
+    /// When the node was created, by the registry's clock; `None`: the time is impossible.
     pub since: Option<Timestamp>,
 }
 
 /// A running node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
-    /// Whose it is, if its data was read.
+    /// The instance that executes the item, if the node's data was read.
     pub owner: Option<InstanceId>,
     /// The transaction that created it, if that is known.
     pub token: Option<FencingToken>,
@@ -79,7 +79,7 @@ pub struct Running {
     pub seen: u64,
 }
 
-/// Who has taken an item over from a crashed instance.
+/// The instance that has taken an item over from a crashed instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taker {
     /// The instance.
@@ -95,39 +95,39 @@ impl Taker {
     }
 }
 
-/// Whose turn it is in a job whose single item walks over the servers (protocol 5.5).
+/// The server whose turn it is in a job whose single item rotates over the servers (protocol 5.5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NextServer {
     /// The server; `None`: the node holds no address.
     pub ip: Option<Ipv4Addr>,
     /// The transaction that gave it the turn.
     pub token: FencingToken,
-    /// When that was seen.
+    /// When the view has shown that.
     pub since: Timestamp,
     /// The version of the node.
     pub version: i32,
 }
 
-/// What is known about an item.
+/// The known state of an item.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ItemView {
     /// Whether the item's own node exists.
     pub exists: bool,
     /// Since when it has existed, by the registry's clock, as far as is known.
     pub since: Option<Timestamp>,
-    /// Who owns it.
+    /// Its owner.
     pub owner: Option<Ownership>,
-    /// Whether and by whom it is executed.
+    /// Its running node.
     pub running: Option<Running>,
-    /// When it was last seen to begin to run.
+    /// When the view last saw it begin to run.
     pub ran_at: Option<Timestamp>,
     /// Whether a fire was missed.
     pub misfire: bool,
     /// Whether an operator disabled it.
     pub disabled: bool,
-    /// Who has taken it over, as the ephemeral node says.
+    /// The instance that has taken it over, according to the ephemeral node.
     pub failover: Option<Taker>,
-    /// Who has taken it over, as the persistent node says.
+    /// The instance that has taken it over, according to the persistent node.
     pub failovering: Option<Taker>,
     /// Other nodes of the item.
     pub others: BTreeSet<String>,
@@ -136,16 +136,16 @@ pub struct ItemView {
 /// The configuration as the registry has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ConfigView {
-    /// There is none.
+    /// It does not exist.
     #[default]
     Absent,
     /// A readable one.
     Valid(Arc<JobConfiguration>),
-    /// Something that cannot be read; see the problems.
+    /// A configuration that cannot be read; see the problems.
     Unreadable,
 }
 
-/// When a node's data was set, by the registry's clock; `None`: it has told an impossible time.
+/// When a node's data was set, by the registry's clock; `None`: the time is impossible.
 pub(in crate::coordination) fn stat_time(stat: Stat) -> Option<Timestamp> {
     Timestamp::from_millisecond(stat.modified_ms).ok()
 }

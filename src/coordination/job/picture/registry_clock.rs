@@ -1,9 +1,9 @@
-//! When, by our clock, was something written that the registry has stamped with its own time?
+//! When, by this machine's clock, did the registry make a change that it has stamped with its own time?
 //!
-//! The registry stamps each change. When a change is told, our clock shows the stamp, and how far the clocks are apart, and how
-//! long the change has travelled. The travel is short, but for a sidecar that was stopped: it may hear of a change seconds
-//! late. So of the latest changes the one with the shortest travel tells how far the clocks are apart. Must not decide
-//! anything.
+//! The registry stamps each change. When the change arrives, the difference between this clock and the stamp is the
+//! difference of the clocks, and the time that the change has travelled. The travel is short, except for a sidecar that
+//! was stopped: it may get a change seconds late. So of the latest changes the one with the shortest travel shows the
+//! difference of the clocks. Must not decide anything.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,22 +16,22 @@ use crate::tree::{NodeChange, WatchEvent};
 use crate::coordination::job::picture::nodes::stat_time;
 use crate::coordination::time::Now;
 
-/// How many of the latest times count at which changes were told. A sidecar that was stopped hears at once of all that was
-/// changed meanwhile; also one that was stopped several times in a row is covered. A clock that is set, on the registry's
-/// side, shows after so many times at the latest.
+/// How many of the latest arrival times count. A sidecar that was stopped gets all changes of that time at once; also
+/// several stops in a row are covered. A change of the registry's clock shows after this number of arrivals at the
+/// latest.
 const TIMES: usize = 8;
 
-/// The registry's clock, as far as changes have told it.
+/// The registry's clock, according to the latest changes.
 #[derive(Debug, Clone, Default)]
 pub(in crate::coordination) struct RegistryClock {
-    /// Of the latest times at which changes were told: when that was, and how far our monotonic clock was ahead of the
-    /// registry's time of day when the newest of them was made. Our time of day may be set.
-    told: VecDeque<(Duration, SignedDuration)>,
+    /// The latest times at which changes arrived: the time, and how far this monotonic clock was ahead of the
+    /// registry's time of day when the newest of the changes was made. This machine's time of day may be set.
+    arrivals: VecDeque<(Duration, SignedDuration)>,
 }
 
 impl RegistryClock {
-    /// A watch tells something now; monotonic. A snapshot says nothing: its nodes may be old.
-    pub(in crate::coordination) fn told(&mut self, event: &WatchEvent, now: Duration) {
+    /// An event of a watch arrives now; monotonic. A snapshot says nothing: its nodes may be old.
+    pub(in crate::coordination) fn record(&mut self, event: &WatchEvent, now: Duration) {
         let WatchEvent::Changes(changes) = event else { return };
         let written = |change: &NodeChange| match change {
             NodeChange::Put { content: Some((_, stat)), .. } => stat_time(*stat),
@@ -39,23 +39,23 @@ impl RegistryClock {
         };
         let Some(written) = changes.iter().filter_map(written).max() else { return };
         let Ok(mono) = SignedDuration::try_from(now) else { return };
-        if mutant!(DelayTakenForClock) {
-            self.told.clear();
+        if mutant!(DelayCountedAsClock) {
+            self.arrivals.clear();
         }
         let ahead = mono.saturating_sub(written.as_duration());
-        match self.told.back_mut().filter(|(told, _)| *told == now) {
+        match self.arrivals.back_mut().filter(|(arrived, _)| *arrived == now) {
             Some((_, least)) => *least = ahead.min(*least),
-            None => self.told.push_back((now, ahead)),
+            None => self.arrivals.push_back((now, ahead)),
         }
-        if self.told.len() > TIMES {
-            self.told.pop_front();
+        if self.arrivals.len() > TIMES {
+            self.arrivals.pop_front();
         }
     }
 
-    /// When something was written, by our time of day; later by as long as the fastest of the latest changes took to be
-    /// told. `None`: no change has been told yet.
+    /// When a change was made, by this machine's time of day; late by the travel of the fastest of the latest changes.
+    /// `None`: no change has arrived yet.
     pub(in crate::coordination) fn here(&self, written: Timestamp, now: Now) -> Option<Timestamp> {
-        let ahead = self.told.iter().map(|(_, ahead)| *ahead).min()?;
+        let ahead = self.arrivals.iter().map(|(_, ahead)| *ahead).min()?;
         let ago = SignedDuration::try_from(now.mono)
             .ok()?
             .checked_sub(written.as_duration())?
@@ -73,8 +73,8 @@ mod tests {
         Timestamp::from_millisecond(milliseconds).unwrap()
     }
 
-    /// A change that the registry made at `written`, told at `now` of our monotonic clock; both in milliseconds.
-    fn tell(clock: &mut RegistryClock, written: i64, now: u64) {
+    /// A change that the registry made at `written` arrives at `now` of this monotonic clock; both in milliseconds.
+    fn arrive(clock: &mut RegistryClock, written: i64, now: u64) {
         let stat = Stat {
             created: Zxid(1),
             modified: Zxid(1),
@@ -83,27 +83,28 @@ mod tests {
             modified_ms: written,
         };
         let change = NodeChange::Put { path: Path::parse("/a").unwrap(), content: Some(([].into(), stat)) };
-        clock.told(&WatchEvent::Changes(vec![change]), Duration::from_millis(now));
+        clock.record(&WatchEvent::Changes(vec![change]), Duration::from_millis(now));
     }
 
     #[test]
-    fn of_the_latest_changes_the_one_that_was_told_soonest_counts() {
+    fn the_latest_change_with_the_shortest_travel_counts() {
         let mut clock = RegistryClock::default();
-        // Our time of day is 500 s ahead of the registry's, and our monotonic clock was at 0 when the registry's was at 100 s.
+        // This time of day is 500 s ahead of the registry's, and this monotonic clock was at 0 when the registry's was
+        // at 100 s.
         let now = |mono| Now {
             mono: Duration::from_millis(mono),
             wall: at(600_000 + i64::try_from(mono).unwrap()),
         };
         assert_eq!(clock.here(at(100_000), now(0)), None);
-        tell(&mut clock, 101_000, 1_010);
-        tell(&mut clock, 102_000, 7_000);
+        arrive(&mut clock, 101_000, 1_010);
+        arrive(&mut clock, 102_000, 7_000);
         assert_eq!(clock.here(at(105_000), now(7_000)), Some(at(605_010)));
-        // Our time of day is set.
+        // This machine's time of day is set.
         let set = Now { wall: at(9_000_000), ..now(7_000) };
         assert_eq!(clock.here(at(105_000), set), Some(at(9_000_000 - 1_990)));
         // The registry's clock goes back by a second: that shows when the earlier changes do not count any more.
         for number in 0..8 {
-            tell(&mut clock, 110_000 + number, 11_020 + u64::try_from(number).unwrap());
+            arrive(&mut clock, 110_000 + number, 11_020 + u64::try_from(number).unwrap());
         }
         assert_eq!(clock.here(at(110_000), now(12_000)), Some(at(611_020)));
     }

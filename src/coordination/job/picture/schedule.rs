@@ -1,4 +1,4 @@
-//! Which fires of a schedule lie in a span of time. Decides nothing.
+//! Which fires of a schedule lie in a span of time? Decides nothing.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -7,7 +7,7 @@ use crate::coordination::job::picture::settings::Schedule;
 /// How many missed fires are stepped through to find the latest; beyond that the search starts close to the present.
 const MISSED_STEPS_MAX: usize = 10_000;
 
-/// How close to the present that is.
+/// How close to the present that start is.
 const MISSED_RESTART: SignedDuration = SignedDuration::from_hours(2);
 
 /// The latest fire that is not after an instant. Looks back step by step, at most a year.

@@ -1,4 +1,4 @@
-//! A configuration, compiled once: what the decisions need of it.
+//! A configuration, compiled once for the decisions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,16 +7,17 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use crate::elasticjob::execution_policy::{self, ExecutionPolicy};
-use crate::elasticjob::handoff_policy::{self, HandoffPolicy};
-use crate::elasticjob::once_listener::{self, OnceListener};
-use crate::elasticjob::validate::ScheduleCheck;
-use crate::elasticjob::{grace, item_parameters, strategy};
+use crate::elasticjob::item_parameters;
+use crate::elasticjob::validate::Checks;
+use crate::extension::execution_policy::{self, ExecutionPolicy};
+use crate::extension::handoff_policy::{self, HandoffPolicy};
+use crate::extension::once_listener::{self, OnceListener};
+use crate::extension::{properties, reattach_grace, strategy};
 use crate::job::{Item, JobConfiguration, Problem, ShardingStrategy};
 use crate::quartz::{self, Expression};
 use crate::tree::Path;
 
-/// When a job fires.
+/// The schedule of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     expression: Expression,
@@ -41,15 +42,16 @@ impl Schedule {
     }
 }
 
-/// How configurations that come from outside have their schedules checked.
-pub fn schedule_check() -> ScheduleCheck<'static> {
-    ScheduleCheck {
+/// The check of the schedules of configurations that come from outside.
+pub fn checks() -> Checks<'static> {
+    Checks {
         cron: &|text| Expression::parse(text).map(drop).map_err(|error| error.to_string()),
         time_zone: &|text| quartz::parse_time_zone(text).map(drop).map_err(|error| error.to_string()),
+        property: &properties::check,
     }
 }
 
-/// What the decisions need of a configuration.
+/// A compiled configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The configuration itself.
@@ -58,19 +60,28 @@ pub struct Settings {
     pub schedule: Option<Schedule>,
     /// The items' parameters; `Err`: they cannot be read, and nothing may be executed with wrong ones.
     pub parameters: Result<BTreeMap<i32, String>, String>,
-    /// How items are divided.
+    /// The strategy by which items are allocated.
     pub strategy: ShardingStrategy,
-    /// Whether all instances wait for each other around each fire, so that one of them acts once for all.
+    /// The once-listener, if all instances wait for each other around each fire, so that one of them acts once for all.
     pub once_listener: Option<OnceListener>,
-    /// How long an execution may take, and what follows if it fails.
+    /// The limits of an execution, and the retries of a failed one.
     pub policy: ExecutionPolicy,
     /// How items change hands among sidecars.
     pub handoff: HandoffPolicy,
-    /// How long an instance may stay when its application's stream has broken, and how long its items do when it has a
-    /// name and is gone.
+    /// `reattach_grace`: how long an instance may stay when its application's stream has broken, and how long the items
+    /// of an offline instance with a name are reserved.
     pub grace: Duration,
-    /// What is wrong, each with the setting's name.
+    /// The problems of the configuration, each with the setting's name.
     pub problems: Vec<String>,
+}
+
+/// The schedule that was in force before another configuration.
+#[derive(Debug)]
+pub struct Rescheduled {
+    /// The schedule.
+    pub before: Option<Schedule>,
+    /// When the new schedule was written, by this machine's clock.
+    pub since: Option<Timestamp>,
 }
 
 impl Settings {
@@ -96,14 +107,14 @@ impl Settings {
         let (handoff, wrong) = handoff_policy::of(&configuration);
         problems.extend(wrong);
         let schedule = schedule.filter(|_| !handoff.continuous);
-        let (mut grace, problem) = grace::of(&configuration);
+        let (mut grace, problem) = reattach_grace::of(&configuration);
         problems.extend(problem);
         if once_listener.is_some() && !grace.is_zero() {
-            // All instances wait for each other around each fire, so one that is away would hold up all of them.
+            // All instances wait for each other around each fire, so a detached instance would hold up all of them.
             grace = Duration::ZERO;
             problems.push(format!(
                 "props `{}` is ignored: the job has `{}`",
-                grace::PROPERTY,
+                reattach_grace::PROPERTY,
                 once_listener::ENABLED_PROPERTY
             ));
         }
@@ -127,13 +138,13 @@ impl Settings {
         Problem { path: config_path, message: message.to_owned() }
     }
 
-    /// Whether the job asks for a strategy, so that items are divided by that in fleets of sidecars, too.
+    /// Whether the job asks for a strategy, which then also holds in fleets of sidecars.
     pub fn names_strategy(&self) -> bool {
         let name = self.configuration.job_sharding_strategy_type.as_deref();
         name.is_some_and(|name| !name.is_empty()) || self.strategy != ShardingStrategy::AvgAllocation
     }
 
-    /// Whether the strategy is one of ElasticJob's or ours, and not one that a Java application brings.
+    /// Whether the strategy is one of ElasticJob's or Sidekeeper's, and not one that a Java application brings.
     pub fn knows_strategy(&self) -> bool {
         let name = self.configuration.job_sharding_strategy_type.as_deref().filter(|name| !name.is_empty());
         name.is_none_or(|name| ShardingStrategy::from_type(name).is_some())

@@ -21,29 +21,29 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Why an assignment is what it is.
+// Why an assignment has changed.
 type AssignmentReason int32
 
 const (
 	// Not set.
 	AssignmentReason_ASSIGNMENT_REASON_UNSPECIFIED AssignmentReason = 0
-	// The first assignment that this stream tells. It is empty for an instance that has just joined: its first items come
-	// with RESHARDED, or with HANDED_OFF if all instances are sidecars.
+	// The first assignment on this stream. It is empty for an instance that has just joined: its first items come with
+	// RESHARDED, or with HANDED_OFF if all instances are sidecars.
 	AssignmentReason_ASSIGNMENT_REASON_ATTACHED AssignmentReason = 1
-	// The leader has divided the items anew: an instance joined or left, or the total count changed.
+	// The leader has resharded the job: an instance joined or left, or the total count changed.
 	AssignmentReason_ASSIGNMENT_REASON_RESHARDED AssignmentReason = 2
-	// The instance's server was enabled or disabled by an operator.
+	// An operator enabled or disabled the instance's server.
 	AssignmentReason_ASSIGNMENT_REASON_SERVER_STATUS AssignmentReason = 3
-	// Items were disabled or enabled, or their parameters changed; owners did not.
+	// Items were disabled or enabled, or their parameters changed. Their owners did not.
 	AssignmentReason_ASSIGNMENT_REASON_ITEM_CHANGED AssignmentReason = 4
 	// The session with the registry was lost, and all items with it.
 	AssignmentReason_ASSIGNMENT_REASON_SESSION_LOST AssignmentReason = 5
-	// The instance is leaving: nothing is assigned to it any more.
+	// The instance is leaving, and owns no items any more.
 	AssignmentReason_ASSIGNMENT_REASON_DRAINING AssignmentReason = 6
-	// The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it.
+	// The job's single item rotates over the servers (`SINGLE_SHARDING_BALANCE`): this server's turn has begun or ended.
 	AssignmentReason_ASSIGNMENT_REASON_RELAYED AssignmentReason = 7
-	// All instances are sidecars, and items change hands one by one: what is revoked is to be somebody else's as soon as
-	// this instance is done with it, an item that is added was let go of by its owner, or had none.
+	// All instances are sidecars, and items change owners one by one. A revoked item moves to its next owner as soon as this
+	// instance has finished with it. An added item was handed over by its previous owner, or had no owner.
 	AssignmentReason_ASSIGNMENT_REASON_HANDED_OFF AssignmentReason = 8
 )
 
@@ -107,10 +107,10 @@ type AssignedItem struct {
 	Item uint32 `protobuf:"varint,1,opt,name=item,proto3" json:"item,omitempty"`
 	// The item's parameter. Absent: it has none.
 	ItemParameter *string `protobuf:"bytes,2,opt,name=item_parameter,json=itemParameter,proto3,oneof" json:"item_parameter,omitempty"`
-	// Grows with each new owner of the item, across instances, sidecars, restarts and Java peers. A store that keeps
-	// the highest token it saw can refuse a late writer.
+	// Grows with each new owner of the item, across instances, sidecars, restarts and Java instances. A store that keeps the
+	// highest token it has seen can refuse a late writer (docs/fencing.md).
 	FencingToken int64 `protobuf:"varint,3,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
-	// Whether an operator has disabled the item: it is owned, but not executed.
+	// Whether an operator has disabled the item: the instance owns it, but does not execute it.
 	Disabled      bool `protobuf:"varint,4,opt,name=disabled,proto3" json:"disabled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -174,13 +174,13 @@ func (x *AssignedItem) GetDisabled() bool {
 	return false
 }
 
-// The items that an instance owns in one sharding of its job. Always the whole of it, never a difference.
+// The items that an instance owns in one sharding of its job: always all of them, never a difference.
 type Assignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which sharding of the job this is: a version of the registry's. It grows with each sharding that concerns this
-	// instance, not always by one. Zero: never sharded.
+	// The sharding of the job that this assignment belongs to: a version in the registry. It grows with each sharding that
+	// concerns this instance, not always by one. Zero: the job was never sharded.
 	Generation int64 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Into how many items the job is split.
+	// The job's number of items.
 	ShardingTotalCount uint32 `protobuf:"varint,2,opt,name=sharding_total_count,json=shardingTotalCount,proto3" json:"sharding_total_count,omitempty"`
 	// The items of this instance, ascending.
 	Items         []*AssignedItem `protobuf:"bytes,3,rep,name=items,proto3" json:"items,omitempty"`
@@ -239,6 +239,180 @@ func (x *Assignment) GetItems() []*AssignedItem {
 	return nil
 }
 
+// The instance's items have changed.
+type AssignmentChanged struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The whole assignment now.
+	Assignment *Assignment `protobuf:"bytes,1,opt,name=assignment,proto3" json:"assignment,omitempty"`
+	// The items that the previous assignment did not have, ascending.
+	AddedItems []uint32 `protobuf:"varint,2,rep,packed,name=added_items,json=addedItems,proto3" json:"added_items,omitempty"`
+	// The items that only the previous assignment had, ascending.
+	RevokedItems []uint32 `protobuf:"varint,3,rep,packed,name=revoked_items,json=revokedItems,proto3" json:"revoked_items,omitempty"`
+	// Whether the instance leads its job.
+	Leader bool `protobuf:"varint,4,opt,name=leader,proto3" json:"leader,omitempty"`
+	// Why it changed.
+	Reason        AssignmentReason `protobuf:"varint,5,opt,name=reason,proto3,enum=sidekeeper.v1.AssignmentReason" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AssignmentChanged) Reset() {
+	*x = AssignmentChanged{}
+	mi := &file_sidekeeper_v1_assignment_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AssignmentChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AssignmentChanged) ProtoMessage() {}
+
+func (x *AssignmentChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_assignment_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AssignmentChanged.ProtoReflect.Descriptor instead.
+func (*AssignmentChanged) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_assignment_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AssignmentChanged) GetAssignment() *Assignment {
+	if x != nil {
+		return x.Assignment
+	}
+	return nil
+}
+
+func (x *AssignmentChanged) GetAddedItems() []uint32 {
+	if x != nil {
+		return x.AddedItems
+	}
+	return nil
+}
+
+func (x *AssignmentChanged) GetRevokedItems() []uint32 {
+	if x != nil {
+		return x.RevokedItems
+	}
+	return nil
+}
+
+func (x *AssignmentChanged) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *AssignmentChanged) GetReason() AssignmentReason {
+	if x != nil {
+		return x.Reason
+	}
+	return AssignmentReason_ASSIGNMENT_REASON_UNSPECIFIED
+}
+
+// The application has read an assignment.
+type AcknowledgeAssignmentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The stream on which the assignment came, from `Attached`. Required.
+	AttachmentId string `protobuf:"bytes,1,opt,name=attachment_id,json=attachmentId,proto3" json:"attachment_id,omitempty"`
+	// The assignment's generation.
+	Generation    int64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcknowledgeAssignmentRequest) Reset() {
+	*x = AcknowledgeAssignmentRequest{}
+	mi := &file_sidekeeper_v1_assignment_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcknowledgeAssignmentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcknowledgeAssignmentRequest) ProtoMessage() {}
+
+func (x *AcknowledgeAssignmentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_assignment_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcknowledgeAssignmentRequest.ProtoReflect.Descriptor instead.
+func (*AcknowledgeAssignmentRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_assignment_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AcknowledgeAssignmentRequest) GetAttachmentId() string {
+	if x != nil {
+		return x.AttachmentId
+	}
+	return ""
+}
+
+func (x *AcknowledgeAssignmentRequest) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+// The acknowledgement was recorded.
+type AcknowledgeAssignmentResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcknowledgeAssignmentResponse) Reset() {
+	*x = AcknowledgeAssignmentResponse{}
+	mi := &file_sidekeeper_v1_assignment_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcknowledgeAssignmentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcknowledgeAssignmentResponse) ProtoMessage() {}
+
+func (x *AcknowledgeAssignmentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_assignment_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcknowledgeAssignmentResponse.ProtoReflect.Descriptor instead.
+func (*AcknowledgeAssignmentResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_assignment_proto_rawDescGZIP(), []int{4}
+}
+
 var File_sidekeeper_v1_assignment_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_assignment_proto_rawDesc = "" +
@@ -256,7 +430,22 @@ const file_sidekeeper_v1_assignment_proto_rawDesc = "" +
 	"generation\x18\x01 \x01(\x03R\n" +
 	"generation\x120\n" +
 	"\x14sharding_total_count\x18\x02 \x01(\rR\x12shardingTotalCount\x121\n" +
-	"\x05items\x18\x03 \x03(\v2\x1b.sidekeeper.v1.AssignedItemR\x05items*\xc4\x02\n" +
+	"\x05items\x18\x03 \x03(\v2\x1b.sidekeeper.v1.AssignedItemR\x05items\"\xe5\x01\n" +
+	"\x11AssignmentChanged\x129\n" +
+	"\n" +
+	"assignment\x18\x01 \x01(\v2\x19.sidekeeper.v1.AssignmentR\n" +
+	"assignment\x12\x1f\n" +
+	"\vadded_items\x18\x02 \x03(\rR\n" +
+	"addedItems\x12#\n" +
+	"\rrevoked_items\x18\x03 \x03(\rR\frevokedItems\x12\x16\n" +
+	"\x06leader\x18\x04 \x01(\bR\x06leader\x127\n" +
+	"\x06reason\x18\x05 \x01(\x0e2\x1f.sidekeeper.v1.AssignmentReasonR\x06reason\"c\n" +
+	"\x1cAcknowledgeAssignmentRequest\x12#\n" +
+	"\rattachment_id\x18\x01 \x01(\tR\fattachmentId\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x03R\n" +
+	"generation\"\x1f\n" +
+	"\x1dAcknowledgeAssignmentResponse*\xc4\x02\n" +
 	"\x10AssignmentReason\x12!\n" +
 	"\x1dASSIGNMENT_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aASSIGNMENT_REASON_ATTACHED\x10\x01\x12\x1f\n" +
@@ -282,19 +471,24 @@ func file_sidekeeper_v1_assignment_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_assignment_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sidekeeper_v1_assignment_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_sidekeeper_v1_assignment_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_sidekeeper_v1_assignment_proto_goTypes = []any{
-	(AssignmentReason)(0), // 0: sidekeeper.v1.AssignmentReason
-	(*AssignedItem)(nil),  // 1: sidekeeper.v1.AssignedItem
-	(*Assignment)(nil),    // 2: sidekeeper.v1.Assignment
+	(AssignmentReason)(0),                 // 0: sidekeeper.v1.AssignmentReason
+	(*AssignedItem)(nil),                  // 1: sidekeeper.v1.AssignedItem
+	(*Assignment)(nil),                    // 2: sidekeeper.v1.Assignment
+	(*AssignmentChanged)(nil),             // 3: sidekeeper.v1.AssignmentChanged
+	(*AcknowledgeAssignmentRequest)(nil),  // 4: sidekeeper.v1.AcknowledgeAssignmentRequest
+	(*AcknowledgeAssignmentResponse)(nil), // 5: sidekeeper.v1.AcknowledgeAssignmentResponse
 }
 var file_sidekeeper_v1_assignment_proto_depIdxs = []int32{
 	1, // 0: sidekeeper.v1.Assignment.items:type_name -> sidekeeper.v1.AssignedItem
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	2, // 1: sidekeeper.v1.AssignmentChanged.assignment:type_name -> sidekeeper.v1.Assignment
+	0, // 2: sidekeeper.v1.AssignmentChanged.reason:type_name -> sidekeeper.v1.AssignmentReason
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_assignment_proto_init() }
@@ -309,7 +503,7 @@ func file_sidekeeper_v1_assignment_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_assignment_proto_rawDesc), len(file_sidekeeper_v1_assignment_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   2,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

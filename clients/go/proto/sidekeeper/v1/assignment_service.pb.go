@@ -22,13 +22,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// By which rules items change hands.
+// How items change owners.
 type HandoffMode int32
 
 const (
 	// Not set: the job has no instances or no configuration.
 	HandoffMode_HANDOFF_MODE_UNSPECIFIED HandoffMode = 0
-	// One by one, each when its owner is done with it: all instances are sidecars.
+	// One by one, each when its owner has finished with it: all instances are sidecars.
 	HandoffMode_HANDOFF_MODE_ONE_BY_ONE HandoffMode = 1
 	// All at once, as in ElasticJob; `handoff_mode_reason` says why.
 	HandoffMode_HANDOFF_MODE_ALL_AT_ONCE HandoffMode = 2
@@ -75,12 +75,12 @@ func (HandoffMode) EnumDescriptor() ([]byte, []int) {
 	return file_sidekeeper_v1_assignment_service_proto_rawDescGZIP(), []int{0}
 }
 
-// Which job to watch.
+// The job to watch.
 type WatchAssignmentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The job's name. Required.
 	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
-	// Whether a job without nodes in the registry is told as one without instances, until it comes.
+	// Whether to wait for a job that has no nodes in the registry: it is sent as one without instances.
 	WaitForJob    bool `protobuf:"varint,2,opt,name=wait_for_job,json=waitForJob,proto3" json:"wait_for_job,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -130,30 +130,30 @@ func (x *WatchAssignmentsRequest) GetWaitForJob() bool {
 	return false
 }
 
-// The state of a job. At most 2 MiB: of a larger one the items' parameters are left out, then the long texts of the
-// configuration, then what is beyond 512 KiB of items and of instances; a problem says so.
+// The state of a job, in at most 2 MiB. A larger one lacks the items' parameters, then the long texts of the configuration,
+// then all items and all instances beyond 512 KiB each. A problem then says so.
 type WatchAssignmentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The job's name.
 	JobName string `protobuf:"bytes,1,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
 	// The configuration in force. Absent: the job has none, or an unreadable one.
 	Configuration *JobConfiguration `protobuf:"bytes,2,opt,name=configuration,proto3" json:"configuration,omitempty"`
-	// Which sharding of the job this is: a version of the registry's, which grows with each sharding, and with other things
-	// between. Zero: never sharded.
+	// The job's last sharding: a version in the registry, which grows with each sharding and with some other changes. Zero:
+	// the job was never sharded.
 	Generation int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// The instances that are online, ascending by id.
+	// The online instances, ascending by id.
 	Instances []*InstanceStatus `protobuf:"bytes,4,rep,name=instances,proto3" json:"instances,omitempty"`
 	// The items, ascending.
 	Items []*ItemStatus `protobuf:"bytes,5,rep,name=items,proto3" json:"items,omitempty"`
-	// Whether a resharding is due and has not happened yet.
+	// Whether a resharding is pending.
 	Resharding bool `protobuf:"varint,6,opt,name=resharding,proto3" json:"resharding,omitempty"`
 	// When the job fires next. Absent: it has no schedule, or it never fires again.
 	NextFireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=next_fire_time,json=nextFireTime,proto3" json:"next_fire_time,omitempty"`
-	// What is wrong with the job's nodes in the registry now.
+	// The job's problems now.
 	Problems []*Problem `protobuf:"bytes,8,rep,name=problems,proto3" json:"problems,omitempty"`
-	// By which rules items change hands now.
+	// How items change owners now.
 	HandoffMode HandoffMode `protobuf:"varint,9,opt,name=handoff_mode,json=handoffMode,proto3,enum=sidekeeper.v1.HandoffMode" json:"handoff_mode,omitempty"`
-	// Why they change hands all at once, in words. Empty otherwise.
+	// Why items change owners all at once, in words. Empty otherwise.
 	HandoffModeReason string `protobuf:"bytes,10,opt,name=handoff_mode_reason,json=handoffModeReason,proto3" json:"handoff_mode_reason,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -259,7 +259,7 @@ func (x *WatchAssignmentsResponse) GetHandoffModeReason() string {
 	return ""
 }
 
-// An instance that is online.
+// An online instance.
 type InstanceStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The instance: `{ipv4}@-@{unique}`.
@@ -332,27 +332,27 @@ func (x *InstanceStatus) GetLeader() bool {
 	return false
 }
 
-// An item and who has it.
+// An item and its owner.
 type ItemStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item.
 	Item uint32 `protobuf:"varint,1,opt,name=item,proto3" json:"item,omitempty"`
 	// The item's parameter. Absent: it has none.
 	ItemParameter *string `protobuf:"bytes,2,opt,name=item_parameter,json=itemParameter,proto3,oneof" json:"item_parameter,omitempty"`
-	// The instance that owns it. Empty: nobody.
+	// The instance that owns it. Empty: none.
 	InstanceId string `protobuf:"bytes,3,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// The assignment's fencing token. Zero: nobody owns it.
+	// The assignment's fencing token. Zero: no instance owns it.
 	FencingToken int64 `protobuf:"varint,4,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
 	// Whether it is being executed.
 	Running bool `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
-	// Whether a fire of it was missed and will be made up for.
+	// Whether a fire of it was missed, and a misfire re-run will follow.
 	Misfire bool `protobuf:"varint,6,opt,name=misfire,proto3" json:"misfire,omitempty"`
 	// Whether an operator has disabled it.
 	Disabled bool `protobuf:"varint,7,opt,name=disabled,proto3" json:"disabled,omitempty"`
-	// The instance that is to get it when its owner is done with it. Empty: it stays.
+	// The instance that gets it when its owner has finished with it. Empty: it stays.
 	NextInstanceId string `protobuf:"bytes,8,opt,name=next_instance_id,json=nextInstanceId,proto3" json:"next_instance_id,omitempty"`
-	// How the item was executed last. Absent: its owner is attached to another sidecar or is Java's, or has not executed it
-	// since it has it.
+	// The item's last execution. Absent: its owner is attached to another sidecar, is a Java instance, or has not executed the
+	// item yet.
 	LastExecution *LastExecution `protobuf:"bytes,9,opt,name=last_execution,json=lastExecution,proto3" json:"last_execution,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -451,18 +451,18 @@ func (x *ItemStatus) GetLastExecution() *LastExecution {
 	return nil
 }
 
-// How an item was executed last by its owner, as the owner's application reported it to this sidecar.
+// An item's last execution by its owner, as the owner's application reported it to this sidecar.
 type LastExecution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How it ended.
 	Outcome ExecutionOutcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=sidekeeper.v1.ExecutionOutcome" json:"outcome,omitempty"`
-	// How often in a row it has ended so.
+	// How many executions in a row have ended so.
 	TimesInARow uint32 `protobuf:"varint,2,opt,name=times_in_a_row,json=timesInARow,proto3" json:"times_in_a_row,omitempty"`
-	// When the first of them was reported.
+	// When the first of these was reported.
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
-	// When the last of them was reported.
+	// When the last of these was reported.
 	At *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
-	// The first line of the last failure's message, shortened. Empty: it was a success, or nothing was said.
+	// The first line of the last failure's message, shortened. Empty: it was a success, or it had no message.
 	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -537,7 +537,7 @@ var File_sidekeeper_v1_assignment_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_assignment_service_proto_rawDesc = "" +
 	"\n" +
-	"&sidekeeper/v1/assignment_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dsidekeeper/v1/execution.proto\x1a\x17sidekeeper/v1/job.proto\"V\n" +
+	"&sidekeeper/v1/assignment_service.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1esidekeeper/v1/completion.proto\x1a\x17sidekeeper/v1/job.proto\"V\n" +
 	"\x17WatchAssignmentsRequest\x12\x19\n" +
 	"\bjob_name\x18\x01 \x01(\tR\ajobName\x12 \n" +
 	"\fwait_for_job\x18\x02 \x01(\bR\n" +
@@ -642,7 +642,7 @@ func file_sidekeeper_v1_assignment_service_proto_init() {
 	if File_sidekeeper_v1_assignment_service_proto != nil {
 		return
 	}
-	file_sidekeeper_v1_execution_proto_init()
+	file_sidekeeper_v1_completion_proto_init()
 	file_sidekeeper_v1_job_proto_init()
 	file_sidekeeper_v1_assignment_service_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}

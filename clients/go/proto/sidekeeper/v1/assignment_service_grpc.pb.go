@@ -26,15 +26,15 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Who owns what, for any process. Read only.
+// Shows any process the owners of a job's items. Read only.
 type AssignmentServiceClient interface {
-	// Tells the state of a job, and then each change of it.
+	// Sends the state of a job, and then each change of it.
 	//
-	// The stream's contract: each message is the whole state; the first comes at once; states that a slow reader
-	// missed are skipped, the last never is. A job that loses its nodes is told as one without instances.
+	// The stream's contract: each message is the whole state. The first comes at once. For a slow reader states are skipped,
+	// but never the last one. A job that has lost its nodes in the registry is sent as one without instances.
 	//
 	// Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no nodes in the registry, and
-	// `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watch already) or UNAVAILABLE (no registry).
+	// `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watchers) or UNAVAILABLE (the registry does not answer).
 	WatchAssignments(ctx context.Context, in *WatchAssignmentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAssignmentsResponse], error)
 }
 
@@ -69,15 +69,15 @@ type AssignmentService_WatchAssignmentsClient = grpc.ServerStreamingClient[Watch
 // All implementations must embed UnimplementedAssignmentServiceServer
 // for forward compatibility.
 //
-// Who owns what, for any process. Read only.
+// Shows any process the owners of a job's items. Read only.
 type AssignmentServiceServer interface {
-	// Tells the state of a job, and then each change of it.
+	// Sends the state of a job, and then each change of it.
 	//
-	// The stream's contract: each message is the whole state; the first comes at once; states that a slow reader
-	// missed are skipped, the last never is. A job that loses its nodes is told as one without instances.
+	// The stream's contract: each message is the whole state. The first comes at once. For a slow reader states are skipped,
+	// but never the last one. A job that has lost its nodes in the registry is sent as one without instances.
 	//
 	// Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no nodes in the registry, and
-	// `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watch already) or UNAVAILABLE (no registry).
+	// `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watchers) or UNAVAILABLE (the registry does not answer).
 	WatchAssignments(*WatchAssignmentsRequest, grpc.ServerStreamingServer[WatchAssignmentsResponse]) error
 	mustEmbedUnimplementedAssignmentServiceServer()
 }

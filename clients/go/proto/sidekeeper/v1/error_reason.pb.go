@@ -21,19 +21,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Why a call was refused, or why a stream has ended: the `reason` of the `google.rpc.ErrorInfo` with the domain
-// `sidekeeper` in the details of the status, there without the prefix `ERROR_REASON_`. The command line and the
-// sidecar's log use the same words. A reason keeps its meaning for ever; further ones come.
+// Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
+// domain `sidekeeper`, without the prefix `ERROR_REASON_`. The command line and the sidecar's log use the same words. A
+// reason never changes its meaning. New reasons may come.
 type ErrorReason int32
 
 const (
 	// Not set.
 	ErrorReason_ERROR_REASON_UNSPECIFIED ErrorReason = 0
-	// An operator stopped the instance by removing its node. It comes back when the application is started again.
+	// An operator stopped the instance by removing its node. It returns when the application is started again.
 	ErrorReason_ERROR_REASON_STOPPED_BY_OPERATOR ErrorReason = 1
 	// The job was removed from the registry.
 	ErrorReason_ERROR_REASON_JOB_REMOVED ErrorReason = 2
-	// The job has no readable configuration, and none was given.
+	// The job has no readable configuration, and the request has none.
 	ErrorReason_ERROR_REASON_JOB_NOT_CONFIGURED ErrorReason = 3
 	// The registry has no nodes of the job.
 	ErrorReason_ERROR_REASON_JOB_UNKNOWN ErrorReason = 4
@@ -45,13 +45,13 @@ const (
 	ErrorReason_ERROR_REASON_INSTANCE_NAME_TAKEN ErrorReason = 7
 	// The application's earlier stream has not ended yet.
 	ErrorReason_ERROR_REASON_STREAM_NOT_REPLACED ErrorReason = 8
-	// Another stream of the same application has taken this one's place.
+	// Another stream of the same application has replaced this one.
 	ErrorReason_ERROR_REASON_STREAM_REPLACED ErrorReason = 9
 	// The stream ended before the call was answered.
 	ErrorReason_ERROR_REASON_STREAM_ENDED ErrorReason = 10
-	// An execution that was told to stop was not reported in time.
+	// A cancelled execution was not reported in time.
 	ErrorReason_ERROR_REASON_CANCEL_IGNORED ErrorReason = 11
-	// The application did not read its stream.
+	// The application did not read its stream in time.
 	ErrorReason_ERROR_REASON_SLOW_APPLICATION ErrorReason = 12
 	// The sidecar is stopping.
 	ErrorReason_ERROR_REASON_SIDECAR_STOPPING ErrorReason = 13
@@ -61,43 +61,43 @@ const (
 	ErrorReason_ERROR_REASON_REGISTRY_FULL ErrorReason = 15
 	// The registry does not answer, or the sidecar has no session with it.
 	ErrorReason_ERROR_REASON_REGISTRY_AWAY ErrorReason = 16
-	// The registry refuses what is to be written there.
+	// The registry refused a write.
 	ErrorReason_ERROR_REASON_REGISTRY_REFUSED ErrorReason = 17
-	// The registry lets somebody else write there.
+	// The registry's access list does not permit the write.
 	ErrorReason_ERROR_REASON_REGISTRY_NO_PERMISSION ErrorReason = 18
-	// Nodes changed all the time; the call may be repeated.
+	// Nodes kept changing during the call; call again.
 	ErrorReason_ERROR_REASON_REGISTRY_CHANGING ErrorReason = 19
 	// The registry's answer was lost; the request may have been carried out.
 	ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN ErrorReason = 20
-	// No instance of the job is online.
+	// The job has no online instance.
 	ErrorReason_ERROR_REASON_NO_INSTANCES ErrorReason = 21
-	// The servers of all instances that are online are disabled.
+	// The servers of all online instances are disabled.
 	ErrorReason_ERROR_REASON_SERVERS_DISABLED ErrorReason = 22
 	// All items of the job are disabled.
 	ErrorReason_ERROR_REASON_ITEMS_DISABLED ErrorReason = 23
-	// No such attachment at this sidecar.
+	// This sidecar does not know the attachment.
 	ErrorReason_ERROR_REASON_ATTACHMENT_UNKNOWN ErrorReason = 24
-	// No such execution of the attachment.
+	// The attachment has no such execution.
 	ErrorReason_ERROR_REASON_EXECUTION_UNKNOWN ErrorReason = 25
 	// The execution belongs to another attachment.
 	ErrorReason_ERROR_REASON_EXECUTION_OF_ANOTHER ErrorReason = 26
-	// The execution is over.
+	// The execution has ended.
 	ErrorReason_ERROR_REASON_EXECUTION_OVER ErrorReason = 27
-	// No such call of the once-listener.
+	// The once-listener has no such call.
 	ErrorReason_ERROR_REASON_CALL_UNKNOWN ErrorReason = 28
 	// The job has no such item.
 	ErrorReason_ERROR_REASON_ITEM_UNKNOWN ErrorReason = 29
-	// The generation was never told.
+	// The sidecar never sent the generation.
 	ErrorReason_ERROR_REASON_GENERATION_UNKNOWN ErrorReason = 30
 	// A field of the request is wrong; a `google.rpc.BadRequest` names it.
 	ErrorReason_ERROR_REASON_INVALID_REQUEST ErrorReason = 31
-	// The call has no token, or a wrong one.
+	// The call has no token, or another than the sidecar's.
 	ErrorReason_ERROR_REASON_TOKEN_REFUSED ErrorReason = 32
 	// The client library is too old for this sidecar.
 	ErrorReason_ERROR_REASON_CLIENT_TOO_OLD ErrorReason = 33
 	// The sidecar is too old for the client library.
 	ErrorReason_ERROR_REASON_SIDECAR_TOO_OLD ErrorReason = 34
-	// Instances have not left in time, because the registry does not answer.
+	// Instances did not leave in time, because the registry does not answer.
 	ErrorReason_ERROR_REASON_DRAIN_INCOMPLETE ErrorReason = 35
 	// No application of this sidecar is attached to the job.
 	ErrorReason_ERROR_REASON_JOB_NOT_ATTACHED ErrorReason = 36

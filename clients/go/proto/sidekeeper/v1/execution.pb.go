@@ -9,6 +9,7 @@ package sidekeeperv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -21,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What made an execution start.
+// Why an execution started.
 type ExecutionSource int32
 
 const (
@@ -29,11 +30,11 @@ const (
 	ExecutionSource_EXECUTION_SOURCE_UNSPECIFIED ExecutionSource = 0
 	// The job's schedule.
 	ExecutionSource_EXECUTION_SOURCE_SCHEDULE ExecutionSource = 1
-	// Somebody triggered the job.
+	// A trigger.
 	ExecutionSource_EXECUTION_SOURCE_TRIGGER ExecutionSource = 2
-	// A fire that could not be executed at its time, made up for.
+	// A misfire re-run: one execution for all missed fires of the item.
 	ExecutionSource_EXECUTION_SOURCE_MISFIRE ExecutionSource = 3
-	// Another instance crashed while it executed the item.
+	// A failover: another instance crashed while it executed the item.
 	ExecutionSource_EXECUTION_SOURCE_FAILOVER ExecutionSource = 4
 )
 
@@ -82,19 +83,19 @@ func (ExecutionSource) EnumDescriptor() ([]byte, []int) {
 	return file_sidekeeper_v1_execution_proto_rawDescGZIP(), []int{0}
 }
 
-// Why an execution is to stop.
+// Why an execution is cancelled.
 type CancelReason int32
 
 const (
 	// Not set.
 	CancelReason_CANCEL_REASON_UNSPECIFIED CancelReason = 0
-	// The session with the registry is lost or about to be: another instance may own the item from now on.
+	// The session with the registry is lost or about to be lost: another instance may own the item from now on.
 	CancelReason_CANCEL_REASON_LEASE_LOST CancelReason = 1
 	// The execution's deadline has passed.
 	CancelReason_CANCEL_REASON_DEADLINE CancelReason = 2
-	// The sidecar stops and its drain timeout has passed.
+	// The sidecar is stopping, and its drain timeout has passed.
 	CancelReason_CANCEL_REASON_DRAIN_TIMEOUT CancelReason = 3
-	// An operator asked for it.
+	// An operator cancelled it.
 	CancelReason_CANCEL_REASON_OPERATOR CancelReason = 4
 )
 
@@ -143,147 +144,72 @@ func (CancelReason) EnumDescriptor() ([]byte, []int) {
 	return file_sidekeeper_v1_execution_proto_rawDescGZIP(), []int{1}
 }
 
-// How an execution ended, as the application says.
-type ExecutionOutcome int32
-
-const (
-	// Not set; refused.
-	ExecutionOutcome_EXECUTION_OUTCOME_UNSPECIFIED ExecutionOutcome = 0
-	// The item was executed.
-	ExecutionOutcome_EXECUTION_OUTCOME_SUCCESS ExecutionOutcome = 1
-	// The item was begun and failed; `failure_message` says why.
-	ExecutionOutcome_EXECUTION_OUTCOME_FAILURE ExecutionOutcome = 2
-	// The application did not begin the item, for example because it is shutting down.
-	ExecutionOutcome_EXECUTION_OUTCOME_REJECTED ExecutionOutcome = 3
-)
-
-// Enum value maps for ExecutionOutcome.
-var (
-	ExecutionOutcome_name = map[int32]string{
-		0: "EXECUTION_OUTCOME_UNSPECIFIED",
-		1: "EXECUTION_OUTCOME_SUCCESS",
-		2: "EXECUTION_OUTCOME_FAILURE",
-		3: "EXECUTION_OUTCOME_REJECTED",
-	}
-	ExecutionOutcome_value = map[string]int32{
-		"EXECUTION_OUTCOME_UNSPECIFIED": 0,
-		"EXECUTION_OUTCOME_SUCCESS":     1,
-		"EXECUTION_OUTCOME_FAILURE":     2,
-		"EXECUTION_OUTCOME_REJECTED":    3,
-	}
-)
-
-func (x ExecutionOutcome) Enum() *ExecutionOutcome {
-	p := new(ExecutionOutcome)
-	*p = x
-	return p
-}
-
-func (x ExecutionOutcome) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (ExecutionOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_sidekeeper_v1_execution_proto_enumTypes[2].Descriptor()
-}
-
-func (ExecutionOutcome) Type() protoreflect.EnumType {
-	return &file_sidekeeper_v1_execution_proto_enumTypes[2]
-}
-
-func (x ExecutionOutcome) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use ExecutionOutcome.Descriptor instead.
-func (ExecutionOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_execution_proto_rawDescGZIP(), []int{2}
-}
-
-// What became of a reported result.
-type CompletionStatus int32
-
-const (
-	// Not set.
-	CompletionStatus_COMPLETION_STATUS_UNSPECIFIED CompletionStatus = 0
-	// It is recorded: the execution is over and its running node gone.
-	CompletionStatus_COMPLETION_STATUS_RECORDED CompletionStatus = 1
-	// It had been recorded before; this report changed nothing.
-	CompletionStatus_COMPLETION_STATUS_ALREADY_RECORDED CompletionStatus = 2
-	// It was too late: the lease was lost while the item was executed, and another instance may have executed it.
-	CompletionStatus_COMPLETION_STATUS_LEASE_LOST CompletionStatus = 3
-)
-
-// Enum value maps for CompletionStatus.
-var (
-	CompletionStatus_name = map[int32]string{
-		0: "COMPLETION_STATUS_UNSPECIFIED",
-		1: "COMPLETION_STATUS_RECORDED",
-		2: "COMPLETION_STATUS_ALREADY_RECORDED",
-		3: "COMPLETION_STATUS_LEASE_LOST",
-	}
-	CompletionStatus_value = map[string]int32{
-		"COMPLETION_STATUS_UNSPECIFIED":      0,
-		"COMPLETION_STATUS_RECORDED":         1,
-		"COMPLETION_STATUS_ALREADY_RECORDED": 2,
-		"COMPLETION_STATUS_LEASE_LOST":       3,
-	}
-)
-
-func (x CompletionStatus) Enum() *CompletionStatus {
-	p := new(CompletionStatus)
-	*p = x
-	return p
-}
-
-func (x CompletionStatus) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (CompletionStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_sidekeeper_v1_execution_proto_enumTypes[3].Descriptor()
-}
-
-func (CompletionStatus) Type() protoreflect.EnumType {
-	return &file_sidekeeper_v1_execution_proto_enumTypes[3]
-}
-
-func (x CompletionStatus) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use CompletionStatus.Descriptor instead.
-func (CompletionStatus) EnumDescriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_execution_proto_rawDescGZIP(), []int{3}
-}
-
-// The result of one execution.
-type ExecutionResult struct {
+// Execute an item.
+type Execute struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The execution, from its `Execute`. Required.
+	// Names this execution; unique, and never used again.
 	ExecutionId string `protobuf:"bytes,1,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
-	// How it ended. Required.
-	Outcome ExecutionOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=sidekeeper.v1.ExecutionOutcome" json:"outcome,omitempty"`
-	// Why it failed or was rejected, in words; longer than 16 KiB is refused. Empty on success.
-	FailureMessage string `protobuf:"bytes,3,opt,name=failure_message,json=failureMessage,proto3" json:"failure_message,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The item.
+	Item uint32 `protobuf:"varint,2,opt,name=item,proto3" json:"item,omitempty"`
+	// The item's parameter. Absent: it has none.
+	ItemParameter *string `protobuf:"bytes,3,opt,name=item_parameter,json=itemParameter,proto3,oneof" json:"item_parameter,omitempty"`
+	// The job's parameter. Empty: none.
+	JobParameter string `protobuf:"bytes,4,opt,name=job_parameter,json=jobParameter,proto3" json:"job_parameter,omitempty"`
+	// The job's number of items.
+	ShardingTotalCount uint32 `protobuf:"varint,5,opt,name=sharding_total_count,json=shardingTotalCount,proto3" json:"sharding_total_count,omitempty"`
+	// The task in ElasticJob's form, `{job}@-@{items}@-@READY@-@{instance}`, as Java instances trace it. It lists all items
+	// that started together, or only this one if the list would exceed the 255 bytes of ElasticJob's trace tables. It is
+	// the same for each fire with the same items.
+	TaskId string `protobuf:"bytes,6,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Why it started.
+	Source ExecutionSource `protobuf:"varint,7,opt,name=source,proto3,enum=sidekeeper.v1.ExecutionSource" json:"source,omitempty"`
+	// The instant that the execution is for. SCHEDULE: the instant of the schedule. TRIGGER: when the sidecar saw the trigger.
+	// FAILOVER: the instant of the crashed execution, as far as it is known. MISFIRE: the newest missed fire. See
+	// docs/misfire.md.
+	ScheduledTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=scheduled_time,json=scheduledTime,proto3" json:"scheduled_time,omitempty"`
+	// When the sidecar started it.
+	FireTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=fire_time,json=fireTime,proto3" json:"fire_time,omitempty"`
+	// When the sidecar cancels it, with the reason DEADLINE, because of the job's property `sidekeeper.execution-timeout`.
+	// Absent: no limit.
+	Deadline *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	// Grows with each execution and each owner of the item. A store that keeps the highest token it has seen can refuse a
+	// late writer (docs/fencing.md).
+	FencingToken int64 `protobuf:"varint,11,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
+	// W3C trace context of the sidecar's span: `traceparent`. Empty: the sidecar does not trace.
+	Traceparent string `protobuf:"bytes,12,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// W3C trace context of the sidecar's span: `tracestate`.
+	Tracestate string `protobuf:"bytes,13,opt,name=tracestate,proto3" json:"tracestate,omitempty"`
+	// The job's name.
+	JobName string `protobuf:"bytes,14,opt,name=job_name,json=jobName,proto3" json:"job_name,omitempty"`
+	// The attempt, from 1. Further attempts follow failures, as the job's properties `sidekeeper.retry-...` say. They have
+	// the same source and scheduled time, and tokens of their own.
+	Attempt uint32 `protobuf:"varint,15,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The last checkpoint that an earlier attempt or, if the source is FAILOVER, the crashed execution recorded with
+	// `ReportProgress`. Absent: there is none.
+	Checkpoint []byte `protobuf:"bytes,16,opt,name=checkpoint,proto3,oneof" json:"checkpoint,omitempty"`
+	// Whether an earlier stream of this application may have carried this execution already, with the same id and token (see
+	// `Attached.resumed_execution_ids`). Its item may have been revoked meanwhile. An application that is still executing it,
+	// or has its result, continues with that. An application that does not know it executes it: it was started while there
+	// was no stream.
+	Resumed       bool `protobuf:"varint,17,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ExecutionResult) Reset() {
-	*x = ExecutionResult{}
+func (x *Execute) Reset() {
+	*x = Execute{}
 	mi := &file_sidekeeper_v1_execution_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ExecutionResult) String() string {
+func (x *Execute) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ExecutionResult) ProtoMessage() {}
+func (*Execute) ProtoMessage() {}
 
-func (x *ExecutionResult) ProtoReflect() protoreflect.Message {
+func (x *Execute) ProtoReflect() protoreflect.Message {
 	mi := &file_sidekeeper_v1_execution_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -295,41 +221,228 @@ func (x *ExecutionResult) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ExecutionResult.ProtoReflect.Descriptor instead.
-func (*ExecutionResult) Descriptor() ([]byte, []int) {
+// Deprecated: Use Execute.ProtoReflect.Descriptor instead.
+func (*Execute) Descriptor() ([]byte, []int) {
 	return file_sidekeeper_v1_execution_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *ExecutionResult) GetExecutionId() string {
+func (x *Execute) GetExecutionId() string {
 	if x != nil {
 		return x.ExecutionId
 	}
 	return ""
 }
 
-func (x *ExecutionResult) GetOutcome() ExecutionOutcome {
+func (x *Execute) GetItem() uint32 {
 	if x != nil {
-		return x.Outcome
+		return x.Item
 	}
-	return ExecutionOutcome_EXECUTION_OUTCOME_UNSPECIFIED
+	return 0
 }
 
-func (x *ExecutionResult) GetFailureMessage() string {
-	if x != nil {
-		return x.FailureMessage
+func (x *Execute) GetItemParameter() string {
+	if x != nil && x.ItemParameter != nil {
+		return *x.ItemParameter
 	}
 	return ""
+}
+
+func (x *Execute) GetJobParameter() string {
+	if x != nil {
+		return x.JobParameter
+	}
+	return ""
+}
+
+func (x *Execute) GetShardingTotalCount() uint32 {
+	if x != nil {
+		return x.ShardingTotalCount
+	}
+	return 0
+}
+
+func (x *Execute) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *Execute) GetSource() ExecutionSource {
+	if x != nil {
+		return x.Source
+	}
+	return ExecutionSource_EXECUTION_SOURCE_UNSPECIFIED
+}
+
+func (x *Execute) GetScheduledTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ScheduledTime
+	}
+	return nil
+}
+
+func (x *Execute) GetFireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FireTime
+	}
+	return nil
+}
+
+func (x *Execute) GetDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Deadline
+	}
+	return nil
+}
+
+func (x *Execute) GetFencingToken() int64 {
+	if x != nil {
+		return x.FencingToken
+	}
+	return 0
+}
+
+func (x *Execute) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
+func (x *Execute) GetTracestate() string {
+	if x != nil {
+		return x.Tracestate
+	}
+	return ""
+}
+
+func (x *Execute) GetJobName() string {
+	if x != nil {
+		return x.JobName
+	}
+	return ""
+}
+
+func (x *Execute) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Execute) GetCheckpoint() []byte {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+func (x *Execute) GetResumed() bool {
+	if x != nil {
+		return x.Resumed
+	}
+	return false
+}
+
+// Stop an execution.
+type Cancel struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The execution, from its `Execute`.
+	ExecutionId string `protobuf:"bytes,1,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
+	// The execution's item.
+	Item uint32 `protobuf:"varint,2,opt,name=item,proto3" json:"item,omitempty"`
+	// Why.
+	Reason        CancelReason `protobuf:"varint,3,opt,name=reason,proto3,enum=sidekeeper.v1.CancelReason" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cancel) Reset() {
+	*x = Cancel{}
+	mi := &file_sidekeeper_v1_execution_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cancel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cancel) ProtoMessage() {}
+
+func (x *Cancel) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_execution_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
+func (*Cancel) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_execution_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Cancel) GetExecutionId() string {
+	if x != nil {
+		return x.ExecutionId
+	}
+	return ""
+}
+
+func (x *Cancel) GetItem() uint32 {
+	if x != nil {
+		return x.Item
+	}
+	return 0
+}
+
+func (x *Cancel) GetReason() CancelReason {
+	if x != nil {
+		return x.Reason
+	}
+	return CancelReason_CANCEL_REASON_UNSPECIFIED
 }
 
 var File_sidekeeper_v1_execution_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_execution_proto_rawDesc = "" +
 	"\n" +
-	"\x1dsidekeeper/v1/execution.proto\x12\rsidekeeper.v1\"\x98\x01\n" +
-	"\x0fExecutionResult\x12!\n" +
-	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x129\n" +
-	"\aoutcome\x18\x02 \x01(\x0e2\x1f.sidekeeper.v1.ExecutionOutcomeR\aoutcome\x12'\n" +
-	"\x0ffailure_message\x18\x03 \x01(\tR\x0efailureMessage*\xad\x01\n" +
+	"\x1dsidekeeper/v1/execution.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x05\n" +
+	"\aExecute\x12!\n" +
+	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\rR\x04item\x12*\n" +
+	"\x0eitem_parameter\x18\x03 \x01(\tH\x00R\ritemParameter\x88\x01\x01\x12#\n" +
+	"\rjob_parameter\x18\x04 \x01(\tR\fjobParameter\x120\n" +
+	"\x14sharding_total_count\x18\x05 \x01(\rR\x12shardingTotalCount\x12\x17\n" +
+	"\atask_id\x18\x06 \x01(\tR\x06taskId\x126\n" +
+	"\x06source\x18\a \x01(\x0e2\x1e.sidekeeper.v1.ExecutionSourceR\x06source\x12A\n" +
+	"\x0escheduled_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rscheduledTime\x127\n" +
+	"\tfire_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bfireTime\x126\n" +
+	"\bdeadline\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12#\n" +
+	"\rfencing_token\x18\v \x01(\x03R\ffencingToken\x12 \n" +
+	"\vtraceparent\x18\f \x01(\tR\vtraceparent\x12\x1e\n" +
+	"\n" +
+	"tracestate\x18\r \x01(\tR\n" +
+	"tracestate\x12\x19\n" +
+	"\bjob_name\x18\x0e \x01(\tR\ajobName\x12\x18\n" +
+	"\aattempt\x18\x0f \x01(\rR\aattempt\x12#\n" +
+	"\n" +
+	"checkpoint\x18\x10 \x01(\fH\x01R\n" +
+	"checkpoint\x88\x01\x01\x12\x18\n" +
+	"\aresumed\x18\x11 \x01(\bR\aresumedB\x11\n" +
+	"\x0f_item_parameterB\r\n" +
+	"\v_checkpoint\"t\n" +
+	"\x06Cancel\x12!\n" +
+	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12\x12\n" +
+	"\x04item\x18\x02 \x01(\rR\x04item\x123\n" +
+	"\x06reason\x18\x03 \x01(\x0e2\x1b.sidekeeper.v1.CancelReasonR\x06reason*\xad\x01\n" +
 	"\x0fExecutionSource\x12 \n" +
 	"\x1cEXECUTION_SOURCE_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19EXECUTION_SOURCE_SCHEDULE\x10\x01\x12\x1c\n" +
@@ -341,17 +454,7 @@ const file_sidekeeper_v1_execution_proto_rawDesc = "" +
 	"\x18CANCEL_REASON_LEASE_LOST\x10\x01\x12\x1a\n" +
 	"\x16CANCEL_REASON_DEADLINE\x10\x02\x12\x1f\n" +
 	"\x1bCANCEL_REASON_DRAIN_TIMEOUT\x10\x03\x12\x1a\n" +
-	"\x16CANCEL_REASON_OPERATOR\x10\x04*\x93\x01\n" +
-	"\x10ExecutionOutcome\x12!\n" +
-	"\x1dEXECUTION_OUTCOME_UNSPECIFIED\x10\x00\x12\x1d\n" +
-	"\x19EXECUTION_OUTCOME_SUCCESS\x10\x01\x12\x1d\n" +
-	"\x19EXECUTION_OUTCOME_FAILURE\x10\x02\x12\x1e\n" +
-	"\x1aEXECUTION_OUTCOME_REJECTED\x10\x03*\x9f\x01\n" +
-	"\x10CompletionStatus\x12!\n" +
-	"\x1dCOMPLETION_STATUS_UNSPECIFIED\x10\x00\x12\x1e\n" +
-	"\x1aCOMPLETION_STATUS_RECORDED\x10\x01\x12&\n" +
-	"\"COMPLETION_STATUS_ALREADY_RECORDED\x10\x02\x12 \n" +
-	"\x1cCOMPLETION_STATUS_LEASE_LOST\x10\x03Bb\n" +
+	"\x16CANCEL_REASON_OPERATOR\x10\x04Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (
@@ -366,22 +469,26 @@ func file_sidekeeper_v1_execution_proto_rawDescGZIP() []byte {
 	return file_sidekeeper_v1_execution_proto_rawDescData
 }
 
-var file_sidekeeper_v1_execution_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_sidekeeper_v1_execution_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
+var file_sidekeeper_v1_execution_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_sidekeeper_v1_execution_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
 var file_sidekeeper_v1_execution_proto_goTypes = []any{
-	(ExecutionSource)(0),    // 0: sidekeeper.v1.ExecutionSource
-	(CancelReason)(0),       // 1: sidekeeper.v1.CancelReason
-	(ExecutionOutcome)(0),   // 2: sidekeeper.v1.ExecutionOutcome
-	(CompletionStatus)(0),   // 3: sidekeeper.v1.CompletionStatus
-	(*ExecutionResult)(nil), // 4: sidekeeper.v1.ExecutionResult
+	(ExecutionSource)(0),          // 0: sidekeeper.v1.ExecutionSource
+	(CancelReason)(0),             // 1: sidekeeper.v1.CancelReason
+	(*Execute)(nil),               // 2: sidekeeper.v1.Execute
+	(*Cancel)(nil),                // 3: sidekeeper.v1.Cancel
+	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
 }
 var file_sidekeeper_v1_execution_proto_depIdxs = []int32{
-	2, // 0: sidekeeper.v1.ExecutionResult.outcome:type_name -> sidekeeper.v1.ExecutionOutcome
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	0, // 0: sidekeeper.v1.Execute.source:type_name -> sidekeeper.v1.ExecutionSource
+	4, // 1: sidekeeper.v1.Execute.scheduled_time:type_name -> google.protobuf.Timestamp
+	4, // 2: sidekeeper.v1.Execute.fire_time:type_name -> google.protobuf.Timestamp
+	4, // 3: sidekeeper.v1.Execute.deadline:type_name -> google.protobuf.Timestamp
+	1, // 4: sidekeeper.v1.Cancel.reason:type_name -> sidekeeper.v1.CancelReason
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_execution_proto_init() }
@@ -389,13 +496,14 @@ func file_sidekeeper_v1_execution_proto_init() {
 	if File_sidekeeper_v1_execution_proto != nil {
 		return
 	}
+	file_sidekeeper_v1_execution_proto_msgTypes[0].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_execution_proto_rawDesc), len(file_sidekeeper_v1_execution_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   1,
+			NumEnums:      2,
+			NumMessages:   2,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

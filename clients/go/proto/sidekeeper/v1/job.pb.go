@@ -22,60 +22,60 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a job is: ElasticJob's job configuration, field by field and under ElasticJob's names. It lives in the
-// registry as one document that all instances of the job share; see `overwrite` for who may write it.
+// A job's configuration: ElasticJob's, field by field and under ElasticJob's names. The registry has it as one document that
+// all instances of the job share. An instance replaces it only with `overwrite`.
 //
-// Settings that only Sidekeeper knows are entries of `props` whose keys begin with `sidekeeper.`; Java peers keep
-// and ignore them.
+// Settings that only Sidekeeper knows are entries of `props` whose keys begin with `sidekeeper.`. Java instances keep and
+// ignore them.
 type JobConfiguration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Into how many items the job is split: 1 to 10000. Required.
+	// The job's number of items: 1 to 10000. Required.
 	ShardingTotalCount uint32 `protobuf:"varint,1,opt,name=sharding_total_count,json=shardingTotalCount,proto3" json:"sharding_total_count,omitempty"`
 	// When the job fires: a Quartz cron expression of six or seven fields, seconds first, for example
-	// `0/5 * * * * ?`. Empty: the job has no schedule and only runs when it is triggered.
+	// `0/5 * * * * ?`. Empty: the job has no schedule, and runs only when it is triggered.
 	Cron string `protobuf:"bytes,2,opt,name=cron,proto3" json:"cron,omitempty"`
-	// The time zone in which `cron` is read: an IANA name (`Europe/Berlin`) or a fixed offset (`GMT+8:00`). Java peers
-	// accept the second form only. Empty: UTC.
+	// The time zone of `cron`: an IANA name (`Europe/Berlin`) or a fixed offset (`GMT+8:00`). Java instances accept only a
+	// fixed offset. Empty: UTC.
 	TimeZone string `protobuf:"bytes,3,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
-	// One parameter for each item as text, `0=Beijing,1=Shanghai`. Values cannot contain `,` or `=`. Items that are
-	// not named have no parameter. Empty: no parameters.
+	// One parameter for each item as text, `0=Beijing,1=Shanghai`. Values cannot contain `,` or `=`. An item that is not
+	// listed has no parameter. Empty: no parameters.
 	ShardingItemParameters string `protobuf:"bytes,4,opt,name=sharding_item_parameters,json=shardingItemParameters,proto3" json:"sharding_item_parameters,omitempty"`
-	// A parameter for the whole job, handed to each execution as it is. At most 64 KiB. Empty: none.
+	// A parameter for the whole job, passed to each execution unchanged. At most 64 KiB. Empty: none.
 	JobParameter string `protobuf:"bytes,5,opt,name=job_parameter,json=jobParameter,proto3" json:"job_parameter,omitempty"`
-	// Whether a running node is kept in the registry for each execution. Without it nobody can see what runs, a
-	// resharding does not wait for executions, and failover cannot work. Default: true.
+	// Whether the registry has a running node for each execution. Without running nodes executions are not visible to other
+	// instances, a resharding does not wait for them, and failover cannot work. Default: true.
 	MonitorExecution *bool `protobuf:"varint,6,opt,name=monitor_execution,json=monitorExecution,proto3,oneof" json:"monitor_execution,omitempty"`
-	// Whether the items that a crashed instance was executing are executed by another one. Default: false.
+	// Whether another instance executes the items that a crashed instance was executing. Default: false.
 	Failover *bool `protobuf:"varint,7,opt,name=failover,proto3,oneof" json:"failover,omitempty"`
-	// Whether a fire that could not be executed at its time is made up for, once, as soon as possible. Default: true.
+	// Whether missed fires of an item are followed by one misfire re-run, as soon as possible (docs/misfire.md). Default: true.
 	Misfire *bool `protobuf:"varint,8,opt,name=misfire,proto3,oneof" json:"misfire,omitempty"`
-	// How far the clock of an instance may be from the registry's before it is reported; whole seconds. Absent: no
+	// How much an instance's clock may differ from the registry's before a problem reports it; whole seconds. Absent: no
 	// check.
 	MaxTimeDiff *durationpb.Duration `protobuf:"bytes,9,opt,name=max_time_diff,json=maxTimeDiff,proto3" json:"max_time_diff,omitempty"`
-	// How often the assignment is compared with the instances that are online; whole minutes. Zero: never.
+	// How often the assignment is compared with the online instances; whole minutes. Zero: never.
 	// Default: 10 minutes.
 	ReconcileInterval *durationpb.Duration `protobuf:"bytes,10,opt,name=reconcile_interval,json=reconcileInterval,proto3" json:"reconcile_interval,omitempty"`
-	// How items are divided among instances: `AVG_ALLOCATION`, `ODEVITY`, `ROUND_ROBIN`, `SINGLE_SHARDING_BALANCE`, or
+	// How items are assigned to instances: `AVG_ALLOCATION`, `ODEVITY`, `ROUND_ROBIN`, `SINGLE_SHARDING_BALANCE`, or
 	// Sidekeeper's own `CONSISTENT_HASH`, which a Java leader replaces by `AVG_ALLOCATION`. With
-	// `SINGLE_SHARDING_BALANCE` the item of a job of one item walks over the servers, one execution each. Default:
-	// `AVG_ALLOCATION`, but when all instances are sidecars: then each has its weight's part, and the items that remain after
-	// equal parts are spread by the names of job and instances.
+	// `SINGLE_SHARDING_BALANCE` the item of a job of one item rotates over the servers, one execution each. Empty:
+	// `AVG_ALLOCATION`, or if all instances are sidecars, a share in proportion to each instance's weight (see "Balance" in
+	// docs/configuration.md).
 	JobShardingStrategyType string `protobuf:"bytes,11,opt,name=job_sharding_strategy_type,json=jobShardingStrategyType,proto3" json:"job_sharding_strategy_type,omitempty"`
-	// Whether the first assignment stays for good, instances joining and leaving notwithstanding. Default: false.
+	// Whether the first assignment stays for good, even when instances join or leave. Default: false.
 	StaticSharding *bool `protobuf:"varint,12,opt,name=static_sharding,json=staticSharding,proto3,oneof" json:"static_sharding,omitempty"`
 	// Whether the instance's server is registered as disabled when it does not exist yet. Default: false.
 	Disabled *bool `protobuf:"varint,13,opt,name=disabled,proto3,oneof" json:"disabled,omitempty"`
-	// Whether this configuration replaces the one in the registry. Otherwise the registry's, if there is one, is
-	// used, and this one is ignored. Default: false.
+	// Whether this configuration replaces the registry's. Otherwise the registry's is used, if there is one, and this one is
+	// ignored. Default: false.
 	Overwrite *bool `protobuf:"varint,14,opt,name=overwrite,proto3,oneof" json:"overwrite,omitempty"`
-	// The Java class name or job type that Java peers of this job use; it is the content of the job's root node, and
-	// a peer with another one refuses to start. Empty: whatever the registry has.
+	// The Java class name or job type that Java instances of this job use. It is the content of the job's root node, and an
+	// instance with another one refuses to start. Empty: the registry's.
 	JobClass string `protobuf:"bytes,15,opt,name=job_class,json=jobClass,proto3" json:"job_class,omitempty"`
-	// What the job is for, in words.
+	// The job's purpose, in words.
 	Description string `protobuf:"bytes,16,opt,name=description,proto3" json:"description,omitempty"`
 	// A label, stored only.
 	Label string `protobuf:"bytes,17,opt,name=label,proto3" json:"label,omitempty"`
-	// Further settings by key. Java job types read some of them, `sidekeeper.*` are Sidekeeper's own.
+	// Further settings by key. Java job types read some of them; `sidekeeper.*` are Sidekeeper's own.
 	Props map[string]string `protobuf:"bytes,18,rep,name=props,proto3" json:"props,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The Java error handler's type. Stored only. Empty: not set.
 	JobErrorHandlerType string `protobuf:"bytes,19,opt,name=job_error_handler_type,json=jobErrorHandlerType,proto3" json:"job_error_handler_type,omitempty"`
@@ -264,13 +264,13 @@ func (x *JobConfiguration) GetJobListenerTypes() []string {
 	return nil
 }
 
-// Something wrong that does not stop the job, found in the registry or on the way to it. A problem is reported
-// until it is gone. Of the nodes of one folder at most 20 are told, and how many more are wrong.
+// An error that does not stop the job, found in the registry or on the way to it. A problem is reported until it is solved.
+// Of the nodes of one folder at most 20 are reported, and the number of the others.
 type Problem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node concerned, its whole path below the registry's root, for example `/sidekeeper/orderSync/config`.
+	// The node's whole path below the registry's root, for example `/sidekeeper/orderSync/config`.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// What is wrong and what to do about it, in one sentence.
+	// The error and its remedy, in one sentence.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -21,7 +21,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Which job to trigger.
+// The job to trigger.
 type TriggerJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The job's name. Required.
@@ -67,12 +67,12 @@ func (x *TriggerJobRequest) GetJobName() string {
 	return ""
 }
 
-// Who fires. Both together are all instances that are online.
+// The instances that fire. Both lists together are all online instances.
 type TriggerJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The instances that this call triggered, ascending by id.
 	TriggeredInstanceIds []string `protobuf:"bytes,1,rep,name=triggered_instance_ids,json=triggeredInstanceIds,proto3" json:"triggered_instance_ids,omitempty"`
-	// The instances that had not taken up an earlier trigger yet, ascending by id.
+	// The instances whose earlier trigger was still pending, ascending by id.
 	PendingInstanceIds []string `protobuf:"bytes,2,rep,name=pending_instance_ids,json=pendingInstanceIds,proto3" json:"pending_instance_ids,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -122,7 +122,7 @@ func (x *TriggerJobResponse) GetPendingInstanceIds() []string {
 	return nil
 }
 
-// Which executions to cancel.
+// The executions to cancel.
 type CancelExecutionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The job's name. Required.
@@ -177,7 +177,7 @@ func (x *CancelExecutionsRequest) GetItems() []uint32 {
 	return nil
 }
 
-// What was cancelled. Empty: nothing was being executed.
+// The cancelled executions. Empty: nothing was being executed.
 type CancelExecutionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The executions, ascending by instance and item.
@@ -223,16 +223,16 @@ func (x *CancelExecutionsResponse) GetCancelled() []*CancelledExecution {
 	return nil
 }
 
-// One execution that was cancelled.
+// One cancelled execution.
 type CancelledExecution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The instance that executes it.
 	InstanceId string `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	// The item.
 	Item uint32 `protobuf:"varint,2,opt,name=item,proto3" json:"item,omitempty"`
-	// The execution. If it was waiting to be tried again: the attempt that failed.
+	// The execution. If it was waiting for a retry: the attempt that failed.
 	ExecutionId string `protobuf:"bytes,3,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
-	// Whether it was waiting to be tried again, which it is not any more.
+	// Whether it was waiting for a retry, which is dropped now.
 	WasWaiting    bool `protobuf:"varint,4,opt,name=was_waiting,json=wasWaiting,proto3" json:"was_waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

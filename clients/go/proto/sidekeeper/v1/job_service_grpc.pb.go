@@ -27,28 +27,26 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What operators do to a job as a whole, and what makes jobs without a schedule run. The caller need not be attached to
-// the job, nor any application of this sidecar.
+// Operations on a job as a whole. The caller need not be attached to the job, nor need any application of this sidecar.
 type JobServiceClient interface {
-	// Makes each online instance of a job fire once, now: every item is executed once, whatever the schedule says, Java
-	// instances included. Each gets a node in the registry that asks for it, all in one transaction; a call is answered
-	// when they are there, not when the items were executed. What runs now is not interrupted: its items fire again when
-	// they are free, on Java instances not at all.
+	// Makes each online instance of a job fire once, now, Java instances included: every item is executed once, independent of
+	// the schedule. One transaction creates a trigger node for each instance. The call is answered when these nodes exist,
+	// not when the items were executed. Running executions are not interrupted: their items fire again when they end, except
+	// on Java instances.
 	//
-	// An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
+	// An instance whose earlier trigger is still pending keeps that one, and fires once for both.
 	//
-	// Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-	// job), FAILED_PRECONDITION (no instance is online, the servers of all that are or all items are disabled, or the
-	// registry refuses the nodes), PERMISSION_DENIED (the registry lets somebody else write there), ABORTED (instances came
-	// and went all the time; call again), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE (no
-	// registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
-	// again may trigger twice.
+	// Fails, and triggers no instance, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no
+	// configuration), FAILED_PRECONDITION (no instance is online, all items or the servers of all online instances are
+	// disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry's access list does not permit the
+	// nodes), ABORTED (instances kept joining and leaving; call again), RESOURCE_EXHAUSTED (the disk of the embedded
+	// registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
+	// UNKNOWN if the registry's answer was lost: calling again may trigger twice.
 	TriggerJob(ctx context.Context, in *TriggerJobRequest, opts ...grpc.CallOption) (*TriggerJobResponse, error)
-	// Tells the executions of a job to stop that run in applications of this sidecar: each gets a `Cancel` with the reason
-	// OPERATOR, and has to be reported within the job's `sidekeeper.cancel-grace` like after any other. They are not
-	// tried again, and retries that wait are dropped. Nothing else changes: the next fire executes the items as usual. To
-	// reach all instances of a job, ask each sidecar. Answered when the applications are being told, not when they have
-	// stopped.
+	// Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
+	// and has to be reported within the job's `sidekeeper.cancel-grace`, as after any `Cancel`. They are not retried, and
+	// pending retries are dropped. Nothing else changes: the next fire executes the items as usual. To reach all instances of a
+	// job, call each sidecar. Answered when the sidecar sends the `Cancel`s, not when the executions have ended.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
 	// NOT_FOUND (no application is attached to this sidecar for the job).
@@ -87,28 +85,26 @@ func (c *jobServiceClient) CancelExecutions(ctx context.Context, in *CancelExecu
 // All implementations must embed UnimplementedJobServiceServer
 // for forward compatibility.
 //
-// What operators do to a job as a whole, and what makes jobs without a schedule run. The caller need not be attached to
-// the job, nor any application of this sidecar.
+// Operations on a job as a whole. The caller need not be attached to the job, nor need any application of this sidecar.
 type JobServiceServer interface {
-	// Makes each online instance of a job fire once, now: every item is executed once, whatever the schedule says, Java
-	// instances included. Each gets a node in the registry that asks for it, all in one transaction; a call is answered
-	// when they are there, not when the items were executed. What runs now is not interrupted: its items fire again when
-	// they are free, on Java instances not at all.
+	// Makes each online instance of a job fire once, now, Java instances included: every item is executed once, independent of
+	// the schedule. One transaction creates a trigger node for each instance. The call is answered when these nodes exist,
+	// not when the items were executed. Running executions are not interrupted: their items fire again when they end, except
+	// on Java instances.
 	//
-	// An instance that has not taken up an earlier trigger yet keeps that one, and fires once for both.
+	// An instance whose earlier trigger is still pending keeps that one, and fires once for both.
 	//
-	// Fails, and triggers nobody, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (nobody has configured the
-	// job), FAILED_PRECONDITION (no instance is online, the servers of all that are or all items are disabled, or the
-	// registry refuses the nodes), PERMISSION_DENIED (the registry lets somebody else write there), ABORTED (instances came
-	// and went all the time; call again), RESOURCE_EXHAUSTED (the disk of the embedded registry is full) or UNAVAILABLE (no
-	// registry, or the sidecar is stopping; call again). Fails with UNKNOWN if the registry's answer was lost: calling
-	// again may trigger twice.
+	// Fails, and triggers no instance, with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no
+	// configuration), FAILED_PRECONDITION (no instance is online, all items or the servers of all online instances are
+	// disabled, or the registry refuses the nodes), PERMISSION_DENIED (the registry's access list does not permit the
+	// nodes), ABORTED (instances kept joining and leaving; call again), RESOURCE_EXHAUSTED (the disk of the embedded
+	// registry is full) or UNAVAILABLE (the registry does not answer, or the sidecar is stopping; call again). Fails with
+	// UNKNOWN if the registry's answer was lost: calling again may trigger twice.
 	TriggerJob(context.Context, *TriggerJobRequest) (*TriggerJobResponse, error)
-	// Tells the executions of a job to stop that run in applications of this sidecar: each gets a `Cancel` with the reason
-	// OPERATOR, and has to be reported within the job's `sidekeeper.cancel-grace` like after any other. They are not
-	// tried again, and retries that wait are dropped. Nothing else changes: the next fire executes the items as usual. To
-	// reach all instances of a job, ask each sidecar. Answered when the applications are being told, not when they have
-	// stopped.
+	// Cancels the executions of a job that run in applications of this sidecar: each gets a `Cancel` with the reason OPERATOR,
+	// and has to be reported within the job's `sidekeeper.cancel-grace`, as after any `Cancel`. They are not retried, and
+	// pending retries are dropped. Nothing else changes: the next fire executes the items as usual. To reach all instances of a
+	// job, call each sidecar. Answered when the sidecar sends the `Cancel`s, not when the executions have ended.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong, or the job has no such item; nothing is cancelled then) or
 	// NOT_FOUND (no application is attached to this sidecar for the job).

@@ -22,13 +22,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// How long executions may go on.
+// How long executions may continue.
 type DrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// After what time running executions are told to stop, 0 to 1 hour. Absent: the sidecar's setting `drain_timeout`.
+	// The time until running executions are cancelled, 0 to 1 hour. Absent: the sidecar's setting `drain_timeout`.
 	Timeout *durationpb.Duration `protobuf:"bytes,1,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// Whether the instances do not come back. Otherwise those that have a name (`AttachRequest.instance_name`) keep their
-	// items for the time of the job's property `sidekeeper.grace`.
+	// Whether the instances will not return. Otherwise an instance with a name (`AttachRequest.instance_name`) keeps its items
+	// for the time of the job's property `sidekeeper.grace`.
 	ForGood       bool `protobuf:"varint,2,opt,name=for_good,json=forGood,proto3" json:"for_good,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -78,7 +78,7 @@ func (x *DrainRequest) GetForGood() bool {
 	return false
 }
 
-// Everybody has left.
+// All instances have left.
 type DrainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The instances that were attached when the call began, in no order.

@@ -26,20 +26,20 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What is done to a sidecar as a whole, by whatever starts and stops it.
+// Operations on a sidecar as a whole, for process managers.
 type SidecarServiceClient interface {
-	// Has all instances of this sidecar leave: nothing new starts and nobody may attach any more, applications are told
-	// `Draining`, and running executions may finish until the timeout. Those that have not are told to stop with the reason
-	// DRAIN_TIMEOUT, have two seconds to be reported, and are left to others after that. Answered when the last instance
+	// Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
+	// `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
+	// Two seconds later it leaves the items of those that are not reported to other instances. Answered when the last instance
 	// has left the registry.
 	//
-	// The process goes on: it answers calls, and is not ready for the health check, until it is told to stop, which then
-	// takes no time. There is no way back but to start it again. May be called again, and together with a signal: each
-	// call is answered when everybody has left, and the earliest deadline counts.
+	// The process stays: it answers calls, and the health check says that it is not ready, until a signal stops it, which
+	// then takes no time. Only a restart makes it serve again. The call may be repeated, also after a signal: each call is
+	// answered when all instances have left, and the earliest deadline counts.
 	//
 	// Fails with INVALID_ARGUMENT (the timeout is out of range) or DEADLINE_EXCEEDED (instances have not left five seconds
-	// after the timeout, because the registry does not answer; the message names them. What they have there goes when
-	// the sidecar's session ends).
+	// after the timeout, because the registry does not answer; the message names them. Their nodes are deleted when the
+	// sidecar's session ends).
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 }
 
@@ -65,20 +65,20 @@ func (c *sidecarServiceClient) Drain(ctx context.Context, in *DrainRequest, opts
 // All implementations must embed UnimplementedSidecarServiceServer
 // for forward compatibility.
 //
-// What is done to a sidecar as a whole, by whatever starts and stops it.
+// Operations on a sidecar as a whole, for process managers.
 type SidecarServiceServer interface {
-	// Has all instances of this sidecar leave: nothing new starts and nobody may attach any more, applications are told
-	// `Draining`, and running executions may finish until the timeout. Those that have not are told to stop with the reason
-	// DRAIN_TIMEOUT, have two seconds to be reported, and are left to others after that. Answered when the last instance
+	// Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
+	// `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
+	// Two seconds later it leaves the items of those that are not reported to other instances. Answered when the last instance
 	// has left the registry.
 	//
-	// The process goes on: it answers calls, and is not ready for the health check, until it is told to stop, which then
-	// takes no time. There is no way back but to start it again. May be called again, and together with a signal: each
-	// call is answered when everybody has left, and the earliest deadline counts.
+	// The process stays: it answers calls, and the health check says that it is not ready, until a signal stops it, which
+	// then takes no time. Only a restart makes it serve again. The call may be repeated, also after a signal: each call is
+	// answered when all instances have left, and the earliest deadline counts.
 	//
 	// Fails with INVALID_ARGUMENT (the timeout is out of range) or DEADLINE_EXCEEDED (instances have not left five seconds
-	// after the timeout, because the registry does not answer; the message names them. What they have there goes when
-	// the sidecar's session ends).
+	// after the timeout, because the registry does not answer; the message names them. Their nodes are deleted when the
+	// sidecar's session ends).
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	mustEmbedUnimplementedSidecarServiceServer()
 }

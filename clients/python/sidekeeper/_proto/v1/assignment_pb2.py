@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esidekeeper/v1/assignment.proto\x12\rsidekeeper.v1\"u\n\x0c\x41ssignedItem\x12\x0c\n\x04item\x18\x01 \x01(\r\x12\x1b\n\x0eitem_parameter\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rfencing_token\x18\x03 \x01(\x03\x12\x10\n\x08\x64isabled\x18\x04 \x01(\x08\x42\x11\n\x0f_item_parameter\"j\n\nAssignment\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x1c\n\x14sharding_total_count\x18\x02 \x01(\r\x12*\n\x05items\x18\x03 \x03(\x0b\x32\x1b.sidekeeper.v1.AssignedItem*\xc4\x02\n\x10\x41ssignmentReason\x12!\n\x1d\x41SSIGNMENT_REASON_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x41SSIGNMENT_REASON_ATTACHED\x10\x01\x12\x1f\n\x1b\x41SSIGNMENT_REASON_RESHARDED\x10\x02\x12#\n\x1f\x41SSIGNMENT_REASON_SERVER_STATUS\x10\x03\x12\"\n\x1e\x41SSIGNMENT_REASON_ITEM_CHANGED\x10\x04\x12\"\n\x1e\x41SSIGNMENT_REASON_SESSION_LOST\x10\x05\x12\x1e\n\x1a\x41SSIGNMENT_REASON_DRAINING\x10\x06\x12\x1d\n\x19\x41SSIGNMENT_REASON_RELAYED\x10\x07\x12 \n\x1c\x41SSIGNMENT_REASON_HANDED_OFF\x10\x08\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esidekeeper/v1/assignment.proto\x12\rsidekeeper.v1\"u\n\x0c\x41ssignedItem\x12\x0c\n\x04item\x18\x01 \x01(\r\x12\x1b\n\x0eitem_parameter\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rfencing_token\x18\x03 \x01(\x03\x12\x10\n\x08\x64isabled\x18\x04 \x01(\x08\x42\x11\n\x0f_item_parameter\"j\n\nAssignment\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x1c\n\x14sharding_total_count\x18\x02 \x01(\r\x12*\n\x05items\x18\x03 \x03(\x0b\x32\x1b.sidekeeper.v1.AssignedItem\"\xaf\x01\n\x11\x41ssignmentChanged\x12-\n\nassignment\x18\x01 \x01(\x0b\x32\x19.sidekeeper.v1.Assignment\x12\x13\n\x0b\x61\x64\x64\x65\x64_items\x18\x02 \x03(\r\x12\x15\n\rrevoked_items\x18\x03 \x03(\r\x12\x0e\n\x06leader\x18\x04 \x01(\x08\x12/\n\x06reason\x18\x05 \x01(\x0e\x32\x1f.sidekeeper.v1.AssignmentReason\"I\n\x1c\x41\x63knowledgeAssignmentRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"\x1f\n\x1d\x41\x63knowledgeAssignmentResponse*\xc4\x02\n\x10\x41ssignmentReason\x12!\n\x1d\x41SSIGNMENT_REASON_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x41SSIGNMENT_REASON_ATTACHED\x10\x01\x12\x1f\n\x1b\x41SSIGNMENT_REASON_RESHARDED\x10\x02\x12#\n\x1f\x41SSIGNMENT_REASON_SERVER_STATUS\x10\x03\x12\"\n\x1e\x41SSIGNMENT_REASON_ITEM_CHANGED\x10\x04\x12\"\n\x1e\x41SSIGNMENT_REASON_SESSION_LOST\x10\x05\x12\x1e\n\x1a\x41SSIGNMENT_REASON_DRAINING\x10\x06\x12\x1d\n\x19\x41SSIGNMENT_REASON_RELAYED\x10\x07\x12 \n\x1c\x41SSIGNMENT_REASON_HANDED_OFF\x10\x08\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,10 +32,16 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sidekeeper._proto.v1.assign
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
-  _globals['_ASSIGNMENTREASON']._serialized_start=277
-  _globals['_ASSIGNMENTREASON']._serialized_end=601
+  _globals['_ASSIGNMENTREASON']._serialized_start=563
+  _globals['_ASSIGNMENTREASON']._serialized_end=887
   _globals['_ASSIGNEDITEM']._serialized_start=49
   _globals['_ASSIGNEDITEM']._serialized_end=166
   _globals['_ASSIGNMENT']._serialized_start=168
   _globals['_ASSIGNMENT']._serialized_end=274
+  _globals['_ASSIGNMENTCHANGED']._serialized_start=277
+  _globals['_ASSIGNMENTCHANGED']._serialized_end=452
+  _globals['_ACKNOWLEDGEASSIGNMENTREQUEST']._serialized_start=454
+  _globals['_ACKNOWLEDGEASSIGNMENTREQUEST']._serialized_end=527
+  _globals['_ACKNOWLEDGEASSIGNMENTRESPONSE']._serialized_start=529
+  _globals['_ACKNOWLEDGEASSIGNMENTRESPONSE']._serialized_end=560
 # @@protoc_insertion_point(module_scope)

@@ -28,50 +28,50 @@ class _AssignmentReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Assi
     ASSIGNMENT_REASON_UNSPECIFIED: _AssignmentReason.ValueType  # 0
     """Not set."""
     ASSIGNMENT_REASON_ATTACHED: _AssignmentReason.ValueType  # 1
-    """The first assignment that this stream tells. It is empty for an instance that has just joined: its first items come
-    with RESHARDED, or with HANDED_OFF if all instances are sidecars.
+    """The first assignment on this stream. It is empty for an instance that has just joined: its first items come with
+    RESHARDED, or with HANDED_OFF if all instances are sidecars.
     """
     ASSIGNMENT_REASON_RESHARDED: _AssignmentReason.ValueType  # 2
-    """The leader has divided the items anew: an instance joined or left, or the total count changed."""
+    """The leader has resharded the job: an instance joined or left, or the total count changed."""
     ASSIGNMENT_REASON_SERVER_STATUS: _AssignmentReason.ValueType  # 3
-    """The instance's server was enabled or disabled by an operator."""
+    """An operator enabled or disabled the instance's server."""
     ASSIGNMENT_REASON_ITEM_CHANGED: _AssignmentReason.ValueType  # 4
-    """Items were disabled or enabled, or their parameters changed; owners did not."""
+    """Items were disabled or enabled, or their parameters changed. Their owners did not."""
     ASSIGNMENT_REASON_SESSION_LOST: _AssignmentReason.ValueType  # 5
     """The session with the registry was lost, and all items with it."""
     ASSIGNMENT_REASON_DRAINING: _AssignmentReason.ValueType  # 6
-    """The instance is leaving: nothing is assigned to it any more."""
+    """The instance is leaving, and owns no items any more."""
     ASSIGNMENT_REASON_RELAYED: _AssignmentReason.ValueType  # 7
-    """The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it."""
+    """The job's single item rotates over the servers (`SINGLE_SHARDING_BALANCE`): this server's turn has begun or ended."""
     ASSIGNMENT_REASON_HANDED_OFF: _AssignmentReason.ValueType  # 8
-    """All instances are sidecars, and items change hands one by one: what is revoked is to be somebody else's as soon as
-    this instance is done with it, an item that is added was let go of by its owner, or had none.
+    """All instances are sidecars, and items change owners one by one. A revoked item moves to its next owner as soon as this
+    instance has finished with it. An added item was handed over by its previous owner, or had no owner.
     """
 
 class AssignmentReason(_AssignmentReason, metaclass=_AssignmentReasonEnumTypeWrapper):
-    """Why an assignment is what it is."""
+    """Why an assignment has changed."""
 
 ASSIGNMENT_REASON_UNSPECIFIED: AssignmentReason.ValueType  # 0
 """Not set."""
 ASSIGNMENT_REASON_ATTACHED: AssignmentReason.ValueType  # 1
-"""The first assignment that this stream tells. It is empty for an instance that has just joined: its first items come
-with RESHARDED, or with HANDED_OFF if all instances are sidecars.
+"""The first assignment on this stream. It is empty for an instance that has just joined: its first items come with
+RESHARDED, or with HANDED_OFF if all instances are sidecars.
 """
 ASSIGNMENT_REASON_RESHARDED: AssignmentReason.ValueType  # 2
-"""The leader has divided the items anew: an instance joined or left, or the total count changed."""
+"""The leader has resharded the job: an instance joined or left, or the total count changed."""
 ASSIGNMENT_REASON_SERVER_STATUS: AssignmentReason.ValueType  # 3
-"""The instance's server was enabled or disabled by an operator."""
+"""An operator enabled or disabled the instance's server."""
 ASSIGNMENT_REASON_ITEM_CHANGED: AssignmentReason.ValueType  # 4
-"""Items were disabled or enabled, or their parameters changed; owners did not."""
+"""Items were disabled or enabled, or their parameters changed. Their owners did not."""
 ASSIGNMENT_REASON_SESSION_LOST: AssignmentReason.ValueType  # 5
 """The session with the registry was lost, and all items with it."""
 ASSIGNMENT_REASON_DRAINING: AssignmentReason.ValueType  # 6
-"""The instance is leaving: nothing is assigned to it any more."""
+"""The instance is leaving, and owns no items any more."""
 ASSIGNMENT_REASON_RELAYED: AssignmentReason.ValueType  # 7
-"""The job's single item walks over the servers (`SINGLE_SHARDING_BALANCE`), and has come to this one or has left it."""
+"""The job's single item rotates over the servers (`SINGLE_SHARDING_BALANCE`): this server's turn has begun or ended."""
 ASSIGNMENT_REASON_HANDED_OFF: AssignmentReason.ValueType  # 8
-"""All instances are sidecars, and items change hands one by one: what is revoked is to be somebody else's as soon as
-this instance is done with it, an item that is added was let go of by its owner, or had none.
+"""All instances are sidecars, and items change owners one by one. A revoked item moves to its next owner as soon as this
+instance has finished with it. An added item was handed over by its previous owner, or had no owner.
 """
 Global___AssignmentReason: _TypeAlias = AssignmentReason  # noqa: Y015
 
@@ -90,11 +90,11 @@ class AssignedItem(_message.Message):
     item_parameter: _builtins.str
     """The item's parameter. Absent: it has none."""
     fencing_token: _builtins.int
-    """Grows with each new owner of the item, across instances, sidecars, restarts and Java peers. A store that keeps
-    the highest token it saw can refuse a late writer.
+    """Grows with each new owner of the item, across instances, sidecars, restarts and Java instances. A store that keeps the
+    highest token it has seen can refuse a late writer (docs/fencing.md).
     """
     disabled: _builtins.bool
-    """Whether an operator has disabled the item: it is owned, but not executed."""
+    """Whether an operator has disabled the item: the instance owns it, but does not execute it."""
     def __init__(
         self,
         *,
@@ -115,7 +115,7 @@ Global___AssignedItem: _TypeAlias = AssignedItem  # noqa: Y015
 
 @_typing.final
 class Assignment(_message.Message):
-    """The items that an instance owns in one sharding of its job. Always the whole of it, never a difference."""
+    """The items that an instance owns in one sharding of its job: always all of them, never a difference."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -123,11 +123,11 @@ class Assignment(_message.Message):
     SHARDING_TOTAL_COUNT_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
-    """Which sharding of the job this is: a version of the registry's. It grows with each sharding that concerns this
-    instance, not always by one. Zero: never sharded.
+    """The sharding of the job that this assignment belongs to: a version in the registry. It grows with each sharding that
+    concerns this instance, not always by one. Zero: the job was never sharded.
     """
     sharding_total_count: _builtins.int
-    """Into how many items the job is split."""
+    """The job's number of items."""
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___AssignedItem]:
         """The items of this instance, ascending."""
@@ -146,3 +146,90 @@ class Assignment(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
+
+@_typing.final
+class AssignmentChanged(_message.Message):
+    """The instance's items have changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    ADDED_ITEMS_FIELD_NUMBER: _builtins.int
+    REVOKED_ITEMS_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    leader: _builtins.bool
+    """Whether the instance leads its job."""
+    reason: Global___AssignmentReason.ValueType
+    """Why it changed."""
+    @_builtins.property
+    def assignment(self) -> Global___Assignment:
+        """The whole assignment now."""
+
+    @_builtins.property
+    def added_items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The items that the previous assignment did not have, ascending."""
+
+    @_builtins.property
+    def revoked_items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The items that only the previous assignment had, ascending."""
+
+    def __init__(
+        self,
+        *,
+        assignment: Global___Assignment | None = ...,
+        added_items: _abc.Iterable[_builtins.int] | None = ...,
+        revoked_items: _abc.Iterable[_builtins.int] | None = ...,
+        leader: _builtins.bool = ...,
+        reason: Global___AssignmentReason.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added_items", b"added_items", "assignment", b"assignment", "leader", b"leader", "reason", b"reason", "revoked_items", b"revoked_items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AssignmentChanged: _TypeAlias = AssignmentChanged  # noqa: Y015
+
+@_typing.final
+class AcknowledgeAssignmentRequest(_message.Message):
+    """The application has read an assignment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    attachment_id: _builtins.str
+    """The stream on which the assignment came, from `Attached`. Required."""
+    generation: _builtins.int
+    """The assignment's generation."""
+    def __init__(
+        self,
+        *,
+        attachment_id: _builtins.str = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment_id", b"attachment_id", "generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcknowledgeAssignmentRequest: _TypeAlias = AcknowledgeAssignmentRequest  # noqa: Y015
+
+@_typing.final
+class AcknowledgeAssignmentResponse(_message.Message):
+    """The acknowledgement was recorded."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcknowledgeAssignmentResponse: _TypeAlias = AcknowledgeAssignmentResponse  # noqa: Y015

@@ -9,7 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
-from sidekeeper._proto.v1 import execution_pb2 as _execution_pb2
+from sidekeeper._proto.v1 import completion_pb2 as _completion_pb2
 from sidekeeper._proto.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
@@ -31,24 +31,24 @@ class _HandoffModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HandoffMo
     HANDOFF_MODE_UNSPECIFIED: _HandoffMode.ValueType  # 0
     """Not set: the job has no instances or no configuration."""
     HANDOFF_MODE_ONE_BY_ONE: _HandoffMode.ValueType  # 1
-    """One by one, each when its owner is done with it: all instances are sidecars."""
+    """One by one, each when its owner has finished with it: all instances are sidecars."""
     HANDOFF_MODE_ALL_AT_ONCE: _HandoffMode.ValueType  # 2
     """All at once, as in ElasticJob; `handoff_mode_reason` says why."""
 
 class HandoffMode(_HandoffMode, metaclass=_HandoffModeEnumTypeWrapper):
-    """By which rules items change hands."""
+    """How items change owners."""
 
 HANDOFF_MODE_UNSPECIFIED: HandoffMode.ValueType  # 0
 """Not set: the job has no instances or no configuration."""
 HANDOFF_MODE_ONE_BY_ONE: HandoffMode.ValueType  # 1
-"""One by one, each when its owner is done with it: all instances are sidecars."""
+"""One by one, each when its owner has finished with it: all instances are sidecars."""
 HANDOFF_MODE_ALL_AT_ONCE: HandoffMode.ValueType  # 2
 """All at once, as in ElasticJob; `handoff_mode_reason` says why."""
 Global___HandoffMode: _TypeAlias = HandoffMode  # noqa: Y015
 
 @_typing.final
 class WatchAssignmentsRequest(_message.Message):
-    """Which job to watch."""
+    """The job to watch."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -57,7 +57,7 @@ class WatchAssignmentsRequest(_message.Message):
     job_name: _builtins.str
     """The job's name. Required."""
     wait_for_job: _builtins.bool
-    """Whether a job without nodes in the registry is told as one without instances, until it comes."""
+    """Whether to wait for a job that has no nodes in the registry: it is sent as one without instances."""
     def __init__(
         self,
         *,
@@ -74,8 +74,8 @@ Global___WatchAssignmentsRequest: _TypeAlias = WatchAssignmentsRequest  # noqa: 
 
 @_typing.final
 class WatchAssignmentsResponse(_message.Message):
-    """The state of a job. At most 2 MiB: of a larger one the items' parameters are left out, then the long texts of the
-    configuration, then what is beyond 512 KiB of items and of instances; a problem says so.
+    """The state of a job, in at most 2 MiB. A larger one lacks the items' parameters, then the long texts of the configuration,
+    then all items and all instances beyond 512 KiB each. A problem then says so.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -93,22 +93,22 @@ class WatchAssignmentsResponse(_message.Message):
     job_name: _builtins.str
     """The job's name."""
     generation: _builtins.int
-    """Which sharding of the job this is: a version of the registry's, which grows with each sharding, and with other things
-    between. Zero: never sharded.
+    """The job's last sharding: a version in the registry, which grows with each sharding and with some other changes. Zero:
+    the job was never sharded.
     """
     resharding: _builtins.bool
-    """Whether a resharding is due and has not happened yet."""
+    """Whether a resharding is pending."""
     handoff_mode: Global___HandoffMode.ValueType
-    """By which rules items change hands now."""
+    """How items change owners now."""
     handoff_mode_reason: _builtins.str
-    """Why they change hands all at once, in words. Empty otherwise."""
+    """Why items change owners all at once, in words. Empty otherwise."""
     @_builtins.property
     def configuration(self) -> _job_pb2.JobConfiguration:
         """The configuration in force. Absent: the job has none, or an unreadable one."""
 
     @_builtins.property
     def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstanceStatus]:
-        """The instances that are online, ascending by id."""
+        """The online instances, ascending by id."""
 
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ItemStatus]:
@@ -120,7 +120,7 @@ class WatchAssignmentsResponse(_message.Message):
 
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Problem]:
-        """What is wrong with the job's nodes in the registry now."""
+        """The job's problems now."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ Global___WatchAssignmentsResponse: _TypeAlias = WatchAssignmentsResponse  # noqa
 
 @_typing.final
 class InstanceStatus(_message.Message):
-    """An instance that is online."""
+    """An online instance."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -180,7 +180,7 @@ Global___InstanceStatus: _TypeAlias = InstanceStatus  # noqa: Y015
 
 @_typing.final
 class ItemStatus(_message.Message):
-    """An item and who has it."""
+    """An item and its owner."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -198,21 +198,21 @@ class ItemStatus(_message.Message):
     item_parameter: _builtins.str
     """The item's parameter. Absent: it has none."""
     instance_id: _builtins.str
-    """The instance that owns it. Empty: nobody."""
+    """The instance that owns it. Empty: none."""
     fencing_token: _builtins.int
-    """The assignment's fencing token. Zero: nobody owns it."""
+    """The assignment's fencing token. Zero: no instance owns it."""
     running: _builtins.bool
     """Whether it is being executed."""
     misfire: _builtins.bool
-    """Whether a fire of it was missed and will be made up for."""
+    """Whether a fire of it was missed, and a misfire re-run will follow."""
     disabled: _builtins.bool
     """Whether an operator has disabled it."""
     next_instance_id: _builtins.str
-    """The instance that is to get it when its owner is done with it. Empty: it stays."""
+    """The instance that gets it when its owner has finished with it. Empty: it stays."""
     @_builtins.property
     def last_execution(self) -> Global___LastExecution:
-        """How the item was executed last. Absent: its owner is attached to another sidecar or is Java's, or has not executed it
-        since it has it.
+        """The item's last execution. Absent: its owner is attached to another sidecar, is a Java instance, or has not executed the
+        item yet.
         """
 
     def __init__(
@@ -240,7 +240,7 @@ Global___ItemStatus: _TypeAlias = ItemStatus  # noqa: Y015
 
 @_typing.final
 class LastExecution(_message.Message):
-    """How an item was executed last by its owner, as the owner's application reported it to this sidecar."""
+    """An item's last execution by its owner, as the owner's application reported it to this sidecar."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -249,24 +249,24 @@ class LastExecution(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
-    outcome: _execution_pb2.ExecutionOutcome.ValueType
+    outcome: _completion_pb2.ExecutionOutcome.ValueType
     """How it ended."""
     times_in_a_row: _builtins.int
-    """How often in a row it has ended so."""
+    """How many executions in a row have ended so."""
     message: _builtins.str
-    """The first line of the last failure's message, shortened. Empty: it was a success, or nothing was said."""
+    """The first line of the last failure's message, shortened. Empty: it was a success, or it had no message."""
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp:
-        """When the first of them was reported."""
+        """When the first of these was reported."""
 
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp:
-        """When the last of them was reported."""
+        """When the last of these was reported."""
 
     def __init__(
         self,
         *,
-        outcome: _execution_pb2.ExecutionOutcome.ValueType = ...,
+        outcome: _completion_pb2.ExecutionOutcome.ValueType = ...,
         times_in_a_row: _builtins.int = ...,
         since: _timestamp_pb2.Timestamp | None = ...,
         at: _timestamp_pb2.Timestamp | None = ...,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AssignmentServiceStub(object):
-    """Who owns what, for any process. Read only.
+    """Shows any process the owners of a job's items. Read only.
     """
 
     def __init__(self, channel):
@@ -43,17 +43,17 @@ class AssignmentServiceStub(object):
 
 
 class AssignmentServiceServicer(object):
-    """Who owns what, for any process. Read only.
+    """Shows any process the owners of a job's items. Read only.
     """
 
     def WatchAssignments(self, request, context):
-        """Tells the state of a job, and then each change of it.
+        """Sends the state of a job, and then each change of it.
 
-        The stream's contract: each message is the whole state; the first comes at once; states that a slow reader
-        missed are skipped, the last never is. A job that loses its nodes is told as one without instances.
+        The stream's contract: each message is the whole state. The first comes at once. For a slow reader states are skipped,
+        but never the last one. A job that has lost its nodes in the registry is sent as one without instances.
 
         Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no nodes in the registry, and
-        `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watch already) or UNAVAILABLE (no registry).
+        `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watchers) or UNAVAILABLE (the registry does not answer).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,7 +76,7 @@ def add_AssignmentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AssignmentService(object):
-    """Who owns what, for any process. Read only.
+    """Shows any process the owners of a job's items. Read only.
     """
 
     @staticmethod

@@ -27,39 +27,39 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AssignmentServiceStub:
-    """Who owns what, for any process. Read only."""
+    """Shows any process the owners of a job's items. Read only."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AssignmentServiceAsyncStub: ...
     WatchAssignments: _grpc.UnaryStreamMultiCallable[_assignment_service_pb2.WatchAssignmentsRequest, _assignment_service_pb2.WatchAssignmentsResponse]
-    """Tells the state of a job, and then each change of it.
+    """Sends the state of a job, and then each change of it.
 
-    The stream's contract: each message is the whole state; the first comes at once; states that a slow reader
-    missed are skipped, the last never is. A job that loses its nodes is told as one without instances.
+    The stream's contract: each message is the whole state. The first comes at once. For a slow reader states are skipped,
+    but never the last one. A job that has lost its nodes in the registry is sent as one without instances.
 
     Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no nodes in the registry, and
-    `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watch already) or UNAVAILABLE (no registry).
+    `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watchers) or UNAVAILABLE (the registry does not answer).
     """
 
 @_typing.type_check_only
 class AssignmentServiceAsyncStub(AssignmentServiceStub):
-    """Who owns what, for any process. Read only."""
+    """Shows any process the owners of a job's items. Read only."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchAssignments: _aio.UnaryStreamMultiCallable[_assignment_service_pb2.WatchAssignmentsRequest, _assignment_service_pb2.WatchAssignmentsResponse]  # type: ignore[assignment]
-    """Tells the state of a job, and then each change of it.
+    """Sends the state of a job, and then each change of it.
 
-    The stream's contract: each message is the whole state; the first comes at once; states that a slow reader
-    missed are skipped, the last never is. A job that loses its nodes is told as one without instances.
+    The stream's contract: each message is the whole state. The first comes at once. For a slow reader states are skipped,
+    but never the last one. A job that has lost its nodes in the registry is sent as one without instances.
 
     Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no nodes in the registry, and
-    `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watch already) or UNAVAILABLE (no registry).
+    `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watchers) or UNAVAILABLE (the registry does not answer).
     """
 
 class AssignmentServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Who owns what, for any process. Read only."""
+    """Shows any process the owners of a job's items. Read only."""
 
     @_abc_1.abstractmethod
     def WatchAssignments(
@@ -67,13 +67,13 @@ class AssignmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _assignment_service_pb2.WatchAssignmentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_assignment_service_pb2.WatchAssignmentsResponse], _abc.AsyncIterator[_assignment_service_pb2.WatchAssignmentsResponse]]:
-        """Tells the state of a job, and then each change of it.
+        """Sends the state of a job, and then each change of it.
 
-        The stream's contract: each message is the whole state; the first comes at once; states that a slow reader
-        missed are skipped, the last never is. A job that loses its nodes is told as one without instances.
+        The stream's contract: each message is the whole state. The first comes at once. For a slow reader states are skipped,
+        but never the last one. A job that has lost its nodes in the registry is sent as one without instances.
 
         Fails with INVALID_ARGUMENT (the job's name is wrong), NOT_FOUND (the job has no nodes in the registry, and
-        `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watch already) or UNAVAILABLE (no registry).
+        `wait_for_job` is not set), RESOURCE_EXHAUSTED (too many watchers) or UNAVAILABLE (the registry does not answer).
         """
 
 def add_AssignmentServiceServicer_to_server(servicer: AssignmentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,11 +25,11 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNSPECIFIED: _ErrorReason.ValueType  # 0
     """Not set."""
     ERROR_REASON_STOPPED_BY_OPERATOR: _ErrorReason.ValueType  # 1
-    """An operator stopped the instance by removing its node. It comes back when the application is started again."""
+    """An operator stopped the instance by removing its node. It returns when the application is started again."""
     ERROR_REASON_JOB_REMOVED: _ErrorReason.ValueType  # 2
     """The job was removed from the registry."""
     ERROR_REASON_JOB_NOT_CONFIGURED: _ErrorReason.ValueType  # 3
-    """The job has no readable configuration, and none was given."""
+    """The job has no readable configuration, and the request has none."""
     ERROR_REASON_JOB_UNKNOWN: _ErrorReason.ValueType  # 4
     """The registry has no nodes of the job."""
     ERROR_REASON_JOB_CLASS_CONFLICT: _ErrorReason.ValueType  # 5
@@ -41,13 +41,13 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_STREAM_NOT_REPLACED: _ErrorReason.ValueType  # 8
     """The application's earlier stream has not ended yet."""
     ERROR_REASON_STREAM_REPLACED: _ErrorReason.ValueType  # 9
-    """Another stream of the same application has taken this one's place."""
+    """Another stream of the same application has replaced this one."""
     ERROR_REASON_STREAM_ENDED: _ErrorReason.ValueType  # 10
     """The stream ended before the call was answered."""
     ERROR_REASON_CANCEL_IGNORED: _ErrorReason.ValueType  # 11
-    """An execution that was told to stop was not reported in time."""
+    """A cancelled execution was not reported in time."""
     ERROR_REASON_SLOW_APPLICATION: _ErrorReason.ValueType  # 12
-    """The application did not read its stream."""
+    """The application did not read its stream in time."""
     ERROR_REASON_SIDECAR_STOPPING: _ErrorReason.ValueType  # 13
     """The sidecar is stopping."""
     ERROR_REASON_TOO_MANY: _ErrorReason.ValueType  # 14
@@ -57,60 +57,60 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_REGISTRY_AWAY: _ErrorReason.ValueType  # 16
     """The registry does not answer, or the sidecar has no session with it."""
     ERROR_REASON_REGISTRY_REFUSED: _ErrorReason.ValueType  # 17
-    """The registry refuses what is to be written there."""
+    """The registry refused a write."""
     ERROR_REASON_REGISTRY_NO_PERMISSION: _ErrorReason.ValueType  # 18
-    """The registry lets somebody else write there."""
+    """The registry's access list does not permit the write."""
     ERROR_REASON_REGISTRY_CHANGING: _ErrorReason.ValueType  # 19
-    """Nodes changed all the time; the call may be repeated."""
+    """Nodes kept changing during the call; call again."""
     ERROR_REASON_OUTCOME_UNKNOWN: _ErrorReason.ValueType  # 20
     """The registry's answer was lost; the request may have been carried out."""
     ERROR_REASON_NO_INSTANCES: _ErrorReason.ValueType  # 21
-    """No instance of the job is online."""
+    """The job has no online instance."""
     ERROR_REASON_SERVERS_DISABLED: _ErrorReason.ValueType  # 22
-    """The servers of all instances that are online are disabled."""
+    """The servers of all online instances are disabled."""
     ERROR_REASON_ITEMS_DISABLED: _ErrorReason.ValueType  # 23
     """All items of the job are disabled."""
     ERROR_REASON_ATTACHMENT_UNKNOWN: _ErrorReason.ValueType  # 24
-    """No such attachment at this sidecar."""
+    """This sidecar does not know the attachment."""
     ERROR_REASON_EXECUTION_UNKNOWN: _ErrorReason.ValueType  # 25
-    """No such execution of the attachment."""
+    """The attachment has no such execution."""
     ERROR_REASON_EXECUTION_OF_ANOTHER: _ErrorReason.ValueType  # 26
     """The execution belongs to another attachment."""
     ERROR_REASON_EXECUTION_OVER: _ErrorReason.ValueType  # 27
-    """The execution is over."""
+    """The execution has ended."""
     ERROR_REASON_CALL_UNKNOWN: _ErrorReason.ValueType  # 28
-    """No such call of the once-listener."""
+    """The once-listener has no such call."""
     ERROR_REASON_ITEM_UNKNOWN: _ErrorReason.ValueType  # 29
     """The job has no such item."""
     ERROR_REASON_GENERATION_UNKNOWN: _ErrorReason.ValueType  # 30
-    """The generation was never told."""
+    """The sidecar never sent the generation."""
     ERROR_REASON_INVALID_REQUEST: _ErrorReason.ValueType  # 31
     """A field of the request is wrong; a `google.rpc.BadRequest` names it."""
     ERROR_REASON_TOKEN_REFUSED: _ErrorReason.ValueType  # 32
-    """The call has no token, or a wrong one."""
+    """The call has no token, or another than the sidecar's."""
     ERROR_REASON_CLIENT_TOO_OLD: _ErrorReason.ValueType  # 33
     """The client library is too old for this sidecar."""
     ERROR_REASON_SIDECAR_TOO_OLD: _ErrorReason.ValueType  # 34
     """The sidecar is too old for the client library."""
     ERROR_REASON_DRAIN_INCOMPLETE: _ErrorReason.ValueType  # 35
-    """Instances have not left in time, because the registry does not answer."""
+    """Instances did not leave in time, because the registry does not answer."""
     ERROR_REASON_JOB_NOT_ATTACHED: _ErrorReason.ValueType  # 36
     """No application of this sidecar is attached to the job."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
-    """Why a call was refused, or why a stream has ended: the `reason` of the `google.rpc.ErrorInfo` with the domain
-    `sidekeeper` in the details of the status, there without the prefix `ERROR_REASON_`. The command line and the
-    sidecar's log use the same words. A reason keeps its meaning for ever; further ones come.
+    """Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
+    domain `sidekeeper`, without the prefix `ERROR_REASON_`. The command line and the sidecar's log use the same words. A
+    reason never changes its meaning. New reasons may come.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
 """Not set."""
 ERROR_REASON_STOPPED_BY_OPERATOR: ErrorReason.ValueType  # 1
-"""An operator stopped the instance by removing its node. It comes back when the application is started again."""
+"""An operator stopped the instance by removing its node. It returns when the application is started again."""
 ERROR_REASON_JOB_REMOVED: ErrorReason.ValueType  # 2
 """The job was removed from the registry."""
 ERROR_REASON_JOB_NOT_CONFIGURED: ErrorReason.ValueType  # 3
-"""The job has no readable configuration, and none was given."""
+"""The job has no readable configuration, and the request has none."""
 ERROR_REASON_JOB_UNKNOWN: ErrorReason.ValueType  # 4
 """The registry has no nodes of the job."""
 ERROR_REASON_JOB_CLASS_CONFLICT: ErrorReason.ValueType  # 5
@@ -122,13 +122,13 @@ ERROR_REASON_INSTANCE_NAME_TAKEN: ErrorReason.ValueType  # 7
 ERROR_REASON_STREAM_NOT_REPLACED: ErrorReason.ValueType  # 8
 """The application's earlier stream has not ended yet."""
 ERROR_REASON_STREAM_REPLACED: ErrorReason.ValueType  # 9
-"""Another stream of the same application has taken this one's place."""
+"""Another stream of the same application has replaced this one."""
 ERROR_REASON_STREAM_ENDED: ErrorReason.ValueType  # 10
 """The stream ended before the call was answered."""
 ERROR_REASON_CANCEL_IGNORED: ErrorReason.ValueType  # 11
-"""An execution that was told to stop was not reported in time."""
+"""A cancelled execution was not reported in time."""
 ERROR_REASON_SLOW_APPLICATION: ErrorReason.ValueType  # 12
-"""The application did not read its stream."""
+"""The application did not read its stream in time."""
 ERROR_REASON_SIDECAR_STOPPING: ErrorReason.ValueType  # 13
 """The sidecar is stopping."""
 ERROR_REASON_TOO_MANY: ErrorReason.ValueType  # 14
@@ -138,43 +138,43 @@ ERROR_REASON_REGISTRY_FULL: ErrorReason.ValueType  # 15
 ERROR_REASON_REGISTRY_AWAY: ErrorReason.ValueType  # 16
 """The registry does not answer, or the sidecar has no session with it."""
 ERROR_REASON_REGISTRY_REFUSED: ErrorReason.ValueType  # 17
-"""The registry refuses what is to be written there."""
+"""The registry refused a write."""
 ERROR_REASON_REGISTRY_NO_PERMISSION: ErrorReason.ValueType  # 18
-"""The registry lets somebody else write there."""
+"""The registry's access list does not permit the write."""
 ERROR_REASON_REGISTRY_CHANGING: ErrorReason.ValueType  # 19
-"""Nodes changed all the time; the call may be repeated."""
+"""Nodes kept changing during the call; call again."""
 ERROR_REASON_OUTCOME_UNKNOWN: ErrorReason.ValueType  # 20
 """The registry's answer was lost; the request may have been carried out."""
 ERROR_REASON_NO_INSTANCES: ErrorReason.ValueType  # 21
-"""No instance of the job is online."""
+"""The job has no online instance."""
 ERROR_REASON_SERVERS_DISABLED: ErrorReason.ValueType  # 22
-"""The servers of all instances that are online are disabled."""
+"""The servers of all online instances are disabled."""
 ERROR_REASON_ITEMS_DISABLED: ErrorReason.ValueType  # 23
 """All items of the job are disabled."""
 ERROR_REASON_ATTACHMENT_UNKNOWN: ErrorReason.ValueType  # 24
-"""No such attachment at this sidecar."""
+"""This sidecar does not know the attachment."""
 ERROR_REASON_EXECUTION_UNKNOWN: ErrorReason.ValueType  # 25
-"""No such execution of the attachment."""
+"""The attachment has no such execution."""
 ERROR_REASON_EXECUTION_OF_ANOTHER: ErrorReason.ValueType  # 26
 """The execution belongs to another attachment."""
 ERROR_REASON_EXECUTION_OVER: ErrorReason.ValueType  # 27
-"""The execution is over."""
+"""The execution has ended."""
 ERROR_REASON_CALL_UNKNOWN: ErrorReason.ValueType  # 28
-"""No such call of the once-listener."""
+"""The once-listener has no such call."""
 ERROR_REASON_ITEM_UNKNOWN: ErrorReason.ValueType  # 29
 """The job has no such item."""
 ERROR_REASON_GENERATION_UNKNOWN: ErrorReason.ValueType  # 30
-"""The generation was never told."""
+"""The sidecar never sent the generation."""
 ERROR_REASON_INVALID_REQUEST: ErrorReason.ValueType  # 31
 """A field of the request is wrong; a `google.rpc.BadRequest` names it."""
 ERROR_REASON_TOKEN_REFUSED: ErrorReason.ValueType  # 32
-"""The call has no token, or a wrong one."""
+"""The call has no token, or another than the sidecar's."""
 ERROR_REASON_CLIENT_TOO_OLD: ErrorReason.ValueType  # 33
 """The client library is too old for this sidecar."""
 ERROR_REASON_SIDECAR_TOO_OLD: ErrorReason.ValueType  # 34
 """The sidecar is too old for the client library."""
 ERROR_REASON_DRAIN_INCOMPLETE: ErrorReason.ValueType  # 35
-"""Instances have not left in time, because the registry does not answer."""
+"""Instances did not leave in time, because the registry does not answer."""
 ERROR_REASON_JOB_NOT_ATTACHED: ErrorReason.ValueType  # 36
 """No application of this sidecar is attached to the job."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -5,6 +5,7 @@ isort:skip_file
 
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -28,25 +29,25 @@ class _ExecutionSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Execu
     EXECUTION_SOURCE_SCHEDULE: _ExecutionSource.ValueType  # 1
     """The job's schedule."""
     EXECUTION_SOURCE_TRIGGER: _ExecutionSource.ValueType  # 2
-    """Somebody triggered the job."""
+    """A trigger."""
     EXECUTION_SOURCE_MISFIRE: _ExecutionSource.ValueType  # 3
-    """A fire that could not be executed at its time, made up for."""
+    """A misfire re-run: one execution for all missed fires of the item."""
     EXECUTION_SOURCE_FAILOVER: _ExecutionSource.ValueType  # 4
-    """Another instance crashed while it executed the item."""
+    """A failover: another instance crashed while it executed the item."""
 
 class ExecutionSource(_ExecutionSource, metaclass=_ExecutionSourceEnumTypeWrapper):
-    """What made an execution start."""
+    """Why an execution started."""
 
 EXECUTION_SOURCE_UNSPECIFIED: ExecutionSource.ValueType  # 0
 """Not set."""
 EXECUTION_SOURCE_SCHEDULE: ExecutionSource.ValueType  # 1
 """The job's schedule."""
 EXECUTION_SOURCE_TRIGGER: ExecutionSource.ValueType  # 2
-"""Somebody triggered the job."""
+"""A trigger."""
 EXECUTION_SOURCE_MISFIRE: ExecutionSource.ValueType  # 3
-"""A fire that could not be executed at its time, made up for."""
+"""A misfire re-run: one execution for all missed fires of the item."""
 EXECUTION_SOURCE_FAILOVER: ExecutionSource.ValueType  # 4
-"""Another instance crashed while it executed the item."""
+"""A failover: another instance crashed while it executed the item."""
 Global___ExecutionSource: _TypeAlias = ExecutionSource  # noqa: Y015
 
 class _CancelReason:
@@ -58,111 +59,172 @@ class _CancelReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CancelRe
     CANCEL_REASON_UNSPECIFIED: _CancelReason.ValueType  # 0
     """Not set."""
     CANCEL_REASON_LEASE_LOST: _CancelReason.ValueType  # 1
-    """The session with the registry is lost or about to be: another instance may own the item from now on."""
+    """The session with the registry is lost or about to be lost: another instance may own the item from now on."""
     CANCEL_REASON_DEADLINE: _CancelReason.ValueType  # 2
     """The execution's deadline has passed."""
     CANCEL_REASON_DRAIN_TIMEOUT: _CancelReason.ValueType  # 3
-    """The sidecar stops and its drain timeout has passed."""
+    """The sidecar is stopping, and its drain timeout has passed."""
     CANCEL_REASON_OPERATOR: _CancelReason.ValueType  # 4
-    """An operator asked for it."""
+    """An operator cancelled it."""
 
 class CancelReason(_CancelReason, metaclass=_CancelReasonEnumTypeWrapper):
-    """Why an execution is to stop."""
+    """Why an execution is cancelled."""
 
 CANCEL_REASON_UNSPECIFIED: CancelReason.ValueType  # 0
 """Not set."""
 CANCEL_REASON_LEASE_LOST: CancelReason.ValueType  # 1
-"""The session with the registry is lost or about to be: another instance may own the item from now on."""
+"""The session with the registry is lost or about to be lost: another instance may own the item from now on."""
 CANCEL_REASON_DEADLINE: CancelReason.ValueType  # 2
 """The execution's deadline has passed."""
 CANCEL_REASON_DRAIN_TIMEOUT: CancelReason.ValueType  # 3
-"""The sidecar stops and its drain timeout has passed."""
+"""The sidecar is stopping, and its drain timeout has passed."""
 CANCEL_REASON_OPERATOR: CancelReason.ValueType  # 4
-"""An operator asked for it."""
+"""An operator cancelled it."""
 Global___CancelReason: _TypeAlias = CancelReason  # noqa: Y015
 
-class _ExecutionOutcome:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _ExecutionOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExecutionOutcome.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    EXECUTION_OUTCOME_UNSPECIFIED: _ExecutionOutcome.ValueType  # 0
-    """Not set; refused."""
-    EXECUTION_OUTCOME_SUCCESS: _ExecutionOutcome.ValueType  # 1
-    """The item was executed."""
-    EXECUTION_OUTCOME_FAILURE: _ExecutionOutcome.ValueType  # 2
-    """The item was begun and failed; `failure_message` says why."""
-    EXECUTION_OUTCOME_REJECTED: _ExecutionOutcome.ValueType  # 3
-    """The application did not begin the item, for example because it is shutting down."""
-
-class ExecutionOutcome(_ExecutionOutcome, metaclass=_ExecutionOutcomeEnumTypeWrapper):
-    """How an execution ended, as the application says."""
-
-EXECUTION_OUTCOME_UNSPECIFIED: ExecutionOutcome.ValueType  # 0
-"""Not set; refused."""
-EXECUTION_OUTCOME_SUCCESS: ExecutionOutcome.ValueType  # 1
-"""The item was executed."""
-EXECUTION_OUTCOME_FAILURE: ExecutionOutcome.ValueType  # 2
-"""The item was begun and failed; `failure_message` says why."""
-EXECUTION_OUTCOME_REJECTED: ExecutionOutcome.ValueType  # 3
-"""The application did not begin the item, for example because it is shutting down."""
-Global___ExecutionOutcome: _TypeAlias = ExecutionOutcome  # noqa: Y015
-
-class _CompletionStatus:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _CompletionStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompletionStatus.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    COMPLETION_STATUS_UNSPECIFIED: _CompletionStatus.ValueType  # 0
-    """Not set."""
-    COMPLETION_STATUS_RECORDED: _CompletionStatus.ValueType  # 1
-    """It is recorded: the execution is over and its running node gone."""
-    COMPLETION_STATUS_ALREADY_RECORDED: _CompletionStatus.ValueType  # 2
-    """It had been recorded before; this report changed nothing."""
-    COMPLETION_STATUS_LEASE_LOST: _CompletionStatus.ValueType  # 3
-    """It was too late: the lease was lost while the item was executed, and another instance may have executed it."""
-
-class CompletionStatus(_CompletionStatus, metaclass=_CompletionStatusEnumTypeWrapper):
-    """What became of a reported result."""
-
-COMPLETION_STATUS_UNSPECIFIED: CompletionStatus.ValueType  # 0
-"""Not set."""
-COMPLETION_STATUS_RECORDED: CompletionStatus.ValueType  # 1
-"""It is recorded: the execution is over and its running node gone."""
-COMPLETION_STATUS_ALREADY_RECORDED: CompletionStatus.ValueType  # 2
-"""It had been recorded before; this report changed nothing."""
-COMPLETION_STATUS_LEASE_LOST: CompletionStatus.ValueType  # 3
-"""It was too late: the lease was lost while the item was executed, and another instance may have executed it."""
-Global___CompletionStatus: _TypeAlias = CompletionStatus  # noqa: Y015
-
 @_typing.final
-class ExecutionResult(_message.Message):
-    """The result of one execution."""
+class Execute(_message.Message):
+    """Execute an item."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
-    OUTCOME_FIELD_NUMBER: _builtins.int
-    FAILURE_MESSAGE_FIELD_NUMBER: _builtins.int
+    ITEM_FIELD_NUMBER: _builtins.int
+    ITEM_PARAMETER_FIELD_NUMBER: _builtins.int
+    JOB_PARAMETER_FIELD_NUMBER: _builtins.int
+    SHARDING_TOTAL_COUNT_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    SCHEDULED_TIME_FIELD_NUMBER: _builtins.int
+    FIRE_TIME_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    TRACESTATE_FIELD_NUMBER: _builtins.int
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    RESUMED_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
-    """The execution, from its `Execute`. Required."""
-    outcome: Global___ExecutionOutcome.ValueType
-    """How it ended. Required."""
-    failure_message: _builtins.str
-    """Why it failed or was rejected, in words; longer than 16 KiB is refused. Empty on success."""
+    """Names this execution; unique, and never used again."""
+    item: _builtins.int
+    """The item."""
+    item_parameter: _builtins.str
+    """The item's parameter. Absent: it has none."""
+    job_parameter: _builtins.str
+    """The job's parameter. Empty: none."""
+    sharding_total_count: _builtins.int
+    """The job's number of items."""
+    task_id: _builtins.str
+    """The task in ElasticJob's form, `{job}@-@{items}@-@READY@-@{instance}`, as Java instances trace it. It lists all items
+    that started together, or only this one if the list would exceed the 255 bytes of ElasticJob's trace tables. It is
+    the same for each fire with the same items.
+    """
+    source: Global___ExecutionSource.ValueType
+    """Why it started."""
+    fencing_token: _builtins.int
+    """Grows with each execution and each owner of the item. A store that keeps the highest token it has seen can refuse a
+    late writer (docs/fencing.md).
+    """
+    traceparent: _builtins.str
+    """W3C trace context of the sidecar's span: `traceparent`. Empty: the sidecar does not trace."""
+    tracestate: _builtins.str
+    """W3C trace context of the sidecar's span: `tracestate`."""
+    job_name: _builtins.str
+    """The job's name."""
+    attempt: _builtins.int
+    """The attempt, from 1. Further attempts follow failures, as the job's properties `sidekeeper.retry-...` say. They have
+    the same source and scheduled time, and tokens of their own.
+    """
+    checkpoint: _builtins.bytes
+    """The last checkpoint that an earlier attempt or, if the source is FAILOVER, the crashed execution recorded with
+    `ReportProgress`. Absent: there is none.
+    """
+    resumed: _builtins.bool
+    """Whether an earlier stream of this application may have carried this execution already, with the same id and token (see
+    `Attached.resumed_execution_ids`). Its item may have been revoked meanwhile. An application that is still executing it,
+    or has its result, continues with that. An application that does not know it executes it: it was started while there
+    was no stream.
+    """
+    @_builtins.property
+    def scheduled_time(self) -> _timestamp_pb2.Timestamp:
+        """The instant that the execution is for. SCHEDULE: the instant of the schedule. TRIGGER: when the sidecar saw the trigger.
+        FAILOVER: the instant of the crashed execution, as far as it is known. MISFIRE: the newest missed fire. See
+        docs/misfire.md.
+        """
+
+    @_builtins.property
+    def fire_time(self) -> _timestamp_pb2.Timestamp:
+        """When the sidecar started it."""
+
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """When the sidecar cancels it, with the reason DEADLINE, because of the job's property `sidekeeper.execution-timeout`.
+        Absent: no limit.
+        """
+
     def __init__(
         self,
         *,
         execution_id: _builtins.str = ...,
-        outcome: Global___ExecutionOutcome.ValueType = ...,
-        failure_message: _builtins.str = ...,
+        item: _builtins.int = ...,
+        item_parameter: _builtins.str | None = ...,
+        job_parameter: _builtins.str = ...,
+        sharding_total_count: _builtins.int = ...,
+        task_id: _builtins.str = ...,
+        source: Global___ExecutionSource.ValueType = ...,
+        scheduled_time: _timestamp_pb2.Timestamp | None = ...,
+        fire_time: _timestamp_pb2.Timestamp | None = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+        fencing_token: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
+        tracestate: _builtins.str = ...,
+        job_name: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        checkpoint: _builtins.bytes | None = ...,
+        resumed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "_item_parameter", b"_item_parameter", "checkpoint", b"checkpoint", "deadline", b"deadline", "fire_time", b"fire_time", "item_parameter", b"item_parameter", "scheduled_time", b"scheduled_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "_item_parameter", b"_item_parameter", "attempt", b"attempt", "checkpoint", b"checkpoint", "deadline", b"deadline", "execution_id", b"execution_id", "fencing_token", b"fencing_token", "fire_time", b"fire_time", "item", b"item", "item_parameter", b"item_parameter", "job_name", b"job_name", "job_parameter", b"job_parameter", "resumed", b"resumed", "scheduled_time", b"scheduled_time", "sharding_total_count", b"sharding_total_count", "source", b"source", "task_id", b"task_id", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__checkpoint: _TypeAlias = _typing.Literal["checkpoint"]  # noqa: Y015
+    _WhichOneofArgType__checkpoint: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint"]  # noqa: Y015
+    _WhichOneofReturnType__item_parameter: _TypeAlias = _typing.Literal["item_parameter"]  # noqa: Y015
+    _WhichOneofArgType__item_parameter: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint) -> _WhichOneofReturnType__checkpoint | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__item_parameter) -> _WhichOneofReturnType__item_parameter | None: ...
+
+Global___Execute: _TypeAlias = Execute  # noqa: Y015
+
+@_typing.final
+class Cancel(_message.Message):
+    """Stop an execution."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    ITEM_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    """The execution, from its `Execute`."""
+    item: _builtins.int
+    """The execution's item."""
+    reason: Global___CancelReason.ValueType
+    """Why."""
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        item: _builtins.int = ...,
+        reason: Global___CancelReason.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "failure_message", b"failure_message", "outcome", b"outcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "item", b"item", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ExecutionResult: _TypeAlias = ExecutionResult  # noqa: Y015
+Global___Cancel: _TypeAlias = Cancel  # noqa: Y015

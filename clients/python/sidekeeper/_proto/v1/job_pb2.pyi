@@ -21,11 +21,11 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class JobConfiguration(_message.Message):
-    """What a job is: ElasticJob's job configuration, field by field and under ElasticJob's names. It lives in the
-    registry as one document that all instances of the job share; see `overwrite` for who may write it.
+    """A job's configuration: ElasticJob's, field by field and under ElasticJob's names. The registry has it as one document that
+    all instances of the job share. An instance replaces it only with `overwrite`.
 
-    Settings that only Sidekeeper knows are entries of `props` whose keys begin with `sidekeeper.`; Java peers keep
-    and ignore them.
+    Settings that only Sidekeeper knows are entries of `props` whose keys begin with `sidekeeper.`. Java instances keep and
+    ignore them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -72,50 +72,50 @@ class JobConfiguration(_message.Message):
     JOB_EXECUTOR_THREAD_POOL_SIZE_PROVIDER_TYPE_FIELD_NUMBER: _builtins.int
     JOB_LISTENER_TYPES_FIELD_NUMBER: _builtins.int
     sharding_total_count: _builtins.int
-    """Into how many items the job is split: 1 to 10000. Required."""
+    """The job's number of items: 1 to 10000. Required."""
     cron: _builtins.str
     """When the job fires: a Quartz cron expression of six or seven fields, seconds first, for example
-    `0/5 * * * * ?`. Empty: the job has no schedule and only runs when it is triggered.
+    `0/5 * * * * ?`. Empty: the job has no schedule, and runs only when it is triggered.
     """
     time_zone: _builtins.str
-    """The time zone in which `cron` is read: an IANA name (`Europe/Berlin`) or a fixed offset (`GMT+8:00`). Java peers
-    accept the second form only. Empty: UTC.
+    """The time zone of `cron`: an IANA name (`Europe/Berlin`) or a fixed offset (`GMT+8:00`). Java instances accept only a
+    fixed offset. Empty: UTC.
     """
     sharding_item_parameters: _builtins.str
-    """One parameter for each item as text, `0=Beijing,1=Shanghai`. Values cannot contain `,` or `=`. Items that are
-    not named have no parameter. Empty: no parameters.
+    """One parameter for each item as text, `0=Beijing,1=Shanghai`. Values cannot contain `,` or `=`. An item that is not
+    listed has no parameter. Empty: no parameters.
     """
     job_parameter: _builtins.str
-    """A parameter for the whole job, handed to each execution as it is. At most 64 KiB. Empty: none."""
+    """A parameter for the whole job, passed to each execution unchanged. At most 64 KiB. Empty: none."""
     monitor_execution: _builtins.bool
-    """Whether a running node is kept in the registry for each execution. Without it nobody can see what runs, a
-    resharding does not wait for executions, and failover cannot work. Default: true.
+    """Whether the registry has a running node for each execution. Without running nodes executions are not visible to other
+    instances, a resharding does not wait for them, and failover cannot work. Default: true.
     """
     failover: _builtins.bool
-    """Whether the items that a crashed instance was executing are executed by another one. Default: false."""
+    """Whether another instance executes the items that a crashed instance was executing. Default: false."""
     misfire: _builtins.bool
-    """Whether a fire that could not be executed at its time is made up for, once, as soon as possible. Default: true."""
+    """Whether missed fires of an item are followed by one misfire re-run, as soon as possible (docs/misfire.md). Default: true."""
     job_sharding_strategy_type: _builtins.str
-    """How items are divided among instances: `AVG_ALLOCATION`, `ODEVITY`, `ROUND_ROBIN`, `SINGLE_SHARDING_BALANCE`, or
+    """How items are assigned to instances: `AVG_ALLOCATION`, `ODEVITY`, `ROUND_ROBIN`, `SINGLE_SHARDING_BALANCE`, or
     Sidekeeper's own `CONSISTENT_HASH`, which a Java leader replaces by `AVG_ALLOCATION`. With
-    `SINGLE_SHARDING_BALANCE` the item of a job of one item walks over the servers, one execution each. Default:
-    `AVG_ALLOCATION`, but when all instances are sidecars: then each has its weight's part, and the items that remain after
-    equal parts are spread by the names of job and instances.
+    `SINGLE_SHARDING_BALANCE` the item of a job of one item rotates over the servers, one execution each. Empty:
+    `AVG_ALLOCATION`, or if all instances are sidecars, a share in proportion to each instance's weight (see "Balance" in
+    docs/configuration.md).
     """
     static_sharding: _builtins.bool
-    """Whether the first assignment stays for good, instances joining and leaving notwithstanding. Default: false."""
+    """Whether the first assignment stays for good, even when instances join or leave. Default: false."""
     disabled: _builtins.bool
     """Whether the instance's server is registered as disabled when it does not exist yet. Default: false."""
     overwrite: _builtins.bool
-    """Whether this configuration replaces the one in the registry. Otherwise the registry's, if there is one, is
-    used, and this one is ignored. Default: false.
+    """Whether this configuration replaces the registry's. Otherwise the registry's is used, if there is one, and this one is
+    ignored. Default: false.
     """
     job_class: _builtins.str
-    """The Java class name or job type that Java peers of this job use; it is the content of the job's root node, and
-    a peer with another one refuses to start. Empty: whatever the registry has.
+    """The Java class name or job type that Java instances of this job use. It is the content of the job's root node, and an
+    instance with another one refuses to start. Empty: the registry's.
     """
     description: _builtins.str
-    """What the job is for, in words."""
+    """The job's purpose, in words."""
     label: _builtins.str
     """A label, stored only."""
     job_error_handler_type: _builtins.str
@@ -124,19 +124,19 @@ class JobConfiguration(_message.Message):
     """The Java thread pool's type. Stored only. Empty: not set."""
     @_builtins.property
     def max_time_diff(self) -> _duration_pb2.Duration:
-        """How far the clock of an instance may be from the registry's before it is reported; whole seconds. Absent: no
+        """How much an instance's clock may differ from the registry's before a problem reports it; whole seconds. Absent: no
         check.
         """
 
     @_builtins.property
     def reconcile_interval(self) -> _duration_pb2.Duration:
-        """How often the assignment is compared with the instances that are online; whole minutes. Zero: never.
+        """How often the assignment is compared with the online instances; whole minutes. Zero: never.
         Default: 10 minutes.
         """
 
     @_builtins.property
     def props(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Further settings by key. Java job types read some of them, `sidekeeper.*` are Sidekeeper's own."""
+        """Further settings by key. Java job types read some of them; `sidekeeper.*` are Sidekeeper's own."""
 
     @_builtins.property
     def job_listener_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -200,8 +200,8 @@ Global___JobConfiguration: _TypeAlias = JobConfiguration  # noqa: Y015
 
 @_typing.final
 class Problem(_message.Message):
-    """Something wrong that does not stop the job, found in the registry or on the way to it. A problem is reported
-    until it is gone. Of the nodes of one folder at most 20 are told, and how many more are wrong.
+    """An error that does not stop the job, found in the registry or on the way to it. A problem is reported until it is solved.
+    Of the nodes of one folder at most 20 are reported, and the number of the others.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -209,9 +209,9 @@ class Problem(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """The node concerned, its whole path below the registry's root, for example `/sidekeeper/orderSync/config`."""
+    """The node's whole path below the registry's root, for example `/sidekeeper/orderSync/config`."""
     message: _builtins.str
-    """What is wrong and what to do about it, in one sentence."""
+    """The error and its remedy, in one sentence."""
     def __init__(
         self,
         *,

@@ -20,7 +20,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class TriggerJobRequest(_message.Message):
-    """Which job to trigger."""
+    """The job to trigger."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -42,7 +42,7 @@ Global___TriggerJobRequest: _TypeAlias = TriggerJobRequest  # noqa: Y015
 
 @_typing.final
 class TriggerJobResponse(_message.Message):
-    """Who fires. Both together are all instances that are online."""
+    """The instances that fire. Both lists together are all online instances."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -54,7 +54,7 @@ class TriggerJobResponse(_message.Message):
 
     @_builtins.property
     def pending_instance_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The instances that had not taken up an earlier trigger yet, ascending by id."""
+        """The instances whose earlier trigger was still pending, ascending by id."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ Global___TriggerJobResponse: _TypeAlias = TriggerJobResponse  # noqa: Y015
 
 @_typing.final
 class CancelExecutionsRequest(_message.Message):
-    """Which executions to cancel."""
+    """The executions to cancel."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -100,7 +100,7 @@ Global___CancelExecutionsRequest: _TypeAlias = CancelExecutionsRequest  # noqa: 
 
 @_typing.final
 class CancelExecutionsResponse(_message.Message):
-    """What was cancelled. Empty: nothing was being executed."""
+    """The cancelled executions. Empty: nothing was being executed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -124,7 +124,7 @@ Global___CancelExecutionsResponse: _TypeAlias = CancelExecutionsResponse  # noqa
 
 @_typing.final
 class CancelledExecution(_message.Message):
-    """One execution that was cancelled."""
+    """One cancelled execution."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -137,9 +137,9 @@ class CancelledExecution(_message.Message):
     item: _builtins.int
     """The item."""
     execution_id: _builtins.str
-    """The execution. If it was waiting to be tried again: the attempt that failed."""
+    """The execution. If it was waiting for a retry: the attempt that failed."""
     was_waiting: _builtins.bool
-    """Whether it was waiting to be tried again, which it is not any more."""
+    """Whether it was waiting for a retry, which is dropped now."""
     def __init__(
         self,
         *,

@@ -22,14 +22,15 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
-from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from sidekeeper._proto.v1 import assignment_pb2 as sidekeeper_dot_v1_dot_assignment__pb2
-from sidekeeper._proto.v1 import execution_pb2 as sidekeeper_dot_v1_dot_execution__pb2
-from sidekeeper._proto.v1 import job_pb2 as sidekeeper_dot_v1_dot_job__pb2
+from sidekeeper._proto.v1 import attach_pb2 as sidekeeper_dot_v1_dot_attach__pb2
+from sidekeeper._proto.v1 import completion_pb2 as sidekeeper_dot_v1_dot_completion__pb2
+from sidekeeper._proto.v1 import lease_pb2 as sidekeeper_dot_v1_dot_lease__pb2
+from sidekeeper._proto.v1 import listener_pb2 as sidekeeper_dot_v1_dot_listener__pb2
+from sidekeeper._proto.v1 import progress_pb2 as sidekeeper_dot_v1_dot_progress__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'sidekeeper/v1/participant_service.proto\x12\rsidekeeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1esidekeeper/v1/assignment.proto\x1a\x1dsidekeeper/v1/execution.proto\x1a\x17sidekeeper/v1/job.proto\"\xb4\x02\n\rAttachRequest\x12\x10\n\x08job_name\x18\x01 \x01(\t\x12\x36\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\x12\x0e\n\x06\x63lient\x18\x04 \x01(\t\x12\x0e\n\x06weight\x18\x05 \x01(\r\x12\x0e\n\x06labels\x18\x06 \x03(\t\x12\x15\n\rinstance_name\x18\x07 \x01(\t\x12\x35\n\x0fopen_executions\x18\x08 \x03(\x0b\x32\x1c.sidekeeper.v1.OpenExecution\x12\x16\n\tapi_level\x18\t \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x15sidecar_api_level_min\x18\n \x01(\rB\x0c\n\n_api_level\"\x9f\x02\n\rOpenExecution\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x15\n\rfencing_token\x18\x03 \x01(\x03\x12\x32\n\x0escheduled_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x06source\x18\x05 \x01(\x0e\x32\x1e.sidekeeper.v1.ExecutionSource\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\r\x12,\n\x08\x64\x65\x61\x64line\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\rcancel_reason\x18\x08 \x01(\x0e\x32\x1b.sidekeeper.v1.CancelReasonJ\x04\x08\x02\x10\x03R\x04item\"\xc2\x04\n\x0e\x41ttachResponse\x12+\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x17.sidekeeper.v1.AttachedH\x00\x12>\n\x12\x61ssignment_changed\x18\x02 \x01(\x0b\x32 .sidekeeper.v1.AssignmentChangedH\x00\x12)\n\x07\x65xecute\x18\x03 \x01(\x0b\x32\x16.sidekeeper.v1.ExecuteH\x00\x12\'\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x15.sidekeeper.v1.CancelH\x00\x12>\n\x12leadership_changed\x18\x05 \x01(\x0b\x32 .sidekeeper.v1.LeadershipChangedH\x00\x12\x38\n\x0fsession_changed\x18\x06 \x01(\x0b\x32\x1d.sidekeeper.v1.SessionChangedH\x00\x12\x30\n\x0bjob_changed\x18\x07 \x01(\x0b\x32\x19.sidekeeper.v1.JobChangedH\x00\x12+\n\x08\x64raining\x18\x08 \x01(\x0b\x32\x17.sidekeeper.v1.DrainingH\x00\x12\x32\n\x0c\x62\x65\x66ore_first\x18\t \x01(\x0b\x32\x1a.sidekeeper.v1.BeforeFirstH\x00\x12.\n\nafter_last\x18\n \x01(\x0b\x32\x18.sidekeeper.v1.AfterLastH\x00\x12)\n\x07waiting\x18\x0b \x01(\x0b\x32\x16.sidekeeper.v1.WaitingH\x00\x42\x07\n\x05\x65vent\"\x19\n\x07Waiting\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xb0\x02\n\x08\x41ttached\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x10\n\x08job_name\x18\x03 \x01(\t\x12\x36\n\rconfiguration\x18\x04 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12\x17\n\x0fsidecar_version\x18\x05 \x01(\t\x12\x1d\n\x15resumed_execution_ids\x18\x06 \x03(\t\x12\x11\n\tapi_level\x18\x07 \x01(\r\x12(\n\x05grace\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x39\n\x16lease_renewal_interval\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\"\xaf\x01\n\x11\x41ssignmentChanged\x12-\n\nassignment\x18\x01 \x01(\x0b\x32\x19.sidekeeper.v1.Assignment\x12\x13\n\x0b\x61\x64\x64\x65\x64_items\x18\x02 \x03(\r\x12\x15\n\rrevoked_items\x18\x03 \x03(\r\x12\x0e\n\x06leader\x18\x04 \x01(\x08\x12/\n\x06reason\x18\x05 \x01(\x0e\x32\x1f.sidekeeper.v1.AssignmentReason\"\x80\x04\n\x07\x45xecute\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x1b\n\x0eitem_parameter\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rjob_parameter\x18\x04 \x01(\t\x12\x1c\n\x14sharding_total_count\x18\x05 \x01(\r\x12\x0f\n\x07task_id\x18\x06 \x01(\t\x12.\n\x06source\x18\x07 \x01(\x0e\x32\x1e.sidekeeper.v1.ExecutionSource\x12\x32\n\x0escheduled_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tfire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rfencing_token\x18\x0b \x01(\x03\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x12\n\ntracestate\x18\r \x01(\t\x12\x10\n\x08job_name\x18\x0e \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0f \x01(\r\x12\x17\n\ncheckpoint\x18\x10 \x01(\x0cH\x01\x88\x01\x01\x12\x0f\n\x07resumed\x18\x11 \x01(\x08\x42\x11\n\x0f_item_parameterB\r\n\x0b_checkpoint\"Y\n\x06\x43\x61ncel\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12+\n\x06reason\x18\x03 \x01(\x0e\x32\x1b.sidekeeper.v1.CancelReason\"#\n\x11LeadershipChanged\x12\x0e\n\x06leader\x18\x01 \x01(\x08\"\xa7\x01\n\x0eSessionChanged\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.sidekeeper.v1.SessionState\x12\x32\n\x0fremaining_lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x15lease_end_boottime_ns\x18\x03 \x01(\x04\x12\x16\n\x0e\x62oottime_clock\x18\x04 \x01(\t\"\x98\x01\n\nJobChanged\x12\x36\n\rconfiguration\x18\x01 \x01(\x0b\x32\x1f.sidekeeper.v1.JobConfiguration\x12(\n\x08problems\x18\x02 \x03(\x0b\x32\x16.sidekeeper.v1.Problem\x12(\n\x05grace\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"8\n\x08\x44raining\x12,\n\x08\x64\x65\x61\x64line\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"a\n\x17ReportCompletionRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12/\n\x07results\x18\x02 \x03(\x0b\x32\x1e.sidekeeper.v1.ExecutionResult\"L\n\x18ReportCompletionResponse\x12\x30\n\x07records\x18\x01 \x03(\x0b\x32\x1f.sidekeeper.v1.CompletionRecord\"Y\n\x10\x43ompletionRecord\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12/\n\x06status\x18\x02 \x01(\x0e\x32\x1f.sidekeeper.v1.CompletionStatus\"I\n\x1c\x41\x63knowledgeAssignmentRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"\x1f\n\x1d\x41\x63knowledgeAssignmentResponse\"8\n\rDetachRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x10\n\x08\x66or_good\x18\x02 \x01(\x08\"\x10\n\x0e\x44\x65tachResponse\"\x92\x01\n\x0b\x42\x65\x66oreFirst\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x32\n\x0escheduled_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08job_name\x18\x04 \x01(\t\"\x90\x01\n\tAfterLast\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x32\n\x0escheduled_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08job_name\x18\x04 \x01(\t\"\x89\x01\n\x15ReportListenerRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\x12/\n\x07outcome\x18\x03 \x01(\x0e\x32\x1e.sidekeeper.v1.ListenerOutcome\x12\x17\n\x0f\x66\x61ilure_message\x18\x04 \x01(\t\")\n\x16ReportListenerResponse\x12\x0f\n\x07in_time\x18\x01 \x01(\x08\"\x85\x01\n\x15ReportProgressRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\x12\x17\n\x0f\x65xtend_deadline\x18\x03 \x01(\x08\x12\x17\n\ncheckpoint\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x42\r\n\x0b_checkpoint\"m\n\x16ReportProgressResponse\x12,\n\x08\x64\x65\x61\x64line\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tcancelled\x18\x02 \x01(\x08\x12\x12\n\nsuperseded\x18\x03 \x01(\x08\"*\n\x11RenewLeaseRequest\x12\x15\n\rattachment_id\x18\x01 \x01(\t\"t\n\x12RenewLeaseResponse\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.sidekeeper.v1.SessionState\x12\x32\n\x0fremaining_lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration*\x7f\n\x0cSessionState\x12\x1d\n\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SESSION_STATE_CONNECTED\x10\x01\x12\x1b\n\x17SESSION_STATE_SUSPENDED\x10\x02\x12\x16\n\x12SESSION_STATE_LOST\x10\x03*o\n\x0fListenerOutcome\x12 \n\x1cLISTENER_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18LISTENER_OUTCOME_SUCCESS\x10\x01\x12\x1c\n\x18LISTENER_OUTCOME_FAILURE\x10\x02\x32\x8e\x05\n\x12ParticipantService\x12G\n\x06\x41ttach\x12\x1c.sidekeeper.v1.AttachRequest\x1a\x1d.sidekeeper.v1.AttachResponse0\x01\x12\x63\n\x10ReportCompletion\x12&.sidekeeper.v1.ReportCompletionRequest\x1a\'.sidekeeper.v1.ReportCompletionResponse\x12]\n\x0eReportProgress\x12$.sidekeeper.v1.ReportProgressRequest\x1a%.sidekeeper.v1.ReportProgressResponse\x12r\n\x15\x41\x63knowledgeAssignment\x12+.sidekeeper.v1.AcknowledgeAssignmentRequest\x1a,.sidekeeper.v1.AcknowledgeAssignmentResponse\x12\x45\n\x06\x44\x65tach\x12\x1c.sidekeeper.v1.DetachRequest\x1a\x1d.sidekeeper.v1.DetachResponse\x12Q\n\nRenewLease\x12 .sidekeeper.v1.RenewLeaseRequest\x1a!.sidekeeper.v1.RenewLeaseResponse\x12]\n\x0eReportListener\x12$.sidekeeper.v1.ReportListenerRequest\x1a%.sidekeeper.v1.ReportListenerResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'sidekeeper/v1/participant_service.proto\x12\rsidekeeper.v1\x1a\x1esidekeeper/v1/assignment.proto\x1a\x1asidekeeper/v1/attach.proto\x1a\x1esidekeeper/v1/completion.proto\x1a\x19sidekeeper/v1/lease.proto\x1a\x1csidekeeper/v1/listener.proto\x1a\x1csidekeeper/v1/progress.proto2\x8e\x05\n\x12ParticipantService\x12G\n\x06\x41ttach\x12\x1c.sidekeeper.v1.AttachRequest\x1a\x1d.sidekeeper.v1.AttachResponse0\x01\x12\x63\n\x10ReportCompletion\x12&.sidekeeper.v1.ReportCompletionRequest\x1a\'.sidekeeper.v1.ReportCompletionResponse\x12]\n\x0eReportProgress\x12$.sidekeeper.v1.ReportProgressRequest\x1a%.sidekeeper.v1.ReportProgressResponse\x12r\n\x15\x41\x63knowledgeAssignment\x12+.sidekeeper.v1.AcknowledgeAssignmentRequest\x1a,.sidekeeper.v1.AcknowledgeAssignmentResponse\x12\x45\n\x06\x44\x65tach\x12\x1c.sidekeeper.v1.DetachRequest\x1a\x1d.sidekeeper.v1.DetachResponse\x12Q\n\nRenewLease\x12 .sidekeeper.v1.RenewLeaseRequest\x1a!.sidekeeper.v1.RenewLeaseResponse\x12]\n\x0eReportListener\x12$.sidekeeper.v1.ReportListenerRequest\x1a%.sidekeeper.v1.ReportListenerResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,64 +38,6 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sidekeeper._proto.v1.partic
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
-  _globals['_SESSIONSTATE']._serialized_start=4271
-  _globals['_SESSIONSTATE']._serialized_end=4398
-  _globals['_LISTENEROUTCOME']._serialized_start=4400
-  _globals['_LISTENEROUTCOME']._serialized_end=4511
-  _globals['_ATTACHREQUEST']._serialized_start=212
-  _globals['_ATTACHREQUEST']._serialized_end=520
-  _globals['_OPENEXECUTION']._serialized_start=523
-  _globals['_OPENEXECUTION']._serialized_end=810
-  _globals['_ATTACHRESPONSE']._serialized_start=813
-  _globals['_ATTACHRESPONSE']._serialized_end=1391
-  _globals['_WAITING']._serialized_start=1393
-  _globals['_WAITING']._serialized_end=1418
-  _globals['_ATTACHED']._serialized_start=1421
-  _globals['_ATTACHED']._serialized_end=1725
-  _globals['_ASSIGNMENTCHANGED']._serialized_start=1728
-  _globals['_ASSIGNMENTCHANGED']._serialized_end=1903
-  _globals['_EXECUTE']._serialized_start=1906
-  _globals['_EXECUTE']._serialized_end=2418
-  _globals['_CANCEL']._serialized_start=2420
-  _globals['_CANCEL']._serialized_end=2509
-  _globals['_LEADERSHIPCHANGED']._serialized_start=2511
-  _globals['_LEADERSHIPCHANGED']._serialized_end=2546
-  _globals['_SESSIONCHANGED']._serialized_start=2549
-  _globals['_SESSIONCHANGED']._serialized_end=2716
-  _globals['_JOBCHANGED']._serialized_start=2719
-  _globals['_JOBCHANGED']._serialized_end=2871
-  _globals['_DRAINING']._serialized_start=2873
-  _globals['_DRAINING']._serialized_end=2929
-  _globals['_REPORTCOMPLETIONREQUEST']._serialized_start=2931
-  _globals['_REPORTCOMPLETIONREQUEST']._serialized_end=3028
-  _globals['_REPORTCOMPLETIONRESPONSE']._serialized_start=3030
-  _globals['_REPORTCOMPLETIONRESPONSE']._serialized_end=3106
-  _globals['_COMPLETIONRECORD']._serialized_start=3108
-  _globals['_COMPLETIONRECORD']._serialized_end=3197
-  _globals['_ACKNOWLEDGEASSIGNMENTREQUEST']._serialized_start=3199
-  _globals['_ACKNOWLEDGEASSIGNMENTREQUEST']._serialized_end=3272
-  _globals['_ACKNOWLEDGEASSIGNMENTRESPONSE']._serialized_start=3274
-  _globals['_ACKNOWLEDGEASSIGNMENTRESPONSE']._serialized_end=3305
-  _globals['_DETACHREQUEST']._serialized_start=3307
-  _globals['_DETACHREQUEST']._serialized_end=3363
-  _globals['_DETACHRESPONSE']._serialized_start=3365
-  _globals['_DETACHRESPONSE']._serialized_end=3381
-  _globals['_BEFOREFIRST']._serialized_start=3384
-  _globals['_BEFOREFIRST']._serialized_end=3530
-  _globals['_AFTERLAST']._serialized_start=3533
-  _globals['_AFTERLAST']._serialized_end=3677
-  _globals['_REPORTLISTENERREQUEST']._serialized_start=3680
-  _globals['_REPORTLISTENERREQUEST']._serialized_end=3817
-  _globals['_REPORTLISTENERRESPONSE']._serialized_start=3819
-  _globals['_REPORTLISTENERRESPONSE']._serialized_end=3860
-  _globals['_REPORTPROGRESSREQUEST']._serialized_start=3863
-  _globals['_REPORTPROGRESSREQUEST']._serialized_end=3996
-  _globals['_REPORTPROGRESSRESPONSE']._serialized_start=3998
-  _globals['_REPORTPROGRESSRESPONSE']._serialized_end=4107
-  _globals['_RENEWLEASEREQUEST']._serialized_start=4109
-  _globals['_RENEWLEASEREQUEST']._serialized_end=4151
-  _globals['_RENEWLEASERESPONSE']._serialized_start=4153
-  _globals['_RENEWLEASERESPONSE']._serialized_end=4269
-  _globals['_PARTICIPANTSERVICE']._serialized_start=4514
-  _globals['_PARTICIPANTSERVICE']._serialized_end=5168
+  _globals['_PARTICIPANTSERVICE']._serialized_start=238
+  _globals['_PARTICIPANTSERVICE']._serialized_end=892
 # @@protoc_insertion_point(module_scope)

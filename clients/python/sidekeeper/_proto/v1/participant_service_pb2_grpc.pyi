@@ -5,7 +5,12 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from sidekeeper._proto.v1 import participant_service_pb2 as _participant_service_pb2
+from sidekeeper._proto.v1 import assignment_pb2 as _assignment_pb2
+from sidekeeper._proto.v1 import attach_pb2 as _attach_pb2
+from sidekeeper._proto.v1 import completion_pb2 as _completion_pb2
+from sidekeeper._proto.v1 import lease_pb2 as _lease_pb2
+from sidekeeper._proto.v1 import listener_pb2 as _listener_pb2
+from sidekeeper._proto.v1 import progress_pb2 as _progress_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -27,332 +32,326 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ParticipantServiceStub:
-    """What an application uses to be an instance of jobs. The application opens no port: it attaches, reads the stream,
-    and reports completions.
+    """The API of an application: it makes the application an instance of jobs. The application opens no port. It attaches,
+    reads the stream, and reports results.
     """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ParticipantServiceAsyncStub: ...
-    Attach: _grpc.UnaryStreamMultiCallable[_participant_service_pb2.AttachRequest, _participant_service_pb2.AttachResponse]
+    Attach: _grpc.UnaryStreamMultiCallable[_attach_pb2.AttachRequest, _attach_pb2.AttachResponse]
     """Makes the caller an instance of a job, for as long as the stream is open.
 
     The stream's contract:
-     1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails. Only `Waiting` may come
-        before, any number of times: it says why `Attached` has not come yet.
-     2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
-     3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
-        its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
-        one open execution.
-     4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
-        reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
-        stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash; so if the job has
-        a grace (5), they wait for that, because the end may not have been read.
-     5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
-        attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
-        by the sidecar with OK, FAILED_PRECONDITION or DEADLINE_EXCEEDED, the instance stays for that time, and a stream
-        with the same `application_id` takes it over: the application may go on with what it executes until then, but not
-        longer.
-     6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
-     7. A stream that ends with FAILED_PRECONDITION is not to be opened again by the application itself: an operator
-        stopped the instance or removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or the
-        attachment was refused for good.
+     1. The first message is `Attached`, the second is `AssignmentChanged`, unless the call fails. Only `Waiting` may come
+        before them, any number of times: it says why the instance is not registered yet.
+     2. `AssignmentChanged` carries the whole assignment. Generations never decrease.
+     3. The sidecar sends `Execute` only after it has created the running node, and only for an item of the last
+        `AssignmentChanged`. An `Execute` with the source FAILOVER is for an item taken over from a crashed instance,
+        whichever instance owns it. An item has at most one open execution.
+     4. The application reports one result for each `Execute`, also after a `Cancel`. If it has not reported within the
+        job's `sidekeeper.cancel-grace` (10 s) after a `Cancel`, it may still be executing. So the sidecar ends the stream
+        with DEADLINE_EXCEEDED, and handles the instance's items as after a crash. With a reattach grace (5) the items
+        wait until it ends, because the application may not have read the end of the stream.
+     5. When the stream ends, for whatever reason, the instance leaves: the application stops its executions, and attaches
+        again if it wants to continue. The job's property `sidekeeper.grace` sets a reattach grace: if the stream breaks,
+        the instance stays for that time, and a stream with the same `application_id` reattaches to it. Until then, but not
+        longer, the application may continue its executions. There is no reattach grace if the sidecar ended the stream
+        with OK, FAILED_PRECONDITION or DEADLINE_EXCEEDED.
+     6. If the application reads too slowly for too long, the stream ends with RESOURCE_EXHAUSTED.
+     7. After FAILED_PRECONDITION the application must not attach again by itself: an operator stopped the instance or
+        removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or no retry can succeed.
      8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
-        each time a third of that lease is over; none comes if the registry's sessions do not end by themselves. An
-        application that was told a lease, and has read nothing newer about it by its end, stops what it executes as if
-        it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading, but
-        begins nothing that it reads until it has read of a lease that is not over.
-     9. An application that shares no clock with the sidecar asks `RenewLease` as often as
-        `Attached.lease_renewal_interval` says, and counts the lease of the answer from when it sent the request. It needs
-        no word about the lease on the stream then.
-    10. A stream that ends with another status than OK has a `google.rpc.ErrorInfo` of the domain `sidekeeper` in the
-        status's details, whose reason is one of `ErrorReason`. With OK it ends after `Detach`, or after `Draining`.
+        after each third of the lease. None comes if the registry's sessions do not end by themselves. When a lease ends
+        and the application has read no newer one, it stops its executions as after a `Cancel` with LEASE_LOST: the sidecar
+        may be suspended, and cannot send one. The application continues to read the stream, but begins no execution until
+        it has read a lease that has not ended. See docs/lease.md.
+     9. An application that shares no clock with the sidecar calls `RenewLease` as often as
+        `Attached.lease_renewal_interval` says, and counts each lease from when it sent the request. It then needs
+        no lease from `SessionChanged`.
+    10. If the stream ends with another status than OK, the status has a `google.rpc.ErrorInfo` of the domain `sidekeeper`
+        in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach` and after `Draining`.
 
-    Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
-    configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
-    sidecar are too far apart, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a
-    token, and the call not), ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is
-    stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is
-    away the call does not fail: the stream says `Waiting`.
+    Fails with INVALID_ARGUMENT (a field is wrong; the details name it), NOT_FOUND (the request has no configuration, and
+    the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
+    the API levels of client and sidecar do not match, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED
+    (the sidecar has a token, and the call has none or another one), ALREADY_EXISTS (another instance has the
+    `instance_name`), UNAVAILABLE (the sidecar is stopping) or RESOURCE_EXHAUSTED (too many streams, or the disk of the
+    embedded registry is full). While the registry does not answer the call does not fail: the stream sends `Waiting`.
     """
-    ReportCompletion: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportCompletionRequest, _participant_service_pb2.ReportCompletionResponse]
-    """Reports how executions ended. Idempotent by execution id: reporting a result again is answered by
-    ALREADY_RECORDED. The answer is given when the results are recorded in the registry; if that is away, when it
-    is back.
+    ReportCompletion: _grpc.UnaryUnaryMultiCallable[_completion_pb2.ReportCompletionRequest, _completion_pb2.ReportCompletionResponse]
+    """Reports how executions ended. Idempotent by execution id: a result that is reported again is answered with
+    ALREADY_RECORDED. The answer comes when the results are recorded in the registry. If the registry does not answer, it
+    comes after the registry does again.
 
-    Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-    execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With
+    Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (this sidecar does not know
+    the attachment or an execution) or PERMISSION_DENIED (an execution belongs to another attachment). With
     RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
     """
-    ReportProgress: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportProgressRequest, _participant_service_pb2.ReportProgressResponse]
-    """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
-    fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
-    same time the last one counts. It is deleted when the execution succeeds. Also after a `Cancel` a checkpoint can be
-    written, for the next attempt; the deadline is not extended then.
+    ReportProgress: _grpc.UnaryUnaryMultiCallable[_progress_pb2.ReportProgressRequest, _progress_pb2.ReportProgressResponse]
+    """Reports the progress of an execution: extends its deadline, or records a checkpoint from which another attempt can
+    continue if this one fails or crashes. The checkpoint is in the registry when the call is answered. Of several
+    concurrent calls the last one counts. The success of the execution deletes it. After a `Cancel` a checkpoint is still
+    recorded, for the next attempt, but the deadline is not extended.
 
-    Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an execution that this sidecar does not
-    know), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry is
-    away, and the checkpoint is not recorded yet).
+    Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (this sidecar does not know the attachment or the
+    execution), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry does
+    not answer, and the checkpoint is not recorded yet).
     """
-    AcknowledgeAssignment: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.AcknowledgeAssignmentRequest, _participant_service_pb2.AcknowledgeAssignmentResponse]
-    """Says that the application has taken note of an assignment, and has stopped work on what was revoked. Optional.
+    AcknowledgeAssignment: _grpc.UnaryUnaryMultiCallable[_assignment_pb2.AcknowledgeAssignmentRequest, _assignment_pb2.AcknowledgeAssignmentResponse]
+    """Confirms that the application has read an assignment and has stopped all work on revoked items. Optional.
 
-    Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
-    never sent).
+    Fails with NOT_FOUND (this sidecar does not know the attachment) or INVALID_ARGUMENT (the sidecar never sent the
+    generation).
     """
-    Detach: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.DetachRequest, _participant_service_pb2.DetachResponse]
-    """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
-    handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
-    only this says that no other stream of the application takes the instance over. If the instance has a name
-    (`AttachRequest.instance_name`), its items wait for that time nevertheless, unless it leaves `for_good`.
+    Detach: _grpc.UnaryUnaryMultiCallable[_attach_pb2.DetachRequest, _attach_pb2.DetachResponse]
+    """Leaves a job: the instance leaves the registry before this is answered or soon after, and the stream ends. Its open
+    executions are handled as after a crash. Closing the stream does the same, unless the job has the property
+    `sidekeeper.grace`: then only this call says that no stream of the application will reattach. The items of an instance
+    with a name (`AttachRequest.instance_name`) still wait for that grace, unless the instance leaves `for_good`.
 
-    Fails with NOT_FOUND (an attachment that this sidecar does not know).
+    Fails with NOT_FOUND (this sidecar does not know the attachment).
     """
-    RenewLease: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.RenewLeaseRequest, _participant_service_pb2.RenewLeaseResponse]
-    """Says how long the session is surely alive: a lease for applications that share no clock with the sidecar. It counts
-    from the moment when the application *sent* the request, on a clock of its own that goes on while the machine sleeps.
-    So the time that request and answer take makes it shorter, never longer.
+    RenewLease: _grpc.UnaryUnaryMultiCallable[_lease_pb2.RenewLeaseRequest, _lease_pb2.RenewLeaseResponse]
+    """Returns how long the session is surely alive: a lease for an application that shares no clock with the sidecar. The
+    application counts it from when it *sent* the request, on a clock that continues while the machine sleeps. So the time
+    on the way makes the lease shorter, never longer. See docs/lease.md.
 
-    Fails with NOT_FOUND (an attachment that this sidecar does not know).
+    Fails with NOT_FOUND (this sidecar does not know the attachment).
     """
-    ReportListener: _grpc.UnaryUnaryMultiCallable[_participant_service_pb2.ReportListenerRequest, _participant_service_pb2.ReportListenerResponse]
-    """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
-    `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
+    ReportListener: _grpc.UnaryUnaryMultiCallable[_listener_pb2.ReportListenerRequest, _listener_pb2.ReportListenerResponse]
+    """Reports how a call of the once-listener ended: the answer to `BeforeFirst` and `AfterLast`. Idempotent by call id: a
+    report that comes again, or too late, changes nothing.
 
-    Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (an attachment or a call that this sidecar does not
-    know).
+    Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (this sidecar does not know the attachment or the call).
     """
 
 @_typing.type_check_only
 class ParticipantServiceAsyncStub(ParticipantServiceStub):
-    """What an application uses to be an instance of jobs. The application opens no port: it attaches, reads the stream,
-    and reports completions.
+    """The API of an application: it makes the application an instance of jobs. The application opens no port. It attaches,
+    reads the stream, and reports results.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Attach: _aio.UnaryStreamMultiCallable[_participant_service_pb2.AttachRequest, _participant_service_pb2.AttachResponse]  # type: ignore[assignment]
+    Attach: _aio.UnaryStreamMultiCallable[_attach_pb2.AttachRequest, _attach_pb2.AttachResponse]  # type: ignore[assignment]
     """Makes the caller an instance of a job, for as long as the stream is open.
 
     The stream's contract:
-     1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails. Only `Waiting` may come
-        before, any number of times: it says why `Attached` has not come yet.
-     2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
-     3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
-        its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
-        one open execution.
-     4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
-        reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
-        stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash; so if the job has
-        a grace (5), they wait for that, because the end may not have been read.
-     5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
-        attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
-        by the sidecar with OK, FAILED_PRECONDITION or DEADLINE_EXCEEDED, the instance stays for that time, and a stream
-        with the same `application_id` takes it over: the application may go on with what it executes until then, but not
-        longer.
-     6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
-     7. A stream that ends with FAILED_PRECONDITION is not to be opened again by the application itself: an operator
-        stopped the instance or removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or the
-        attachment was refused for good.
+     1. The first message is `Attached`, the second is `AssignmentChanged`, unless the call fails. Only `Waiting` may come
+        before them, any number of times: it says why the instance is not registered yet.
+     2. `AssignmentChanged` carries the whole assignment. Generations never decrease.
+     3. The sidecar sends `Execute` only after it has created the running node, and only for an item of the last
+        `AssignmentChanged`. An `Execute` with the source FAILOVER is for an item taken over from a crashed instance,
+        whichever instance owns it. An item has at most one open execution.
+     4. The application reports one result for each `Execute`, also after a `Cancel`. If it has not reported within the
+        job's `sidekeeper.cancel-grace` (10 s) after a `Cancel`, it may still be executing. So the sidecar ends the stream
+        with DEADLINE_EXCEEDED, and handles the instance's items as after a crash. With a reattach grace (5) the items
+        wait until it ends, because the application may not have read the end of the stream.
+     5. When the stream ends, for whatever reason, the instance leaves: the application stops its executions, and attaches
+        again if it wants to continue. The job's property `sidekeeper.grace` sets a reattach grace: if the stream breaks,
+        the instance stays for that time, and a stream with the same `application_id` reattaches to it. Until then, but not
+        longer, the application may continue its executions. There is no reattach grace if the sidecar ended the stream
+        with OK, FAILED_PRECONDITION or DEADLINE_EXCEEDED.
+     6. If the application reads too slowly for too long, the stream ends with RESOURCE_EXHAUSTED.
+     7. After FAILED_PRECONDITION the application must not attach again by itself: an operator stopped the instance or
+        removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or no retry can succeed.
      8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
-        each time a third of that lease is over; none comes if the registry's sessions do not end by themselves. An
-        application that was told a lease, and has read nothing newer about it by its end, stops what it executes as if
-        it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading, but
-        begins nothing that it reads until it has read of a lease that is not over.
-     9. An application that shares no clock with the sidecar asks `RenewLease` as often as
-        `Attached.lease_renewal_interval` says, and counts the lease of the answer from when it sent the request. It needs
-        no word about the lease on the stream then.
-    10. A stream that ends with another status than OK has a `google.rpc.ErrorInfo` of the domain `sidekeeper` in the
-        status's details, whose reason is one of `ErrorReason`. With OK it ends after `Detach`, or after `Draining`.
+        after each third of the lease. None comes if the registry's sessions do not end by themselves. When a lease ends
+        and the application has read no newer one, it stops its executions as after a `Cancel` with LEASE_LOST: the sidecar
+        may be suspended, and cannot send one. The application continues to read the stream, but begins no execution until
+        it has read a lease that has not ended. See docs/lease.md.
+     9. An application that shares no clock with the sidecar calls `RenewLease` as often as
+        `Attached.lease_renewal_interval` says, and counts each lease from when it sent the request. It then needs
+        no lease from `SessionChanged`.
+    10. If the stream ends with another status than OK, the status has a `google.rpc.ErrorInfo` of the domain `sidekeeper`
+        in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach` and after `Draining`.
 
-    Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
-    configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
-    sidecar are too far apart, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a
-    token, and the call not), ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is
-    stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is
-    away the call does not fail: the stream says `Waiting`.
+    Fails with INVALID_ARGUMENT (a field is wrong; the details name it), NOT_FOUND (the request has no configuration, and
+    the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
+    the API levels of client and sidecar do not match, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED
+    (the sidecar has a token, and the call has none or another one), ALREADY_EXISTS (another instance has the
+    `instance_name`), UNAVAILABLE (the sidecar is stopping) or RESOURCE_EXHAUSTED (too many streams, or the disk of the
+    embedded registry is full). While the registry does not answer the call does not fail: the stream sends `Waiting`.
     """
-    ReportCompletion: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportCompletionRequest, _participant_service_pb2.ReportCompletionResponse]  # type: ignore[assignment]
-    """Reports how executions ended. Idempotent by execution id: reporting a result again is answered by
-    ALREADY_RECORDED. The answer is given when the results are recorded in the registry; if that is away, when it
-    is back.
+    ReportCompletion: _aio.UnaryUnaryMultiCallable[_completion_pb2.ReportCompletionRequest, _completion_pb2.ReportCompletionResponse]  # type: ignore[assignment]
+    """Reports how executions ended. Idempotent by execution id: a result that is reported again is answered with
+    ALREADY_RECORDED. The answer comes when the results are recorded in the registry. If the registry does not answer, it
+    comes after the registry does again.
 
-    Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-    execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With
+    Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (this sidecar does not know
+    the attachment or an execution) or PERMISSION_DENIED (an execution belongs to another attachment). With
     RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
     """
-    ReportProgress: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportProgressRequest, _participant_service_pb2.ReportProgressResponse]  # type: ignore[assignment]
-    """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
-    fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
-    same time the last one counts. It is deleted when the execution succeeds. Also after a `Cancel` a checkpoint can be
-    written, for the next attempt; the deadline is not extended then.
+    ReportProgress: _aio.UnaryUnaryMultiCallable[_progress_pb2.ReportProgressRequest, _progress_pb2.ReportProgressResponse]  # type: ignore[assignment]
+    """Reports the progress of an execution: extends its deadline, or records a checkpoint from which another attempt can
+    continue if this one fails or crashes. The checkpoint is in the registry when the call is answered. Of several
+    concurrent calls the last one counts. The success of the execution deletes it. After a `Cancel` a checkpoint is still
+    recorded, for the next attempt, but the deadline is not extended.
 
-    Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an execution that this sidecar does not
-    know), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry is
-    away, and the checkpoint is not recorded yet).
+    Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (this sidecar does not know the attachment or the
+    execution), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry does
+    not answer, and the checkpoint is not recorded yet).
     """
-    AcknowledgeAssignment: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.AcknowledgeAssignmentRequest, _participant_service_pb2.AcknowledgeAssignmentResponse]  # type: ignore[assignment]
-    """Says that the application has taken note of an assignment, and has stopped work on what was revoked. Optional.
+    AcknowledgeAssignment: _aio.UnaryUnaryMultiCallable[_assignment_pb2.AcknowledgeAssignmentRequest, _assignment_pb2.AcknowledgeAssignmentResponse]  # type: ignore[assignment]
+    """Confirms that the application has read an assignment and has stopped all work on revoked items. Optional.
 
-    Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
-    never sent).
+    Fails with NOT_FOUND (this sidecar does not know the attachment) or INVALID_ARGUMENT (the sidecar never sent the
+    generation).
     """
-    Detach: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.DetachRequest, _participant_service_pb2.DetachResponse]  # type: ignore[assignment]
-    """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
-    handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
-    only this says that no other stream of the application takes the instance over. If the instance has a name
-    (`AttachRequest.instance_name`), its items wait for that time nevertheless, unless it leaves `for_good`.
+    Detach: _aio.UnaryUnaryMultiCallable[_attach_pb2.DetachRequest, _attach_pb2.DetachResponse]  # type: ignore[assignment]
+    """Leaves a job: the instance leaves the registry before this is answered or soon after, and the stream ends. Its open
+    executions are handled as after a crash. Closing the stream does the same, unless the job has the property
+    `sidekeeper.grace`: then only this call says that no stream of the application will reattach. The items of an instance
+    with a name (`AttachRequest.instance_name`) still wait for that grace, unless the instance leaves `for_good`.
 
-    Fails with NOT_FOUND (an attachment that this sidecar does not know).
+    Fails with NOT_FOUND (this sidecar does not know the attachment).
     """
-    RenewLease: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.RenewLeaseRequest, _participant_service_pb2.RenewLeaseResponse]  # type: ignore[assignment]
-    """Says how long the session is surely alive: a lease for applications that share no clock with the sidecar. It counts
-    from the moment when the application *sent* the request, on a clock of its own that goes on while the machine sleeps.
-    So the time that request and answer take makes it shorter, never longer.
+    RenewLease: _aio.UnaryUnaryMultiCallable[_lease_pb2.RenewLeaseRequest, _lease_pb2.RenewLeaseResponse]  # type: ignore[assignment]
+    """Returns how long the session is surely alive: a lease for an application that shares no clock with the sidecar. The
+    application counts it from when it *sent* the request, on a clock that continues while the machine sleeps. So the time
+    on the way makes the lease shorter, never longer. See docs/lease.md.
 
-    Fails with NOT_FOUND (an attachment that this sidecar does not know).
+    Fails with NOT_FOUND (this sidecar does not know the attachment).
     """
-    ReportListener: _aio.UnaryUnaryMultiCallable[_participant_service_pb2.ReportListenerRequest, _participant_service_pb2.ReportListenerResponse]  # type: ignore[assignment]
-    """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
-    `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
+    ReportListener: _aio.UnaryUnaryMultiCallable[_listener_pb2.ReportListenerRequest, _listener_pb2.ReportListenerResponse]  # type: ignore[assignment]
+    """Reports how a call of the once-listener ended: the answer to `BeforeFirst` and `AfterLast`. Idempotent by call id: a
+    report that comes again, or too late, changes nothing.
 
-    Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (an attachment or a call that this sidecar does not
-    know).
+    Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (this sidecar does not know the attachment or the call).
     """
 
 class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What an application uses to be an instance of jobs. The application opens no port: it attaches, reads the stream,
-    and reports completions.
+    """The API of an application: it makes the application an instance of jobs. The application opens no port. It attaches,
+    reads the stream, and reports results.
     """
 
     @_abc_1.abstractmethod
     def Attach(
         self,
-        request: _participant_service_pb2.AttachRequest,
+        request: _attach_pb2.AttachRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_participant_service_pb2.AttachResponse], _abc.AsyncIterator[_participant_service_pb2.AttachResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_attach_pb2.AttachResponse], _abc.AsyncIterator[_attach_pb2.AttachResponse]]:
         """Makes the caller an instance of a job, for as long as the stream is open.
 
         The stream's contract:
-         1. The first message is `Attached`, the second `AssignmentChanged`, unless the call fails. Only `Waiting` may come
-            before, any number of times: it says why `Attached` has not come yet.
-         2. `AssignmentChanged` carries the whole assignment. Generations never go backwards.
-         3. `Execute` is only sent after its running node was created, and for an item of the last `AssignmentChanged`; if
-            its source is FAILOVER, for an item taken over from a crashed instance, whoever owns it. An item has at most
-            one open execution.
-         4. Each `Execute` is to be answered by one reported result, also after a `Cancel`. An application that has not
-            reported within the job's `sidekeeper.cancel-grace` (10 s) after a `Cancel` is detached, because it may not have
-            stopped: the stream ends with DEADLINE_EXCEEDED, and its items are handled as after a crash; so if the job has
-            a grace (5), they wait for that, because the end may not have been read.
-         5. When the stream ends, for whatever reason, the instance is gone: the application stops what it executes and
-            attaches again if it wants to go on. If the job has the property `sidekeeper.grace`, and the stream was not ended
-            by the sidecar with OK, FAILED_PRECONDITION or DEADLINE_EXCEEDED, the instance stays for that time, and a stream
-            with the same `application_id` takes it over: the application may go on with what it executes until then, but not
-            longer.
-         6. A reader that falls behind for too long is detached: the stream ends with RESOURCE_EXHAUSTED.
-         7. A stream that ends with FAILED_PRECONDITION is not to be opened again by the application itself: an operator
-            stopped the instance or removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or the
-            attachment was refused for good.
+         1. The first message is `Attached`, the second is `AssignmentChanged`, unless the call fails. Only `Waiting` may come
+            before them, any number of times: it says why the instance is not registered yet.
+         2. `AssignmentChanged` carries the whole assignment. Generations never decrease.
+         3. The sidecar sends `Execute` only after it has created the running node, and only for an item of the last
+            `AssignmentChanged`. An `Execute` with the source FAILOVER is for an item taken over from a crashed instance,
+            whichever instance owns it. An item has at most one open execution.
+         4. The application reports one result for each `Execute`, also after a `Cancel`. If it has not reported within the
+            job's `sidekeeper.cancel-grace` (10 s) after a `Cancel`, it may still be executing. So the sidecar ends the stream
+            with DEADLINE_EXCEEDED, and handles the instance's items as after a crash. With a reattach grace (5) the items
+            wait until it ends, because the application may not have read the end of the stream.
+         5. When the stream ends, for whatever reason, the instance leaves: the application stops its executions, and attaches
+            again if it wants to continue. The job's property `sidekeeper.grace` sets a reattach grace: if the stream breaks,
+            the instance stays for that time, and a stream with the same `application_id` reattaches to it. Until then, but not
+            longer, the application may continue its executions. There is no reattach grace if the sidecar ended the stream
+            with OK, FAILED_PRECONDITION or DEADLINE_EXCEEDED.
+         6. If the application reads too slowly for too long, the stream ends with RESOURCE_EXHAUSTED.
+         7. After FAILED_PRECONDITION the application must not attach again by itself: an operator stopped the instance or
+            removed the job (ERROR_REASON_STOPPED_BY_OPERATOR, ERROR_REASON_JOB_REMOVED), or no retry can succeed.
          8. `SessionChanged` with CONNECTED and a `remaining_lease` follows the first `AssignmentChanged`, and comes again
-            each time a third of that lease is over; none comes if the registry's sessions do not end by themselves. An
-            application that was told a lease, and has read nothing newer about it by its end, stops what it executes as if
-            it had read a `Cancel` with LEASE_LOST: the sidecar may be stopped, and cannot say so. It goes on reading, but
-            begins nothing that it reads until it has read of a lease that is not over.
-         9. An application that shares no clock with the sidecar asks `RenewLease` as often as
-            `Attached.lease_renewal_interval` says, and counts the lease of the answer from when it sent the request. It needs
-            no word about the lease on the stream then.
-        10. A stream that ends with another status than OK has a `google.rpc.ErrorInfo` of the domain `sidekeeper` in the
-            status's details, whose reason is one of `ErrorReason`. With OK it ends after `Detach`, or after `Draining`.
+            after each third of the lease. None comes if the registry's sessions do not end by themselves. When a lease ends
+            and the application has read no newer one, it stops its executions as after a `Cancel` with LEASE_LOST: the sidecar
+            may be suspended, and cannot send one. The application continues to read the stream, but begins no execution until
+            it has read a lease that has not ended. See docs/lease.md.
+         9. An application that shares no clock with the sidecar calls `RenewLease` as often as
+            `Attached.lease_renewal_interval` says, and counts each lease from when it sent the request. It then needs
+            no lease from `SessionChanged`.
+        10. If the stream ends with another status than OK, the status has a `google.rpc.ErrorInfo` of the domain `sidekeeper`
+            in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach` and after `Draining`.
 
-        Fails with INVALID_ARGUMENT (a field is wrong; details name it), NOT_FOUND (a job by name that nobody has
-        configured), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or client and
-        sidecar are too far apart, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED (the sidecar has a
-        token, and the call not), ALREADY_EXISTS (somebody else has the `instance_name`), UNAVAILABLE (the sidecar is
-        stopping), RESOURCE_EXHAUSTED (too many streams; or the disk of the embedded registry is full). While the registry is
-        away the call does not fail: the stream says `Waiting`.
+        Fails with INVALID_ARGUMENT (a field is wrong; the details name it), NOT_FOUND (the request has no configuration, and
+        the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
+        the API levels of client and sidecar do not match, with the reason CLIENT_TOO_OLD or SIDECAR_TOO_OLD), UNAUTHENTICATED
+        (the sidecar has a token, and the call has none or another one), ALREADY_EXISTS (another instance has the
+        `instance_name`), UNAVAILABLE (the sidecar is stopping) or RESOURCE_EXHAUSTED (too many streams, or the disk of the
+        embedded registry is full). While the registry does not answer the call does not fail: the stream sends `Waiting`.
         """
 
     @_abc_1.abstractmethod
     def ReportCompletion(
         self,
-        request: _participant_service_pb2.ReportCompletionRequest,
+        request: _completion_pb2.ReportCompletionRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_participant_service_pb2.ReportCompletionResponse, _abc.Awaitable[_participant_service_pb2.ReportCompletionResponse]]:
-        """Reports how executions ended. Idempotent by execution id: reporting a result again is answered by
-        ALREADY_RECORDED. The answer is given when the results are recorded in the registry; if that is away, when it
-        is back.
+    ) -> _typing.Union[_completion_pb2.ReportCompletionResponse, _abc.Awaitable[_completion_pb2.ReportCompletionResponse]]:
+        """Reports how executions ended. Idempotent by execution id: a result that is reported again is answered with
+        ALREADY_RECORDED. The answer comes when the results are recorded in the registry. If the registry does not answer, it
+        comes after the registry does again.
 
-        Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an
-        execution that this sidecar does not know) or PERMISSION_DENIED (an execution of another attachment). With
+        Fails as a whole, and changes nothing, with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (this sidecar does not know
+        the attachment or an execution) or PERMISSION_DENIED (an execution belongs to another attachment). With
         RESOURCE_EXHAUSTED the disk of the embedded registry is full: report again.
         """
 
     @_abc_1.abstractmethod
     def ReportProgress(
         self,
-        request: _participant_service_pb2.ReportProgressRequest,
+        request: _progress_pb2.ReportProgressRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_participant_service_pb2.ReportProgressResponse, _abc.Awaitable[_participant_service_pb2.ReportProgressResponse]]:
-        """Says how far an execution is: extends its deadline, and writes down from where another attempt can go on, if this one
-        fails or crashes. A checkpoint is recorded in the registry when the call is answered; of several that come at the
-        same time the last one counts. It is deleted when the execution succeeds. Also after a `Cancel` a checkpoint can be
-        written, for the next attempt; the deadline is not extended then.
+    ) -> _typing.Union[_progress_pb2.ReportProgressResponse, _abc.Awaitable[_progress_pb2.ReportProgressResponse]]:
+        """Reports the progress of an execution: extends its deadline, or records a checkpoint from which another attempt can
+        continue if this one fails or crashes. The checkpoint is in the registry when the call is answered. Of several
+        concurrent calls the last one counts. The success of the execution deletes it. After a `Cancel` a checkpoint is still
+        recorded, for the next attempt, but the deadline is not extended.
 
-        Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (an attachment or an execution that this sidecar does not
-        know), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry is
-        away, and the checkpoint is not recorded yet).
+        Fails with INVALID_ARGUMENT (a field is wrong), NOT_FOUND (this sidecar does not know the attachment or the
+        execution), FAILED_PRECONDITION (the execution was reported, or the lease was lost) or UNAVAILABLE (the registry does
+        not answer, and the checkpoint is not recorded yet).
         """
 
     @_abc_1.abstractmethod
     def AcknowledgeAssignment(
         self,
-        request: _participant_service_pb2.AcknowledgeAssignmentRequest,
+        request: _assignment_pb2.AcknowledgeAssignmentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_participant_service_pb2.AcknowledgeAssignmentResponse, _abc.Awaitable[_participant_service_pb2.AcknowledgeAssignmentResponse]]:
-        """Says that the application has taken note of an assignment, and has stopped work on what was revoked. Optional.
+    ) -> _typing.Union[_assignment_pb2.AcknowledgeAssignmentResponse, _abc.Awaitable[_assignment_pb2.AcknowledgeAssignmentResponse]]:
+        """Confirms that the application has read an assignment and has stopped all work on revoked items. Optional.
 
-        Fails with NOT_FOUND (an attachment that this sidecar does not know) or INVALID_ARGUMENT (a generation that was
-        never sent).
+        Fails with NOT_FOUND (this sidecar does not know the attachment) or INVALID_ARGUMENT (the sidecar never sent the
+        generation).
         """
 
     @_abc_1.abstractmethod
     def Detach(
         self,
-        request: _participant_service_pb2.DetachRequest,
+        request: _attach_pb2.DetachRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_participant_service_pb2.DetachResponse, _abc.Awaitable[_participant_service_pb2.DetachResponse]]:
-        """Leaves a job: the instance is gone when this is answered or soon after, and its stream ends. What it executes is
-        handled as after a crash. Closing the stream does the same, unless the job has the property `sidekeeper.grace`: then
-        only this says that no other stream of the application takes the instance over. If the instance has a name
-        (`AttachRequest.instance_name`), its items wait for that time nevertheless, unless it leaves `for_good`.
+    ) -> _typing.Union[_attach_pb2.DetachResponse, _abc.Awaitable[_attach_pb2.DetachResponse]]:
+        """Leaves a job: the instance leaves the registry before this is answered or soon after, and the stream ends. Its open
+        executions are handled as after a crash. Closing the stream does the same, unless the job has the property
+        `sidekeeper.grace`: then only this call says that no stream of the application will reattach. The items of an instance
+        with a name (`AttachRequest.instance_name`) still wait for that grace, unless the instance leaves `for_good`.
 
-        Fails with NOT_FOUND (an attachment that this sidecar does not know).
+        Fails with NOT_FOUND (this sidecar does not know the attachment).
         """
 
     @_abc_1.abstractmethod
     def RenewLease(
         self,
-        request: _participant_service_pb2.RenewLeaseRequest,
+        request: _lease_pb2.RenewLeaseRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_participant_service_pb2.RenewLeaseResponse, _abc.Awaitable[_participant_service_pb2.RenewLeaseResponse]]:
-        """Says how long the session is surely alive: a lease for applications that share no clock with the sidecar. It counts
-        from the moment when the application *sent* the request, on a clock of its own that goes on while the machine sleeps.
-        So the time that request and answer take makes it shorter, never longer.
+    ) -> _typing.Union[_lease_pb2.RenewLeaseResponse, _abc.Awaitable[_lease_pb2.RenewLeaseResponse]]:
+        """Returns how long the session is surely alive: a lease for an application that shares no clock with the sidecar. The
+        application counts it from when it *sent* the request, on a clock that continues while the machine sleeps. So the time
+        on the way makes the lease shorter, never longer. See docs/lease.md.
 
-        Fails with NOT_FOUND (an attachment that this sidecar does not know).
+        Fails with NOT_FOUND (this sidecar does not know the attachment).
         """
 
     @_abc_1.abstractmethod
     def ReportListener(
         self,
-        request: _participant_service_pb2.ReportListenerRequest,
+        request: _listener_pb2.ReportListenerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_participant_service_pb2.ReportListenerResponse, _abc.Awaitable[_participant_service_pb2.ReportListenerResponse]]:
-        """Reports how a call of the listener that acts once for the whole job has ended: the answer to `BeforeFirst` and
-        `AfterLast`. Idempotent by call id: a report that comes again, or too late, changes nothing.
+    ) -> _typing.Union[_listener_pb2.ReportListenerResponse, _abc.Awaitable[_listener_pb2.ReportListenerResponse]]:
+        """Reports how a call of the once-listener ended: the answer to `BeforeFirst` and `AfterLast`. Idempotent by call id: a
+        report that comes again, or too late, changes nothing.
 
-        Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (an attachment or a call that this sidecar does not
-        know).
+        Fails with INVALID_ARGUMENT (a field is wrong) or NOT_FOUND (this sidecar does not know the attachment or the call).
         """
 
 def add_ParticipantServiceServicer_to_server(servicer: ParticipantServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -21,19 +21,19 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DrainRequest(_message.Message):
-    """How long executions may go on."""
+    """How long executions may continue."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TIMEOUT_FIELD_NUMBER: _builtins.int
     FOR_GOOD_FIELD_NUMBER: _builtins.int
     for_good: _builtins.bool
-    """Whether the instances do not come back. Otherwise those that have a name (`AttachRequest.instance_name`) keep their
-    items for the time of the job's property `sidekeeper.grace`.
+    """Whether the instances will not return. Otherwise an instance with a name (`AttachRequest.instance_name`) keeps its items
+    for the time of the job's property `sidekeeper.grace`.
     """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """After what time running executions are told to stop, 0 to 1 hour. Absent: the sidecar's setting `drain_timeout`."""
+        """The time until running executions are cancelled, 0 to 1 hour. Absent: the sidecar's setting `drain_timeout`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ Global___DrainRequest: _TypeAlias = DrainRequest  # noqa: Y015
 
 @_typing.final
 class DrainResponse(_message.Message):
-    """Everybody has left."""
+    """All instances have left."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -27,49 +27,49 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SidecarServiceStub:
-    """What is done to a sidecar as a whole, by whatever starts and stops it."""
+    """Operations on a sidecar as a whole, for process managers."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SidecarServiceAsyncStub: ...
     Drain: _grpc.UnaryUnaryMultiCallable[_sidecar_service_pb2.DrainRequest, _sidecar_service_pb2.DrainResponse]
-    """Has all instances of this sidecar leave: nothing new starts and nobody may attach any more, applications are told
-    `Draining`, and running executions may finish until the timeout. Those that have not are told to stop with the reason
-    DRAIN_TIMEOUT, have two seconds to be reported, and are left to others after that. Answered when the last instance
+    """Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
+    `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
+    Two seconds later it leaves the items of those that are not reported to other instances. Answered when the last instance
     has left the registry.
 
-    The process goes on: it answers calls, and is not ready for the health check, until it is told to stop, which then
-    takes no time. There is no way back but to start it again. May be called again, and together with a signal: each
-    call is answered when everybody has left, and the earliest deadline counts.
+    The process stays: it answers calls, and the health check says that it is not ready, until a signal stops it, which
+    then takes no time. Only a restart makes it serve again. The call may be repeated, also after a signal: each call is
+    answered when all instances have left, and the earliest deadline counts.
 
     Fails with INVALID_ARGUMENT (the timeout is out of range) or DEADLINE_EXCEEDED (instances have not left five seconds
-    after the timeout, because the registry does not answer; the message names them. What they have there goes when
-    the sidecar's session ends).
+    after the timeout, because the registry does not answer; the message names them. Their nodes are deleted when the
+    sidecar's session ends).
     """
 
 @_typing.type_check_only
 class SidecarServiceAsyncStub(SidecarServiceStub):
-    """What is done to a sidecar as a whole, by whatever starts and stops it."""
+    """Operations on a sidecar as a whole, for process managers."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Drain: _aio.UnaryUnaryMultiCallable[_sidecar_service_pb2.DrainRequest, _sidecar_service_pb2.DrainResponse]  # type: ignore[assignment]
-    """Has all instances of this sidecar leave: nothing new starts and nobody may attach any more, applications are told
-    `Draining`, and running executions may finish until the timeout. Those that have not are told to stop with the reason
-    DRAIN_TIMEOUT, have two seconds to be reported, and are left to others after that. Answered when the last instance
+    """Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
+    `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
+    Two seconds later it leaves the items of those that are not reported to other instances. Answered when the last instance
     has left the registry.
 
-    The process goes on: it answers calls, and is not ready for the health check, until it is told to stop, which then
-    takes no time. There is no way back but to start it again. May be called again, and together with a signal: each
-    call is answered when everybody has left, and the earliest deadline counts.
+    The process stays: it answers calls, and the health check says that it is not ready, until a signal stops it, which
+    then takes no time. Only a restart makes it serve again. The call may be repeated, also after a signal: each call is
+    answered when all instances have left, and the earliest deadline counts.
 
     Fails with INVALID_ARGUMENT (the timeout is out of range) or DEADLINE_EXCEEDED (instances have not left five seconds
-    after the timeout, because the registry does not answer; the message names them. What they have there goes when
-    the sidecar's session ends).
+    after the timeout, because the registry does not answer; the message names them. Their nodes are deleted when the
+    sidecar's session ends).
     """
 
 class SidecarServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What is done to a sidecar as a whole, by whatever starts and stops it."""
+    """Operations on a sidecar as a whole, for process managers."""
 
     @_abc_1.abstractmethod
     def Drain(
@@ -77,18 +77,18 @@ class SidecarServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sidecar_service_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sidecar_service_pb2.DrainResponse, _abc.Awaitable[_sidecar_service_pb2.DrainResponse]]:
-        """Has all instances of this sidecar leave: nothing new starts and nobody may attach any more, applications are told
-        `Draining`, and running executions may finish until the timeout. Those that have not are told to stop with the reason
-        DRAIN_TIMEOUT, have two seconds to be reported, and are left to others after that. Answered when the last instance
+        """Makes all instances of this sidecar leave. The sidecar starts no execution and accepts no attachment any more, sends
+        `Draining`, and lets running executions finish until the timeout. Then it cancels them with the reason DRAIN_TIMEOUT.
+        Two seconds later it leaves the items of those that are not reported to other instances. Answered when the last instance
         has left the registry.
 
-        The process goes on: it answers calls, and is not ready for the health check, until it is told to stop, which then
-        takes no time. There is no way back but to start it again. May be called again, and together with a signal: each
-        call is answered when everybody has left, and the earliest deadline counts.
+        The process stays: it answers calls, and the health check says that it is not ready, until a signal stops it, which
+        then takes no time. Only a restart makes it serve again. The call may be repeated, also after a signal: each call is
+        answered when all instances have left, and the earliest deadline counts.
 
         Fails with INVALID_ARGUMENT (the timeout is out of range) or DEADLINE_EXCEEDED (instances have not left five seconds
-        after the timeout, because the registry does not answer; the message names them. What they have there goes when
-        the sidecar's session ends).
+        after the timeout, because the registry does not answer; the message names them. Their nodes are deleted when the
+        sidecar's session ends).
         """
 
 def add_SidecarServiceServicer_to_server(servicer: SidecarServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

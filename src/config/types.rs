@@ -1,0 +1,63 @@
+//! The types of the settings' values.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// The callers that may reach the dump command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DumpAccess {
+    /// This machine only.
+    Local,
+    /// Every caller that reaches the address.
+    Anybody,
+}
+
+/// An address to serve on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// A loopback address. Port 0: any free one.
+    Tcp(SocketAddr),
+    /// A Unix socket at this absolute path.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A text that must never be shown: a user and a password, a token.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub(super) String);
+
+/// The text in place of a secret.
+pub(super) const MASK: &str = "***";
+
+impl Secret {
+    /// The text, for code that sends it or compares it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(MASK)
+    }
+}
+
+/// The format of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// One line of text for each event.
+    Text,
+    /// One JSON object for each event.
+    Json,
+}

@@ -1,0 +1,33 @@
+//! Sidekeeper's own nodes and properties, beside those of ElasticJob's protocol. Pure.
+//!
+//! This room turns bytes and texts into values, and values into bytes and texts. It makes no decision about
+//! the next step, and has no clock, task or channel. Java peers ignore all of this: the nodes are under a
+//! root of their own beside the namespace (protocol 12), and Java peers keep and ignore unknown keys of
+//! `props`.
+//!
+//! | node under `/{namespace}-sidekeeper/{job}` | content |
+//! | --- | --- |
+//! | `fires/{item}`, persistent | the ledger's entry: [`ledger_entry`] |
+//! | `checkpoints/{item}`, persistent | [`checkpoint`] |
+//! | `fleet/members` | nothing; its version grows whenever items change their owner without a resharding |
+//! | `fleet/members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `leaving`, `away` ([`profile`]) |
+//! | `fleet/names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above ([`name_record`]) |
+//! | `fleet/handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: no owner ([`handoff_plan`]) |
+//!
+//! A reader skips content that it does not know, so that a later version may write more.
+
+pub mod checkpoint;
+pub mod execution_policy;
+pub mod handoff_plan;
+pub mod handoff_policy;
+pub mod ledger_entry;
+pub mod name_record;
+pub mod once_listener;
+pub mod path;
+pub mod profile;
+pub mod properties;
+pub mod reattach_grace;
+pub mod rendezvous;
+pub mod strategy;
+
+mod duration_text;

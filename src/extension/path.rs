@@ -1,0 +1,93 @@
+//! The paths of Sidekeeper's own nodes of a job, under a root beside the namespace. No other place spells
+//! their names.
+
+use crate::job::{InstanceId, Item, JobName};
+use crate::tree::Path;
+
+/// The paths of Sidekeeper's own nodes of one job.
+#[derive(Debug, Clone)]
+pub struct ExtensionPaths {
+    root: Path,
+}
+
+impl ExtensionPaths {
+    /// The paths of a job under a namespace.
+    pub fn new(namespace: &Path, job: &JobName) -> Self {
+        Self { root: namespace.sibling_with_suffix("-sidekeeper").child(job.as_str()) }
+    }
+
+    /// The parent of the ledger's entries.
+    pub fn ledger(&self) -> Path {
+        self.root.child("fires")
+    }
+
+    /// The ledger's entry of an item.
+    pub fn ledger_entry(&self, item: Item) -> Path {
+        self.root.child(&format!("fires/{item}"))
+    }
+
+    /// The nodes with which the sidecars of the job inform each other.
+    pub fn fleet(&self) -> FleetPaths {
+        FleetPaths { root: self.root.child("fleet") }
+    }
+
+    /// The parent of the checkpoints.
+    pub fn checkpoints(&self) -> Path {
+        self.root.child("checkpoints")
+    }
+
+    /// The checkpoint of an item's execution.
+    pub fn checkpoint(&self, item: Item) -> Path {
+        self.root.child(&format!("checkpoints/{item}"))
+    }
+}
+
+/// The paths of the nodes with which the sidecars of a job inform each other.
+#[derive(Debug, Clone)]
+pub struct FleetPaths {
+    root: Path,
+}
+
+impl FleetPaths {
+    /// The parent of all these nodes.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The parent of the members.
+    pub fn members(&self) -> Path {
+        self.root.child("members")
+    }
+
+    /// The profile of an instance.
+    pub fn member(&self, id: &InstanceId) -> Path {
+        self.root.child(&format!("members/{id}"))
+    }
+
+    /// The instance whose profile has this path. `None`: this is another node.
+    pub fn member_of(&self, path: &Path) -> Option<InstanceId> {
+        let name = path.relative_to(&self.root)?.strip_prefix("members/")?;
+        (!name.contains('/')).then(|| InstanceId::from_registry(name))
+    }
+
+    /// The parent of the names.
+    pub fn names(&self) -> Path {
+        self.root.child("names")
+    }
+
+    /// The record of a named instance.
+    pub fn name(&self, name: &str) -> Path {
+        self.root.child(&format!("names/{name}"))
+    }
+
+    /// The name whose record has this path. `None`: this is another node.
+    pub fn name_of<'a>(&self, path: &'a Path) -> Option<&'a str> {
+        let name = path.relative_to(&self.root)?.strip_prefix("names/")?;
+        (!name.contains('/')).then_some(name)
+    }
+
+    /// The plan of the items that change their owner.
+    pub fn handoff(&self) -> Path {
+        self.root.child("handoff")
+    }
+}

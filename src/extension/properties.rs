@@ -1,0 +1,51 @@
+//! Sidekeeper's keys in `props`: all begin with `sidekeeper.`. Java peers keep and ignore them. Pure.
+
+use crate::elasticjob::field_error::FieldError;
+use crate::excerpt::Excerpt;
+use crate::extension::strategy::STRATEGY_PROPERTY;
+use crate::extension::{execution_policy, handoff_policy, once_listener, reattach_grace};
+use crate::job::ShardingStrategy;
+
+/// The beginning of these keys.
+const PREFIX: &str = "sidekeeper.";
+
+/// All keys, in the order in which an error lists them.
+const PROPERTIES: [&str; 15] = [
+    STRATEGY_PROPERTY,
+    once_listener::ENABLED_PROPERTY,
+    once_listener::STARTED_PROPERTY,
+    once_listener::COMPLETED_PROPERTY,
+    execution_policy::TIMEOUT_PROPERTY,
+    execution_policy::CANCEL_GRACE_PROPERTY,
+    execution_policy::RETRY_ATTEMPTS_PROPERTY,
+    execution_policy::RETRY_BACKOFF_PROPERTY,
+    execution_policy::RETRY_BACKOFF_MAX_PROPERTY,
+    execution_policy::RETRY_ON_PROPERTY,
+    handoff_policy::HANDOFF_PROPERTY,
+    handoff_policy::DEADLINE_PROPERTY,
+    handoff_policy::OWNERSHIP_PROPERTY,
+    handoff_policy::ITEM_LABELS_PROPERTY,
+    reattach_grace::PROPERTY,
+];
+
+/// Checks a key of `props` and its value. Keys of others pass.
+pub fn check(key: &str, value: &str) -> Result<(), FieldError> {
+    if !key.starts_with(PREFIX) {
+        return Ok(());
+    }
+    if !PROPERTIES.contains(&key) {
+        let allowed = format!("keys that begin with `{PREFIX}` are Sidekeeper's: {}", PROPERTIES.join(", "));
+        return Err(FieldError::new("props", key, &allowed));
+    }
+    let is_own_strategy = || ShardingStrategy::from_type(value) == Some(ShardingStrategy::ConsistentHash);
+    let checked = match key {
+        STRATEGY_PROPERTY if !is_own_strategy() => {
+            Err("`CONSISTENT_HASH`; all other strategies go into `jobShardingStrategyType`")
+        }
+        _ => once_listener::check(key, value)
+            .and_then(|()| execution_policy::check(key, value))
+            .and_then(|()| handoff_policy::check(key, value))
+            .and_then(|()| reattach_grace::check(key, value)),
+    };
+    checked.map_err(|allowed| FieldError::new(&format!("props[{}]", Excerpt::of(key)), value, allowed))
+}

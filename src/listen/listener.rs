@@ -1,0 +1,57 @@
+//! The address on which applications reach the sidecar: TCP on the loopback interface, or a Unix socket. Shell.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path as FilePath;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tracing::debug;
+
+use super::unix::UnixSocket;
+
+/// An address that the sidecar serves.
+#[derive(Debug)]
+pub enum Listener {
+    /// A loopback address.
+    Tcp(TcpListener),
+    /// A socket in the file system.
+    Unix(UnixSocket),
+}
+
+impl Listener {
+    /// Listens on a TCP address.
+    pub async fn tcp(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self::Tcp(TcpListener::bind(address).await?))
+    }
+
+    /// Listens on a Unix socket (see [`UnixSocket::bind`]).
+    pub async fn unix(path: &FilePath) -> io::Result<Self> {
+        Ok(Self::Unix(UnixSocket::bind(path).await?))
+    }
+
+    /// The address in the form of `SIDEKEEPER_ENDPOINT`.
+    pub fn endpoint(&self) -> io::Result<String> {
+        Ok(match self {
+            Self::Tcp(listener) => format!("http://{}", listener.local_addr()?),
+            Self::Unix(socket) => format!("unix://{}", socket.path().display()),
+        })
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<Box<dyn Socket>> {
+        Ok(match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                if let Err(error) = stream.set_nodelay(true) {
+                    debug!(%error, "a connection may answer late: TCP_NODELAY cannot be set");
+                }
+                Box::new(stream)
+            }
+            Self::Unix(socket) => Box::new(socket.accept().await?),
+        })
+    }
+}
+
+/// A connection's bytes.
+pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}

@@ -1,0 +1,12 @@
+//! The listeners of a sidecar, the bounds of their connections, and the token of its callers. Shell.
+//!
+//! This room knows connections and calls, but none of the services behind them.
+
+pub mod connections;
+pub(crate) mod limited_log;
+pub mod listener;
+pub(crate) mod refusal;
+#[cfg(test)]
+pub(crate) mod still;
+pub mod token;
+pub mod unix;

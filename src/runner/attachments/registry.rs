@@ -1,0 +1,167 @@
+//! The list of attachments. Starts a participant's task for each, and removes it when the task has ended. Decides nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tracing::Instrument;
+
+use crate::coordination::job::frame::context::Identity;
+use crate::coordination::job::participant::Participant;
+use crate::elasticjob::path::JobPaths;
+use crate::extension::path::ExtensionPaths;
+use crate::extension::profile::Profile;
+use crate::job::{InstanceId, InstanceName, JobConfiguration, JobName};
+use crate::runner::job::command::Handle;
+use crate::runner::job::outlet::Outlet;
+use crate::runner::job::task::Task;
+use crate::runner::shared::Shared;
+use crate::runner::state_file::contents::Member;
+
+use super::request::Attach;
+
+/// A stream and its participant.
+pub(super) struct Attachment {
+    pub(super) job: JobName,
+    pub(super) instance: InstanceId,
+    pub(super) application_id: String,
+    pub(super) configuration: Option<Arc<JobConfiguration>>,
+    pub(super) class: Option<String>,
+    pub(super) profile: Profile,
+    pub(super) name: Option<InstanceName>,
+    /// Distinguishes the participant from all others. The attachment's id changes with each stream that reattaches.
+    pub(super) execution_prefix: String,
+    /// Whether the instance is restored from the former process, and its application has not reattached yet.
+    pub(super) is_restored: bool,
+    pub(super) handle: Handle,
+}
+
+/// The list.
+#[derive(Default)]
+pub(super) struct Inner {
+    /// By attachment id.
+    pub(super) attachments: BTreeMap<String, Attachment>,
+    /// By application id: the part of the instance id that distinguishes the application's instances from others.
+    pub(super) uniques: BTreeMap<String, String>,
+    /// Whether streams are refused because the sidecar is stopping.
+    pub(super) draining: bool,
+}
+
+/// The streams that are attached, and those whose application may reattach. Clones share the list.
+#[derive(Clone)]
+pub struct Attachments {
+    shared: Shared,
+    inner: Arc<Mutex<Inner>>,
+    /// The number of attachments.
+    pub(super) count: Arc<watch::Sender<usize>>,
+}
+
+impl Attachments {
+    /// A list without attachments.
+    pub fn new(shared: Shared) -> Self {
+        let count = Arc::new(watch::channel(0).0);
+        Self { shared, inner: Arc::default(), count }
+    }
+
+    /// The state that all tasks share.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a participant. Returns the attachment's id, and what its application reads.
+    pub(super) fn start(
+        &self,
+        inner: &mut Inner,
+        instance: InstanceId,
+        attach: &Attach,
+        is_restored: bool,
+        participant: impl FnOnce(Identity) -> Participant,
+    ) -> (String, Outlet) {
+        let attachment_id = self.shared.clock.unguessable();
+        let execution_prefix: String = self.shared.clock.unguessable().chars().take(16).collect();
+        let identity = Identity {
+            job: attach.job.clone(),
+            instance: instance.clone(),
+            name: attach.name.clone(),
+            server_ip: self.shared.server_ip,
+            paths: JobPaths::new(&self.shared.namespace, &attach.job),
+            own_paths: ExtensionPaths::new(&self.shared.namespace, &attach.job),
+            execution_prefix: execution_prefix.clone(),
+        };
+        let span = tracing::info_span!("job", job.name = %attach.job, instance.id = %instance);
+        span.in_scope(|| match is_restored {
+            true => tracing::info!(
+                "this instance is restored from the former process; it waits for its application"
+            ),
+            false => tracing::info!(client = attach.client, "attached"),
+        });
+        let picture = self.shared.follow(&attach.job, attach.configuration.as_ref());
+        let (task, handle, outlet) =
+            Task::new(participant(identity.clone()), identity, picture, &self.shared);
+        let attachment = Attachment {
+            job: attach.job.clone(),
+            instance: instance.clone(),
+            application_id: attach.application_id.clone(),
+            configuration: attach.configuration.clone(),
+            class: attach.class.clone(),
+            profile: attach.profile.clone(),
+            name: attach.name.clone(),
+            execution_prefix: execution_prefix.clone(),
+            is_restored,
+            handle,
+        };
+        inner.attachments.insert(attachment_id.clone(), attachment);
+        self.count.send_replace(inner.attachments.len());
+        let member = Member {
+            job: attach.job.clone(),
+            instance,
+            name: attach.name.clone(),
+            application_id: attach.application_id.clone(),
+            profile: attach.profile.clone(),
+            since: self.shared.clock.now().wall,
+        };
+        let attachments = self.clone();
+        let task = async move {
+            let state_file = &attachments.shared.state_file;
+            if !is_restored {
+                // Before the instance has a node.
+                state_file.add(&execution_prefix, member).await;
+            }
+            task.run().await;
+            attachments.remove(&execution_prefix);
+            state_file.remove(&execution_prefix).await;
+        };
+        // The task ends after its stream or with a drain.
+        self.shared.clock.spawn(task.instrument(span));
+        (attachment_id, outlet)
+    }
+
+    /// Removes the attachment of a participant whose task has ended.
+    fn remove(&self, execution_prefix: &str) {
+        let mut inner = self.lock();
+        let mut attachments = inner.attachments.iter();
+        let id = attachments.find(|(_, other)| other.execution_prefix == execution_prefix);
+        let id = id.map(|(id, _)| id.clone());
+        if let Some(gone) = id.and_then(|id| inner.attachments.remove(&id))
+            && !inner.attachments.values().any(|other| other.application_id == gone.application_id)
+        {
+            inner.uniques.remove(&gone.application_id);
+        }
+        self.count.send_replace(inner.attachments.len());
+    }
+}
+
+impl Inner {
+    /// The attachment for the same job that has the requested name, if its participant has not ended.
+    pub(super) fn namesake<'a>(&'a self, attach: &'a Attach) -> Option<(&'a InstanceName, &'a Attachment)> {
+        let name = attach.name.as_ref()?;
+        let same = |other: &&Attachment| {
+            other.job == attach.job && other.name.as_ref() == Some(name) && !*other.handle.over.borrow()
+        };
+        self.attachments.values().find(same).map(|other| (name, other))
+    }
+}

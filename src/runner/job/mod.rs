@@ -1,0 +1,17 @@
+//! One task for each instance that is attached here: it waits, steps the participant, and performs the effects. Shell.
+//! Decides nothing about jobs: the participant does ([`crate::coordination::job`]).
+//!
+//! `task` selects what has happened, steps and performs. [`command`] has the calls that a task takes, [`outlet`] what an
+//! application reads, and `backlog` the events that wait until the application reads them. The requests to the registry
+//! that are more than one transaction: `commits`, `latches`, [`reads`]. `log` has the log lines about a participant.
+//!
+//! Must not know the other tasks: what concerns several instances is in [`super::attachments`].
+
+mod backlog;
+pub mod command;
+mod commits;
+mod latches;
+mod log;
+pub mod outlet;
+pub mod reads;
+pub(crate) mod task;

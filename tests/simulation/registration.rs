@@ -1,0 +1,63 @@
+//! An instance registers: its instance node, its server node and its member node.
+
+use sidekeeper::coordination::job::contract::commit::Purpose;
+use sidekeeper::coordination::job::contract::effect::EndReason;
+
+use crate::setup::{lose_answer, one_node};
+use crate::world::{World, six_items};
+
+#[test]
+fn h16_a_server_node_that_a_java_start_removed_is_created_again() {
+    let mut world = one_node(|_| {});
+    world.remove("servers/10.0.0.1");
+    world.run_for(1_000);
+    world.settle_owned();
+    assert!(world.paths().contains(&"/ns/job/servers/10.0.0.1".to_owned()));
+}
+
+#[test]
+pub fn p1_p6_an_instance_that_leaves_with_an_unknown_registration_leaves_nothing() {
+    let mut world = one_node(|_| {});
+    let node = world.join();
+    lose_answer(&mut world, node, Purpose::Register);
+    let instance = "instances/10.0.0.2@-@n1";
+    assert!(world.get(instance).is_some());
+    world.kill(node);
+    world.run_for(500);
+    assert_eq!((world.nodes[node].ended.clone(), world.get(instance)), (Some(EndReason::Detached), None));
+    world.settle_owned();
+}
+
+#[test]
+pub fn h15_a_server_that_an_operator_disabled_stays_disabled_in_a_new_session() {
+    let mut world = World::new(1, six_items());
+    world.join();
+    world.run_for(1_000);
+    world.put("servers/10.0.0.1", "DISABLED");
+    world.run_for(500);
+    world.expire(0);
+    world.run_for(3_000);
+    world.settle();
+    assert!(world.get("instances/10.0.0.1@-@n0").is_some());
+    assert_eq!(world.get("servers/10.0.0.1").unwrap(), b"DISABLED");
+}
+
+#[test]
+fn p7_a_member_node_deleted_during_the_registration_is_written_again() {
+    let mut world = one_node(|_| {});
+    let before = world.commits[&Purpose::Register];
+    let joined = world.join();
+    while world.commits[&Purpose::Register] == before {
+        world.take_effect(joined);
+        world.look(joined);
+    }
+    world.take_effect(joined);
+    let member = "/ns-sidekeeper/job/fleet/members/10.0.0.2@-@n1";
+    assert!(world.read(member).is_some());
+    world.remove_any(member);
+    world.run_for(900);
+    assert!(world.read(member).is_some());
+    // So the others know that it hands items over.
+    assert_eq!(world.commits.get(&Purpose::FlagResharding), None);
+    world.assert_all_owned();
+}

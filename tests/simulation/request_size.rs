@@ -1,0 +1,59 @@
+//! No request grows beyond what a ZooKeeper server accepts, however many items there are.
+
+use jiff::SignedDuration;
+use sidekeeper::job::JobConfiguration;
+
+use crate::world::{World, six_items};
+
+#[test]
+fn p5_the_flags_of_ten_thousand_missed_items_fit_into_requests() {
+    let mut world = World::new(11, JobConfiguration { sharding_total_count: 10_000, ..six_items() });
+    world.next_duration_ms = Some(2_500);
+    world.join();
+    world.run_for(2_500);
+    // The items began to run at 2 and are still running at 4.
+    world.run_for(1_900);
+    let flagged = world.paths().iter().filter(|path| path.ends_with("/misfire")).count();
+    assert_eq!(flagged, 10_000);
+    world.next_duration_ms = None;
+    world.starts.clear();
+    world.run_for(1_400);
+    let made_up = world.starts.iter().filter(|start| start.misfire).count();
+    assert_eq!(made_up, 10_000);
+}
+
+#[test]
+fn p1_a_sharding_of_ten_thousand_items_is_split_and_each_item_has_one_owner() {
+    let mut world =
+        World::new(3, JobConfiguration { sharding_total_count: 10_000, cron: None, ..six_items() });
+    world.join();
+    world.settle_owned();
+    world.join();
+    world.settle_owned();
+    world.drain(0);
+    world.settle_owned();
+}
+
+#[test]
+fn p5_p6_no_transaction_grows_with_the_number_of_items() {
+    let mut configuration = six_items();
+    // More than are allowed, in place of long names.
+    configuration.sharding_total_count = 12_000;
+    let mut world = World::new(5, configuration);
+    world.next_duration_ms = Some(2_500);
+    world.join();
+    world.settle_owned();
+    let started =
+        |world: &World, misfire: bool| world.starts.iter().filter(|start| start.misfire == misfire).count();
+    // The second fire meets the executions of the first, and all of it is flagged.
+    world.now += SignedDuration::from_secs(2);
+    world.settle();
+    assert_eq!((started(&world, false), started(&world, true)), (12_000, 0));
+    world.now += SignedDuration::from_secs(2);
+    world.settle();
+    assert_eq!(world.paths().iter().filter(|path| path.ends_with("/misfire")).count(), 12_000);
+    world.kill(0);
+    world.settle();
+    assert!(world.nodes[0].ended.is_some());
+    assert!(!world.paths().iter().any(|path| path.ends_with("/running") || path.contains("instances/")));
+}

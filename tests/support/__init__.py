@@ -1,0 +1,1 @@
+"""The modules that the Python suites share: processes, ZooKeeper servers, sidecars, applications, a job's nodes in ZooKeeper."""
