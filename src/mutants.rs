@@ -60,6 +60,8 @@ mutants! {
     UnknownOutcomeIsFailure,
     /// Nodes of a start with unknown outcome are not looked up.
     UnknownStartForgotten,
+    /// A start that took effect after its outcome had become unknown is planned again beside its failover.
+    LateStartPlanned,
 
     // Election and membership.
     /// A leader whose server is disabled goes on leading.

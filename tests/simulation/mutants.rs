@@ -61,6 +61,10 @@ const DIRECTED: &[Directed] = &[
     directed!(LeaseSeenLate, lease::p4_a_start_from_before_a_sleep_beyond_the_lease_is_not_sent),
     directed!(LostSessionKeepsExecutions, fleet::p1_p2_p3_hold_while_instances_come_and_go),
     directed!(
+        LateStartPlanned,
+        start::p5_an_item_whose_start_takes_effect_late_is_executed_once_for_its_instant
+    ),
+    directed!(
         UnknownStartForgotten,
         start::p5_p6_a_start_whose_answer_was_lost_is_sent_once_with_its_source_and_instant
     ),

@@ -7,7 +7,7 @@ use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::job::Item;
 
 use crate::setup::{
-    JAVA, counts, lose_answer, one_node, running_nodes, second, with, with_java,
+    JAVA, counts, delay_request, lose_answer, one_node, running_nodes, second, with, with_java,
 };
 use crate::world::World;
 
@@ -121,6 +121,45 @@ pub fn p5_p6_a_start_whose_answer_was_lost_is_sent_once_with_its_source_and_inst
                 assert!(start.scheduled <= asked, "{case}: {start:?}");
                 assert_eq!(world.get(&format!("sharding/{item}/running")), None, "{case}");
             }
+        }
+    }
+}
+
+/// A request can take effect after its sender has connected again and has read the job's nodes without it.
+#[test]
+pub fn p5_an_item_whose_start_takes_effect_late_is_executed_once_for_its_instant() {
+    let sources = [Source::Schedule, Source::Misfire, Source::Trigger];
+    for (source, failover) in sources.into_iter().flat_map(|source| [(source, false), (source, true)]) {
+        let case = format!("{source:?}, failover {failover}");
+        let mut world = one_node(|configuration| {
+            configuration.cron = Some("0/20 * * * * ?".to_owned());
+            configuration.failover = failover;
+        });
+        match source {
+            Source::Trigger => world.put("trigger/10.0.0.1@-@n0", ""),
+            Source::Misfire => world.now = second(25),
+            Source::Schedule | Source::Failover => world.run_until(second(19)),
+        }
+        world.starts.clear();
+        delay_request(&mut world, 0, Purpose::Start);
+        let asked = world.now;
+        world.toggle_suspended(0);
+        world.look(0);
+        world.toggle_suspended(0);
+        world.look(0);
+        while !world.is_reading_ledger(0) {
+            world.take_first_effect(0);
+            world.look(0);
+        }
+        assert_eq!(running_nodes(&world).len(), 0, "{case}");
+        world.deliver_delayed();
+        world.run_for(5_000);
+        let mut items: Vec<_> = world.starts.iter().map(|start| start.item.0).collect();
+        items.sort_unstable();
+        assert_eq!(items, [0, 1, 2, 3, 4, 5], "{case}: {:?}", world.starts);
+        for start in &world.starts {
+            assert!(start.scheduled <= asked, "{case}: {start:?}");
+            assert_eq!(start.source == Source::Failover, failover, "{case}: {start:?}");
         }
     }
 }

@@ -52,10 +52,22 @@ impl Fires {
         let is_over = |item: &Item, missed: Timestamp| {
             came(item) && !is_flagged(item, missed) && ledger.was_started(cx, *item, missed, now.wall)
         };
+        // Of an item that has stayed with this instance, the latest start is this instance's own: the request took effect
+        // after its outcome had become unknown, and the application did not get the execution.
+        let is_late_start = |item: &Item, planned: Planned| {
+            let own = !planned.is_retry() && !came(item) && !mutant!(LateStartPlanned);
+            own && ledger.started(*item) == Some(planned.scheduled)
+        };
+        if agenda.plans().any(|(item, planned)| is_late_start(&item, planned)) {
+            // The owners of running nodes are read with the whole job only.
+            out.read_again();
+        }
         let revise = |item: Item, planned: Planned| {
             let started = |at| ledger.was_started(cx, item, at, now.wall);
             match planned.source {
                 _ if planned.is_retry() => Some(planned),
+                // The failover executes it; without failover the plan is executed when the node is deleted.
+                _ if is_late_start(&item, planned) => (!cx.fails_over()).then_some(planned),
                 Source::Schedule => (!started(planned.scheduled)).then_some(planned),
                 Source::Misfire => (!is_over(&item, planned.scheduled)).then_some(planned),
                 // An operator's trigger stays, with an instant of its own that was not executed.
