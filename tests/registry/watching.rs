@@ -15,6 +15,7 @@ on_both! {
     a_watch_can_wait_for_its_root,
     a_commit_is_in_the_watch_before_it_is_answered,
     a_watch_misses_no_change_under_random_commits,
+    a_watch_of_nodes_that_change_all_the_time_has_their_data,
     a_watch_shows_only_states_that_the_registry_had,
     a_slow_reader_delays_no_commit,
     a_watch_sends_a_new_snapshot_after_an_interruption,
@@ -192,6 +193,36 @@ async fn a_watch_misses_no_change_under_random_commits(registry: TestRegistry) {
     assert!(after.nodes.len() > 3, "{after:?}");
     assert_eq!(view, after);
     assert_eq!(late_view, after);
+}
+
+/// A registry that reads the data after the events cannot wait until no node changes.
+async fn a_watch_of_nodes_that_change_all_the_time_has_their_data(registry: TestRegistry) {
+    const ROUNDS: usize = 30;
+    // So many at once: some nodes change during each read.
+    const AT_ONCE: usize = 200;
+    let (session, other) = (registry.session().await, registry.session().await);
+    commit(&*session, vec![create("/t")]).await;
+    let mut watch = session.watch(&path("/t"), Arc::new(|_| true)).await.unwrap();
+    let mut view = View::default();
+    view.apply(next(&mut watch).await);
+    let writing = tokio::spawn(async move {
+        for round in 0..ROUNDS {
+            let at = |number: usize| path("/t").child(&number.to_string());
+            let operation = |number: usize| match round {
+                0 => Operation::create(at(number), NodeKind::Persistent, "0"),
+                _ => Operation::set(at(number), round.to_string()),
+            };
+            let commits = (0..AT_ONCE).map(|number| other.commit(vec![operation(number)]));
+            futures::future::try_join_all(commits).await.unwrap();
+        }
+    });
+    // A view that misses the last data of a node misses it for ever.
+    let last = (ROUNDS - 1).to_string();
+    let is_last = |(data, _): &(Arc<[u8]>, _)| **data == *last.as_bytes();
+    while view.nodes.values().filter(|node| is_last(node)).count() < AT_ONCE {
+        view.apply(next(&mut watch).await);
+    }
+    writing.await.unwrap();
 }
 
 async fn a_slow_reader_delays_no_commit(registry: TestRegistry) {

@@ -26,7 +26,7 @@ use super::read;
 use crate::registry::{DataFilter, WatchSender};
 use crate::tree::{Node, NodeChange, Path};
 
-/// How often the task reads again at most, when nodes changed during the last read. Each read takes about a
+/// How often the task reads at most before it sends, when nodes change during each read. A read takes about a
 /// millisecond. Nodes that change all the time must be sent at some time; then the state may be of several
 /// moments.
 const READS_MAX: usize = 20;
@@ -199,7 +199,8 @@ impl Batch {
     }
 
     /// Reads the created and set nodes whose data is wanted, until none has changed during the last read.
-    /// Takes the events that have come in the meantime.
+    /// Takes the events that have come in the meantime. The events of the last permitted read stay with the
+    /// watcher: so each event that is taken here is of a node that was read after it.
     async fn read(
         &mut self,
         client: &zk::Client,
@@ -207,7 +208,7 @@ impl Batch {
         wants: &(dyn Fn(&Path) -> bool + Send + Sync),
     ) -> Result<Contents, Stopped> {
         let mut contents = Contents::new();
-        for _ in 0..READS_MAX {
+        for read in 1..=READS_MAX {
             let unread = std::mem::take(&mut self.unread);
             let is_wanted = |path: &Path| {
                 let put = self.last.get(path).is_some_and(|(_, event)| *event == Event::Put);
@@ -219,7 +220,9 @@ impl Batch {
             }
             let nodes = read::nodes(client, &wanted).await?;
             contents.extend(wanted.into_iter().zip(nodes));
-            self.drain(watcher)?;
+            if read < READS_MAX {
+                self.drain(watcher)?;
+            }
         }
         Ok(contents)
     }
