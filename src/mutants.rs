@@ -62,6 +62,10 @@ mutants! {
     UnknownStartForgotten,
     /// A start that took effect after its outcome had become unknown is planned again beside its failover.
     LateStartPlanned,
+    /// A retry whose start takes effect late is dropped, as if another execution had taken its place.
+    LateRetryDropped,
+    /// A running node of unknown owner is not looked up if another one was looked up a moment before.
+    SuspicionForgotten,
 
     // Election and membership.
     /// A leader whose server is disabled goes on leading.

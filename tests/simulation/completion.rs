@@ -2,7 +2,7 @@
 
 use sidekeeper::coordination::job::contract::commit::Purpose;
 
-use crate::setup::one_node;
+use crate::setup::{one_node, running_nodes, second};
 use crate::world::{World, six_items};
 
 #[test]
@@ -44,4 +44,21 @@ fn p6_a_completion_that_comes_late_ends_no_other_execution() {
         assert!(world.get("sharding/0/running").is_some(), "seed {seed}");
     }
     assert!(met > 0);
+}
+
+#[test]
+pub fn h4_an_unknown_running_node_is_looked_up_also_soon_after_another_one() {
+    let mut world = one_node(|configuration| configuration.cron = Some("0 * * * * ?".to_owned()));
+    world.run_until(second(59));
+    // Nobody executes these items: their executor has left. A fire meets the first one, a trigger the second one.
+    for item in [4, 5] {
+        world.put(&format!("sharding/{item}/running"), "10.0.0.9@-@former");
+        if item == 5 {
+            world.put("trigger/10.0.0.1@-@n0", "");
+        }
+        world.run_for(2_000);
+    }
+    assert!(world.get("sharding/5/running").is_some());
+    world.run_for(20_000);
+    assert_eq!(running_nodes(&world).len(), 0);
 }

@@ -64,11 +64,19 @@ const DIRECTED: &[Directed] = &[
         LateStartPlanned,
         start::p5_an_item_whose_start_takes_effect_late_is_executed_once_for_its_instant
     ),
+    directed!(LateRetryDropped, start::p5_a_retry_whose_start_takes_effect_late_is_executed_at_once),
+    directed!(
+        SuspicionForgotten,
+        completion::h4_an_unknown_running_node_is_looked_up_also_soon_after_another_one
+    ),
     directed!(
         UnknownStartForgotten,
         start::p5_p6_a_start_whose_answer_was_lost_is_sent_once_with_its_source_and_instant
     ),
-    directed!(UnknownOutcomeIsFailure, fleet::p1_p2_p3_hold_while_instances_come_and_go),
+    directed!(
+        UnknownOutcomeIsFailure,
+        start::p5_p6_a_start_whose_answer_was_lost_is_sent_once_with_its_source_and_instant
+    ),
     directed!(DisabledLeaderStays, leadership::a_disabled_server_gets_no_items_and_does_not_lead),
     directed!(LeftoverLeaderKept, leadership::p7_a_leader_that_is_not_online_is_removed),
     directed!(DisabledServerGetsItems, leadership::a_disabled_server_gets_no_items_and_does_not_lead),

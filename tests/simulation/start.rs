@@ -1,13 +1,16 @@
 //! The start transaction: which items are started, and a start whose answer is lost.
 
+use std::collections::VecDeque;
+
 use jiff::{SignedDuration, Timestamp};
 use sidekeeper::coordination::job::contract::commit::Purpose;
 use sidekeeper::coordination::job::contract::effect::EndReason;
 use sidekeeper::coordination::job::contract::plan::Source;
+use sidekeeper::coordination::job::contract::report::Outcome;
 use sidekeeper::job::Item;
 
 use crate::setup::{
-    JAVA, counts, delay_request, lose_answer, one_node, running_nodes, second, with, with_java,
+    JAVA, counts, delay_request, lose_answer, one_node, running_nodes, second, starts_of, with, with_java,
 };
 use crate::world::World;
 
@@ -161,6 +164,48 @@ pub fn p5_an_item_whose_start_takes_effect_late_is_executed_once_for_its_instant
             assert!(start.scheduled <= asked, "{case}: {start:?}");
             assert_eq!(start.source == Source::Failover, failover, "{case}: {start:?}");
         }
+    }
+}
+
+/// The start of a retry takes effect late. Before it, another unknown running node may have been looked up.
+#[test]
+pub fn p5_a_retry_whose_start_takes_effect_late_is_executed_at_once() {
+    for (failover, looked_up) in [(false, false), (false, true), (true, false)] {
+        let case = format!("failover {failover}, looked up before {looked_up}");
+        let mut world = one_node(|configuration| {
+            configuration.cron = Some("0 * * * * ?".to_owned());
+            configuration.failover = failover;
+            with(&[("retry-max-attempts", "2"), ("retry-backoff", "1s")])(configuration);
+        });
+        for item in if looked_up { vec![3, 5] } else { vec![3] } {
+            world.outcomes.insert(Item(item), VecDeque::from([Outcome::Failure("no stock".to_owned())]));
+        }
+        world.run_until(second(60));
+        while world.starts.len() < 6 || !running_nodes(&world).is_empty() {
+            world.run_for(10);
+        }
+        if looked_up {
+            world.put("sharding/5/running", "10.0.0.9@-@another");
+        }
+        world.starts.clear();
+        delay_request(&mut world, 0, Purpose::Start);
+        let asked = world.now;
+        world.toggle_suspended(0);
+        world.look(0);
+        world.toggle_suspended(0);
+        world.look(0);
+        while !world.is_reading_ledger(0) {
+            world.take_first_effect(0);
+            world.look(0);
+        }
+        world.deliver_delayed();
+        world.run_for(15_000);
+        let starts = starts_of(&world, 3);
+        let [start] = &starts[..] else { panic!("{case}: {:?}", world.starts) };
+        assert_eq!(start.scheduled, second(60), "{case}");
+        let expected = if failover { (Source::Failover, 1) } else { (Source::Schedule, 2) };
+        assert_eq!((start.source, start.attempt), expected, "{case}");
+        assert!(start.at >= asked, "{case}");
     }
 }
 

@@ -263,6 +263,7 @@ impl Participant {
             self.rotation.settles(),
             self.ledger.next_retry(now),
             self.executions.next_deadline(now),
+            self.executions.next_investigation(),
             self.retries.next_retry(now),
             self.checkpoints.next_retry(now),
             self.slow.next_look(&self.cx, &self.executions),

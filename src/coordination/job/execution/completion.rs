@@ -5,6 +5,7 @@
 //! report is answered when its nodes are deleted. The room also deletes running nodes of this sidecar and of offline
 //! instances that no other instance will delete (H4).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::coordination::job::contract::answer::{Answer, CompletionStatus, Refusal, Ticket};
@@ -276,20 +277,49 @@ impl Executions {
     /// Records that an unknown running node blocks an item. The view is read again to learn its owner: a node that was
     /// left behind must not block its item for good (H4).
     pub(crate) fn suspect(&mut self, cx: &Context, item: Item) {
-        let running = cx.view.item(item).and_then(|view| view.running.as_ref());
-        let unknown = running.is_some_and(|running| running.owner.is_none());
-        if unknown && !self.has_open(item) {
-            self.suspicious = true;
+        if self.is_unknown(cx, item) {
+            self.suspected.insert(item);
         }
     }
 
-    /// Has the view read again if an unknown running node blocks an item.
+    /// Whether the item's running node is none of an open execution, and its owner was not read.
+    fn is_unknown(&self, cx: &Context, item: Item) -> bool {
+        let running = cx.view.item(item).and_then(|view| view.running.as_ref());
+        running.is_some_and(|running| running.owner.is_none()) && !self.has_open(item)
+    }
+
+    /// Whether an item's running node may be one that this instance deletes: a request of its own that took effect
+    /// late, or an offline instance, has left it. Or its owner is not known.
+    pub(crate) fn may_be_left(&self, cx: &Context, item: Item) -> bool {
+        let running = cx.view.item(item).and_then(|view| view.running.as_ref());
+        let owner = running.and_then(|running| running.owner.as_ref());
+        self.is_unknown(cx, item) || (owner == Some(&cx.identity.instance) && !cx.fails_over())
+    }
+
+    /// Has the view read again if unknown running nodes block items; not more often than once in a pause.
     pub(crate) fn investigate(&mut self, cx: &Context, out: &mut Outbox) {
-        let now = cx.now;
-        let recent = self.investigated.is_some_and(|at| now.mono < at.saturating_add(INVESTIGATION_PAUSE));
-        if std::mem::take(&mut self.suspicious) && !recent {
-            self.investigated = Some(now.mono);
-            out.read_again();
+        let now = cx.now.mono;
+        let suspected = std::mem::take(&mut self.suspected);
+        let unknown: BTreeSet<_> = suspected.into_iter().filter(|item| self.is_unknown(cx, *item)).collect();
+        if unknown.is_empty() {
+            return;
         }
+        if self.pause_ends().is_some_and(|end| now < end) {
+            if !mutant!(SuspicionForgotten) {
+                self.suspected = unknown;
+            }
+            return;
+        }
+        self.investigated = Some(now);
+        out.read_again();
+    }
+
+    /// When the view may be read again because of unknown running nodes, if there are any.
+    pub(crate) fn next_investigation(&self) -> Option<Duration> {
+        self.pause_ends().filter(|_| !self.suspected.is_empty())
+    }
+
+    fn pause_ends(&self) -> Option<Duration> {
+        self.investigated.map(|at| at.saturating_add(INVESTIGATION_PAUSE))
     }
 }

@@ -137,7 +137,9 @@ pub(crate) struct Executions {
     tokens: BTreeMap<Item, FencingToken>,
     /// The ids of a former process' executions, in both directions. As many as the former process had open.
     former_ids: (BTreeMap<u64, String>, BTreeMap<String, u64>),
-    suspicious: bool,
+    /// The items that running nodes of unknown owners block.
+    suspected: BTreeSet<Item>,
+    /// When the view was last read because of them; monotonic.
     investigated: Option<Duration>,
 }
 
@@ -158,7 +160,7 @@ impl Executions {
             completing: Vec::new(),
             tokens: BTreeMap::new(),
             former_ids: Default::default(),
-            suspicious: false,
+            suspected: BTreeSet::new(),
             investigated: None,
         }
     }

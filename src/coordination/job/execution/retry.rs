@@ -98,22 +98,25 @@ impl Retries {
         }
         let items: Vec<_> = self.waiting.keys().copied().collect();
         for item in items {
+            executions.suspect(cx, item);
             if let Some(why) = overtaken(cx, executions, agenda, item, is_barrier_open) {
                 self.drop_retry(checkpoints, out, item, why);
             }
         }
         if cx.is_registered() && !cx.view.is_resharding() {
-            self.offer_retries(cx, agenda);
+            self.offer_retries(cx, executions, agenda);
         }
     }
 
-    /// Offers the retries whose time has come. An offered retry is withdrawn before the fires of the next step, if it
-    /// was not started.
-    fn offer_retries(&mut self, cx: &Context, agenda: &mut Agenda) {
-        let now = cx.now;
-        while let Some((at, item)) = self.due.first().copied().filter(|(at, _)| *at <= now.mono) {
-            self.due.remove(&(at, item));
-            if let Some(waiting) = self.waiting.remove(&item) {
+    /// Offers the retries whose time has come and whose items are free. An offered retry is withdrawn before the fires
+    /// of the next step, if it was not started.
+    fn offer_retries(&mut self, cx: &Context, executions: &Executions, agenda: &mut Agenda) {
+        let due = self.due.iter().take_while(|(at, _)| *at <= cx.now.mono).map(|(_, item)| *item);
+        for item in due.collect::<Vec<_>>() {
+            if executions.is_busy(cx, agenda, item) {
+                continue;
+            }
+            if let Some(waiting) = self.remove(item) {
                 self.offered.insert(item, waiting.failed);
                 agenda.plan(item, waiting.planned);
             }
@@ -256,8 +259,11 @@ fn overtaken(
     if cx.assigned.executable_item(item).is_none() && !mutant!(RetriedByFormerOwner) {
         return Some("this instance does not own the item any more, or the item is disabled");
     }
-    if executions.is_busy(cx, agenda, item) {
-        return Some("another instance executes the item");
+    // A start of this retry can take effect after its outcome was unknown: nothing executes the item, and its running
+    // node is deleted as soon as its owner was read.
+    let left = executions.may_be_left(cx, item) && !mutant!(LateRetryDropped);
+    if executions.is_busy(cx, agenda, item) && !left {
+        return Some("another execution of the item takes its place");
     }
     (!is_barrier_open).then_some("the round of the once-listener is over")
 }

@@ -169,6 +169,7 @@ fn may_start(
         return false;
     }
     if executions.is_busy(cx, agenda, item) {
+        executions.suspect(cx, item);
         retries.could_not_start(cx, agenda, out, item, planned);
         return false;
     }
