@@ -67,6 +67,26 @@ mutants! {
     /// A running node of unknown owner is not looked up if another one was looked up a moment before.
     SuspicionForgotten,
 
+    // Locks.
+    /// The holder of a lock relies on its session after the end of the lease.
+    LockLeaseIgnored,
+    /// A contender does not notice that its node was deleted.
+    LockRevocationMissed,
+    /// A node that a late request has created stays in the queue.
+    LockStrayLeft,
+    /// A waiting contender holds as soon as the one before it is gone, without another look at the queue.
+    LockHeldOutOfTurn,
+    /// A request of unknown outcome counts as failed: the contender creates another node, and does not look for the first one.
+    LockUnknownForgotten,
+    /// The application hears that the lock was given back before its node is deleted.
+    LockReleasedEarly,
+    /// A look at the queue from before the creation of the contender's node is used.
+    LockStaleLook,
+    /// A holder whose session is lost does not hear of the loss.
+    LockLossNotTold,
+    /// After an interruption a holder does not look whether its node is still there.
+    LockResumedBlindly,
+
     // Election and membership.
     /// A leader whose server is disabled goes on leading.
     DisabledLeaderStays,

@@ -6,4 +6,5 @@
 pub mod admin;
 pub mod job;
 mod lease;
+pub mod lock;
 pub mod time;

@@ -21,6 +21,7 @@ pub mod execution_policy;
 pub mod handoff_plan;
 pub mod handoff_policy;
 pub mod ledger_entry;
+pub mod lock;
 pub mod name_record;
 pub mod once_listener;
 pub mod path;

@@ -30,6 +30,7 @@ mod leader_reminder;
 mod leadership;
 mod lease;
 mod ledger;
+mod lock;
 mod misfire;
 #[cfg(feature = "mutants")]
 mod mutants;

@@ -215,6 +215,28 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// The bugs of locks, which the schedules of a lock find.
+const OF_LOCKS: &[Mutant] = &[
+    Mutant::LockLeaseIgnored,
+    Mutant::LockRevocationMissed,
+    Mutant::LockStrayLeft,
+    Mutant::LockHeldOutOfTurn,
+    Mutant::LockUnknownForgotten,
+    Mutant::LockReleasedEarly,
+    Mutant::LockStaleLook,
+    Mutant::LockLossNotTold,
+    Mutant::LockResumedBlindly,
+];
+
+/// Looks for a bug of locks.
+fn find_in_locks(mutant: Mutant, seeds: u64) -> Option<Found> {
+    choose(Some(mutant));
+    (0..seeds).find_map(|seed| {
+        let how = crate::lock::schedule(seed).err()?;
+        Some(Found { by: "the schedules of a lock".to_owned(), seeds: Some(seed + 1), how })
+    })
+}
+
 /// Looks for a mutant, first with random schedules, then with the test that is known to find it.
 fn find(mutant: Mutant, seeds: u64) -> Option<Found> {
     choose(Some(mutant));
@@ -261,7 +283,8 @@ fn every_mutant_is_found() {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let found = find(*mutant, seeds);
+                    let look = if OF_LOCKS.contains(mutant) { find_in_locks } else { find };
+                    let found = look(*mutant, seeds);
                     println!("{}", line(*mutant, found.as_ref()));
                     results.lock().unwrap().insert(*mutant, found);
                 }

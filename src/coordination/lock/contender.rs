@@ -1,0 +1,681 @@
+//! One contender for one lock: its node, its place, and until when it holds.
+//!
+//! Level triggered: each step compares what is known with what should be there, and asks for what is missing. A contender
+//! that needs a node creates it; a waiting contender watches the one before it, and lists the queue again when that is
+//! gone; a holder watches its own node. While it is not known whether a request has created a node, the contender looks
+//! for the node by its UUID, and takes only a node of its present session for its own (L4, L6).
+//!
+//! A holder is told of the loss before another contender can hold: when the lease is over, when its node is deleted, when
+//! its own time limit is over. A contender ends only when none of its nodes is left, or when its session has ended, which
+//! deletes them (L5, L7).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::coordination::lease::Lease;
+use crate::coordination::lock::contract::{Effect, End, Event, First, Input, LossReason};
+use crate::coordination::lock::queue::{Turn, turn};
+use crate::coordination::time::Now;
+use crate::excerpt::Excerpt;
+use crate::extension::lock::{LockPaths, Mode, prefix};
+use crate::job::FencingToken;
+use crate::mutants::mutant;
+use crate::tree::{Error, Node, Path, SessionId, Zxid};
+
+/// After which time a holder watches its own node. A short hold needs no watch, which would cost three requests. Somebody
+/// deletes a holder's node by hand, in seconds.
+const WATCH_AFTER: Duration = Duration::from_millis(100);
+/// The pause before a request is sent again whose outcome is unknown although the session is connected.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long the first answer about the queue may take, beyond the time that a contender wants to wait. Also for a contender
+/// that does not want to wait at all.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
+
+/// What a contender asks for.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The lock.
+    pub lock: LockPaths,
+    /// How it is to be held.
+    pub mode: Mode,
+    /// When the contender gives up waiting; monotonic. `None`: never.
+    pub wait_until: Option<Duration>,
+    /// For how long it may hold. `None`: for as long as it wants.
+    pub hold_max: Option<Duration>,
+    /// The most contenders in the queue, with this one.
+    pub queue_max: usize,
+    /// Whether the queue is read before a node is created in it: the lock may be of another kind.
+    pub looks_first: bool,
+    /// Where the UUIDs of the attempts begin: no other contender has it.
+    pub seed: Uuid,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Session {
+    None,
+    Connected(SessionId),
+    Suspended(SessionId),
+}
+
+/// The contender's node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Own {
+    None,
+    /// A request is in flight.
+    Creating(Uuid),
+    /// The outcome of a request is unknown.
+    Unknown(Uuid),
+    /// A node was found, and is being read.
+    Finding(Uuid),
+    At {
+        path: Path,
+        created: Zxid,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Held { until: Option<Duration>, watch_at: Duration },
+    Ending(End),
+    Ended(End),
+}
+
+/// A contender.
+#[derive(Debug)]
+pub struct Contender {
+    wanted: Wanted,
+    session: Session,
+    lease: Lease,
+    state: State,
+    own: Own,
+    attempts: u32,
+    /// Whether the queue was read once, if it has to be before a node is created.
+    has_looked: bool,
+    creating_parents: bool,
+    /// The attempts whose nodes are not wanted, and may appear.
+    strays: BTreeSet<String>,
+    /// Nodes that are to be deleted, and whether a request is in flight.
+    doomed: Vec<(Path, bool)>,
+    /// The number of the last look, and whether it is in flight.
+    looks: u64,
+    is_looking: bool,
+    /// Whether the queue must be read again.
+    must_look: bool,
+    /// The answer of the last look, until a step uses it.
+    children: Option<Vec<String>>,
+    before: Option<String>,
+    position: usize,
+    /// The first contender's name by the last look, and what is known of it.
+    first: Option<String>,
+    reading_first: bool,
+    known_first: Option<First>,
+    notified: Option<(usize, First)>,
+    watched_own: Option<Path>,
+    watched_before: Option<Path>,
+    /// Not before then a request is sent again; monotonic.
+    retry_at: Option<Duration>,
+    is_suspended: bool,
+    drain: Option<Duration>,
+    out: Vec<Effect>,
+}
+
+impl Contender {
+    /// A contender that has no session yet.
+    pub fn new(wanted: Wanted) -> Self {
+        let has_looked = !wanted.looks_first;
+        Self {
+            wanted,
+            session: Session::None,
+            lease: Lease::default(),
+            state: State::Waiting,
+            own: Own::None,
+            attempts: 0,
+            has_looked,
+            creating_parents: false,
+            strays: BTreeSet::new(),
+            doomed: Vec::new(),
+            looks: 0,
+            is_looking: false,
+            must_look: false,
+            children: None,
+            before: None,
+            position: 0,
+            first: None,
+            reading_first: false,
+            known_first: None,
+            notified: None,
+            watched_own: None,
+            watched_before: None,
+            retry_at: None,
+            is_suspended: false,
+            drain: None,
+            out: Vec::new(),
+        }
+    }
+
+    /// Takes what has happened, and returns what is to be done, in order.
+    pub fn step(&mut self, now: Now, inputs: Vec<Input>) -> Vec<Effect> {
+        let now = now.mono;
+        for input in inputs {
+            // The lease comes first: a process that slept must not act on what waited for it.
+            if !matches!(input, Input::Leased { .. }) {
+                self.check_lease(now);
+            }
+            self.take(now, input);
+        }
+        self.check_lease(now);
+        // First: the answer that grants the lock may be here already.
+        self.use_children(now);
+        self.check_limits(now);
+        self.clean(now);
+        self.contend(now);
+        self.watch(now);
+        self.notify_lease(now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// Why it has ended. `None`: it has not.
+    pub fn end(&self) -> Option<&End> {
+        match &self.state {
+            State::Ended(end) => Some(end),
+            State::Waiting | State::Held { .. } | State::Ending(_) => None,
+        }
+    }
+
+    /// Whether the application holds the lock.
+    fn holds(&self) -> bool {
+        matches!(self.state, State::Held { .. })
+    }
+
+    /// When to step again if nothing happens before; monotonic.
+    pub fn next_wakeup(&self, now: Duration) -> Option<Duration> {
+        let (limit, watch_at) = match &self.state {
+            State::Waiting => (self.waiting_limit(), None),
+            State::Held { until, watch_at } => (earlier(*until, self.drain), Some(*watch_at)),
+            State::Ending(_) | State::Ended(_) => (None, None),
+        };
+        let notice = self.lease.next_notice().filter(|_| self.holds());
+        let waits = [limit, watch_at, self.retry_at, self.lease.end(), notice];
+        waits.into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    fn take(&mut self, now: Duration, input: Input) {
+        match input {
+            Input::SessionOpened(id) => {
+                self.session = Session::Connected(id);
+                self.lease = Lease::default();
+            }
+            Input::SessionSuspended => self.suspend(),
+            Input::SessionResumed => {
+                if let Session::Suspended(id) = self.session {
+                    self.session = Session::Connected(id);
+                    self.must_look |= self.own != Own::None && !mutant!(LockResumedBlindly);
+                    self.retry_at = None;
+                }
+            }
+            Input::SessionLost => self.lose_session(),
+            Input::Leased { until } => self.lease.renew(until),
+            Input::Created(attempt, result) => self.created(now, attempt, result),
+            Input::ParentsCreated(result) => {
+                self.creating_parents = false;
+                if let Err(error) = result {
+                    self.failed(now, error);
+                }
+            }
+            Input::Listed(look, result) => self.listed(now, look, result),
+            Input::Found(attempt, path, result) => self.found(now, attempt, path, result),
+            Input::FirstRead(name, node) => self.first_read(name, node),
+            Input::Gone(path) => self.gone(now, &path),
+            Input::RevocationRequested => {
+                if self.holds() {
+                    self.out.push(Effect::Notify(Event::RevocationRequested));
+                }
+            }
+            Input::Deleted(path, result) => self.deleted(now, &path, result),
+            Input::Release | Input::Left => {
+                if matches!(self.state, State::Waiting | State::Held { .. }) {
+                    self.leave(End::Released);
+                }
+            }
+            Input::Drain { deadline } => {
+                self.drain = earlier(self.drain, Some(deadline));
+                if let Some(deadline) = self.drain.filter(|_| self.holds()) {
+                    self.out.push(Effect::Notify(Event::Draining { deadline }));
+                }
+            }
+        }
+    }
+
+    /// The end of the lease, or of the time limits.
+    fn check_lease(&mut self, now: Duration) {
+        if self.session != Session::None && self.lease.is_over(now) && !mutant!(LockLeaseIgnored) {
+            self.out.push(Effect::GiveUpSession);
+            self.lose_session();
+        }
+    }
+
+    fn check_limits(&mut self, now: Duration) {
+        let is_over = |limit: Option<Duration>| limit.is_some_and(|limit| now >= limit);
+        match self.state {
+            State::Waiting if self.drain.is_some() => self.leave(End::Draining),
+            State::Waiting if is_over(self.waiting_limit()) => {
+                self.leave(End::TimedOut(self.known_first.clone()));
+            }
+            State::Held { until, .. } if is_over(until) => self.lose(LossReason::HoldLimit),
+            State::Held { .. } if is_over(self.drain) => self.lose(LossReason::Draining),
+            State::Waiting | State::Held { .. } | State::Ending(_) | State::Ended(_) => {}
+        }
+    }
+
+    /// When the contender gives up waiting. One that only tries has to know first whether the lock is free.
+    fn waiting_limit(&self) -> Option<Duration> {
+        let knows = self.known_first.as_ref().is_some_and(|known| self.first.as_ref() == Some(&known.name));
+        let extra = if knows { Duration::ZERO } else { FIRST_ANSWER };
+        Some(self.wanted.wait_until?.saturating_add(extra))
+    }
+
+    fn suspend(&mut self) {
+        if let Session::Connected(id) = self.session {
+            self.session = Session::Suspended(id);
+            if self.holds() {
+                self.is_suspended = true;
+                self.out.push(Effect::Notify(Event::Suspended { lease_end: self.lease.end() }));
+            }
+        }
+    }
+
+    /// All nodes of the session are deleted, or will be.
+    fn lose_session(&mut self) {
+        self.session = Session::None;
+        self.lease = Lease::default();
+        (self.own, self.retry_at) = (Own::None, None);
+        self.strays.clear();
+        self.doomed.clear();
+        (self.is_looking, self.must_look, self.children) = (false, false, None);
+        (self.creating_parents, self.reading_first) = (false, false);
+        (self.before, self.first) = (None, None);
+        match &self.state {
+            State::Waiting | State::Ended(_) => {}
+            State::Held { .. } => {
+                if !mutant!(LockLossNotTold) {
+                    self.out.push(Effect::Notify(Event::Lost(LossReason::Lease)));
+                }
+                self.state = State::Ended(End::Lost(LossReason::Lease));
+            }
+            // It is not known that its node was deleted in time.
+            State::Ending(End::Released) => {
+                self.out.push(Effect::Notify(Event::Lost(LossReason::Lease)));
+                self.state = State::Ended(End::Lost(LossReason::Lease));
+            }
+            State::Ending(end) => self.state = State::Ended(end.clone()),
+        }
+    }
+
+    /// The lock is not held any more: the application hears of it first, then the node is deleted.
+    fn lose(&mut self, reason: LossReason) {
+        self.out.push(Effect::Notify(Event::Lost(reason)));
+        self.leave(End::Lost(reason));
+    }
+
+    fn leave(&mut self, end: End) {
+        if end == End::Released && mutant!(LockReleasedEarly) {
+            self.out.push(Effect::Notify(Event::Released));
+        }
+        self.state = State::Ending(end);
+        match std::mem::replace(&mut self.own, Own::None) {
+            Own::At { path, .. } => self.doom(path),
+            // What is in flight is deleted when it is known.
+            own @ (Own::Creating(_) | Own::Unknown(_) | Own::Finding(_)) => self.own = own,
+            Own::None => {}
+        }
+    }
+
+    fn doom(&mut self, path: Path) {
+        if !self.doomed.iter().any(|(doomed, _)| *doomed == path) {
+            self.doomed.push((path, false));
+        }
+    }
+
+    fn is_contending(&self) -> bool {
+        matches!(self.state, State::Waiting | State::Held { .. })
+    }
+
+    fn created(&mut self, now: Duration, attempt: Uuid, result: Result<(Path, Zxid), Error>) {
+        if self.own != Own::Creating(attempt) {
+            return;
+        }
+        match result {
+            Ok((path, created)) if self.is_contending() => self.own = Own::At { path, created },
+            Ok((path, _)) => {
+                self.own = Own::None;
+                self.doom(path);
+            }
+            Err(Error::NoNode(_)) => {
+                self.own = Own::None;
+                if self.is_contending() {
+                    self.creating_parents = true;
+                    self.out.push(Effect::CreateParents);
+                }
+            }
+            Err(Error::OutcomeUnknown(_)) if mutant!(LockUnknownForgotten) => self.own = Own::None,
+            Err(Error::OutcomeUnknown(_)) => {
+                self.own = Own::Unknown(attempt);
+                (self.must_look, self.children) = (true, None);
+                self.retry_at = Some(now.saturating_add(PAUSE));
+            }
+            Err(error) => {
+                self.own = Own::None;
+                self.failed(now, error);
+            }
+        }
+    }
+
+    /// A request surely had no effect.
+    fn failed(&mut self, now: Duration, error: Error) {
+        match error {
+            // The session's own inputs say when to go on.
+            Error::Suspended | Error::SessionLost => {}
+            Error::OutcomeUnknown(_) => self.retry_at = Some(now.saturating_add(PAUSE)),
+            error if self.is_contending() => self.leave(End::Refused(error)),
+            // The contender leaves, and goes on until its node is deleted.
+            Error::NoNode(_)
+            | Error::NodeExists(_)
+            | Error::BadVersion(_)
+            | Error::NotEmpty(_)
+            | Error::ParentIsEphemeral(_)
+            | Error::NoPermission(_)
+            | Error::Unreachable(_)
+            | Error::Refused(_) => self.retry_at = Some(now.saturating_add(PAUSE)),
+        }
+    }
+
+    fn listed(&mut self, now: Duration, look: u64, result: Result<Vec<String>, Error>) {
+        if (look != self.looks || !self.is_looking) && !mutant!(LockStaleLook) {
+            return;
+        }
+        self.is_looking = false;
+        match result {
+            Ok(children) => self.children = Some(children),
+            Err(error) => {
+                self.must_look = true;
+                self.failed(now, error);
+            }
+        }
+    }
+
+    fn found(&mut self, now: Duration, attempt: Uuid, path: Path, result: Result<Option<Node>, Error>) {
+        if self.own != Own::Finding(attempt) {
+            return;
+        }
+        let session = match self.session {
+            Session::Connected(id) | Session::Suspended(id) => Some(id),
+            Session::None => None,
+        };
+        match result {
+            Ok(Some(node)) if node.stat.ephemeral_owner == session => {
+                let created = node.stat.created;
+                if self.is_contending() {
+                    self.own = Own::At { path, created };
+                    self.must_look = true;
+                } else {
+                    self.own = Own::None;
+                    self.doom(path);
+                }
+            }
+            // It belongs to a session that has ended, and will vanish with it.
+            Ok(_) => self.own = Own::None,
+            Err(error) => {
+                self.own = Own::Unknown(attempt);
+                self.must_look = true;
+                self.failed(now, error);
+            }
+        }
+    }
+
+    fn first_read(&mut self, name: String, node: Option<Node>) {
+        self.reading_first = false;
+        let text = |data: &[u8]| Excerpt::of(&String::from_utf8_lossy(data)).to_string();
+        let holder = node.as_ref().map(|node| text(&node.data)).filter(|text| !text.is_empty());
+        let session = node.and_then(|node| node.stat.ephemeral_owner);
+        self.known_first = Some(First { name, holder, session });
+    }
+
+    fn gone(&mut self, now: Duration, path: &Path) {
+        if self.watched_before.as_ref() == Some(path) {
+            self.watched_before = None;
+            self.before = None;
+            self.must_look = true;
+            if let (Own::At { path, created }, true) = (self.own.clone(), mutant!(LockHeldOutOfTurn)) {
+                self.acquire(now, &path, created);
+            }
+        }
+        let is_own = matches!(&self.own, Own::At { path: own, .. } if own == path);
+        if is_own && self.is_contending() && !mutant!(LockRevocationMissed) {
+            self.own_is_gone();
+        }
+    }
+
+    /// Somebody else has deleted the contender's node.
+    fn own_is_gone(&mut self) {
+        self.own = Own::None;
+        match self.state {
+            State::Held { .. } => self.lose(LossReason::Revoked),
+            // A waiting contender stands at the end again.
+            State::Waiting => self.must_look = false,
+            State::Ending(_) | State::Ended(_) => {}
+        }
+    }
+
+    fn deleted(&mut self, now: Duration, path: &Path, result: Result<(), Error>) {
+        let Some(place) = self.doomed.iter().position(|(doomed, _)| doomed == path) else { return };
+        match result {
+            Ok(()) => {
+                self.doomed.swap_remove(place);
+                // A node of this contender may have been the one that it waited for.
+                self.must_look |= self.is_contending();
+            }
+            Err(error) => {
+                if let Some((_, in_flight)) = self.doomed.get_mut(place) {
+                    *in_flight = false;
+                }
+                // While the session is suspended or lost, its own inputs say when to go on.
+                if !matches!(error, Error::Suspended | Error::SessionLost) {
+                    self.retry_at = Some(now.saturating_add(PAUSE));
+                }
+            }
+        }
+    }
+
+    /// Decides by the last answer.
+    fn use_children(&mut self, now: Duration) {
+        // An answer that came with the creation's is of after it.
+        if matches!(self.own, Own::Creating(_) | Own::Finding(_)) {
+            return;
+        }
+        let Some(children) = self.children.take() else { return };
+        let strays = children.iter().filter(|name| self.strays.iter().any(|stray| name.starts_with(stray)));
+        for path in strays.filter_map(|name| self.wanted.lock.child(name)).collect::<Vec<_>>() {
+            if !mutant!(LockStrayLeft) {
+                self.doom(path);
+            }
+        }
+        match self.own.clone() {
+            Own::Unknown(attempt) => self.look_for(attempt, &children),
+            Own::None if !self.is_contending() => self.strays.clear(),
+            Own::None => self.look_before(&children),
+            Own::At { path, created } => self.take_turn(now, &path, created, &children),
+            Own::Creating(_) | Own::Finding(_) => {}
+        }
+    }
+
+    /// Has the request of unknown outcome created a node?
+    fn look_for(&mut self, attempt: Uuid, children: &[String]) {
+        let mine = children.iter().find(|name| name.starts_with(&prefix(attempt)));
+        if let Some(path) = mine.and_then(|name| self.wanted.lock.child(name)) {
+            self.own = Own::Finding(attempt);
+            self.out.push(Effect::Find(attempt, path));
+        } else {
+            // The request may still be on its way if its connection is gone.
+            self.strays.insert(prefix(attempt));
+            self.own = Own::None;
+        }
+    }
+
+    /// Before the first node: is the queue one of this kind, and is there room?
+    fn look_before(&mut self, children: &[String]) {
+        if self.has_looked {
+            return;
+        }
+        self.has_looked = true;
+        if let Turn::Unclear(why) = turn(self.wanted.mode, "", children) {
+            self.leave(End::Unclear(why));
+        } else if children.len() >= self.wanted.queue_max {
+            self.leave(End::QueueFull { contenders: children.len() });
+        }
+    }
+
+    fn take_turn(&mut self, now: Duration, path: &Path, created: Zxid, children: &[String]) {
+        if !self.is_contending() {
+            return;
+        }
+        match turn(self.wanted.mode, path.name(), children) {
+            Turn::Absent => self.own_is_gone(),
+            _ if self.holds() => self.resume(),
+            Turn::Unclear(why) => self.leave(End::Unclear(why)),
+            Turn::Holds => self.acquire(now, path, created),
+            Turn::Waits { .. } if children.len() > self.wanted.queue_max => {
+                self.leave(End::QueueFull { contenders: children.len() - 1 });
+            }
+            Turn::Waits { before, first, position } => {
+                (self.before, self.position) = (Some(before), position);
+                self.first = Some(first);
+            }
+        }
+    }
+
+    fn acquire(&mut self, now: Duration, path: &Path, created: Zxid) {
+        // A session that is suspended proves nothing.
+        let Session::Connected(_) = self.session else {
+            self.must_look = true;
+            return;
+        };
+        let until = self.wanted.hold_max.map(|max| now.saturating_add(max));
+        self.state = State::Held { until, watch_at: now.saturating_add(WATCH_AFTER) };
+        (self.before, self.first) = (None, None);
+        self.lease.notify_again();
+        let (token, path) = (FencingToken::from(created), path.clone());
+        self.out.push(Effect::Notify(Event::Acquired { token, path, lease_end: self.lease.notify(now) }));
+    }
+
+    /// The holder's node is still there after an interruption.
+    fn resume(&mut self) {
+        if std::mem::take(&mut self.is_suspended) {
+            self.out.push(Effect::Notify(Event::Resumed { lease_end: self.lease.end() }));
+        }
+    }
+
+    /// Asks for what a contender needs.
+    fn contend(&mut self, now: Duration) {
+        let Session::Connected(_) = self.session else { return };
+        if self.retry_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.retry_at = None;
+        let creates = self.state == State::Waiting && self.own == Own::None && !self.creating_parents;
+        if creates && !self.has_looked {
+            self.must_look = true;
+        } else if creates {
+            self.attempts += 1;
+            let attempt = Uuid::from_u128(self.wanted.seed.as_u128() ^ u128::from(self.attempts));
+            self.own = Own::Creating(attempt);
+            self.out.push(Effect::Create(attempt, self.wanted.lock.contender(self.wanted.mode, attempt)));
+            // In the same flight: a session sees its own writes. An earlier look is of before.
+            (self.is_looking, self.must_look, self.children) = (false, true, None);
+        }
+        if self.must_look && !self.is_looking && !matches!(self.own, Own::Finding(_)) {
+            (self.is_looking, self.must_look) = (true, false);
+            self.looks += 1;
+            self.out.push(Effect::List(self.looks));
+        }
+        if let Some(first) = self.first.clone().filter(|_| self.state == State::Waiting) {
+            self.tell_place(first);
+        }
+    }
+
+    fn tell_place(&mut self, first: String) {
+        match &self.known_first {
+            Some(known) if known.name == first => {
+                let place = (self.position, known.clone());
+                if self.notified.as_ref() != Some(&place) {
+                    self.notified = Some(place.clone());
+                    let (position, first) = place;
+                    self.out.push(Effect::Notify(Event::Waiting { position, first }));
+                }
+            }
+            _ if self.reading_first => {}
+            _ => {
+                self.reading_first = true;
+                self.out.push(Effect::ReadFirst(first));
+            }
+        }
+    }
+
+    /// Deletes the nodes that are not wanted. A contender that ends does so when none is left.
+    fn clean(&mut self, now: Duration) {
+        if matches!(self.session, Session::Connected(_)) && self.retry_at.is_none_or(|at| now >= at) {
+            for (path, in_flight) in self.doomed.iter_mut().filter(|(_, in_flight)| !in_flight) {
+                *in_flight = true;
+                self.out.push(Effect::Delete(path.clone()));
+            }
+        }
+        let State::Ending(end) = &self.state else { return };
+        if self.own != Own::None || !self.doomed.is_empty() {
+            return;
+        }
+        if !self.strays.is_empty() && self.session != Session::None {
+            // A last look shows whether a node of an unwanted attempt has appeared.
+            self.must_look |= !self.is_looking;
+            return;
+        }
+        if *end == End::Released {
+            self.out.push(Effect::Notify(Event::Released));
+        }
+        self.state = State::Ended(end.clone());
+    }
+
+    /// Asks for the watches that are needed.
+    fn watch(&mut self, now: Duration) {
+        let own = match (&self.state, &self.own) {
+            (State::Waiting, Own::At { path, .. }) if self.before.is_some() => Some(path.clone()),
+            (State::Held { watch_at, .. }, Own::At { path, .. }) => {
+                (now >= *watch_at || self.watched_own.is_some()).then(|| path.clone())
+            }
+            _ => None,
+        };
+        let before = self.before.as_ref().filter(|_| self.state == State::Waiting);
+        let before = before.and_then(|name| self.wanted.lock.child(name));
+        if own != self.watched_own {
+            self.watched_own = own.clone();
+            self.out.push(Effect::WatchOwn(own));
+        }
+        if before != self.watched_before {
+            self.watched_before = before.clone();
+            self.out.push(Effect::WatchBefore(before));
+        }
+    }
+
+    /// Sends the end of the lease now and then: an application whose sidecar is stopped counts by itself.
+    fn notify_lease(&mut self, now: Duration) {
+        let is_due = self.holds() && !self.is_suspended && self.lease.is_due(now) && self.lease.is_newer();
+        if let Some(lease_end) = is_due.then(|| self.lease.notify(now)).flatten() {
+            self.out.push(Effect::Notify(Event::LeaseRenewed { lease_end }));
+        }
+    }
+}
+
+fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
+}

@@ -1,0 +1,12 @@
+//! Who holds a lock? The state machine of one contender for one lock. Pure.
+//!
+//! An application holds a lock while its stream is open and the lease of the sidecar's session lasts. The contender's node
+//! in the lock's queue is its place, and the id of the transaction that created that node is the fencing token: grants
+//! follow the queue, and the queue follows creation (locks specification 6.4).
+//!
+//! [`contender`] decides, [`queue`] says whose turn it is, [`contract`] has the inputs and effects. All contenders of a
+//! sidecar share its session; they share nothing else.
+
+pub mod contender;
+pub mod contract;
+pub mod queue;

@@ -1,0 +1,182 @@
+//! The nodes of a lock: Curator's layout of `InterProcessMutex` and `InterProcessReadWriteLock`, so that programs in Java,
+//! and programs in other languages that keep to it, contend in the same queue (locks specification 1.1, 8.1, 8.3).
+//!
+//! A contender's node is `{lock}/_c_{uuid}-{mark}{number}`, ephemeral and sequential. The mark says what the contender
+//! asks for, and the number is its place. Nodes of other names are no contenders.
+
+use uuid::Uuid;
+
+use crate::tree::{Path, PathError};
+
+/// The node below our root that has the locks with a name. It can be no job's name.
+const LOCKS: &str = "@-@locks";
+/// The most bytes of a lock's name.
+pub const NAME_BYTES_MAX: usize = 200;
+/// The most bytes of a contender's data.
+pub const HOLDER_BYTES_MAX: usize = 255;
+/// What Curator's `Revoker` writes into a holder's node to ask for the lock.
+pub const REVOKE: &[u8] = b"__REVOKE__";
+/// The digits of a number.
+const DIGITS: usize = 10;
+/// The end of a server's counter: it sticks there, and numbers are not unique any more.
+pub const NUMBER_MAX: u32 = i32::MAX.unsigned_abs();
+
+/// What a contender asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// To be alone: Curator's `InterProcessMutex`.
+    Mutex,
+    /// To hold the lock together with other readers: the read lock of Curator's `InterProcessReadWriteLock`.
+    Read,
+    /// To be alone among readers and writers: the write lock of Curator's `InterProcessReadWriteLock`.
+    Write,
+}
+
+impl Mode {
+    /// The text before the number in a contender's name.
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Mutex => "lock-",
+            Self::Read => "__READ__",
+            Self::Write => "__WRIT__",
+        }
+    }
+
+    /// Whether contenders of both kinds stand in one queue.
+    pub fn is_with(self, other: Self) -> bool {
+        (self == Self::Mutex) == (other == Self::Mutex)
+    }
+
+    /// The word for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Mutex => "mutex",
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// A child of a lock's node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Child {
+    /// A contender.
+    Contender {
+        /// What it asks for.
+        mode: Mode,
+        /// Its place in the queue.
+        number: u32,
+    },
+    /// A contender whose number is not readable: the server's counter was at its end.
+    WithoutNumber(Mode),
+    /// A node of another recipe, which shares no queue with locks: the semaphore of Curator, the read lock of kazoo.
+    OtherRecipe,
+    /// Something else.
+    Foreign,
+}
+
+impl Child {
+    /// Reads the name of a child.
+    pub fn read(name: &str) -> Self {
+        let marks = [
+            ("lock-", Mode::Mutex),
+            ("__lock__", Mode::Mutex),
+            ("__READ__", Mode::Read),
+            ("__WRIT__", Mode::Write),
+        ];
+        for (mark, mode) in marks {
+            let Some((_, number)) = name.rsplit_once(mark) else { continue };
+            let is_number = number.len() == DIGITS && number.bytes().all(|byte| byte.is_ascii_digit());
+            let number = number.parse().ok().filter(|number| is_number && *number <= NUMBER_MAX);
+            return number.map_or(Self::WithoutNumber(mode), |number| Self::Contender { mode, number });
+        }
+        if matches!(name, "locks" | "leases") || name.contains("__rlock__") {
+            return Self::OtherRecipe;
+        }
+        Self::Foreign
+    }
+}
+
+/// The nodes of one lock.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LockPaths {
+    lock: Path,
+}
+
+impl LockPaths {
+    /// The lock at a path.
+    pub fn at(lock: Path) -> Self {
+        Self { lock }
+    }
+
+    /// The lock with a name, below the root of all locks with names. Fails if the name cannot be a node's name.
+    pub fn named(root: &Path, name: &str) -> Result<Self, PathError> {
+        Ok(Self { lock: root.try_child(name)? })
+    }
+
+    /// The node of the lock.
+    pub fn lock(&self) -> &Path {
+        &self.lock
+    }
+
+    /// The contender's node that a request of this attempt creates, without its number.
+    pub fn contender(&self, mode: Mode, attempt: Uuid) -> Path {
+        self.lock.child(&format!("{}{}", prefix(attempt), mode.mark()))
+    }
+
+    /// A child. `None`: it cannot be a node's name.
+    pub fn child(&self, name: &str) -> Option<Path> {
+        self.lock.try_child(name).ok()
+    }
+}
+
+/// The beginning of the name of the node that an attempt creates. No other node's name begins so.
+pub fn prefix(attempt: Uuid) -> String {
+    format!("_c_{}-", attempt.hyphenated())
+}
+
+/// The root of the locks with names, unless the setting `lock_root` says another one.
+pub fn default_root(namespace: &Path) -> Path {
+    namespace.sibling_with_suffix("-sidekeeper").child(LOCKS).child("queues")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_curator_kazoo_and_go_are_contenders_and_others_are_not() {
+        let contender = |mode, number| Child::Contender { mode, number };
+        let cases = [
+            ("_c_f7a7133d-7e1c-4c1e-9c0e-0a1b2c3d4e5f-lock-0000000007", contender(Mode::Mutex, 7)),
+            ("ab07fcc629914d64b5ca6523cd7b880elock-0000000002", contender(Mode::Mutex, 2)),
+            ("_c_a8f0c1e2d3b4a5968778695a4b3c2d1e-lock-2147483647", contender(Mode::Mutex, NUMBER_MAX)),
+            ("36aafd065e734758ae1e05c347fb872f__lock__0000000001", contender(Mode::Mutex, 1)),
+            ("_c_d45e510d-1111-4111-8111-111111111111-__WRIT__0000000003", contender(Mode::Write, 3)),
+            ("_c_d45e510d-1111-4111-8111-111111111111-__READ__0000000004", contender(Mode::Read, 4)),
+            ("_c_9a01a6fa-1111-4111-8111-111111111111-lock--2147483648", Child::WithoutNumber(Mode::Mutex)),
+            ("_c_9a01a6fa-1111-4111-8111-111111111111-lock-9999999999", Child::WithoutNumber(Mode::Mutex)),
+            ("lock-", Child::WithoutNumber(Mode::Mutex)),
+            ("cc1548518ea34578b5eee27623a225fe__rlock__0000000001", Child::OtherRecipe),
+            ("leases", Child::OtherRecipe),
+            ("readme", Child::Foreign),
+            ("000", Child::Foreign),
+            ("!x", Child::Foreign),
+            ("lease-1", Child::Foreign),
+            ("", Child::Foreign),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(Child::read(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_contender_has_curators_name() {
+        let paths = LockPaths::named(&default_root(&Path::parse("/ns").unwrap()), "bill").unwrap();
+        let uuid = Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+        let path = paths.contender(Mode::Write, uuid);
+        let parent = "/ns-sidekeeper/@-@locks/queues/bill";
+        assert_eq!(path.as_str(), format!("{parent}/_c_01234567-89ab-cdef-0123-456789abcdef-__WRIT__"));
+        assert!(LockPaths::named(paths.lock(), "a/b").is_err());
+    }
+}

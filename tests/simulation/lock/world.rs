@@ -1,0 +1,776 @@
+//! A simulated world of one lock: a server with the lock's queue, sidecars with sessions, contenders, and applications.
+//!
+//! Each sidecar has one connection. Requests reach the server in the order of their sending, and answers and the events of
+//! watches come back in one order. A connection that breaks takes its requests along: some have taken effect, one may take
+//! effect after the next connection is made. The clock stands still unless the world moves it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sidekeeper::coordination::lock::contender::{Contender, Wanted};
+use sidekeeper::coordination::lock::contract::{Effect, End, Event, Input};
+use sidekeeper::coordination::time::Now;
+use sidekeeper::extension::lock::{LockPaths, Mode};
+use sidekeeper::job::FencingToken;
+use sidekeeper::tree::{Error, Node, Path, SessionId, Stat, Zxid};
+use uuid::Uuid;
+
+use crate::random::Random;
+
+const TIMEOUT: Duration = Duration::from_secs(6);
+const MARGIN: Duration = Duration::from_millis(1_200);
+
+/// A broken promise, in words.
+pub type Violation = String;
+
+/// A node of the queue.
+#[derive(Debug, Clone)]
+struct Queued {
+    created: Zxid,
+    owner: SessionId,
+}
+
+#[derive(Debug, Default)]
+struct Server {
+    has_lock: bool,
+    last_zxid: i64,
+    last_session: i64,
+    next_number: u32,
+    queue: BTreeMap<String, Queued>,
+    /// When the server ends each session, unless it hears from it before.
+    sessions: BTreeMap<SessionId, Duration>,
+}
+
+#[derive(Debug)]
+struct Sidecar {
+    session: Option<SessionId>,
+    is_up: bool,
+    /// The connection may be restored then.
+    down_until: Duration,
+    /// The process is stopped until then.
+    stopped_until: Duration,
+    lease: Duration,
+    requests: VecDeque<(usize, Effect)>,
+    answers: VecDeque<(usize, Input)>,
+    /// A request of the former connection, which takes effect before the request with this number of the present one.
+    late: Option<(Effect, u32)>,
+    /// Sessions that were given up, and when they are closed.
+    closing: Vec<(SessionId, Duration)>,
+}
+
+/// What the application believes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Belief {
+    Waits,
+    Holds { token: FencingToken, until: Option<Duration> },
+    Free,
+}
+
+struct Hold {
+    sidecar: usize,
+    mode: Mode,
+    contender: Contender,
+    belief: Belief,
+    known_session: Option<SessionId>,
+    known_up: bool,
+    /// The node of the hold, once it is known.
+    node: Option<String>,
+    watched_own: Option<String>,
+    watched_before: Option<String>,
+    /// Whether its application counts the lease by itself. Otherwise it relies on the sidecar's word.
+    counts: bool,
+    /// Since when its application's lease is over, although the session's is not.
+    stale_since: Option<Duration>,
+    /// When its application gives the lock back.
+    release_at: Option<Duration>,
+    asked: bool,
+    /// When an operator has deleted its node.
+    deleted_at: Option<Duration>,
+    told_lost: bool,
+    is_over: bool,
+}
+
+/// How a schedule went.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    pub grants: usize,
+    pub faults: usize,
+    pub losses: usize,
+    pub timeouts: usize,
+}
+
+pub struct World {
+    random: Random,
+    now: Duration,
+    server: Server,
+    sidecars: Vec<Sidecar>,
+    holds: Vec<Hold>,
+    lock: LockPaths,
+    has_readers: bool,
+    highest: Option<FencingToken>,
+    faults: bool,
+    pub outcome: Outcome,
+}
+
+impl Hold {
+    /// The name of the contender's node, in the words of the contender.
+    fn contender_node(&self) -> Option<String> {
+        self.node.clone()
+    }
+}
+
+/// The number at the end of a contender's name.
+fn number(name: &str) -> String {
+    name.chars().skip(name.len().saturating_sub(10)).collect()
+}
+
+impl World {
+    /// A world of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::scattered(seed);
+        let sidecar = || Sidecar {
+            session: None,
+            is_up: false,
+            down_until: Duration::ZERO,
+            stopped_until: Duration::ZERO,
+            lease: Duration::ZERO,
+            requests: VecDeque::new(),
+            answers: VecDeque::new(),
+            late: None,
+            closing: Vec::new(),
+        };
+        let sidecars = (0..=random.below(3)).map(|_| sidecar()).collect();
+        let has_readers = random.once_in(3);
+        let lock = LockPaths::at(Path::parse("/locks/bill").unwrap());
+        let (server, outcome) = (Server::default(), Outcome::default());
+        Self {
+            random,
+            now: Duration::from_secs(1),
+            server,
+            sidecars,
+            holds: Vec::new(),
+            lock,
+            has_readers,
+            highest: None,
+            faults: true,
+            outcome,
+        }
+    }
+
+    /// Runs a schedule full of faults, then one without, until nothing is left to be done.
+    pub fn run(&mut self, steps: usize) -> Result<(), Violation> {
+        for _ in 0..steps {
+            self.act()?;
+            self.check()?;
+        }
+        self.faults = false;
+        for sidecar in &mut self.sidecars {
+            (sidecar.down_until, sidecar.stopped_until) = (self.now, self.now);
+        }
+        self.pass_time();
+        self.wake()?;
+        for _ in 0..20_000 {
+            // A session that was given up is closed a moment later.
+            if self.server.queue.is_empty() && self.holds.iter().all(|hold| hold.is_over) {
+                break;
+            }
+            self.act()?;
+            self.check()?;
+        }
+        let is_first = |hold: &&Hold| {
+            hold.contender_node() == self.server.queue.keys().min_by_key(|name| number(name)).cloned()
+        };
+        let waiting = || self.holds.iter().filter(|hold| !hold.is_over);
+        if let Some(hold) = waiting().find(is_first).or(waiting().next()) {
+            let Sidecar { session, is_up, requests, answers, .. } = &self.sidecars[hold.sidecar];
+            return Err(format!(
+                "a contender waits without a cause: {:?}, asked {}, {session:?}, up {is_up}, {requests:?}, {answers:?}, {:#?}, {:#?}",
+                hold.belief, hold.asked, hold.contender, self.server.queue
+            ));
+        }
+        if let Some(name) = self.server.queue.keys().next() {
+            return Err(format!("{name} is left in the queue"));
+        }
+        Ok(())
+    }
+
+    fn act(&mut self) -> Result<(), Violation> {
+        let index = usize::try_from(self.random.below(u64::try_from(self.sidecars.len()).unwrap())).unwrap();
+        match self.random.below(20) {
+            0 if self.faults => self.ask(index),
+            1 => self.release(),
+            2 if self.faults => self.fault(index),
+            3..=8 => self.serve(index),
+            9..=14 => return self.deliver(index),
+            _ => {
+                let pause = if self.random.once_in(8) { 400 } else { 20 };
+                self.now += Duration::from_millis(self.random.below(pause) + 1);
+                self.pass_time();
+                return self.wake();
+            }
+        }
+        Ok(())
+    }
+
+    /// A new application asks for the lock.
+    fn ask(&mut self, sidecar: usize) {
+        if self.holds.iter().filter(|hold| !hold.is_over).count() >= 6 {
+            return;
+        }
+        let mode = match self.random.below(3) {
+            _ if !self.has_readers => Mode::Mutex,
+            0 => Mode::Write,
+            _ => Mode::Read,
+        };
+        let limit =
+            |random: &mut Random| random.once_in(4).then(|| Duration::from_millis(random.below(3_000)));
+        let wait_until = limit(&mut self.random).map(|limit| self.now + limit);
+        let hold_max = limit(&mut self.random).map(|limit| limit + Duration::from_millis(1));
+        let contender = Contender::new(Wanted {
+            lock: self.lock.clone(),
+            mode,
+            wait_until,
+            hold_max,
+            queue_max: 100,
+            looks_first: self.random.once_in(4),
+            seed: Uuid::from_u128(u128::from(self.random.next()) << 64),
+        });
+        self.holds.push(Hold {
+            sidecar,
+            mode,
+            contender,
+            belief: Belief::Waits,
+            known_session: None,
+            known_up: true,
+            node: None,
+            watched_own: None,
+            watched_before: None,
+            counts: self.random.once_in(2),
+            stale_since: None,
+            release_at: None,
+            asked: false,
+            deleted_at: None,
+            told_lost: false,
+            is_over: false,
+        });
+        let hold = self.holds.len() - 1;
+        self.step(hold, Vec::new());
+    }
+
+    /// An application gives the lock back, or leaves.
+    fn release(&mut self) {
+        let now = self.now;
+        let due = |hold: &Hold| !hold.is_over && !hold.asked && hold.release_at.is_some_and(|at| now >= at);
+        let Some(index) = self.holds.iter().position(due) else { return };
+        if self.is_stopped(self.holds[index].sidecar) {
+            return;
+        }
+        (self.holds[index].asked, self.holds[index].belief) = (true, Belief::Free);
+        let input = if self.random.once_in(2) { Input::Release } else { Input::Left };
+        self.step(index, vec![input]);
+    }
+
+    fn is_stopped(&self, sidecar: usize) -> bool {
+        self.now < self.sidecars[sidecar].stopped_until
+    }
+
+    fn fault(&mut self, index: usize) {
+        if !self.random.once_in(6) {
+            return;
+        }
+        self.outcome.faults += 1;
+        let long = Duration::from_millis(self.random.below(9_000));
+        let short = Duration::from_millis(self.random.below(300));
+        let lasts = if self.random.once_in(3) { long } else { short };
+        match self.random.below(4) {
+            0 | 1 => {
+                self.sidecars[index].down_until = self.now + lasts;
+                self.cut(index);
+            }
+            2 => self.sidecars[index].stopped_until = self.now + lasts,
+            _ => {
+                let nodes = u64::try_from(self.server.queue.len()).unwrap();
+                let nth = usize::try_from(self.random.below(nodes)).unwrap();
+                if let Some(name) = self.server.queue.keys().nth(nth).cloned() {
+                    let now = self.now;
+                    let its = self.holds.iter_mut().find(|hold| hold.node.as_ref() == Some(&name));
+                    if let Some(hold) = its {
+                        hold.deleted_at = Some(now);
+                        self.remove(&name);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The connection breaks.
+    fn cut(&mut self, index: usize) {
+        if !self.sidecars[index].is_up {
+            return;
+        }
+        let lost: Vec<_> = std::mem::take(&mut self.sidecars[index].requests).into();
+        let had_effect = self.random.below(u64::try_from(lost.len()).unwrap() + 1);
+        for (place, (_, effect)) in lost.iter().enumerate() {
+            if u64::try_from(place).unwrap() < had_effect {
+                let _ = self.perform(index, effect);
+            } else if u64::try_from(place).unwrap() == had_effect && self.random.once_in(2) {
+                self.sidecars[index].late = Some((effect.clone(), 1));
+            }
+        }
+        let unknown = || Error::OutcomeUnknown("the connection broke".to_owned());
+        for (hold, effect) in lost {
+            self.sidecars[index].answers.extend(answer(&effect, Err(unknown())).map(|input| (hold, input)));
+        }
+        self.sidecars[index].is_up = false;
+        self.tell_all(index);
+    }
+
+    /// The tasks of a sidecar see its session's state.
+    fn tell_all(&mut self, sidecar: usize) {
+        for hold in 0..self.holds.len() {
+            if self.holds[hold].sidecar == sidecar && !self.holds[hold].is_over && !self.is_stopped(sidecar) {
+                self.step(hold, Vec::new());
+            }
+        }
+    }
+
+    /// What has changed about the session since a task has looked: as the last state says, and no state in between.
+    fn session_inputs(&mut self, index: usize) -> Vec<Input> {
+        let Sidecar { session, is_up, .. } = self.sidecars[self.holds[index].sidecar];
+        let hold = &mut self.holds[index];
+        let mut inputs = Vec::new();
+        if hold.known_session != session {
+            inputs.extend(hold.known_session.map(|_| Input::SessionLost));
+            inputs.extend(session.map(Input::SessionOpened));
+            (hold.known_session, hold.known_up) = (session, true);
+        }
+        if session.is_some() && hold.known_up != is_up {
+            hold.known_up = is_up;
+            inputs.push(if is_up { Input::SessionResumed } else { Input::SessionSuspended });
+        }
+        inputs
+    }
+
+    /// The server handles the next request of a sidecar.
+    fn serve(&mut self, index: usize) {
+        if !self.sidecars[index].is_up {
+            return;
+        }
+        let Some((hold, effect)) = self.sidecars[index].requests.pop_front() else { return };
+        if let Some((late, after)) = self.sidecars[index].late.take() {
+            match after {
+                0 => {
+                    let _ = self.perform(index, &late);
+                }
+                more => self.sidecars[index].late = Some((late, more - 1)),
+            }
+        }
+        if let Effect::WatchOwn(Some(path)) | Effect::WatchBefore(Some(path)) = &effect {
+            if !self.server.queue.contains_key(path.name()) {
+                self.sidecars[index].answers.push_back((hold, Input::Gone(path.clone())));
+            }
+            return;
+        }
+        let result = self.perform(index, &effect);
+        self.sidecars[index].answers.extend(answer(&effect, Ok(result)).map(|input| (hold, input)));
+    }
+
+    /// A request takes effect.
+    fn perform(&mut self, index: usize, effect: &Effect) -> Result<Answered, Error> {
+        let session = self.sidecars[index].session;
+        let Some(session) = session.filter(|session| self.server.sessions.contains_key(session)) else {
+            return Err(Error::SessionLost);
+        };
+        Ok(match effect {
+            Effect::Create(_, path) => {
+                if !self.server.has_lock {
+                    return Err(Error::NoNode(path.clone()));
+                }
+                self.server.last_zxid += 1;
+                let created = Zxid(self.server.last_zxid);
+                let name = format!("{}{:010}", path.name(), self.server.next_number);
+                self.server.next_number += 1;
+                let path = self.lock.child(&name).unwrap();
+                self.server.queue.insert(name, Queued { created, owner: session });
+                Answered::Created(path, created)
+            }
+            Effect::CreateParents => {
+                if !std::mem::replace(&mut self.server.has_lock, true) {
+                    self.server.next_number = 0;
+                }
+                Answered::Done
+            }
+            Effect::List(_) => Answered::Names(self.server.queue.keys().cloned().collect()),
+            Effect::Find(_, path) => Answered::Node(self.node(path.name())),
+            Effect::ReadFirst(name) => Answered::Node(self.node(name)),
+            Effect::Delete(path) => {
+                self.remove(path.name());
+                Answered::Done
+            }
+            Effect::WatchOwn(_) | Effect::WatchBefore(_) | Effect::Notify(_) | Effect::GiveUpSession => {
+                Answered::Done
+            }
+        })
+    }
+
+    fn node(&self, name: &str) -> Option<Node> {
+        let queued = self.server.queue.get(name)?;
+        let stat = Stat {
+            created: queued.created,
+            modified: queued.created,
+            version: 0,
+            ephemeral_owner: Some(queued.owner),
+            modified_ms: 0,
+        };
+        Some(Node { path: self.lock.child(name)?, data: [].into(), stat })
+    }
+
+    /// A node is deleted; watches fire.
+    fn remove(&mut self, name: &str) {
+        if self.server.queue.remove(name).is_none() {
+            return;
+        }
+        for (index, hold) in self.holds.iter_mut().enumerate() {
+            let sidecar = &mut self.sidecars[hold.sidecar];
+            for watched in [&mut hold.watched_own, &mut hold.watched_before] {
+                if watched.as_deref() == Some(name) && sidecar.is_up {
+                    *watched = None;
+                    let gone = Input::Gone(self.lock.child(name).unwrap());
+                    sidecar.answers.push_back((index, gone));
+                }
+            }
+        }
+    }
+
+    /// A sidecar takes its next answer, or all of them: a task may find several at once.
+    fn deliver(&mut self, index: usize) -> Result<(), Violation> {
+        if self.is_stopped(index) {
+            return Ok(());
+        }
+        let all = self.random.once_in(4);
+        while let Some((hold, input)) = self.sidecars[index].answers.pop_front() {
+            if !self.holds[hold].is_over {
+                self.step(hold, vec![input]);
+            }
+            if !all {
+                break;
+            }
+        }
+        self.check()
+    }
+
+    /// What time does to sessions and connections.
+    fn pass_time(&mut self) {
+        let now = self.now;
+        for index in 0..self.sidecars.len() {
+            let closing = std::mem::take(&mut self.sidecars[index].closing);
+            for (session, at) in closing {
+                if now >= at && self.sidecars[index].is_up && !self.is_stopped(index) {
+                    self.expire(session);
+                } else {
+                    self.sidecars[index].closing.push((session, at));
+                }
+            }
+            if self.is_stopped(index) {
+                continue;
+            }
+            if !self.sidecars[index].is_up && now >= self.sidecars[index].down_until {
+                self.connect(index);
+            }
+            let session = self.sidecars[index].session;
+            if self.sidecars[index].is_up
+                && session.is_some_and(|session| !self.server.sessions.contains_key(&session))
+            {
+                self.replace_session(index);
+            }
+            // The lease is proven by writes that are answered at once here.
+            if let (Some(session), true) = (self.sidecars[index].session, self.sidecars[index].is_up)
+                && self.server.sessions.contains_key(&session)
+            {
+                self.server.sessions.insert(session, now + TIMEOUT);
+                self.sidecars[index].lease = now + TIMEOUT - MARGIN;
+            }
+        }
+        let over: Vec<_> =
+            self.server.sessions.iter().filter(|(_, at)| now >= **at).map(|(session, _)| *session).collect();
+        for session in over {
+            self.expire(session);
+        }
+        if self.server.queue.is_empty() && self.random.once_in(20) {
+            self.server.has_lock = false;
+        }
+    }
+
+    /// The server ends a session.
+    fn expire(&mut self, session: SessionId) {
+        self.server.sessions.remove(&session);
+        let its = self.server.queue.iter().filter(|(_, queued)| queued.owner == session);
+        for name in its.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.remove(&name);
+        }
+    }
+
+    fn connect(&mut self, index: usize) {
+        let session = self.sidecars[index].session;
+        self.sidecars[index].is_up = true;
+        if session.is_some_and(|session| self.server.sessions.contains_key(&session)) {
+            self.tell_all(index);
+            // A watch begins again with a snapshot.
+            for hold in 0..self.holds.len() {
+                if self.holds[hold].sidecar != index {
+                    continue;
+                }
+                let Hold { watched_own, watched_before, .. } = &self.holds[hold];
+                for name in [watched_own.clone(), watched_before.clone()].into_iter().flatten() {
+                    if !self.server.queue.contains_key(&name) {
+                        let gone = Input::Gone(self.lock.child(&name).unwrap());
+                        self.sidecars[index].answers.push_back((hold, gone));
+                    }
+                }
+            }
+            return;
+        }
+        self.replace_session(index);
+    }
+
+    /// The session is lost, and another one is opened.
+    fn replace_session(&mut self, index: usize) {
+        let had = self.sidecars[index].session.take().is_some();
+        self.forget_in_flight(index);
+        if had {
+            self.tell_all(index);
+        }
+        self.server.last_session += 1;
+        let session = SessionId(self.server.last_session);
+        self.server.sessions.insert(session, self.now + TIMEOUT);
+        (self.sidecars[index].session, self.sidecars[index].lease) =
+            (Some(session), self.now + TIMEOUT - MARGIN);
+        self.tell_all(index);
+    }
+
+    fn forget_in_flight(&mut self, index: usize) {
+        let sidecar = &mut self.sidecars[index];
+        sidecar.requests.clear();
+        sidecar.answers.clear();
+        sidecar.late = None;
+        for hold in self.holds.iter_mut().filter(|hold| hold.sidecar == index) {
+            (hold.watched_own, hold.watched_before) = (None, None);
+        }
+    }
+
+    /// Contenders whose alarm has rung.
+    fn wake(&mut self) -> Result<(), Violation> {
+        for index in 0..self.holds.len() {
+            let hold = &self.holds[index];
+            if !hold.is_over && !self.is_stopped(hold.sidecar) {
+                self.step(index, Vec::new());
+            }
+        }
+        self.check()
+    }
+
+    fn step(&mut self, index: usize, more: Vec<Input>) {
+        let sidecar = self.holds[index].sidecar;
+        let mut inputs = self.session_inputs(index);
+        inputs.extend(more);
+        if self.sidecars[sidecar].session.is_some() {
+            let place = inputs
+                .iter()
+                .position(|input| matches!(input, Input::SessionOpened(_)))
+                .map_or(0, |at| at + 1);
+            inputs.insert(place, Input::Leased { until: self.sidecars[sidecar].lease });
+        }
+        let now = Now { wall: Timestamp::UNIX_EPOCH, mono: self.now };
+        let effects = self.holds[index].contender.step(now, inputs);
+        for effect in effects {
+            self.take_effect(index, effect);
+        }
+        if let Some(end) = self.holds[index].contender.end() {
+            self.outcome.timeouts += usize::from(matches!(end, End::TimedOut(_)));
+            self.holds[index].is_over = true;
+            if matches!(self.holds[index].belief, Belief::Waits) {
+                self.holds[index].belief = Belief::Free;
+            }
+        }
+    }
+
+    fn take_effect(&mut self, index: usize, effect: Effect) {
+        let sidecar = self.holds[index].sidecar;
+        // A watch outlives the connection on which it was asked for.
+        match &effect {
+            Effect::WatchOwn(path) => {
+                self.holds[index].watched_own = path.as_ref().map(|path| path.name().to_owned());
+            }
+            Effect::WatchBefore(path) => {
+                self.holds[index].watched_before = path.as_ref().map(|path| path.name().to_owned());
+            }
+            _ => {}
+        }
+        match effect {
+            Effect::Notify(event) => self.hear(index, event),
+            Effect::GiveUpSession => {
+                if let Some(session) = self.sidecars[sidecar].session.take() {
+                    self.sidecars[sidecar].closing.push((session, self.now + MARGIN));
+                    self.forget_in_flight(sidecar);
+                    self.tell_all(sidecar);
+                    self.sidecars[sidecar].is_up = false;
+                    self.sidecars[sidecar].down_until = self.sidecars[sidecar].down_until.max(self.now);
+                }
+            }
+            Effect::WatchOwn(None) | Effect::WatchBefore(None) => {}
+            effect if self.sidecars[sidecar].session.is_none() => drop(effect),
+            effect if !self.sidecars[sidecar].is_up => {
+                if let Some(input) = answer(&effect, Err(Error::Suspended)) {
+                    self.sidecars[sidecar].answers.push_back((index, input));
+                }
+            }
+            effect => self.sidecars[sidecar].requests.push_back((index, effect)),
+        }
+    }
+
+    /// An application hears an event.
+    fn hear(&mut self, index: usize, event: Event) {
+        let now = self.now;
+        // Some hold for longer than a lease.
+        let most = if self.random.once_in(5) { 20_000 } else { 1_000 };
+        let held = Duration::from_millis(self.random.below(most));
+        let hold = &mut self.holds[index];
+        match event {
+            Event::Acquired { token, path, lease_end } => {
+                self.outcome.grants += 1;
+                hold.node = Some(path.name().to_owned());
+                if !hold.asked {
+                    hold.belief = Belief::Holds { token, until: lease_end };
+                    hold.release_at = Some(now + held);
+                }
+            }
+            Event::LeaseRenewed { lease_end } => {
+                if let Belief::Holds { until, .. } = &mut hold.belief {
+                    *until = (*until).max(Some(lease_end));
+                }
+            }
+            Event::Suspended { lease_end } | Event::Resumed { lease_end } => {
+                if let Belief::Holds { until, .. } = &mut hold.belief {
+                    *until = (*until).max(lease_end);
+                }
+            }
+            Event::Lost(_) => {
+                self.outcome.losses += 1;
+                (hold.belief, hold.told_lost) = (Belief::Free, true);
+            }
+            Event::Released => {
+                let node = hold.node.clone().filter(|name| self.server.queue.contains_key(name));
+                // Checked by `check`, which can fail.
+                hold.node = node.map(|name| format!("left: {name}"));
+                hold.belief = Belief::Free;
+            }
+            Event::Waiting { .. } | Event::RevocationRequested | Event::Draining { .. } => {}
+        }
+    }
+
+    /// The promises.
+    fn check(&mut self) -> Result<(), Violation> {
+        let now = self.now;
+        let (mut believers, mut stale) = (Vec::new(), Vec::new());
+        for (index, hold) in self.holds.iter().enumerate() {
+            if let Some(name) = hold.node.as_deref().and_then(|name| name.strip_prefix("left: ")) {
+                return Err(format!(
+                    "the application was told that the lock was given back, and {name} is there"
+                ));
+            }
+            if let Belief::Holds { token, until } = hold.belief {
+                let (is_stopped, sidecar) = (self.is_stopped(hold.sidecar), &self.sidecars[hold.sidecar]);
+                let lease_is_over = until.is_some_and(|until| now >= until);
+                // A stopped sidecar tells its application nothing.
+                let is_over = lease_is_over && (hold.counts || is_stopped);
+                let stops = is_stopped || !sidecar.is_up;
+                let is_renewed = lease_is_over && !stops && hold.deleted_at.is_none() && now < sidecar.lease;
+                if hold
+                    .stale_since
+                    .filter(|_| is_renewed)
+                    .is_some_and(|since| now > since + Duration::from_secs(3))
+                {
+                    return Err("the lease of a holder is not renewed".to_owned());
+                }
+                stale.push((index, is_renewed));
+                // It hears of the deletion after the watch has fired.
+                let late = hold.deleted_at.filter(|at| now > *at + Duration::from_secs(2));
+                if late.is_some()
+                    && !stops
+                    && !is_over
+                    && self.sidecars[hold.sidecar].answers.is_empty()
+                    && self.sidecars[hold.sidecar].requests.is_empty()
+                {
+                    return Err("a holder does not hear that its node was deleted".to_owned());
+                }
+                if !is_over && hold.deleted_at.is_none() {
+                    believers.push((hold.mode, token));
+                }
+            }
+        }
+        for (index, is_stale) in stale {
+            let since = &mut self.holds[index].stale_since;
+            *since = if is_stale { since.or(Some(now)) } else { None };
+        }
+        let writers = believers.iter().filter(|(mode, _)| *mode != Mode::Read).count();
+        if writers > 1 || (writers == 1 && believers.len() > 1) {
+            return Err(format!("two applications hold the lock: {believers:?}"));
+        }
+        let newest = believers.iter().filter(|(mode, _)| *mode != Mode::Read).map(|(_, token)| *token).max();
+        if let Some(newest) = newest {
+            if self.highest.is_some_and(|highest| newest < highest) {
+                return Err(format!("token {newest:?} after {:?}", self.highest));
+            }
+            self.highest = Some(newest);
+        }
+        Ok(())
+    }
+}
+
+enum Answered {
+    Created(Path, Zxid),
+    Names(Vec<String>),
+    Node(Option<Node>),
+    Done,
+}
+
+/// The answer to a request. `None`: it has none.
+fn answer(effect: &Effect, result: Result<Result<Answered, Error>, Error>) -> Option<Input> {
+    let result = result.unwrap_or_else(Err);
+    Some(match effect {
+        Effect::Create(attempt, _) => Input::Created(
+            *attempt,
+            result.map(|answered| match answered {
+                Answered::Created(path, created) => (path, created),
+                _ => unreachable!(),
+            }),
+        ),
+        Effect::CreateParents => Input::ParentsCreated(result.map(drop)),
+        Effect::List(look) => Input::Listed(
+            *look,
+            result.map(|answered| match answered {
+                Answered::Names(names) => names,
+                _ => unreachable!(),
+            }),
+        ),
+        Effect::Find(attempt, path) => {
+            let node = result.map(|answered| match answered {
+                Answered::Node(node) => node,
+                _ => unreachable!(),
+            });
+            Input::Found(*attempt, path.clone(), node)
+        }
+        Effect::ReadFirst(name) => {
+            let node = match result {
+                Ok(Answered::Node(node)) => node,
+                _ => None,
+            };
+            Input::FirstRead(name.clone(), node)
+        }
+        Effect::Delete(path) => Input::Deleted(path.clone(), result.map(drop)),
+        Effect::WatchOwn(_) | Effect::WatchBefore(_) | Effect::Notify(_) | Effect::GiveUpSession => {
+            return None;
+        }
+    })
+}
