@@ -83,6 +83,20 @@ pub enum Reason {
     DrainIncomplete,
     /// No application of this sidecar is attached to the job.
     JobNotAttached,
+    /// The application holds the lock already, or waits for it.
+    LockHeldAlready,
+    /// The lock is in use by contenders of another kind.
+    LockOfOtherKind,
+    /// The lock's counter is at its end, so that nobody can say whose turn it is.
+    LockCounterAtEnd,
+    /// The lock was not free in time.
+    LockNotFree,
+    /// The lock was lost.
+    LockLost,
+    /// Nobody holds the lock, or the contender has gone.
+    LockFree,
+    /// The sidecar has no such hold.
+    HoldUnknown,
 }
 
 impl Reason {
@@ -124,6 +138,13 @@ impl Reason {
         Self::SidecarTooOld,
         Self::DrainIncomplete,
         Self::JobNotAttached,
+        Self::LockHeldAlready,
+        Self::LockOfOtherKind,
+        Self::LockCounterAtEnd,
+        Self::LockNotFree,
+        Self::LockLost,
+        Self::LockFree,
+        Self::HoldUnknown,
     ];
 
     /// The reason's word, in capitals.
@@ -165,6 +186,13 @@ impl Reason {
             Self::SidecarTooOld => "SIDECAR_TOO_OLD",
             Self::DrainIncomplete => "DRAIN_INCOMPLETE",
             Self::JobNotAttached => "JOB_NOT_ATTACHED",
+            Self::LockHeldAlready => "LOCK_HELD_ALREADY",
+            Self::LockOfOtherKind => "LOCK_OF_OTHER_KIND",
+            Self::LockCounterAtEnd => "LOCK_COUNTER_AT_END",
+            Self::LockNotFree => "LOCK_NOT_FREE",
+            Self::LockLost => "LOCK_LOST",
+            Self::LockFree => "LOCK_FREE",
+            Self::HoldUnknown => "HOLD_UNKNOWN",
         }
     }
 }

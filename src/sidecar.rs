@@ -22,6 +22,7 @@ use tracing::{Instrument, error, info, warn};
 
 use crate::api::assignment::Assignments;
 use crate::api::job::Jobs;
+use crate::api::lock::LockCalls;
 use crate::api::participant::Participants;
 use crate::api::server::{self, Health, Services};
 use crate::api::sidecar::Sidecars;
@@ -29,6 +30,7 @@ use crate::config::{Config, ListenAddress};
 use crate::coordination::job::picture::settings::checks;
 use crate::coordination::time::Wakeup;
 use crate::dump;
+use crate::extension::lock;
 use crate::job::{JobConfiguration, JobName};
 use crate::job_files;
 use crate::listen::connections::Connections;
@@ -36,8 +38,10 @@ use crate::listen::listener::Listener;
 use crate::registry::embedded::{self, Embedded};
 use crate::registry::zookeeper::{Settings, SettingsError, ZooKeeper};
 use crate::registry::{Registry, SessionState};
+use crate::runner::attachments::drain::Drained;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::clock::Clock;
+use crate::runner::lock::registry::Locks;
 use crate::runner::nodes::feed::Feeds;
 use crate::runner::outcomes::Outcomes;
 use crate::runner::session::current::Current;
@@ -90,6 +94,7 @@ pub struct Sidecar {
     endpoints: Vec<String>,
     dump_address: Option<SocketAddr>,
     attachments: Attachments,
+    locks: Locks,
     config: Config,
     draining: watch::Sender<bool>,
     stop: watch::Sender<bool>,
@@ -150,6 +155,8 @@ impl Sidecar {
             outcomes: Outcomes::default(),
         };
         let attachments = Attachments::new(shared.clone());
+        let lock_root = config.lock_root.clone().unwrap_or_else(|| lock::default_root(&shared.namespace));
+        let locks = Locks::new(shared.clone(), lock_root);
         if let Some(former) = former {
             attachments.restore(former);
         }
@@ -161,7 +168,13 @@ impl Sidecar {
             participants: Participants::new(attachments.clone(), files),
             assignments: Assignments::new(shared.clone()),
             jobs: Jobs::new(attachments.clone(), drained.clone()),
-            sidecars: Sidecars::new(attachments.clone(), draining.clone(), config.drain_timeout),
+            locks: LockCalls::new(locks.clone()),
+            sidecars: Sidecars::new(
+                attachments.clone(),
+                locks.clone(),
+                draining.clone(),
+                config.drain_timeout,
+            ),
         };
         let mut endpoints = Vec::new();
         let mut server_tasks = Vec::new();
@@ -192,6 +205,7 @@ impl Sidecar {
             endpoints,
             dump_address,
             attachments,
+            locks,
             config,
             draining,
             stop,
@@ -223,8 +237,8 @@ impl Sidecar {
         let deadline = clock.now().mono.saturating_add(self.config.drain_timeout);
         let drained = tokio::select! {
             biased; // A finished drain comes before a request to hurry.
-            drained = self.attachments.drain(deadline, false) => drained,
-            () = becomes(&mut hurry, true) => self.attachments.drain(clock.now().mono, false).await,
+            drained = self.drain_until(deadline) => drained,
+            () = becomes(&mut hurry, true) => self.drain_until(clock.now().mono).await,
         };
         for (job, instance) in &drained.remaining {
             warn!(
@@ -243,6 +257,13 @@ impl Sidecar {
         for task in self.server_tasks {
             let _ = task.await;
         }
+    }
+}
+
+impl Sidecar {
+    /// Has all instances leave, and ends all holds.
+    async fn drain_until(&self, deadline: Duration) -> Drained {
+        futures::future::join(self.attachments.drain(deadline, false), self.locks.drain(deadline)).await.0
     }
 }
 

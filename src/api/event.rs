@@ -103,22 +103,16 @@ pub fn to_message(
             Message::Waiting(proto::Waiting { reason })
         }
         Event::CallListener(call) => listener_call(call, job, now.wall),
-        Event::Draining { remaining } => {
-            Message::Draining(proto::Draining { deadline: Some(timestamp(after(now.wall, remaining))) })
-        }
+        Event::Draining { remaining } => Message::Draining(draining(now.mono.saturating_add(remaining), now)),
     };
     proto::AttachResponse { event: Some(event) }
 }
 
 fn session_changed(status: SessionStatus, lease_end: Option<Duration>, now: Now, clock: &Clock) -> Message {
-    // The time that an event waited here is not part of the remaining time.
-    let remaining = lease_end.map(|end| end.saturating_sub(now.mono));
-    let end = clock.boottime().zip(lease_end);
-    let end = end.and_then(|(boottime, end)| Some((boottime.nanoseconds(end)?, boottime.clock.clone())));
-    let (lease_end_boottime_ns, boottime_clock) = end.unwrap_or_default();
+    let (remaining_lease, lease_end_boottime_ns, boottime_clock) = lease(lease_end, now, clock);
     Message::SessionChanged(proto::SessionChanged {
         state: session_state(status).into(),
-        remaining_lease: remaining.and_then(|lease| lease.try_into().ok()),
+        remaining_lease,
         lease_end_boottime_ns,
         boottime_clock,
     })
@@ -140,6 +134,32 @@ fn waits_for(what: &WaitsFor, job: &JobName, trouble: &str) -> String {
         WaitsFor::Nodes => format!("the sidecar reads the nodes of job `{job}`"),
         WaitsFor::Registration => format!("the sidecar registers the instance of job `{job}`"),
     }
+}
+
+/// The lease of a lock. `lease_end`: monotonic; `None`: no end is expected.
+pub(super) fn lock_lease(lease_end: Option<Duration>, clock: &Clock) -> proto::LockLease {
+    let (remaining_lease, lease_end_boottime_ns, boottime_clock) = lease(lease_end, clock.now(), clock);
+    proto::LockLease { remaining_lease, lease_end_boottime_ns, boottime_clock }
+}
+
+/// The sidecar stops at this time, monotonic.
+pub(super) fn draining(deadline: Duration, now: Now) -> proto::Draining {
+    let deadline = after(now.wall, deadline.saturating_sub(now.mono));
+    proto::Draining { deadline: Some(timestamp(deadline)) }
+}
+
+/// The end of a lease in the forms of the protos: the remaining time, the end on the kernel's clock, and which clock that is.
+fn lease(
+    lease_end: Option<Duration>,
+    now: Now,
+    clock: &Clock,
+) -> (Option<prost_types::Duration>, u64, String) {
+    // The time that an event waited here is not part of the remaining time.
+    let remaining = lease_end.map(|end| end.saturating_sub(now.mono));
+    let end = clock.boottime().zip(lease_end);
+    let end = end.and_then(|(boottime, end)| Some((boottime.nanoseconds(end)?, boottime.clock.clone())));
+    let (nanoseconds, name) = end.unwrap_or_default();
+    (remaining.and_then(duration), nanoseconds, name)
 }
 
 /// The answer to an application that renews its lease.

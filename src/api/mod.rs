@@ -5,6 +5,7 @@ pub mod convert;
 pub mod date;
 pub mod event;
 pub mod job;
+pub mod lock;
 mod open_executions;
 pub mod participant;
 pub mod refusals;

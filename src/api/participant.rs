@@ -34,8 +34,6 @@ use super::{event, open_executions, status, version};
 const RESULTS_MAX: usize = 10_000;
 /// The most bytes of a failure's message, which goes into logs.
 const FAILURE_MESSAGE_MAX: usize = 16 * 1024;
-/// The most characters of an application id; a UUID has 36.
-const APPLICATION_ID_MAX: usize = 64;
 /// The most bytes of a client's name.
 const CLIENT_MAX: usize = 128;
 
@@ -55,7 +53,7 @@ impl Participants {
 
     fn read_attach(&self, mut request: proto::AttachRequest) -> Result<Attach, InvalidRequest> {
         let mut errors = Vec::new();
-        check_application_id(&request.application_id, &mut errors);
+        convert::check_application_id(&request.application_id, &mut errors);
         if request.client.len() > CLIENT_MAX {
             errors.push(FieldError::new("client", &request.client, "at most 128 bytes"));
         }
@@ -133,13 +131,6 @@ fn read_name(given: &str, errors: &mut Vec<FieldError>) -> Option<InstanceName> 
         errors.push(FieldError::new("instance_name", given, InstanceName::ALLOWED));
     }
     name
-}
-
-fn check_application_id(given: &str, errors: &mut Vec<FieldError>) {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
-    if given.len() > APPLICATION_ID_MAX || !given.chars().all(allowed) {
-        errors.push(FieldError::new("application_id", given, "at most 64 characters of [A-Za-z0-9_.-]"));
-    }
 }
 
 #[tonic::async_trait]

@@ -15,6 +15,7 @@ use crate::listen::token::RequireToken;
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentServiceServer;
 use crate::proto::job_service_server::JobServiceServer;
+use crate::proto::lock_service_server::LockServiceServer;
 use crate::proto::participant_service_server::ParticipantServiceServer;
 use crate::proto::sidecar_service_server::SidecarServiceServer;
 use crate::runner::clock::Clock;
@@ -22,6 +23,7 @@ use crate::runner::clock::Clock;
 use super::assignment::Assignments;
 use super::date::DateBefore1970;
 use super::job::Jobs;
+use super::lock::LockCalls;
 use super::participant::Participants;
 use super::refusals::LogRefusals;
 use super::sidecar::Sidecars;
@@ -32,11 +34,12 @@ const STREAMS_MAX: u32 = 20_000;
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The services with a health status. The empty name is the sidecar as a whole.
-const SERVICES: [&str; 5] = [
+const SERVICES: [&str; 6] = [
     "",
     "sidekeeper.v1.ParticipantService",
     "sidekeeper.v1.AssignmentService",
     "sidekeeper.v1.JobService",
+    "sidekeeper.v1.LockService",
     "sidekeeper.v1.SidecarService",
 ];
 
@@ -49,6 +52,8 @@ pub struct Services {
     pub assignments: Assignments,
     /// For operators.
     pub jobs: Jobs,
+    /// For applications that use locks, and their operators.
+    pub locks: LockCalls,
     /// For the programs that start and stop the sidecar.
     pub sidecars: Sidecars,
 }
@@ -114,6 +119,7 @@ pub fn router(
         .add_service(
             AssignmentServiceServer::new(services.assignments).max_decoding_message_size(MESSAGE_BYTES_MAX),
         )
+        .add_service(LockServiceServer::new(services.locks).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(JobServiceServer::new(services.jobs).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(SidecarServiceServer::new(services.sidecars));
     Ok((router, Health { reporter }))

@@ -13,6 +13,7 @@ use crate::proto;
 use crate::proto::sidecar_service_server::SidecarService;
 use crate::reason::Reason;
 use crate::runner::attachments::registry::Attachments;
+use crate::runner::lock::registry::Locks;
 
 use super::convert::InvalidRequest;
 
@@ -23,15 +24,21 @@ const NAMED_MAX: usize = 5;
 #[derive(Clone)]
 pub struct Sidecars {
     attachments: Attachments,
+    locks: Locks,
     draining: watch::Sender<bool>,
     drain_timeout: Duration,
 }
 
 impl Sidecars {
-    /// The service for the sidecar with these attachments. `draining` becomes true with the first drain;
+    /// The service for the sidecar with these attachments and locks. `draining` becomes true with the first drain;
     /// `drain_timeout` is the default.
-    pub fn new(attachments: Attachments, draining: watch::Sender<bool>, drain_timeout: Duration) -> Self {
-        Self { attachments, draining, drain_timeout }
+    pub fn new(
+        attachments: Attachments,
+        locks: Locks,
+        draining: watch::Sender<bool>,
+        drain_timeout: Duration,
+    ) -> Self {
+        Self { attachments, locks, draining, drain_timeout }
     }
 }
 
@@ -46,7 +53,8 @@ impl SidecarService for Sidecars {
         tracing::info!(?timeout, "draining on request; the sidecar keeps running until it is stopped");
         self.draining.send_replace(true);
         let deadline = self.attachments.shared().clock.now().mono.saturating_add(timeout);
-        let drained = self.attachments.drain(deadline, request.get_ref().for_good).await;
+        let drained = self.attachments.drain(deadline, request.get_ref().for_good);
+        let (drained, ()) = futures::future::join(drained, self.locks.drain(deadline)).await;
         if !drained.remaining.is_empty() {
             return Err(refusal(
                 Reason::DrainIncomplete,

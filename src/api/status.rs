@@ -7,6 +7,8 @@ use tonic::Status;
 
 use crate::coordination::job::contract::answer::Refusal;
 use crate::coordination::job::contract::effect::EndReason;
+use crate::coordination::lock::contract::{End, First, LossReason};
+use crate::coordination::lock::queue::Unclear;
 use crate::excerpt::Excerpt;
 use crate::job::JobName;
 use crate::listen::refusal::refusal;
@@ -15,7 +17,9 @@ use crate::runner::admin::trigger_job::TriggerError;
 use crate::runner::attachments::calls::CallError;
 use crate::runner::attachments::request::AttachError;
 use crate::runner::job::outlet::StreamEnd;
-use crate::tree::Error;
+use crate::runner::lock::look::LockError;
+use crate::runner::lock::registry::{HoldError, ReleaseError};
+use crate::tree::{Error, Path};
 
 /// A refused stream.
 pub fn of_attach(error: &AttachError) -> Status {
@@ -59,17 +63,68 @@ pub fn of_trigger(error: &TriggerError) -> Status {
         TriggerError::ServersDisabled(_) => Reason::ServersDisabled,
         TriggerError::ItemsDisabled(_) => Reason::ItemsDisabled,
         TriggerError::Changing { .. } => Reason::RegistryChanging,
-        TriggerError::Unwritten { error, .. } => match error {
-            Error::Suspended | Error::SessionLost | Error::Unreachable(_) => Reason::RegistryAway,
-            Error::OutcomeUnknown(_) => Reason::OutcomeUnknown,
-            Error::NoPermission(_) => Reason::RegistryNoPermission,
-            Error::NoNode(_)
-            | Error::NodeExists(_)
-            | Error::BadVersion(_)
-            | Error::NotEmpty(_)
-            | Error::ParentIsEphemeral(_)
-            | Error::Refused(_) => Reason::RegistryRefused,
-        },
+        TriggerError::Unwritten { error, .. } => of_registry(error),
+    };
+    refusal(reason, error.to_string())
+}
+
+/// The reason of a registry's error.
+fn of_registry(error: &Error) -> Reason {
+    match error {
+        Error::Suspended | Error::SessionLost | Error::Unreachable(_) => Reason::RegistryAway,
+        Error::OutcomeUnknown(_) => Reason::OutcomeUnknown,
+        Error::NoPermission(_) => Reason::RegistryNoPermission,
+        Error::NoNode(_)
+        | Error::NodeExists(_)
+        | Error::BadVersion(_)
+        | Error::NotEmpty(_)
+        | Error::ParentIsEphemeral(_)
+        | Error::Refused(_) => Reason::RegistryRefused,
+    }
+}
+
+/// A refused hold.
+pub fn of_hold(error: &HoldError) -> Status {
+    let reason = match error {
+        HoldError::Draining => Reason::SidecarStopping,
+        HoldError::HeldAlready { .. } => Reason::LockHeldAlready,
+        HoldError::TooMany => Reason::TooMany,
+    };
+    refusal(reason, error.to_string())
+}
+
+/// The end of a hold. `None`: the stream ends without an error.
+pub fn of_hold_end(lock: &Path, end: Option<&End>) -> Option<Status> {
+    let end = end?;
+    let text = hold_end_in_words(lock, end)?;
+    let reason = match end {
+        End::Released => return None,
+        End::Lost(_) => Reason::LockLost,
+        End::TimedOut(_) => Reason::LockNotFree,
+        End::QueueFull { .. } => Reason::TooMany,
+        End::Unclear(Unclear::OtherKind { .. }) => Reason::LockOfOtherKind,
+        End::Unclear(Unclear::CounterAtEnd { .. }) => Reason::LockCounterAtEnd,
+        End::Refused(error) => of_registry(error),
+        End::Draining => Reason::SidecarStopping,
+    };
+    Some(refusal(reason, text))
+}
+
+/// A hold that cannot be released.
+pub fn of_release(error: &ReleaseError) -> Status {
+    let reason = match error {
+        ReleaseError::EndedBefore { end: Some(End::Lost(_)), .. } => Reason::LockLost,
+        ReleaseError::Unknown(_) | ReleaseError::EndedBefore { .. } => Reason::HoldUnknown,
+    };
+    refusal(reason, error.to_string())
+}
+
+/// A lock that cannot be read or changed.
+pub fn of_lock(error: &LockError) -> Status {
+    let reason = match error {
+        LockError::NoSession => Reason::RegistryAway,
+        LockError::Free(_) => Reason::LockFree,
+        LockError::Registry { error, .. } => of_registry(error),
     };
     refusal(reason, error.to_string())
 }
@@ -115,4 +170,46 @@ pub fn of_end(job: &JobName, end: Option<&StreamEnd>) -> Option<Status> {
         ),
     };
     Some(refusal(end.word()?, text))
+}
+
+/// Why a hold has ended, in words. `None`: as the application has asked.
+fn hold_end_in_words(lock: &Path, end: &End) -> Option<String> {
+    Some(match end {
+        End::Released => return None,
+        End::Lost(reason) => {
+            let why = match reason {
+                LossReason::Lease => {
+                    "the session with the registry could not be proven alive in time, or has ended"
+                }
+                LossReason::Revoked => "its node was deleted",
+                LossReason::HoldLimit => "hold_timeout was over",
+                LossReason::Draining => "the sidecar is stopping",
+            };
+            format!("the lock {lock} is lost: {why}")
+        }
+        End::TimedOut(None) => {
+            format!("the lock {lock} was not free within wait_timeout, or the registry did not answer")
+        }
+        End::TimedOut(Some(First { name, holder, session })) => {
+            let holder = holder.as_deref().map(|holder| format!(" of `{holder}`")).unwrap_or_default();
+            let session = session.map(|session| format!(", session {session}")).unwrap_or_default();
+            format!("the lock {lock} was not free within wait_timeout; `{name}`{holder}{session} is first")
+        }
+        End::QueueFull { contenders } => {
+            format!(
+                "the lock {lock} has {contenders} contenders, which is the most; try later, or use several locks"
+            )
+        }
+        End::Unclear(Unclear::OtherKind { name }) => format!(
+            "the lock {lock} is in use by contenders of another kind (`{name}`), which this one would not exclude; use the \
+             same `mode`, or another lock"
+        ),
+        End::Unclear(Unclear::CounterAtEnd { name }) => format!(
+            "the lock {lock} has reached the end of its counter (`{name}`): let its queue run empty, and delete {lock}"
+        ),
+        End::Refused(error) => format!("the registry refuses a contender of the lock {lock}: {error}"),
+        End::Draining => {
+            format!("the sidecar is stopping, and does not wait for the lock {lock}; ask another one")
+        }
+    })
 }

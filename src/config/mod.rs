@@ -24,6 +24,7 @@ use self::source::{File, Given, Origin};
 use self::types::{DumpAccess, MASK};
 pub use self::types::{ListenAddress, LogFormat, Secret};
 pub use self::value::DRAIN_TIMEOUT_MAX;
+use crate::tree::Path;
 
 /// The checked settings of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub struct Config {
     pub data_dir: Option<PathBuf>,
     /// The folder in which the ZooKeeper session is kept for the next process. Default: none.
     pub state_dir: Option<PathBuf>,
+    /// The root of the locks with names. Default: `None`, a root beside the namespace.
+    pub lock_root: Option<Path>,
     /// The folder of job configurations. Default: none.
     pub jobs_dir: Option<PathBuf>,
     /// The server's address in instance ids, by which ElasticJob distinguishes servers. Default: that of the
@@ -114,6 +117,11 @@ pub fn drain_timeout(text: &str) -> Result<Duration, String> {
     value::duration(text, &value::DRAIN)
 }
 
+/// Reads a time limit of a lock in the settings' form. The error names the mistake and the allowed values.
+pub fn lock_timeout(text: &str) -> Result<Duration, String> {
+    value::duration(text, &value::LOCK)
+}
+
 /// Makes a configuration, or reports all errors.
 pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigError> {
     let mut problems = Vec::new();
@@ -179,6 +187,7 @@ impl Reader<'_> {
         let digest = self.optional(&settings::DIGEST, value::digest);
         let data_dir = self.optional(&settings::DATA_DIR, value::directory);
         let state_dir = self.optional(&settings::STATE_DIR, value::directory);
+        let lock_root = self.optional(&settings::LOCK_ROOT, value::lock_root);
         let jobs_dir = self.optional(&settings::JOBS_DIR, value::directory);
         let instance_ip = self.required(&settings::INSTANCE_IP, value::instance_ip);
         let session_timeout = self.duration(&settings::SESSION_TIMEOUT, &value::SESSION);
@@ -196,6 +205,9 @@ impl Reader<'_> {
         let dump_listen = self.optional(&settings::DUMP_LISTEN, value::dump_listen).map(Option::flatten);
         let dump_access = self.required(&settings::DUMP_ACCESS, value::dump_access);
         self.check_one_registry();
+        if let (Ok(namespace), Ok(Some(root))) = (&namespace, &lock_root) {
+            self.check_lock_root(namespace, root);
+        }
         if let (Ok(Some(address)), Ok(access)) = (&dump_listen, &dump_access) {
             self.check_dump_access(*address, *access);
         }
@@ -207,6 +219,7 @@ impl Reader<'_> {
             digest: digest?,
             data_dir: data_dir?,
             state_dir: state_dir?,
+            lock_root: lock_root?,
             jobs_dir: jobs_dir?,
             instance_ip: instance_ip?,
             session_timeout: session_timeout?,
@@ -293,6 +306,19 @@ impl Reader<'_> {
         );
         let what = self.origin_of(&settings::DUMP_LISTEN).unwrap_or_default();
         self.problems.push(Problem { what, given: Some(address.to_string()), reason });
+    }
+
+    /// Java instances take every node in the namespace for a job.
+    fn check_lock_root(&mut self, namespace: &str, root: &Path) {
+        let is_inside =
+            Path::parse(&format!("/{namespace}")).is_ok_and(|namespace| root.is_within(&namespace));
+        if is_inside {
+            let reason = format!(
+                "it is in the namespace `{namespace}`, whose nodes are jobs; allowed: a path beside it"
+            );
+            let what = self.origin_of(&settings::LOCK_ROOT).unwrap_or_default();
+            self.problems.push(Problem { what, given: Some(root.to_string()), reason });
+        }
     }
 
     /// A data directory without effect would look like lost data.

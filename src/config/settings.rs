@@ -83,6 +83,8 @@ settings! {
         "Where the embedded registry keeps its nodes; made for the sidecar's user alone. Not together with `zookeeper`.";
     STATE_DIR = "state_dir", "state-dir", "SIDEKEEPER_STATE_DIR", "DIRECTORY", Default::Absent("a restart begins anew"), =>
         "Where to keep the ZooKeeper session, for jobs with `sidekeeper.grace`: a killed sidecar that is restarted before the session times out resumes it. Each sidecar needs a directory of its own.";
+    LOCK_ROOT = "lock_root", "lock-root", "SIDEKEEPER_LOCK_ROOT", "PATH", Default::Absent("`/NAMESPACE-sidekeeper/@-@locks/queues`"), =>
+        "The node below which locks with names are. Sidecars that share locks over several namespaces have the same one.";
     JOBS_DIR = "jobs_dir", "jobs-dir", "SIDEKEEPER_JOBS_DIR", "DIRECTORY", Default::Absent("no job files"), =>
         "A directory of job configurations, which applications can attach to by name.";
     INSTANCE_IP = "instance_ip", "instance-ip", "SIDEKEEPER_INSTANCE_IP", "IPV4", Default::Detected("the first interface that is up and not loopback"), =>

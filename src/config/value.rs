@@ -34,6 +34,8 @@ pub(super) const ANSWER: Range = range(Duration::from_millis(100), Duration::fro
 pub(super) const SILENCE: Range = range(Duration::from_secs(1), Duration::from_secs(600), "1s to 10m");
 /// Zero means that executions are cancelled at once.
 pub(super) const DRAIN: Range = range(Duration::ZERO, DRAIN_TIMEOUT_MAX, "0s to 1h");
+/// Zero means not to wait.
+pub(super) const LOCK: Range = range(Duration::ZERO, Duration::from_secs(365 * 24 * 3600), "0s to 8760h");
 /// The longest time that executions may get when the sidecar is stopped.
 pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
@@ -226,6 +228,12 @@ pub(super) fn directory(text: &str) -> Result<PathBuf, String> {
         return Err("allowed: the path of a directory".to_owned());
     }
     Ok(PathBuf::from(text))
+}
+
+/// Reads the root of the locks with names.
+pub(super) fn lock_root(text: &str) -> Result<Path, String> {
+    let root = Path::parse(text).map_err(|error| format!("{error}; allowed: a path like `/locks`"))?;
+    if root.is_root() { Err("allowed: a path like `/locks`, not `/`".to_owned()) } else { Ok(root) }
 }
 
 /// Reads the address that names a server.

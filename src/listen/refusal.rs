@@ -36,6 +36,9 @@ fn code(reason: Reason) -> Code {
         | Reason::ServersDisabled
         | Reason::ItemsDisabled
         | Reason::ExecutionOver
+        | Reason::LockHeldAlready
+        | Reason::LockOfOtherKind
+        | Reason::LockCounterAtEnd
         | Reason::ClientTooOld
         | Reason::SidecarTooOld => Code::FailedPrecondition,
         Reason::JobNotConfigured
@@ -43,11 +46,15 @@ fn code(reason: Reason) -> Code {
         | Reason::AttachmentUnknown
         | Reason::ExecutionUnknown
         | Reason::CallUnknown
+        | Reason::LockFree
+        | Reason::HoldUnknown
         | Reason::JobNotAttached => Code::NotFound,
         Reason::InstanceNameTaken => Code::AlreadyExists,
         Reason::StreamNotReplaced | Reason::SidecarStopping | Reason::RegistryAway => Code::Unavailable,
-        Reason::StreamReplaced | Reason::StreamEnded | Reason::RegistryChanging => Code::Aborted,
-        Reason::CancelIgnored | Reason::DrainIncomplete => Code::DeadlineExceeded,
+        Reason::StreamReplaced | Reason::StreamEnded | Reason::RegistryChanging | Reason::LockLost => {
+            Code::Aborted
+        }
+        Reason::CancelIgnored | Reason::DrainIncomplete | Reason::LockNotFree => Code::DeadlineExceeded,
         Reason::SlowApplication | Reason::TooMany | Reason::RegistryFull => Code::ResourceExhausted,
         Reason::RegistryNoPermission | Reason::ExecutionOfAnother => Code::PermissionDenied,
         Reason::OutcomeUnknown => Code::Unknown,

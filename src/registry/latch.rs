@@ -230,23 +230,13 @@ impl<H: Host> Contender<H> {
 
     /// Creates the latch and its missing parents, as containers.
     async fn create_containers(&self) -> Result<(), Error> {
-        let mut missing = vec![self.latch.clone()];
-        while let Some(node) = missing.last() {
-            let step = Operation::create(node.clone(), NodeKind::Container, []);
-            match self.session.commit(vec![step]).await.map_err(|CommitError { error, .. }| error) {
-                Ok(_) | Err(Error::NodeExists(_)) => {
-                    missing.pop();
-                }
-                Err(error @ Error::NoNode(_)) => match node.parent() {
-                    Some(parent) => missing.push(parent),
-                    None => return Err(error),
-                },
+        loop {
+            match create_containers(&*self.session, &self.latch).await {
                 // If it took effect, the next attempt finds the containers.
                 Err(error @ (Error::OutcomeUnknown(_) | Error::Suspended)) => self.connected(&error).await?,
-                Err(error) => return Err(error),
+                result => return result,
             }
         }
-        Ok(())
     }
 
     /// The contenders' names, the head first.
@@ -363,6 +353,25 @@ impl<H: Host> Contender<H> {
             Ok(_) | Err(_) => Err(Error::SessionLost),
         }
     }
+}
+
+/// Creates a node and its missing parents, as containers. The registry may delete empty containers at any time.
+pub(crate) async fn create_containers(session: &dyn Session, node: &Path) -> Result<(), Error> {
+    let mut missing = vec![node.clone()];
+    while let Some(node) = missing.last() {
+        let step = Operation::create(node.clone(), NodeKind::Container, []);
+        match session.commit(vec![step]).await.map_err(|CommitError { error, .. }| error) {
+            Ok(_) | Err(Error::NodeExists(_)) => {
+                missing.pop();
+            }
+            Err(error @ Error::NoNode(_)) => match node.parent() {
+                Some(parent) => missing.push(parent),
+                None => return Err(error),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The text by which Curator sorts contenders.

@@ -12,6 +12,7 @@ pub mod admin;
 pub mod attachments;
 pub mod clock;
 pub mod job;
+pub mod lock;
 pub mod nodes;
 pub mod outcomes;
 pub mod session;

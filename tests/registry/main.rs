@@ -10,6 +10,9 @@
     reason = "tests fail by panicking, and look at real clocks and tasks"
 )]
 
+#[path = "../support/application.rs"]
+#[allow(dead_code, reason = "other test binaries use the rest")]
+mod application;
 mod conformance;
 mod damage;
 #[path = "../support/disk.rs"]
@@ -17,6 +20,7 @@ mod disk;
 mod faults;
 mod full_disk;
 mod latch;
+mod locks;
 mod persistence;
 mod registries;
 mod restart;

@@ -11,7 +11,7 @@ use sidekeeper::registry::latch::{self, LatchError};
 use sidekeeper::registry::zookeeper::{Settings, ZooKeeper};
 use sidekeeper::registry::{Registry, Session, SessionState, Watch};
 use sidekeeper::runner::clock::Clock;
-use sidekeeper::tree::{NodeChange, Operation, OperationResult, Path, Stat, WatchEvent};
+use sidekeeper::tree::{NodeChange, Operation, OperationResult, Path, SessionId, Stat, WatchEvent};
 use tokio::time::timeout;
 
 use crate::support::proxy::{Mode, Proxy};
@@ -68,6 +68,52 @@ impl TestRegistry {
         match self {
             Self::Embedded(registry) => registry.open().await.unwrap(),
             Self::ZooKeeper { through_proxy, .. } => through_proxy.open().await.unwrap(),
+        }
+    }
+
+    /// The registry, for a sidecar.
+    pub(crate) fn shared(&self) -> Arc<dyn Registry> {
+        match self {
+            Self::Embedded(registry) => Arc::new(registry.clone()),
+            Self::ZooKeeper { direct, .. } => Arc::new(direct.clone()),
+        }
+    }
+
+    /// The registry, for a sidecar whose session is cut off or ended. A test has at most one.
+    pub(crate) fn victims(&self) -> Arc<dyn Registry> {
+        match self {
+            Self::Embedded(registry) => Arc::new(registry.clone()),
+            Self::ZooKeeper { through_proxy, .. } => Arc::new(through_proxy.clone()),
+        }
+    }
+
+    pub(crate) fn is_embedded(&self) -> bool {
+        matches!(self, Self::Embedded(_))
+    }
+
+    /// Breaks the connection of the victim, which has this session.
+    pub(crate) fn cut(&self, session: SessionId) {
+        match self {
+            Self::Embedded(registry) => registry.suspend(session),
+            Self::ZooKeeper { proxy, .. } => {
+                proxy.set(Mode::Refuse);
+                proxy.reset();
+            }
+        }
+    }
+
+    /// Ends the session of a victim whose connection is broken: ZooKeeper does so itself, after two seconds.
+    pub(crate) fn end(&self, session: SessionId) {
+        if let Self::Embedded(registry) = self {
+            registry.expire(session);
+        }
+    }
+
+    /// Restores the connection of the victim.
+    pub(crate) fn mend(&self, session: SessionId) {
+        match self {
+            Self::Embedded(registry) => registry.resume(session),
+            Self::ZooKeeper { proxy, .. } => proxy.set(Mode::Pass),
         }
     }
 

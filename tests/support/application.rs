@@ -24,6 +24,7 @@ pub(crate) fn config(socket: &Path) -> Config {
         digest: None,
         data_dir: None,
         state_dir: None,
+        lock_root: None,
         jobs_dir: None,
         instance_ip: Ipv4Addr::LOCALHOST,
         session_timeout: Duration::from_secs(30),
@@ -42,8 +43,13 @@ pub(crate) fn config(socket: &Path) -> Config {
 
 /// Connects to a sidecar.
 pub(crate) async fn connect(endpoint: &str) -> Client {
+    ParticipantServiceClient::new(connect_channel(endpoint).await)
+}
+
+/// A connection to a sidecar.
+pub(crate) async fn connect_channel(endpoint: &str) -> Channel {
     let endpoint = Endpoint::from_shared(endpoint.to_owned()).expect("an endpoint");
-    ParticipantServiceClient::new(endpoint.connect().await.expect("a sidecar that serves"))
+    endpoint.connect().await.expect("a sidecar that serves")
 }
 
 /// A job of so many items with this schedule.

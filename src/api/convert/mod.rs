@@ -20,6 +20,9 @@ use crate::reason::Reason;
 /// once as the message, percent-encoded to up to three times this size, and twice in the details, as base64.
 const STATUS_TEXT_BYTES_MAX: usize = 1000;
 
+/// The most characters of an application id; a UUID has 36.
+const APPLICATION_ID_MAX: usize = 64;
+
 /// An application's checked description of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedJob {
@@ -28,6 +31,14 @@ pub struct CheckedJob {
     pub configuration: JobConfiguration,
     /// The class name or job type for the job's root node. `None`: the registry's value stays.
     pub job_class: Option<String>,
+}
+
+/// Checks an application id.
+pub(super) fn check_application_id(given: &str, errors: &mut Vec<FieldError>) {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    if given.len() > APPLICATION_ID_MAX || !given.chars().all(allowed) {
+        errors.push(FieldError::new("application_id", given, "at most 64 characters of [A-Za-z0-9_.-]"));
+    }
 }
 
 /// A refused request with all its errors.

@@ -12,7 +12,7 @@ use super::request::Attach;
 impl Attachments {
     /// Restores the instances of the former process. To be called before any application can attach.
     pub fn restore(&self, former: FormerProcess) {
-        let FormerProcess { key, members } = former;
+        let FormerProcess { key, members, .. } = former;
         let now = self.shared().clock.now().wall;
         // While the session lives, the former process was alive within the last timeout.
         let proven = now.checked_sub(key.timeout).unwrap_or(now);

@@ -1,7 +1,7 @@
-//! The session of the sidecar's former process: its key, and the latches that the former process left in it.
+//! The session of the sidecar's former process: its key, and the latches and locks that the former process left in it.
 //!
-//! Decides only which latch nodes to remove: those that the former session owns, at the latches of the jobs in which the
-//! former process had instances.
+//! Decides only which nodes to remove: those that the former session owns, at the latches of the jobs in which the former
+//! process had instances, and in the queues of its locks. An application has lost its locks with the stream to that process.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,35 +18,39 @@ pub struct FormerSession {
     key: SessionKey,
     namespace: Path,
     jobs: BTreeSet<JobName>,
+    locks: Vec<Path>,
 }
 
 impl FormerSession {
     /// The session of a former process that used this namespace.
     pub fn new(former: &FormerProcess, namespace: Path) -> Self {
         let jobs = former.members.iter().map(|member| member.job.clone()).collect();
-        Self { key: former.key.clone(), namespace, jobs }
+        Self { key: former.key.clone(), namespace, jobs, locks: former.locks.clone() }
     }
 
     pub(crate) fn key(&self) -> &SessionKey {
         &self.key
     }
 
-    /// Removes the former process's nodes at all latches: no task is left that would act when such a node is first, so all
+    /// Removes the former process's nodes at all latches and in the queues of all locks: no task is left that would act when such a node is first, so all
     /// later contenders would wait until the session ends.
-    pub(crate) async fn clear_latches(&self, session: &Arc<dyn Session>) -> Result<(), Error> {
+    pub(crate) async fn clear_queues(&self, session: &Arc<dyn Session>) -> Result<(), Error> {
+        for lock in &self.locks {
+            clear_queue(session, lock).await?;
+        }
         for job in &self.jobs {
             let paths = JobPaths::new(&self.namespace, job);
             let barriers =
                 [Barrier::Started, Barrier::Completed].map(|barrier| paths.guarantee_latch(barrier));
             for latch in [paths.election_latch(), paths.failover_latch()].iter().chain(&barriers) {
-                clear_latch(session, latch).await?;
+                clear_queue(session, latch).await?;
             }
         }
         Ok(())
     }
 }
 
-async fn clear_latch(session: &Arc<dyn Session>, latch: &Path) -> Result<(), Error> {
+async fn clear_queue(session: &Arc<dyn Session>, latch: &Path) -> Result<(), Error> {
     for name in session.children(latch).await?.unwrap_or_default() {
         let contender = latch.child(&name);
         let node = session.get(&contender).await?;
@@ -71,17 +75,19 @@ mod tests {
     use crate::tree::NodeKind;
 
     #[tokio::test]
-    async fn clear_latches_removes_the_nodes_of_the_former_session_only() {
+    async fn clear_queues_removes_the_nodes_of_the_former_session_only() {
         let registry = Embedded::in_memory();
         let (ours, theirs) = (registry.open().await.unwrap(), registry.open().await.unwrap());
         let namespace = Path::parse("/ns").unwrap();
         let job = JobName::parse("orders").unwrap();
         let paths = JobPaths::new(&namespace, &job);
+        let lock = Path::parse("/ns-sidekeeper/locks/bill").unwrap();
         let latches = [
             paths.election_latch(),
             paths.failover_latch(),
             paths.guarantee_latch(Barrier::Started),
             paths.guarantee_latch(Barrier::Completed),
+            lock.clone(),
         ];
         let contend = async |session: &Arc<dyn Session>, latch: &Path, name: &str| {
             session.ensure(&latch.child(name), NodeKind::Ephemeral, b"").await.unwrap();
@@ -93,8 +99,8 @@ mod tests {
             contend(&ours, latch, "_c_c-latch-0000000002").await;
         }
         let key = SessionKey { id: ours.id(), password: Vec::new(), timeout: Duration::from_secs(6) };
-        let former = FormerSession { key, namespace, jobs: [job].into() };
-        former.clear_latches(&ours).await.unwrap();
+        let former = FormerSession { key, namespace, jobs: [job].into(), locks: vec![lock] };
+        former.clear_queues(&ours).await.unwrap();
         for latch in &latches[1..] {
             assert_eq!(theirs.children(latch).await.unwrap().unwrap(), ["_c_b-latch-0000000001"]);
         }

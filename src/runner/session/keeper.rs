@@ -189,14 +189,14 @@ async fn open(
                 session.abandon().await;
                 return Err(error);
             }
-            match found.clear_latches(&session).await {
+            match found.clear_queues(&session).await {
                 Ok(()) => {
                     *former = None;
                     return Ok(proven);
                 }
                 Err(error) => {
-                    // All contenders would wait behind these latches for as long as the session lives.
-                    warn!(%error, "the latches of the former process cannot be removed; its session is given up");
+                    // All contenders would wait behind these nodes for as long as the session lives.
+                    warn!(%error, "the latches and locks of the former process cannot be removed; its session is given up");
                     session.close().await;
                 }
             }

@@ -11,7 +11,7 @@ use crate::extension::handoff_policy::is_label;
 use crate::extension::profile::{LABELS_MAX, Profile, WEIGHT_MAX};
 use crate::job::{InstanceId, InstanceName, JobName};
 use crate::registry::SessionKey;
-use crate::tree::SessionId;
+use crate::tree::{Path, SessionId};
 
 /// The version of the file's form. A file of another version is not used.
 const VERSION: u32 = 1;
@@ -51,6 +51,8 @@ pub struct FormerProcess {
     pub key: SessionKey,
     /// The instances that had nodes in it.
     pub members: Vec<Member>,
+    /// The locks in whose queues it had nodes.
+    pub locks: Vec<Path>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -62,6 +64,9 @@ struct Written {
     password: Vec<u8>,
     timeout_ms: u64,
     members: Vec<WrittenMember>,
+    /// A program that does not know locks does not use a file with locks: it would keep their nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    locks: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,11 +81,12 @@ struct WrittenMember {
     since_ms: i64,
 }
 
-/// The text of a file about this session and these instances. `None`: there is nothing to write down without a session.
+/// The text of a file about this session, these instances and these locks. `None`: there is nothing to write down without a session.
 pub(crate) fn text<'a>(
     place: &Place,
     session: Option<&SessionKey>,
     members: impl Iterator<Item = &'a Member>,
+    locks: impl Iterator<Item = &'a Path>,
 ) -> Option<String> {
     let key = session?;
     let member = |member: &Member| WrittenMember {
@@ -99,6 +105,7 @@ pub(crate) fn text<'a>(
         password: key.password.clone(),
         timeout_ms: u64::try_from(key.timeout.as_millis()).unwrap_or(u64::MAX),
         members: members.map(member).collect(),
+        locks: locks.map(Path::to_string).collect(),
     };
     // All its values have a form in JSON.
     serde_json::to_string(&written).ok()
@@ -118,9 +125,11 @@ pub(crate) fn read(text: &str, place: &Place) -> Result<FormerProcess, String> {
     }
     let members: Result<Vec<_>, String> =
         written.members.into_iter().map(|member| read_member(member, place)).collect();
+    let locks: Result<Vec<_>, String> =
+        written.locks.iter().map(|lock| Path::parse(lock).map_err(|error| error.to_string())).collect();
     let timeout = Duration::from_millis(written.timeout_ms);
     let key = SessionKey { id: SessionId(written.session), password: written.password, timeout };
-    Ok(FormerProcess { key, members: members? })
+    Ok(FormerProcess { key, members: members?, locks: locks? })
 }
 
 fn read_member(written: WrittenMember, place: &Place) -> Result<Member, String> {

@@ -65,7 +65,10 @@ async fn left_behind() -> tempfile::TempDir {
 #[tokio::test]
 async fn the_next_process_finds_what_was_written() {
     let folder = left_behind().await;
-    assert_eq!(found(folder.path()), Some(FormerProcess { key: key(), members: vec![member("a-1")] }));
+    assert_eq!(
+        found(folder.path()),
+        Some(FormerProcess { key: key(), members: vec![member("a-1")], locks: vec![] })
+    );
     let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(FILE), mode(LOCK_FILE)), (0o600, 0o600));
     // The next process keeps the session that it has found, until it has another one.

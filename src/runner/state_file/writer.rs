@@ -1,6 +1,6 @@
 //! Keeps the state file up to date: each change is on the disk before its caller goes on. Decides nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use tracing::warn;
 
 use crate::registry::SessionKey;
 use crate::runner::clock::Clock;
+use crate::tree;
 
 use super::contents::{self, FormerProcess, Member, Place};
 use super::folder::Folder;
@@ -18,6 +19,9 @@ use super::storage::{StateFileError, Storage};
 
 /// How long a write may take. After that an instance goes on, though the file may not have it.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Above so many locks, the file forgets those that are not in use.
+const LOCKS_KEPT: usize = 1_000;
 
 /// The state file of one sidecar. Clones share it; [`StateFile::none`] writes nothing.
 #[derive(Clone)]
@@ -39,6 +43,7 @@ struct Facts {
     revision: u64,
     session: Option<SessionKey>,
     members: BTreeMap<String, Member>,
+    locks: BTreeSet<tree::Path>,
 }
 
 impl Inner {
@@ -106,6 +111,23 @@ impl StateFile {
         self.change(|facts| drop(facts.members.remove(participant))).await;
     }
 
+    /// Writes down a lock in whose queue this process is about to have a node. The lock stays in the file: most locks are
+    /// held again and again, and a write for each hold would delay it.
+    pub async fn add_lock(&self, lock: &tree::Path) {
+        let is_known = self.inner.as_ref().is_none_or(|inner| inner.facts().locks.contains(lock));
+        if !is_known {
+            self.change(|facts| facts.locks.extend([lock.clone()])).await;
+        }
+    }
+
+    /// Removes the locks in whose queues this process has no node, if there are many.
+    pub async fn keep_locks(&self, is_used: impl Fn(&tree::Path) -> bool) {
+        let many = self.inner.as_ref().is_some_and(|inner| inner.facts().locks.len() > LOCKS_KEPT);
+        if many {
+            self.change(|facts| facts.locks.retain(is_used)).await;
+        }
+    }
+
     /// Changes the facts. Ends when the file has them, or when it cannot be written.
     async fn change(&self, change: impl FnOnce(&mut Facts)) {
         let Some(inner) = &self.inner else { return };
@@ -135,7 +157,8 @@ async fn write(inner: Arc<Inner>, revision: u64) {
     }
     let (now, text) = {
         let facts = inner.facts();
-        (facts.revision, contents::text(&inner.place, facts.session.as_ref(), facts.members.values()))
+        let (members, locks) = (facts.members.values(), facts.locks.iter());
+        (facts.revision, contents::text(&inner.place, facts.session.as_ref(), members, locks))
     };
     let (done, is_done) = oneshot::channel::<()>();
     // The task goes on if its caller is dropped. The lock keeps the next write behind it.

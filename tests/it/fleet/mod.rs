@@ -114,6 +114,7 @@ pub fn config(namespace: &str, number: u8) -> Config {
         digest: None,
         data_dir: None,
         state_dir: None,
+        lock_root: None,
         jobs_dir: None,
         instance_ip: Ipv4Addr::new(10, 0, 0, number),
         session_timeout: Duration::from_secs(30),

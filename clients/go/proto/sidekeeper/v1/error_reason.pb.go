@@ -101,6 +101,20 @@ const (
 	ErrorReason_ERROR_REASON_DRAIN_INCOMPLETE ErrorReason = 35
 	// No application of this sidecar is attached to the job.
 	ErrorReason_ERROR_REASON_JOB_NOT_ATTACHED ErrorReason = 36
+	// The application holds the lock already, or waits for it.
+	ErrorReason_ERROR_REASON_LOCK_HELD_ALREADY ErrorReason = 37
+	// The lock is in use by contenders of another kind.
+	ErrorReason_ERROR_REASON_LOCK_OF_OTHER_KIND ErrorReason = 38
+	// The lock's counter is at its end, so that nobody can say whose turn it is.
+	ErrorReason_ERROR_REASON_LOCK_COUNTER_AT_END ErrorReason = 39
+	// The lock was not free in time.
+	ErrorReason_ERROR_REASON_LOCK_NOT_FREE ErrorReason = 40
+	// The lock was lost.
+	ErrorReason_ERROR_REASON_LOCK_LOST ErrorReason = 41
+	// Nobody holds the lock, or the contender has gone.
+	ErrorReason_ERROR_REASON_LOCK_FREE ErrorReason = 42
+	// The sidecar has no such hold.
+	ErrorReason_ERROR_REASON_HOLD_UNKNOWN ErrorReason = 43
 )
 
 // Enum value maps for ErrorReason.
@@ -143,6 +157,13 @@ var (
 		34: "ERROR_REASON_SIDECAR_TOO_OLD",
 		35: "ERROR_REASON_DRAIN_INCOMPLETE",
 		36: "ERROR_REASON_JOB_NOT_ATTACHED",
+		37: "ERROR_REASON_LOCK_HELD_ALREADY",
+		38: "ERROR_REASON_LOCK_OF_OTHER_KIND",
+		39: "ERROR_REASON_LOCK_COUNTER_AT_END",
+		40: "ERROR_REASON_LOCK_NOT_FREE",
+		41: "ERROR_REASON_LOCK_LOST",
+		42: "ERROR_REASON_LOCK_FREE",
+		43: "ERROR_REASON_HOLD_UNKNOWN",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -182,6 +203,13 @@ var (
 		"ERROR_REASON_SIDECAR_TOO_OLD":        34,
 		"ERROR_REASON_DRAIN_INCOMPLETE":       35,
 		"ERROR_REASON_JOB_NOT_ATTACHED":       36,
+		"ERROR_REASON_LOCK_HELD_ALREADY":      37,
+		"ERROR_REASON_LOCK_OF_OTHER_KIND":     38,
+		"ERROR_REASON_LOCK_COUNTER_AT_END":    39,
+		"ERROR_REASON_LOCK_NOT_FREE":          40,
+		"ERROR_REASON_LOCK_LOST":              41,
+		"ERROR_REASON_LOCK_FREE":              42,
+		"ERROR_REASON_HOLD_UNKNOWN":           43,
 	}
 )
 
@@ -216,8 +244,7 @@ var File_sidekeeper_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\x83\n" +
-	"\n" +
+	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xe9\v\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12$\n" +
 	" ERROR_REASON_STOPPED_BY_OPERATOR\x10\x01\x12\x1c\n" +
@@ -256,7 +283,14 @@ const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\x1bERROR_REASON_CLIENT_TOO_OLD\x10!\x12 \n" +
 	"\x1cERROR_REASON_SIDECAR_TOO_OLD\x10\"\x12!\n" +
 	"\x1dERROR_REASON_DRAIN_INCOMPLETE\x10#\x12!\n" +
-	"\x1dERROR_REASON_JOB_NOT_ATTACHED\x10$Bb\n" +
+	"\x1dERROR_REASON_JOB_NOT_ATTACHED\x10$\x12\"\n" +
+	"\x1eERROR_REASON_LOCK_HELD_ALREADY\x10%\x12#\n" +
+	"\x1fERROR_REASON_LOCK_OF_OTHER_KIND\x10&\x12$\n" +
+	" ERROR_REASON_LOCK_COUNTER_AT_END\x10'\x12\x1e\n" +
+	"\x1aERROR_REASON_LOCK_NOT_FREE\x10(\x12\x1a\n" +
+	"\x16ERROR_REASON_LOCK_LOST\x10)\x12\x1a\n" +
+	"\x16ERROR_REASON_LOCK_FREE\x10*\x12\x1d\n" +
+	"\x19ERROR_REASON_HOLD_UNKNOWN\x10+Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

@@ -96,6 +96,20 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Instances did not leave in time, because the registry does not answer."""
     ERROR_REASON_JOB_NOT_ATTACHED: _ErrorReason.ValueType  # 36
     """No application of this sidecar is attached to the job."""
+    ERROR_REASON_LOCK_HELD_ALREADY: _ErrorReason.ValueType  # 37
+    """The application holds the lock already, or waits for it."""
+    ERROR_REASON_LOCK_OF_OTHER_KIND: _ErrorReason.ValueType  # 38
+    """The lock is in use by contenders of another kind."""
+    ERROR_REASON_LOCK_COUNTER_AT_END: _ErrorReason.ValueType  # 39
+    """The lock's counter is at its end, so that nobody can say whose turn it is."""
+    ERROR_REASON_LOCK_NOT_FREE: _ErrorReason.ValueType  # 40
+    """The lock was not free in time."""
+    ERROR_REASON_LOCK_LOST: _ErrorReason.ValueType  # 41
+    """The lock was lost."""
+    ERROR_REASON_LOCK_FREE: _ErrorReason.ValueType  # 42
+    """Nobody holds the lock, or the contender has gone."""
+    ERROR_REASON_HOLD_UNKNOWN: _ErrorReason.ValueType  # 43
+    """The sidecar has no such hold."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
@@ -177,4 +191,18 @@ ERROR_REASON_DRAIN_INCOMPLETE: ErrorReason.ValueType  # 35
 """Instances did not leave in time, because the registry does not answer."""
 ERROR_REASON_JOB_NOT_ATTACHED: ErrorReason.ValueType  # 36
 """No application of this sidecar is attached to the job."""
+ERROR_REASON_LOCK_HELD_ALREADY: ErrorReason.ValueType  # 37
+"""The application holds the lock already, or waits for it."""
+ERROR_REASON_LOCK_OF_OTHER_KIND: ErrorReason.ValueType  # 38
+"""The lock is in use by contenders of another kind."""
+ERROR_REASON_LOCK_COUNTER_AT_END: ErrorReason.ValueType  # 39
+"""The lock's counter is at its end, so that nobody can say whose turn it is."""
+ERROR_REASON_LOCK_NOT_FREE: ErrorReason.ValueType  # 40
+"""The lock was not free in time."""
+ERROR_REASON_LOCK_LOST: ErrorReason.ValueType  # 41
+"""The lock was lost."""
+ERROR_REASON_LOCK_FREE: ErrorReason.ValueType  # 42
+"""Nobody holds the lock, or the contender has gone."""
+ERROR_REASON_HOLD_UNKNOWN: ErrorReason.ValueType  # 43
+"""The sidecar has no such hold."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -1,0 +1,319 @@
+//! The service for locks: hold, release, look, revoke, break.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+use crate::coordination::lock::contract::{Event, First, LossReason};
+use crate::elasticjob::field_error::FieldError;
+use crate::excerpt::Excerpt;
+use crate::extension::lock::{Child, HOLDER_BYTES_MAX, LockPaths, Mode, NAME_BYTES_MAX};
+use crate::proto;
+use crate::proto::hold_response::Event as Message;
+use crate::proto::lock_id::Id;
+use crate::proto::lock_service_server::LockService;
+use crate::runner::clock::Clock;
+use crate::runner::lock::look::LockState;
+use crate::runner::lock::registry::{Hold, Locks, Outlet};
+use crate::tree::{Node, Path};
+
+use super::convert::{InvalidRequest, check_application_id};
+use super::{event, status};
+
+/// The longest time limit: longer than any use, and far from every overflow.
+const LIMIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The shortest time that a lock may be held.
+const HOLD_MIN: Duration = Duration::from_millis(1);
+/// Names of locks in one answer: the default and the most.
+const PAGE_DEFAULT: usize = 100;
+const PAGE_MAX: usize = 1_000;
+/// The end of the name of each sidecar's own root beside its namespace.
+const OWN_ROOT_SUFFIX: &str = "-sidekeeper";
+
+/// The service.
+#[derive(Clone)]
+pub struct LockCalls {
+    locks: Locks,
+}
+
+impl LockCalls {
+    /// The service for these locks.
+    pub fn new(locks: Locks) -> Self {
+        Self { locks }
+    }
+
+    /// The lock of a request, and whether its place was chosen by other programs.
+    fn read_lock(
+        &self,
+        given: Option<proto::LockId>,
+        errors: &mut Vec<FieldError>,
+    ) -> Option<(LockPaths, bool)> {
+        match given.and_then(|lock| lock.id) {
+            Some(Id::Name(name)) => {
+                let lock = LockPaths::named(self.locks.root(), &name).ok();
+                let lock = lock.filter(|_| name.len() <= NAME_BYTES_MAX);
+                if lock.is_none() {
+                    let allowed = "1 to 200 bytes without `/` and control characters, and not `.` or `..`";
+                    errors.push(FieldError::new("lock.name", &name, allowed));
+                }
+                lock.map(|lock| (lock, false))
+            }
+            Some(Id::Path(path)) => {
+                let read = Path::parse(&path).ok().filter(|path| !path.is_root() && !self.is_private(path));
+                if read.is_none() {
+                    let allowed = "a path like `/locks/bill`, not `/`, not in the namespace of the jobs, and not in a \
+                                   sidecar's own root (for a lock below `lock_root` give `lock.name`)";
+                    errors.push(FieldError::new("lock.path", &path, allowed));
+                }
+                read.map(|path| (LockPaths::at(path), true))
+            }
+            None => {
+                errors.push(FieldError::new("lock", "", "`lock.name` or `lock.path`"));
+                None
+            }
+        }
+    }
+
+    /// Whether a path belongs to jobs or to a sidecar.
+    fn is_private(&self, path: &Path) -> bool {
+        let namespace = &self.locks.shared().namespace;
+        // Another namespace's root is known by its name only.
+        let is_own_root = path.as_str().split('/').any(|name| name.ends_with(OWN_ROOT_SUFFIX));
+        path.is_within(namespace) || namespace.is_within(path) || is_own_root
+    }
+
+    fn read_one(&self, given: Option<proto::LockId>) -> Result<LockPaths, Status> {
+        let mut errors = Vec::new();
+        let lock = self.read_lock(given, &mut errors);
+        lock.map(|(lock, _)| lock).ok_or_else(|| InvalidRequest(errors).to_status())
+    }
+
+    fn read_hold(&self, request: proto::HoldRequest) -> Result<Hold, InvalidRequest> {
+        let mut errors = Vec::new();
+        let mode = match request.mode() {
+            proto::LockMode::Unspecified if request.mode != 0 => None,
+            proto::LockMode::Unspecified | proto::LockMode::Mutex => Some(Mode::Mutex),
+            proto::LockMode::Read => Some(Mode::Read),
+            proto::LockMode::Write => Some(Mode::Write),
+        };
+        if mode.is_none() {
+            errors.push(FieldError::new("mode", &request.mode.to_string(), "MUTEX, READ or WRITE"));
+        }
+        let lock = self.read_lock(request.lock, &mut errors);
+        let wait = read_limit("wait_timeout", request.wait_timeout, Duration::ZERO, &mut errors);
+        let hold_max = read_limit("hold_timeout", request.hold_timeout, HOLD_MIN, &mut errors);
+        let holder = request.holder;
+        if holder.len() > HOLDER_BYTES_MAX || holder.chars().any(char::is_control) {
+            errors.push(FieldError::new("holder", &holder, "at most 255 bytes without control characters"));
+        }
+        check_application_id(&request.application_id, &mut errors);
+        match (lock, mode) {
+            (Some((lock, is_foreign)), Some(mode)) if errors.is_empty() => {
+                let application_id = request.application_id;
+                Ok(Hold { lock, is_foreign, mode, wait, hold_max, holder, application_id })
+            }
+            _ => Err(InvalidRequest(errors)),
+        }
+    }
+}
+
+fn read_limit(
+    field: &str,
+    given: Option<prost_types::Duration>,
+    least: Duration,
+    errors: &mut Vec<FieldError>,
+) -> Option<Duration> {
+    let given = given?;
+    match Duration::try_from(given) {
+        Ok(limit) if (least..=LIMIT_MAX).contains(&limit) => Some(limit),
+        Ok(_) | Err(_) => {
+            let allowed = if least.is_zero() { "0s to 365 days" } else { "1 ms to 365 days" };
+            errors.push(FieldError::new(field, &format!("{}s", given.seconds), allowed));
+            None
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl LockService for LockCalls {
+    type HoldStream = HoldEvents;
+
+    async fn hold(&self, request: Request<proto::HoldRequest>) -> Result<Response<Self::HoldStream>, Status> {
+        let hold = self.read_hold(request.into_inner()).map_err(|invalid| invalid.to_status())?;
+        let path = hold.lock.lock().clone();
+        let (hold_id, outlet) = self.locks.hold(hold).map_err(|error| status::of_hold(&error))?;
+        let clock = self.locks.shared().clock.clone();
+        Ok(Response::new(HoldEvents { hold_id: Some(hold_id), path, outlet, clock, ended: false }))
+    }
+
+    async fn release(
+        &self,
+        request: Request<proto::ReleaseRequest>,
+    ) -> Result<Response<proto::ReleaseResponse>, Status> {
+        let released = self.locks.release(&request.get_ref().hold_id).await;
+        released.map_err(|error| status::of_release(&error))?;
+        Ok(Response::new(proto::ReleaseResponse {}))
+    }
+
+    async fn get_lock(
+        &self,
+        request: Request<proto::GetLockRequest>,
+    ) -> Result<Response<proto::GetLockResponse>, Status> {
+        let lock = self.read_one(request.into_inner().lock)?;
+        let state = self.locks.look(&lock).await.map_err(|error| status::of_lock(&error))?;
+        Ok(Response::new(proto::GetLockResponse { lock: Some(lock_message(&lock, &state)) }))
+    }
+
+    async fn list_locks(
+        &self,
+        request: Request<proto::ListLocksRequest>,
+    ) -> Result<Response<proto::ListLocksResponse>, Status> {
+        let request = request.into_inner();
+        let size = usize::try_from(request.page_size).unwrap_or(usize::MAX);
+        if size > PAGE_MAX {
+            let error = FieldError::new("page_size", &request.page_size.to_string(), "0 to 1000");
+            return Err(InvalidRequest(vec![error]).to_status());
+        }
+        let size = if size == 0 { PAGE_DEFAULT } else { size };
+        let names = self.locks.names().await.map_err(|error| status::of_lock(&error))?;
+        // The token is the last name of the page before.
+        let mut rest = names.into_iter().filter(|name| *name > request.page_token);
+        let names: Vec<_> = rest.by_ref().take(size).collect();
+        let more = rest.next().is_some();
+        let next_page_token = names.last().filter(|_| more).cloned().unwrap_or_default();
+        Ok(Response::new(proto::ListLocksResponse { names, next_page_token }))
+    }
+
+    async fn request_revocation(
+        &self,
+        request: Request<proto::RequestRevocationRequest>,
+    ) -> Result<Response<proto::RequestRevocationResponse>, Status> {
+        let lock = self.read_one(request.into_inner().lock)?;
+        let holder = self.locks.request_revocation(&lock).await.map_err(|error| status::of_lock(&error))?;
+        Ok(Response::new(proto::RequestRevocationResponse { holder: Some(contender(&holder)) }))
+    }
+
+    async fn break_lock(
+        &self,
+        request: Request<proto::BreakLockRequest>,
+    ) -> Result<Response<proto::BreakLockResponse>, Status> {
+        let request = request.into_inner();
+        let lock = self.read_one(request.lock)?;
+        let is_contender =
+            matches!(Child::read(&request.node_name), Child::Contender { .. } | Child::WithoutNumber(_));
+        let node = lock.child(&request.node_name).filter(|_| is_contender).ok_or_else(|| {
+            let allowed = "the `node_name` of one of the lock's contenders";
+            InvalidRequest(vec![FieldError::new("node_name", &request.node_name, allowed)]).to_status()
+        })?;
+        self.locks.break_lock(&lock, &node).await.map_err(|error| status::of_lock(&error))?;
+        Ok(Response::new(proto::BreakLockResponse {}))
+    }
+}
+
+/// The stream of a hold. Dropping it gives the lock back.
+pub struct HoldEvents {
+    /// Taken by the first event.
+    hold_id: Option<String>,
+    path: Path,
+    outlet: Outlet,
+    clock: Clock,
+    ended: bool,
+}
+
+impl Stream for HoldEvents {
+    type Item = Result<proto::HoldResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        if let Some(hold_id) = self.hold_id.take() {
+            let started = Message::Started(proto::HoldStarted { hold_id, path: self.path.to_string() });
+            return Poll::Ready(Some(Ok(proto::HoldResponse { event: Some(started) })));
+        }
+        self.outlet.events.poll_recv(context).map(|received| {
+            if let Some(received) = received {
+                return Some(Ok(proto::HoldResponse { event: Some(message(received, &self.clock)) }));
+            }
+            self.ended = true;
+            let end = self.outlet.end.borrow().clone();
+            status::of_hold_end(&self.path, end.as_ref()).map(Err)
+        })
+    }
+}
+
+fn message(event: Event, clock: &Clock) -> Message {
+    let lease = |end| event::lock_lease(end, clock);
+    match event {
+        Event::Waiting { position, first } => Message::Waiting(proto::LockWaiting {
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+            first: Some(first_contender(first)),
+        }),
+        Event::Acquired { token, path, lease_end } => Message::Acquired(proto::LockAcquired {
+            fencing_token: token.0,
+            node_path: path.to_string(),
+            lease: Some(lease(lease_end)),
+        }),
+        Event::LeaseRenewed { lease_end } => Message::LeaseRenewed(lease(Some(lease_end))),
+        Event::Suspended { lease_end } => Message::Suspended(lease(lease_end)),
+        Event::Resumed { lease_end } => Message::Resumed(lease(lease_end)),
+        Event::Draining { deadline } => Message::Draining(event::draining(deadline, clock.now())),
+        Event::RevocationRequested => Message::RevocationRequested(proto::RevocationRequested {}),
+        Event::Lost(reason) => {
+            let reason = match reason {
+                LossReason::Lease => proto::LockLossReason::LeaseLost,
+                LossReason::Revoked => proto::LockLossReason::Revoked,
+                LossReason::HoldLimit => proto::LockLossReason::HoldTimeout,
+                LossReason::Draining => proto::LockLossReason::Draining,
+            };
+            Message::Lost(proto::LockLost { reason: reason.into() })
+        }
+        Event::Released => Message::Released(proto::LockReleased {}),
+    }
+}
+
+fn first_contender(first: First) -> proto::Contender {
+    proto::Contender {
+        mode: mode(&first.name).into(),
+        node_name: first.name,
+        holder: first.holder.unwrap_or_default(),
+        session: first.session.map(|session| session.to_string()).unwrap_or_default(),
+        fencing_token: 0,
+        since: None,
+    }
+}
+
+fn contender(node: &Node) -> proto::Contender {
+    proto::Contender {
+        node_name: node.path.name().to_owned(),
+        holder: Excerpt::of(&String::from_utf8_lossy(&node.data)).into_string(),
+        session: node.stat.ephemeral_owner.map(|session| session.to_string()).unwrap_or_default(),
+        mode: mode(node.path.name()).into(),
+        fencing_token: node.stat.created.0,
+        since: Timestamp::from_millisecond(node.stat.modified_ms).ok().map(event::timestamp),
+    }
+}
+
+fn mode(name: &str) -> proto::LockMode {
+    match Child::read(name) {
+        Child::Contender { mode, .. } | Child::WithoutNumber(mode) => match mode {
+            Mode::Mutex => proto::LockMode::Mutex,
+            Mode::Read => proto::LockMode::Read,
+            Mode::Write => proto::LockMode::Write,
+        },
+        Child::OtherRecipe | Child::Foreign => proto::LockMode::Unspecified,
+    }
+}
+
+fn lock_message(lock: &LockPaths, state: &LockState) -> proto::Lock {
+    proto::Lock {
+        path: lock.lock().to_string(),
+        holders: state.holders.iter().map(contender).collect(),
+        waiting: state.waiting.iter().map(contender).collect(),
+        foreign_nodes: state.foreign.clone(),
+    }
+}

@@ -1,0 +1,236 @@
+//! The list of holds. Starts a contender's task for each, and removes it when the task has ended.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::coordination::lock::contender::{Contender, Wanted};
+use crate::coordination::lock::contract::End;
+use crate::coordination::time::Wakeup;
+use crate::extension::lock::{LockPaths, Mode};
+use crate::runner::shared::Shared;
+use crate::tree::Path;
+
+use super::task::{Command, Handle, Task};
+
+pub use super::task::Outlet;
+
+/// The most holds of one sidecar. Each has a node in the registry, a task, and a stream.
+const HOLDS_MAX: usize = 10_000;
+/// The most contenders in one queue. A Java contender reads all their names in one answer, which may have 1 MB.
+const QUEUE_MAX: usize = 1_000;
+/// How long the deletion of nodes may take after a drain's deadline.
+const LEAVING_TAKES: Duration = Duration::from_secs(5);
+
+/// A request for a lock.
+#[derive(Debug, Clone)]
+pub struct Hold {
+    /// The lock.
+    pub lock: LockPaths,
+    /// Whether the lock is one that other programs chose the place of.
+    pub is_foreign: bool,
+    /// How it is to be held.
+    pub mode: Mode,
+    /// For how long to wait. `None`: without a limit.
+    pub wait: Option<Duration>,
+    /// For how long to hold. `None`: without a limit.
+    pub hold_max: Option<Duration>,
+    /// The holder in the words of the application. Empty: it gave none.
+    pub holder: String,
+    /// The application. Empty: it gave none.
+    pub application_id: String,
+}
+
+/// Why a hold is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HoldError {
+    /// The sidecar is stopping.
+    #[error("the sidecar is stopping; ask another one")]
+    Draining,
+    /// The same application holds the lock, or waits for it.
+    #[error(
+        "application `{application_id}` holds the lock {lock} already, or waits for it (hold `{hold_id}`): it would wait \
+         for itself; release that hold first"
+    )]
+    HeldAlready {
+        /// The application.
+        application_id: String,
+        /// The lock.
+        lock: Path,
+        /// The other hold.
+        hold_id: String,
+    },
+    /// Too many holds.
+    #[error("{HOLDS_MAX} holds are open at this sidecar, which is the most; end some of them")]
+    TooMany,
+}
+
+/// Why a hold cannot be released.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReleaseError {
+    /// There is no such hold.
+    #[error("this sidecar has no hold `{0}`: it has ended, or another sidecar has it")]
+    Unknown(String),
+    /// The hold has ended otherwise.
+    #[error("hold `{hold_id}` was not released: it had ended before")]
+    EndedBefore {
+        /// The hold.
+        hold_id: String,
+        /// Why it has ended.
+        end: Option<End>,
+    },
+}
+
+struct Open {
+    lock: LockPaths,
+    application_id: String,
+    handle: Handle,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// By the hold's id.
+    holds: BTreeMap<String, Open>,
+    /// Whether holds are refused because the sidecar is stopping.
+    draining: Option<Duration>,
+}
+
+/// The holds of this sidecar. Clones share the list.
+#[derive(Clone)]
+pub struct Locks {
+    shared: Shared,
+    /// The root of the locks with names.
+    root: Path,
+    inner: Arc<Mutex<Inner>>,
+    /// The number of holds.
+    count: Arc<watch::Sender<usize>>,
+}
+
+impl Locks {
+    /// A list without holds. `root`: the root of the locks with names.
+    pub fn new(shared: Shared, root: Path) -> Self {
+        Self { shared, root, inner: Arc::default(), count: Arc::new(watch::channel(0).0) }
+    }
+
+    /// The state that all tasks share.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// The root of the locks with names.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a lock. Returns the id of the hold, and what the application reads.
+    pub fn hold(&self, hold: Hold) -> Result<(String, Outlet), HoldError> {
+        let mut inner = self.lock();
+        if inner.draining.is_some() {
+            return Err(HoldError::Draining);
+        }
+        if inner.holds.len() >= HOLDS_MAX {
+            return Err(HoldError::TooMany);
+        }
+        let is_same = |open: &Open| open.application_id == hold.application_id && open.lock == hold.lock;
+        if !hold.application_id.is_empty()
+            && let Some((hold_id, _)) = inner.holds.iter().find(|(_, open)| is_same(open))
+        {
+            let (application_id, lock) = (hold.application_id, hold.lock.lock().clone());
+            return Err(HoldError::HeldAlready { application_id, lock, hold_id: hold_id.clone() });
+        }
+        let clock = &self.shared.clock;
+        let hold_id = clock.unguessable();
+        let now = clock.now().mono;
+        let contender = Contender::new(Wanted {
+            lock: hold.lock.clone(),
+            mode: hold.mode,
+            wait_until: hold.wait.map(|wait| now.saturating_add(wait)),
+            hold_max: hold.hold_max,
+            queue_max: QUEUE_MAX,
+            looks_first: hold.is_foreign,
+            // Random text of 32 hexadecimal digits.
+            seed: Uuid::try_parse(&clock.unguessable()).unwrap_or_default(),
+        });
+        let holder = self.holder(&hold, &hold_id);
+        let (task, handle, outlet) =
+            Task::new(contender, hold.lock.clone(), holder.as_bytes().into(), &self.shared);
+        let open = Open { lock: hold.lock.clone(), application_id: hold.application_id, handle };
+        inner.holds.insert(hold_id.clone(), open);
+        self.count.send_replace(inner.holds.len());
+        drop(inner);
+        let (locks, id) = (self.clone(), hold_id.clone());
+        // The task ends after its stream, with a drain, or with the session's lease.
+        clock.spawn(async move {
+            // Before the contender has a node: the next process removes the node if it resumes the session.
+            locks.shared.state_file.add_lock(hold.lock.lock()).await;
+            task.run().await;
+            locks.remove(&id);
+            locks.shared.state_file.keep_locks(|lock| locks.is_used(lock)).await;
+        });
+        Ok((hold_id, outlet))
+    }
+
+    /// Whom other programs see.
+    fn holder(&self, hold: &Hold, hold_id: &str) -> String {
+        if !hold.holder.is_empty() {
+            return hold.holder.clone();
+        }
+        let ip = self.shared.server_ip;
+        if !hold.application_id.is_empty() {
+            return format!("{ip}@-@{}", hold.application_id);
+        }
+        let unique: String = hold_id.chars().take(12).collect();
+        format!("{ip}@-@{unique}")
+    }
+
+    fn is_used(&self, lock: &Path) -> bool {
+        self.lock().holds.values().any(|open| open.lock.lock() == lock)
+    }
+
+    fn remove(&self, hold_id: &str) {
+        let mut inner = self.lock();
+        inner.holds.remove(hold_id);
+        self.count.send_replace(inner.holds.len());
+    }
+
+    /// Gives a lock back. Ends when its node is deleted.
+    pub async fn release(&self, hold_id: &str) -> Result<(), ReleaseError> {
+        let handle = self.lock().holds.get(hold_id).map(|open| open.handle.clone());
+        let Some(mut handle) = handle else { return Err(ReleaseError::Unknown(hold_id.to_owned())) };
+        // A task that has ended has a known end.
+        let _ = handle.commands.send(Command::Release).await;
+        let end = handle.end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
+        match end {
+            Some(End::Released) => Ok(()),
+            end => Err(ReleaseError::EndedBefore { hold_id: hold_id.to_owned(), end }),
+        }
+    }
+
+    /// Refuses holds from now on. Contenders that wait end at once; holders may go on until the deadline (monotonic), and
+    /// lose their locks then. Ends when no hold is left, or some seconds after the deadline.
+    pub async fn drain(&self, deadline: Duration) {
+        let handles: Vec<_> = {
+            let mut inner = self.lock();
+            inner.draining = inner.draining.into_iter().chain([deadline]).min();
+            inner.holds.values().map(|open| open.handle.clone()).collect()
+        };
+        for handle in handles {
+            // A task that has ended has nothing to drain.
+            let _ = handle.commands.send(Command::Drain { deadline }).await;
+        }
+        let mut count = self.count.subscribe();
+        let last = deadline.saturating_add(LEAVING_TAKES);
+        tokio::select! {
+            biased;
+            _ = count.wait_for(|count| *count == 0) => {}
+            () = self.shared.clock.sleep_until(Wakeup { wall: None, mono: Some(last) }) => {}
+        }
+    }
+}

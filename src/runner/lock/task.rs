@@ -1,0 +1,370 @@
+//! The task of one contender: select, step, perform. It runs until the contender has ended, which is after its stream: no
+//! caller can cancel it, so no node is left in a queue (locks specification L4, L5).
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::StreamExt;
+use tracing::{debug, info, warn};
+
+use crate::coordination::lock::contender::Contender;
+use crate::coordination::lock::contract::{Effect, End, Event, Input};
+use crate::coordination::time::{Now, Wakeup};
+use crate::extension::lock::{LockPaths, REVOKE};
+use crate::registry::{Session, SessionState, Watch, latch};
+use crate::runner::clock::Clock;
+use crate::runner::session::current::{Current, Followed, is_followed, replaced, session_changed};
+use crate::runner::session::lease::Lease;
+use crate::runner::shared::Shared;
+use crate::tree::{Error, NodeChange, NodeKind, Operation, OperationResult, Path, WatchEvent, Zxid};
+
+/// Events that the application has not read. A lease that is renewed is sent only if there is room; an application that
+/// does not read the others has left.
+const EVENTS_MAX: usize = 64;
+/// Requests of callers that the task has not taken.
+const COMMANDS_MAX: usize = 4;
+
+/// What callers ask of a contender.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Command {
+    /// The application gives the lock back.
+    Release,
+    /// The sidecar stops.
+    Drain {
+        /// Until when holders may go on; monotonic.
+        deadline: std::time::Duration,
+    },
+}
+
+/// The callers' end of a contender.
+#[derive(Debug, Clone)]
+pub(super) struct Handle {
+    pub(super) commands: mpsc::Sender<Command>,
+    /// Why the contender has ended. `None`: it has not.
+    pub(super) end: watch::Receiver<Option<End>>,
+}
+
+/// What the application reads.
+#[derive(Debug)]
+pub struct Outlet {
+    /// The events. Dropping them gives the lock back.
+    pub events: mpsc::Receiver<Event>,
+    /// Set before the events end.
+    pub end: watch::Receiver<Option<End>>,
+}
+
+/// Runs one contender.
+pub(super) struct Task {
+    contender: Contender,
+    lock: LockPaths,
+    /// The data of its node.
+    holder: Arc<[u8]>,
+    clock: Clock,
+    current: Current,
+    lease: Lease,
+    session: Option<Followed>,
+    in_flight: FuturesUnordered<BoxFuture<'static, Input>>,
+    own: Option<(Path, Watch)>,
+    before: Option<(Path, Watch)>,
+    commands: mpsc::Receiver<Command>,
+    events: mpsc::Sender<Event>,
+    has_left: bool,
+    end: watch::Sender<Option<End>>,
+}
+
+enum Ready {
+    Session,
+    Input(Input),
+    Own(Option<WatchEvent>),
+    Before(Option<WatchEvent>),
+    Command(Command),
+    Left,
+    Alarm,
+}
+
+impl Task {
+    /// A task, the handle for its callers, and the outlet for its application.
+    pub(super) fn new(
+        contender: Contender,
+        lock: LockPaths,
+        holder: Arc<[u8]>,
+        shared: &Shared,
+    ) -> (Self, Handle, Outlet) {
+        let (command_sender, commands) = mpsc::channel(COMMANDS_MAX);
+        let (events, event_receiver) = mpsc::channel(EVENTS_MAX);
+        let (end, end_receiver) = watch::channel(None);
+        let mut current = shared.current.clone();
+        current.mark_changed();
+        let task = Self {
+            contender,
+            lock,
+            holder,
+            clock: shared.clock.clone(),
+            current,
+            lease: shared.lease.clone(),
+            session: None,
+            in_flight: FuturesUnordered::new(),
+            own: None,
+            before: None,
+            commands,
+            events,
+            has_left: false,
+            end,
+        };
+        let handle = Handle { commands: command_sender, end: end_receiver.clone() };
+        (task, handle, Outlet { events: event_receiver, end: end_receiver })
+    }
+
+    /// Runs until the contender has ended.
+    pub(super) async fn run(mut self) {
+        while self.contender.end().is_none() {
+            let mut inputs = self.select().await;
+            // The time is read before the lease: no proof may come in between.
+            let now = self.clock.now();
+            self.take_lease(&mut inputs);
+            self.step(now, inputs);
+        }
+        let end = self.contender.end().cloned();
+        debug!(lock = %self.lock.lock(), ?end, "a contender has ended");
+        self.end.send_replace(end);
+    }
+
+    fn step(&mut self, now: Now, inputs: Vec<Input>) {
+        let effects = self.contender.step(now, inputs);
+        for effect in effects {
+            self.perform(effect);
+        }
+    }
+
+    async fn select(&mut self) -> Vec<Input> {
+        let mut inputs = Vec::new();
+        let ready = self.next().await;
+        self.take(ready, &mut inputs);
+        while let Some(Some(input)) = self.in_flight.next().now_or_never() {
+            inputs.push(input);
+        }
+        inputs
+    }
+
+    async fn next(&mut self) -> Ready {
+        let wakeup = Wakeup { wall: None, mono: self.contender.next_wakeup(self.clock.now().mono) };
+        tokio::select! {
+            // The session first; the application last.
+            biased;
+            () = replaced(&mut self.current) => Ready::Session,
+            () = session_changed(&mut self.session) => Ready::Session,
+            () = lease_changed(&mut self.lease), if self.session.is_some() => Ready::Alarm,
+            event = next_event(&mut self.own) => Ready::Own(event),
+            event = next_event(&mut self.before) => Ready::Before(event),
+            Some(input) = self.in_flight.next() => Ready::Input(input),
+            Some(command) = self.commands.recv() => Ready::Command(command),
+            () = self.events.closed(), if !self.has_left => Ready::Left,
+            () = self.clock.sleep_until(wakeup) => Ready::Alarm,
+        }
+    }
+
+    fn take(&mut self, ready: Ready, inputs: &mut Vec<Input>) {
+        match ready {
+            Ready::Session => self.take_session(inputs),
+            Ready::Input(input) => inputs.push(input),
+            Ready::Own(event) => {
+                let Some((path, _)) = &self.own else { return };
+                match event.map(|event| seen(path, event)) {
+                    Some(Seen::Gone) => {
+                        inputs.push(Input::Gone(path.clone()));
+                        self.own = None;
+                    }
+                    Some(Seen::Revoked) => inputs.push(Input::RevocationRequested),
+                    Some(Seen::There) => {}
+                    None => self.own = None,
+                }
+            }
+            Ready::Before(event) => {
+                let Some((path, _)) = &self.before else { return };
+                match event.map(|event| seen(path, event)) {
+                    Some(Seen::Gone) => {
+                        inputs.push(Input::Gone(path.clone()));
+                        self.before = None;
+                    }
+                    Some(Seen::Revoked | Seen::There) => {}
+                    None => self.before = None,
+                }
+            }
+            Ready::Command(Command::Release) => inputs.push(Input::Release),
+            Ready::Command(Command::Drain { deadline }) => inputs.push(Input::Drain { deadline }),
+            Ready::Left => {
+                self.has_left = true;
+                inputs.push(Input::Left);
+            }
+            Ready::Alarm => {}
+        }
+    }
+
+    fn take_session(&mut self, inputs: &mut Vec<Input>) {
+        let current = self.current.borrow_and_update().clone();
+        if is_followed(self.session.as_ref(), current.as_ref()) {
+            if let Some((_, state)) = &mut self.session {
+                let now = *state.borrow_and_update();
+                inputs.push(match now {
+                    SessionState::Connected => Input::SessionResumed,
+                    SessionState::Suspended => Input::SessionSuspended,
+                    SessionState::Lost => Input::SessionLost,
+                });
+            }
+            return;
+        }
+        if self.session.take().is_some() {
+            inputs.push(Input::SessionLost);
+        }
+        self.in_flight.clear();
+        (self.own, self.before) = (None, None);
+        if let Some(session) = current {
+            let mut state = session.state();
+            state.mark_changed();
+            inputs.push(Input::SessionOpened(session.id()));
+            self.session = Some((session, state));
+        }
+    }
+
+    /// Adds an input with the lease: before all others, or just behind the opening of the session.
+    fn take_lease(&mut self, inputs: &mut Vec<Input>) {
+        let Some((session, _)) = &self.session else { return };
+        let proof = *self.lease.proof.borrow_and_update();
+        let Some(proof) = proof.filter(|proof| proof.session == session.id()) else { return };
+        let opened = inputs.iter().rposition(|input| matches!(input, Input::SessionOpened(_)));
+        let place = opened.map_or(0, |opened| opened + 1);
+        inputs.insert(place, Input::Leased { until: proof.until });
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        // Whether there is a session or not.
+        if let Effect::Notify(event) = effect {
+            return self.notify(event);
+        }
+        let Some((session, _)) = &self.session else { return };
+        let session = Arc::clone(session);
+        match effect {
+            Effect::Create(attempt, path) => {
+                let create = Operation::create(path, NodeKind::EphemeralSequential, &self.holder);
+                let answer = session.commit(vec![create]);
+                self.in_flight.push(Box::pin(async move { Input::Created(attempt, created(answer.await)) }));
+            }
+            Effect::CreateParents => {
+                let lock = self.lock.lock().clone();
+                self.in_flight.push(Box::pin(async move {
+                    Input::ParentsCreated(latch::create_containers(&*session, &lock).await)
+                }));
+            }
+            Effect::List(look) => {
+                let answer = session.children(self.lock.lock());
+                self.in_flight.push(Box::pin(async move {
+                    Input::Listed(look, answer.await.map(Option::unwrap_or_default))
+                }));
+            }
+            Effect::Find(attempt, path) => {
+                let answer = session.get(&path);
+                self.in_flight.push(Box::pin(async move { Input::Found(attempt, path, answer.await) }));
+            }
+            Effect::ReadFirst(name) => {
+                let answer = self.lock.child(&name).map(|path| session.get(&path));
+                self.in_flight.push(Box::pin(async move {
+                    let node = match answer {
+                        Some(answer) => answer.await.ok().flatten(),
+                        None => None,
+                    };
+                    Input::FirstRead(name, node)
+                }));
+            }
+            Effect::WatchOwn(path) => self.own = path.and_then(|path| watch(&*session, path, true)),
+            Effect::WatchBefore(path) => self.before = path.and_then(|path| watch(&*session, path, false)),
+            Effect::Delete(path) => {
+                let answer = session.commit(vec![Operation::delete(path.clone())]);
+                self.in_flight.push(Box::pin(async move {
+                    let result = match answer.await.map_err(|error| error.error) {
+                        Ok(_) | Err(Error::NoNode(_)) => Ok(()),
+                        Err(error) => Err(error),
+                    };
+                    Input::Deleted(path, result)
+                }));
+            }
+            Effect::GiveUpSession => self.lease.give_up(session.id()),
+            Effect::Notify(_) => {}
+        }
+    }
+
+    fn notify(&mut self, event: Event) {
+        match &event {
+            Event::Acquired { token, path, .. } => info!(%path, fencing.token = token.0, "lock acquired"),
+            Event::Lost(reason) => warn!(lock = %self.lock.lock(), ?reason, "lock lost"),
+            Event::Waiting { .. }
+            | Event::LeaseRenewed { .. }
+            | Event::Suspended { .. }
+            | Event::Resumed { .. }
+            | Event::RevocationRequested
+            | Event::Draining { .. }
+            | Event::Released => {}
+        }
+        let is_renewal = matches!(event, Event::LeaseRenewed { .. });
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.events.try_send(event)
+            && !is_renewal
+        {
+            warn!(lock = %self.lock.lock(), "the application does not read the events of its lock, and loses the lock");
+            self.has_left = true;
+            self.in_flight.push(Box::pin(std::future::ready(Input::Left)));
+        }
+    }
+}
+
+/// Waits until the session is proven alive for longer.
+async fn lease_changed(lease: &mut Lease) {
+    if lease.proof.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// The next event of a watch; `None`: the watch has ended. Never ends without a watch.
+async fn next_event(watch: &mut Option<(Path, Watch)>) -> Option<WatchEvent> {
+    match watch {
+        Some((_, watch)) => watch.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn watch(session: &dyn Session, path: Path, wants_data: bool) -> Option<(Path, Watch)> {
+    // The request is sent at the call, and this future is ready at once; it fails only if the session is lost.
+    let watch = session.watch(&path, Arc::new(move |_: &Path| wants_data)).now_or_never()?.ok()?;
+    Some((path, watch))
+}
+
+/// What an event says of the watched node.
+enum Seen {
+    There,
+    Gone,
+    Revoked,
+}
+
+fn seen(path: &Path, event: WatchEvent) -> Seen {
+    let is_revoked = |data: &[u8]| data == REVOKE;
+    match event {
+        WatchEvent::Snapshot(nodes) => match nodes.iter().find(|node| node.path == *path) {
+            Some(node) if is_revoked(&node.data) => Seen::Revoked,
+            Some(_) => Seen::There,
+            None => Seen::Gone,
+        },
+        WatchEvent::Changes(changes) => match changes.iter().rfind(|change| change.path() == path) {
+            Some(NodeChange::Removed { .. }) => Seen::Gone,
+            Some(NodeChange::Put { content: Some((data, _)), .. }) if is_revoked(data) => Seen::Revoked,
+            Some(NodeChange::Put { .. }) | None => Seen::There,
+        },
+    }
+}
+
+fn created(answer: crate::tree::CommitResult) -> Result<(Path, Zxid), Error> {
+    match answer.map_err(|error| error.error)?.first() {
+        Some(OperationResult::Created { path, stat }) => Ok((path.clone(), stat.created)),
+        other => Err(Error::OutcomeUnknown(format!("a creation resulted in {other:?}"))),
+    }
+}
