@@ -4,8 +4,10 @@
 //! completions and configuration cannot disagree.
 
 mod cancel;
+mod child;
 mod drain;
 mod endpoint;
+mod lock;
 mod run;
 mod serve;
 mod trigger;
@@ -67,6 +69,16 @@ enum Command {
     /// usual. Exit status: 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if
     /// another attempt may help.
     Cancel(cancel::CancelArgs),
+    /// Runs a command while a lock is held: one machine of a cluster at a time.
+    ///
+    /// The command gets the fencing token as SIDEKEEPER_LOCK_TOKEN, the lock as SIDEKEEPER_LOCK_PATH, and the program forwards
+    /// signals to it. If the lock is lost, the command is stopped. Exit status: the command's; 75 if the lock was not free in
+    /// time, or if another attempt may help; 124 if the lock was lost; 125 if the command was not started for another reason.
+    Lock(lock::LockArgs),
+    /// Shows the locks below the sidecar's lock root, or the holders and the queue of one lock.
+    ///
+    /// Exit status: 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if another attempt may help.
+    Locks(lock::LocksArgs),
     /// Makes all instances of one sidecar leave, and returns when they have left. Run it before you stop the
     /// sidecar.
     ///
@@ -205,6 +217,11 @@ impl Cli {
             Command::Watch(args) => with_runtime(|runtime| runtime.block_on(watch::watch(args))),
             Command::Trigger(args) => with_runtime(|runtime| runtime.block_on(trigger::trigger(args))),
             Command::Cancel(args) => with_runtime(|runtime| runtime.block_on(cancel::cancel(args))),
+            Command::Lock(args) => {
+                check_entropy().map_err(Failure::with(NOT_STARTED))?;
+                with_runtime(|runtime| runtime.block_on(lock::lock(args)))
+            }
+            Command::Locks(args) => with_runtime(|runtime| runtime.block_on(lock::locks(args))),
             Command::Drain(args) => with_runtime(|runtime| runtime.block_on(drain::drain(args))),
             Command::Completions { shell } => {
                 let mut script = Vec::new();
