@@ -113,6 +113,13 @@ simulate: ## simulate fleets full of faults: SEEDS=20000 SEED_BASE=0, or SEED=N 
 	SEEDS=$(SEEDS) SEED_BASE=$(SEED_BASE) SEED=$(SEED) DIGEST=$(DIGEST) WHOLE=$(WHOLE) MACHINES=$(MACHINES) STORM=$(STORM) OFF=$(OFF) KEEP=$(KEEP) \
 		cargo test --locked --quiet --profile simulation --test simulate
 
+# How often each contender of `make locks` holds the lock: some thousand grants with Curator, and a thousand with kazoo.
+LOCK_ROUNDS ?= 170
+.PHONY: locks
+locks: interop-tools ## one queue of sidecars, Curator and kazoo, long; and 60,000 schedules of contenders
+	LOCK_ROUNDS=$(LOCK_ROUNDS) $(SUITE) pytest tests/interop/test_locks.py tests/e2e/test_locks.py
+	LOCK_SEEDS=60000 SEED_BASE=$(SEED_BASE) cargo test --locked --profile simulation --test simulation lock:: -- --nocapture
+
 # How many applications `make failover-time` kills.
 KILLS ?= 120
 .PHONY: failover-time

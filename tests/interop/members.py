@@ -80,6 +80,15 @@ class _JavaProcess(CommandedProcess):
         super().__init__(name, command, folder, dict(os.environ))
 
 
+class LockPeer(_JavaProcess):
+    """Contenders for Curator's locks, one for each mode."""
+
+    def __init__(self, fleet: MixedFleet, path: str, rounds: int, modes: Sequence[str]):
+        arguments = [fleet.server.address, path, str(rounds), *modes]
+        super().__init__(f"lock-peer-{len(fleet.processes)}", "LockPeer", arguments, fleet.folder)
+        fleet.processes.append(self)
+
+
 class Member(Protocol):
     """An instance of the job, of either kind."""
 

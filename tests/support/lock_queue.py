@@ -1,0 +1,108 @@
+"""One lock for contenders of several kinds: a journal of who held it when, and the judge of that journal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+from sidekeeper._proto.v1 import lock_service_pb2 as pb
+from sidekeeper._proto.v1 import lock_service_pb2_grpc as stubs
+
+from support.processes import PATIENCE
+from support.sidecar import Sidecar
+
+#: How long a holder has the lock, in seconds.
+HELD = 0.001
+
+
+@contextmanager
+def connection(sidecar: Sidecar) -> Iterator[stubs.LockServiceStub]:
+    """The lock service of a sidecar that serves."""
+    # The path of a socket is no authority, and a server refuses it.
+    options = [("grpc.default_authority", "localhost")]
+    with grpc.insecure_channel(f"unix://{sidecar.socket}", options) as channel:
+        grpc.channel_ready_future(channel).result(PATIENCE)
+        yield stubs.LockServiceStub(channel)  # type: ignore[no-untyped-call]
+
+
+def request(path: str, mode: str, who: str) -> pb.HoldRequest:
+    """Asks for the lock at a path."""
+    return pb.HoldRequest(lock=pb.LockId(path=path), mode=f"LOCK_MODE_{mode}", holder=who)
+
+
+@contextmanager
+def hold(sidecar: Sidecar, path: str, mode: str = "MUTEX", who: str = "") -> Iterator[Iterator[pb.HoldResponse]]:
+    """The events of a hold through a sidecar. The hold ends with the block."""
+    with connection(sidecar) as stub:
+        stream = stub.Hold(request(path, mode, who), timeout=4 * PATIENCE)
+        yield stream
+        stream.cancel()
+
+
+@dataclass(frozen=True, order=True)
+class Grant:
+    """A contender had the lock. Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share."""
+
+    begin: int
+    end: int
+    token: int
+    mode: str
+    who: str
+
+
+class Journal:
+    """Who held the lock when."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.grants: list[Grant] = []
+
+    def hold(self, who: str, token: int, mode: str = "MUTEX") -> None:
+        """Notes that the caller holds the lock, for a moment."""
+        begin = time.monotonic_ns()
+        time.sleep(HELD)
+        self.add([Grant(begin, time.monotonic_ns(), token, mode, who)])
+
+    def add(self, grants: Iterable[Grant]) -> None:
+        """Adds what others have noted."""
+        with self._lock:
+            self.grants += grants
+
+    def overlaps(self) -> list[tuple[Grant, Grant]]:
+        """The pairs that held at the same time and must not: all but two readers."""
+        found = []
+        open_grants: list[Grant] = []
+        for grant in sorted(self.grants):
+            open_grants = [other for other in open_grants if other.end > grant.begin]
+            found += [(other, grant) for other in open_grants if not (other.mode == grant.mode == "READ")]
+            open_grants.append(grant)
+        return found
+
+    def readers_together(self) -> bool:
+        """Whether two readers held at the same time at least once."""
+        readers = sorted(grant for grant in self.grants if grant.mode == "READ")
+        return any(one.end > other.begin for one, other in zip(readers, readers[1:]))
+
+    def out_of_order(self) -> list[tuple[Grant, Grant]]:
+        """The pairs of grants, other than of two readers, of which the later one has the lower token."""
+        ordered = sorted(self.grants)
+        return [
+            (one, other)
+            for one, other in zip(ordered, ordered[1:])
+            if other.token < one.token and not (one.mode == other.mode == "READ")
+        ]
+
+    def through_sidecar(self, sidecar: Sidecar, path: str, who: str, rounds: int, mode: str = "MUTEX") -> None:
+        """Holds the lock so many times, through a sidecar."""
+        with connection(sidecar) as stub:
+            for _ in range(rounds):
+                stream = stub.Hold(request(path, mode, who), timeout=4 * PATIENCE)
+                hold_id = next(stream).started.hold_id
+                for event in stream:
+                    if event.WhichOneof("event") == "acquired":
+                        self.hold(who, event.acquired.fencing_token, mode)
+                        stub.Release(pb.ReleaseRequest(hold_id=hold_id))
