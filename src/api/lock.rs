@@ -290,7 +290,7 @@ fn first_contender(first: First) -> proto::Contender {
 fn contender(node: &Node) -> proto::Contender {
     proto::Contender {
         node_name: node.path.name().to_owned(),
-        holder: Excerpt::of(&String::from_utf8_lossy(&node.data)).into_string(),
+        holder: Excerpt::of_length(&String::from_utf8_lossy(&node.data), HOLDER_BYTES_MAX).into_string(),
         session: node.stat.ephemeral_owner.map(|session| session.to_string()).unwrap_or_default(),
         mode: mode(node.path.name()).into(),
         fencing_token: node.stat.created.0,

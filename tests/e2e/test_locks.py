@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -141,6 +142,37 @@ def test_s14_the_lock_of_a_killed_sidecar_is_free_after_its_session(fleet: Fleet
         path = f"/{fleet.namespace}-sidekeeper/@-@locks/queues/nightly/{holder['node_name']}"
         assert waits.wait(PATIENCE) == 0
         assert fleet.tree.client.exists(path) is None, session
+
+
+def test_s15_the_command_of_a_stopped_sidecar_is_stopped_before_another_one_starts(fleet: Fleet, binary: Path) -> None:
+    first, second = serving(fleet, binary, 1, "2s"), serving(fleet, binary, 2, "2s")
+    with holding(binary, first) as process:
+        waits = subprocess.Popen(command(binary, second, "lock", "nightly", "--", "true"))
+        eventually("a waiting command", lambda: locks(binary, second, "nightly")["waiting"])
+        first.popen.send_signal(signal.SIGSTOP)
+        # The sidecar is silent: the command's program knows the end of the lease by itself.
+        out, err = process.communicate(timeout=PATIENCE)
+        ended = time.monotonic()
+        assert (out, process.returncode) == ("stopped\n", 124)
+        assert "the lease of the lock is over" in err
+        assert waits.poll() is None
+        assert waits.wait(PATIENCE) == 0
+        assert time.monotonic() > ended
+        first.popen.send_signal(signal.SIGCONT)
+    eventually("nothing is left", lambda: locks(binary, second, "nightly")["holders"] == [])
+
+
+def test_s16_a_stopped_application_loses_its_lock(fleet: Fleet, binary: Path) -> None:
+    silent = ["--silent-application-timeout", "1s"]
+    sidecar = fleet.sidecar(1, options=silent)
+    eventually("a session", lambda: run(binary, sidecar, "locks").returncode == 0)
+    with holding(binary, sidecar) as process:
+        process.send_signal(signal.SIGSTOP)
+        # Its connection is closed, and the next one holds.
+        assert run(binary, sidecar, "lock", "nightly", "--", "true").returncode == 0
+        process.send_signal(signal.SIGCONT)
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert (out, process.returncode) == ("stopped\n", 124)
 
 
 def through_kazoo(journal: Journal, address: str, path: str, who: str, rounds: int) -> None:

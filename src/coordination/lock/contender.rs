@@ -19,7 +19,7 @@ use crate::coordination::lock::contract::{Effect, End, Event, First, Input, Loss
 use crate::coordination::lock::queue::{Turn, turn};
 use crate::coordination::time::Now;
 use crate::excerpt::Excerpt;
-use crate::extension::lock::{LockPaths, Mode, prefix};
+use crate::extension::lock::{HOLDER_BYTES_MAX, LockPaths, Mode, prefix};
 use crate::job::FencingToken;
 use crate::mutants::mutant;
 use crate::tree::{Error, Node, Path, SessionId, Zxid};
@@ -437,7 +437,8 @@ impl Contender {
 
     fn first_read(&mut self, name: String, node: Option<Node>) {
         self.reading_first = false;
-        let text = |data: &[u8]| Excerpt::of(&String::from_utf8_lossy(data)).to_string();
+        let text =
+            |data: &[u8]| Excerpt::of_length(&String::from_utf8_lossy(data), HOLDER_BYTES_MAX).into_string();
         let holder = node.as_ref().map(|node| text(&node.data)).filter(|text| !text.is_empty());
         let session = node.and_then(|node| node.stat.ephemeral_owner);
         self.known_first = Some(First { name, holder, session });
@@ -454,13 +455,15 @@ impl Contender {
         }
         let is_own = matches!(&self.own, Own::At { path: own, .. } if own == path);
         if is_own && self.is_contending() && !mutant!(LockRevocationMissed) {
-            self.own_is_gone();
+            self.own_is_gone(path);
         }
     }
 
-    /// Somebody else has deleted the contender's node.
-    fn own_is_gone(&mut self) {
+    /// Somebody else has deleted the contender's node. It is deleted once more: if a server's answer was of an earlier
+    /// moment, nobody would delete it.
+    fn own_is_gone(&mut self, path: &Path) {
         self.own = Own::None;
+        self.doom(path.clone());
         match self.state {
             State::Held { .. } => self.lose(LossReason::Revoked),
             // A waiting contender stands at the end again.
@@ -542,7 +545,7 @@ impl Contender {
             return;
         }
         match turn(self.wanted.mode, path.name(), children) {
-            Turn::Absent => self.own_is_gone(),
+            Turn::Absent => self.own_is_gone(path),
             _ if self.holds() => self.resume(),
             Turn::Unclear(why) => self.leave(End::Unclear(why)),
             Turn::Holds => self.acquire(now, path, created),

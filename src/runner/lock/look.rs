@@ -3,13 +3,19 @@
 
 use std::sync::Arc;
 
+use futures::future::join_all;
+
 use crate::coordination::lock::queue::holders;
 use crate::extension::lock::{Child, LockPaths, REVOKE};
 use crate::registry::Session;
-use crate::runner::nodes::snapshot;
 use crate::tree::{Error, Node, Operation, Path};
 
 use super::registry::Locks;
+
+/// The most contenders that are read: more than sidecars permit in a queue.
+const CONTENDERS_MAX: usize = 2_000;
+/// The most names of other nodes in an answer.
+const FOREIGN_MAX: usize = 100;
 
 /// The state of a lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,7 +24,7 @@ pub struct LockState {
     pub holders: Vec<Node>,
     /// The nodes of the contenders that wait, in their order.
     pub waiting: Vec<Node>,
-    /// The names of other nodes.
+    /// The names of other nodes, the first of them.
     pub foreign: Vec<String>,
 }
 
@@ -51,23 +57,26 @@ impl Locks {
     pub async fn look(&self, lock: &LockPaths) -> Result<LockState, LockError> {
         let session = self.session()?;
         let failed = |error| LockError::Registry { lock: lock.lock().clone(), error };
-        let nodes = snapshot::read(&*session, lock.lock()).await.map_err(failed)?;
-        let children = nodes.into_iter().filter(|node| node.path.parent().as_ref() == Some(lock.lock()));
+        let names = session.children(lock.lock()).await.map_err(failed)?.unwrap_or_default();
         let mut state = LockState::default();
         let mut contenders = Vec::new();
-        for node in children {
-            match Child::read(node.path.name()) {
-                Child::Contender { mode, number } => contenders.push((number, mode, node)),
-                Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => {
-                    state.foreign.push(node.path.name().to_owned());
-                }
+        for name in names {
+            match (Child::read(&name), lock.child(&name)) {
+                (Child::Contender { mode, number }, Some(path)) => contenders.push((number, mode, path)),
+                _ => state.foreign.push(name),
             }
         }
-        contenders.sort_by(|one, other| (one.0, one.1, &one.2.path).cmp(&(other.0, other.1, &other.2.path)));
+        contenders.sort_unstable();
+        contenders.truncate(CONTENDERS_MAX);
+        state.foreign.sort_unstable();
+        state.foreign.truncate(FOREIGN_MAX);
         let count = holders(contenders.iter().map(|(_, mode, _)| *mode));
-        let mut nodes = contenders.into_iter().map(|(_, _, node)| node);
-        state.holders = nodes.by_ref().take(count).collect();
-        state.waiting = nodes.collect();
+        let nodes = join_all(contenders.iter().map(|(_, _, path)| session.get(path))).await;
+        for (place, node) in nodes.into_iter().enumerate() {
+            // Contenders that have gone in the meantime are left out.
+            let Some(node) = node.map_err(failed)? else { continue };
+            if place < count { state.holders.push(node) } else { state.waiting.push(node) }
+        }
         Ok(state)
     }
 
