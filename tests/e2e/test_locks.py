@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import sidekeeper
 from kazoo.client import KazooClient
 from kazoo.recipe.lock import Lock
 
@@ -173,6 +175,72 @@ def test_s16_a_stopped_application_loses_its_lock(fleet: Fleet, binary: Path) ->
         process.send_signal(signal.SIGCONT)
         out, _ = process.communicate(timeout=PATIENCE)
         assert (out, process.returncode) == ("stopped\n", 124)
+
+
+def endpoint(sidecar: Sidecar) -> str:
+    return f"unix://{sidecar.socket}"
+
+
+def test_a_block_in_python_has_the_lock_and_gives_it_back(fleet: Fleet, binary: Path) -> None:
+    sidecar = serving(fleet, binary, 1)
+    tokens = []
+    for _ in range(2):
+        with sidekeeper.lock("nightly", holder="machine-7", endpoint=endpoint(sidecar)) as lock:
+            tokens.append(lock.fencing_token)
+            assert not lock.lost
+            with pytest.raises(sidekeeper.LockError) as taken:
+                sidekeeper.lock("nightly", wait_timeout=0, endpoint=endpoint(sidecar)).__enter__()
+            assert (taken.value.code, taken.value.reason) == ("DEADLINE_EXCEEDED", "LOCK_NOT_FREE")
+            assert "machine-7" in taken.value.details
+            with pytest.raises(RuntimeError):
+                lock.__enter__()
+        assert locks(binary, sidecar, "nightly")["holders"] == []
+    assert tokens == sorted(set(tokens))
+    with pytest.raises(sidekeeper.LockError) as wrong:
+        sidekeeper.lock("a/b", endpoint=endpoint(sidecar)).__enter__()
+    assert (wrong.value.code, wrong.value.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+    with pytest.raises(ValueError, match="a name or a path"):
+        sidekeeper.lock(endpoint=endpoint(sidecar))
+
+
+def break_lock(binary: Path, sidecar: Sidecar) -> None:
+    [holder] = locks(binary, sidecar, "nightly")["holders"]  # type: ignore[misc]
+    assert run(binary, sidecar, "locks", "nightly", "--break-node", holder["node_name"]).returncode == 0
+
+
+def test_a_block_in_python_hears_that_its_lock_is_lost(fleet: Fleet, binary: Path) -> None:
+    sidecar = serving(fleet, binary, 1, "2s")
+    with pytest.raises(sidekeeper.LockError) as lost:  # noqa: PT012, SIM117 - the error comes at the end of the block
+        with sidekeeper.lock("nightly", endpoint=endpoint(sidecar)) as lock:
+            assert not lock.wait_lost(0.01)
+            break_lock(binary, sidecar)
+            assert lock.wait_lost(PATIENCE)
+    assert (lost.value.code, lost.value.reason) == ("ABORTED", "LOCK_LOST")
+    # A silent sidecar: the lease ends by the clock of this process.
+    with pytest.raises(sidekeeper.LockError) as silent:  # noqa: PT012, SIM117
+        with sidekeeper.lock("nightly", endpoint=endpoint(sidecar)) as lock:
+            sidecar.popen.send_signal(signal.SIGSTOP)
+            assert lock.wait_lost(PATIENCE)
+    sidecar.popen.send_signal(signal.SIGCONT)
+    assert (silent.value.code, silent.value.reason) == ("DEADLINE_EXCEEDED", "LOCK_LOST")
+
+
+def test_a_block_on_an_event_loop_is_cancelled_when_its_lock_is_lost(fleet: Fleet, binary: Path) -> None:
+    sidecar = serving(fleet, binary, 1)
+
+    async def work() -> None:
+        async with sidekeeper.lock("nightly", endpoint=endpoint(sidecar)) as lock:
+            assert lock.fencing_token > 0
+        async with sidekeeper.lock("nightly", mode=sidekeeper.LockMode.MUTEX, endpoint=endpoint(sidecar)) as lock:
+            await asyncio.to_thread(break_lock, binary, sidecar)
+            await asyncio.sleep(PATIENCE)
+
+    began = time.monotonic()
+    with pytest.raises(sidekeeper.LockError) as lost:
+        asyncio.run(work())
+    assert lost.value.reason == "LOCK_LOST"
+    assert time.monotonic() - began < PATIENCE
+    assert locks(binary, sidecar, "nightly")["holders"] == []
 
 
 def through_kazoo(journal: Journal, address: str, path: str, who: str, rounds: int) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from sidekeeper.application import Application
 from sidekeeper.configuration import JobConfiguration, Problem
 from sidekeeper.context import LogFilter, current_execution
-from sidekeeper.errors import AttachError, Cancelled, ProgressError, Reject, SidekeeperError, TriggerError
+from sidekeeper.errors import AttachError, Cancelled, LockError, ProgressError, Reject, SidekeeperError, TriggerError
 from sidekeeper.events import (
     AssignedItem,
     Assignment,
@@ -29,6 +29,7 @@ from sidekeeper.events import (
     SessionState,
 )
 from sidekeeper.execution import Cancellation, CancelReason, Execution, ExecutionSource
+from sidekeeper.lock import Lock, LockMode, lock
 from sidekeeper.progress import Progress
 from sidekeeper.trigger import TriggerResult, trigger, trigger_async
 from sidekeeper.version import __version__
@@ -48,6 +49,9 @@ __all__ = [
     "JobChange",
     "JobConfiguration",
     "Leadership",
+    "Lock",
+    "LockError",
+    "LockMode",
     "LogFilter",
     "Problem",
     "Progress",
@@ -61,6 +65,7 @@ __all__ = [
     "TriggerResult",
     "__version__",
     "current_execution",
+    "lock",
     "trigger",
     "trigger_async",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["AttachError", "Cancelled", "ProgressError", "Reject", "SidekeeperError", "TriggerError"]
+__all__ = ["AttachError", "Cancelled", "LockError", "ProgressError", "Reject", "SidekeeperError", "TriggerError"]
 
 
 class SidekeeperError(Exception):
@@ -70,6 +70,26 @@ class ProgressError(SidekeeperError):
         self.execution_id = execution_id
         self.code = code
         self.details = details
+
+
+class LockError(SidekeeperError):
+    """A lock was not got, or was lost.
+
+    Attributes:
+        lock: The lock's name or path.
+        code: The gRPC status as text: ``DEADLINE_EXCEEDED`` (not free in time, or the lease is over), ``ABORTED``
+            (lost), ``FAILED_PRECONDITION`` (held already by the same application, or in use by another kind of lock),
+            ``INVALID_ARGUMENT``, ``UNAVAILABLE`` (no sidecar, or it is stopping) or ``RESOURCE_EXHAUSTED``.
+        details: The sidecar's own words.
+        reason: As in ``AttachError``: ``LOCK_NOT_FREE`` or ``LOCK_LOST``, for example.
+    """
+
+    def __init__(self, lock: str, code: str, details: str, reason: str = "") -> None:
+        super().__init__(f"lock {lock!r}: {code}: {details}")
+        self.lock = lock
+        self.code = code
+        self.details = details
+        self.reason = reason
 
 
 class Reject(Exception):  # noqa: N818 - it is an answer, not an error

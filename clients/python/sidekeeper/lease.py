@@ -19,7 +19,7 @@ from typing import Callable
 
 from google.protobuf.duration_pb2 import Duration
 
-from sidekeeper._proto.v1 import lease_pb2
+from sidekeeper._proto.v1 import lease_pb2, lock_service_pb2
 
 __all__ = ["Lease", "boottime_clock", "now", "remaining_lease", "seconds", "shares_clock"]
 
@@ -122,7 +122,7 @@ class Lease:
             self._timer = asyncio.get_running_loop().call_later(min(left, LOOK_INTERVAL), self._wait)
 
 
-def remaining_lease(message: lease_pb2.SessionChanged) -> timedelta | None:
+def remaining_lease(message: lease_pb2.SessionChanged | lock_service_pb2.LockLease) -> timedelta | None:
     """Returns how long the lease of a message lasts from now on; None: no end is known.
 
     It is the message's remaining lease, or the rest of it by the clock that both processes read, if that is less.
@@ -136,7 +136,7 @@ def remaining_lease(message: lease_pb2.SessionChanged) -> timedelta | None:
     return max(timedelta(0), remaining)
 
 
-def shares_clock(message: lease_pb2.SessionChanged) -> bool:
+def shares_clock(message: lease_pb2.SessionChanged | lock_service_pb2.LockLease) -> bool:
     """Returns whether a message has the end of the lease on a clock that this process reads, too."""
     known = _BOOTTIME is not None and message.lease_end_boottime_ns > 0
     return known and message.boottime_clock == boottime_clock()
