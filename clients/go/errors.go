@@ -29,6 +29,24 @@ func (e *AttachError) Error() string {
 	return fmt.Sprintf("job %q: the sidecar refuses the attachment: %s: %s", e.JobName, codeName(e.Code), e.Details)
 }
 
+// LockError says that a lock was not got, or was lost.
+type LockError struct {
+	// Lock is the lock's name or path.
+	Lock string
+	// Code is DeadlineExceeded (not free in time, or the lease is over), Aborted (lost), FailedPrecondition (held already by the
+	// same application, or in use by another kind of lock), InvalidArgument, Unavailable (no sidecar, or it is stopping) or
+	// ResourceExhausted.
+	Code codes.Code
+	// Details are the sidecar's own words.
+	Details string
+	// Reason is as in [AttachError]: LOCK_NOT_FREE or LOCK_LOST, for example.
+	Reason string
+}
+
+func (e *LockError) Error() string {
+	return fmt.Sprintf("lock %q: %s: %s", e.Lock, codeName(e.Code), e.Details)
+}
+
 // TriggerError says that a job was not triggered, or that the outcome is unknown.
 type TriggerError struct {
 	// JobName is the job.

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // leaseLookInterval is the longest time between two looks at the clock: timers stand still while the machine sleeps.
@@ -117,9 +117,16 @@ func (l *lease) wait() {
 	})
 }
 
+// leaseMessage is a message with the end of a lease.
+type leaseMessage interface {
+	GetRemainingLease() *durationpb.Duration
+	GetLeaseEndBoottimeNs() uint64
+	GetBoottimeClock() string
+}
+
 // remainingLease returns how long the lease of a message lasts from now on; nil: no end is known. It is the message's
 // remaining lease, or the rest of it by the clock that both processes read, if that is less.
-func remainingLease(message *sidekeeperv1.SessionChanged) *time.Duration {
+func remainingLease(message leaseMessage) *time.Duration {
 	if message.GetRemainingLease() == nil {
 		return nil
 	}
@@ -132,7 +139,7 @@ func remainingLease(message *sidekeeperv1.SessionChanged) *time.Duration {
 }
 
 // sharesClock returns whether a message has the end of the lease on a clock that this process reads, too.
-func sharesClock(message *sidekeeperv1.SessionChanged) bool {
+func sharesClock(message leaseMessage) bool {
 	clock := boottimeClock()
 	return message.GetLeaseEndBoottimeNs() > 0 && clock != "" && clock == message.GetBoottimeClock()
 }
