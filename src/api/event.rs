@@ -118,15 +118,21 @@ fn session_changed(status: SessionStatus, lease_end: Option<Duration>, now: Now,
     })
 }
 
+/// Why the registry does not answer. `trouble`: the error of the last attempt to open a session; empty: there is one.
+pub(super) fn no_registry(trouble: &str) -> String {
+    if trouble.is_empty() {
+        return "the registry does not answer; the sidecar waits until it does".to_owned();
+    }
+    let trouble = Excerpt::of_length(trouble, TROUBLE_CHARS_MAX);
+    format!("the sidecar has no session with the registry, and tries to open one; {trouble}")
+}
+
 /// The reason of a wait, for a person. `trouble`: the error of the last attempt to open a session.
 fn waits_for(what: &WaitsFor, job: &JobName, trouble: &str) -> String {
     match what {
         WaitsFor::Session if trouble.is_empty() => "the sidecar opens a session with the registry".to_owned(),
-        WaitsFor::Session => format!(
-            "the sidecar has no session with the registry, and tries to open one; {}",
-            Excerpt::of_length(trouble, TROUBLE_CHARS_MAX)
-        ),
-        WaitsFor::Registry => "the registry does not answer; the sidecar waits until it does".to_owned(),
+        WaitsFor::Session => no_registry(trouble),
+        WaitsFor::Registry => no_registry(""),
         WaitsFor::Name(name) => format!(
             "another session has instance_name `{name}` of job `{job}`; if its process was killed, that session ends \
              when it times out"

@@ -16,9 +16,9 @@ use crate::proto;
 use crate::proto::hold_response::Event as Message;
 use crate::proto::lock_id::Id;
 use crate::proto::lock_service_server::LockService;
-use crate::runner::clock::Clock;
 use crate::runner::lock::look::LockState;
 use crate::runner::lock::registry::{Hold, Locks, Outlet};
+use crate::runner::shared::Shared;
 use crate::tree::{Node, Path};
 
 use super::convert::{InvalidRequest, check_application_id};
@@ -146,8 +146,8 @@ impl LockService for LockCalls {
         let hold = self.read_hold(request.into_inner()).map_err(|invalid| invalid.to_status())?;
         let path = hold.lock.lock().clone();
         let (hold_id, outlet) = self.locks.hold(hold).map_err(|error| status::of_hold(&error))?;
-        let clock = self.locks.shared().clock.clone();
-        Ok(Response::new(HoldEvents { hold_id: Some(hold_id), path, outlet, clock, ended: false }))
+        let shared = self.locks.shared().clone();
+        Ok(Response::new(HoldEvents { hold_id: Some(hold_id), path, outlet, shared, ended: false }))
     }
 
     async fn release(
@@ -220,7 +220,7 @@ pub struct HoldEvents {
     hold_id: Option<String>,
     path: Path,
     outlet: Outlet,
-    clock: Clock,
+    shared: Shared,
     ended: bool,
 }
 
@@ -237,7 +237,7 @@ impl Stream for HoldEvents {
         }
         self.outlet.events.poll_recv(context).map(|received| {
             if let Some(received) = received {
-                return Some(Ok(proto::HoldResponse { event: Some(message(received, &self.clock)) }));
+                return Some(Ok(proto::HoldResponse { event: Some(message(received, &self.shared)) }));
             }
             self.ended = true;
             let end = self.outlet.end.borrow().clone();
@@ -246,13 +246,19 @@ impl Stream for HoldEvents {
     }
 }
 
-fn message(event: Event, clock: &Clock) -> Message {
+fn message(event: Event, shared: &Shared) -> Message {
+    let clock = &shared.clock;
     let lease = |end| event::lock_lease(end, clock);
     match event {
         Event::Waiting { position, first } => Message::Waiting(proto::LockWaiting {
             position: u32::try_from(position).unwrap_or(u32::MAX),
             first: Some(first_contender(first)),
+            reason: String::new(),
         }),
+        Event::NoAnswer => {
+            let reason = event::no_registry(&shared.trouble.borrow());
+            Message::Waiting(proto::LockWaiting { position: 0, first: None, reason })
+        }
         Event::Acquired { token, path, lease_end } => Message::Acquired(proto::LockAcquired {
             fencing_token: token.0,
             node_path: path.to_string(),

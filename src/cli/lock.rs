@@ -177,6 +177,9 @@ async fn acquire(
             .map_err(Failure::with(NOT_STARTED))?;
         match event.event {
             Some(Event::Started(hold)) => started = Some(hold),
+            Some(Event::Waiting(waiting)) if !waiting.reason.is_empty() => {
+                eprintln!("sidekeeper: waiting for the lock: {}", printable(&waiting.reason));
+            }
             Some(Event::Waiting(waiting)) if verbose => {
                 let first = waiting.first.map(|first| one_line(&first)).unwrap_or_default();
                 eprintln!(

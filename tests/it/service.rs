@@ -78,6 +78,7 @@ async fn reflection_lists_all_services() {
         "grpc.reflection.v1.ServerReflection",
         "sidekeeper.v1.AssignmentService",
         "sidekeeper.v1.JobService",
+        "sidekeeper.v1.LockService",
         "sidekeeper.v1.SidecarService",
         "sidekeeper.v1.ParticipantService",
     ] {

@@ -33,6 +33,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// that does not want to wait at all.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
 
+/// After which time without a known place the application hears that the registry does not answer.
+const NO_ANSWER_AFTER: Duration = Duration::from_secs(3);
+
 /// What a contender asks for.
 #[derive(Debug, Clone)]
 pub struct Wanted {
@@ -113,6 +116,9 @@ pub struct Contender {
     reading_first: bool,
     known_first: Option<First>,
     notified: Option<(usize, First)>,
+    /// Since when the place is not known; monotonic. `None`: it is known, or the application has heard that it is not.
+    lost_place: Option<Duration>,
+    has_begun: bool,
     watched_own: Option<Path>,
     watched_before: Option<Path>,
     /// Not before then a request is sent again; monotonic.
@@ -147,6 +153,8 @@ impl Contender {
             reading_first: false,
             known_first: None,
             notified: None,
+            lost_place: None,
+            has_begun: false,
             watched_own: None,
             watched_before: None,
             retry_at: None,
@@ -159,6 +167,9 @@ impl Contender {
     /// Takes what has happened, and returns what is to be done, in order.
     pub fn step(&mut self, now: Now, inputs: Vec<Input>) -> Vec<Effect> {
         let now = now.mono;
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.lost_place = Some(now);
+        }
         for input in inputs {
             // The lease comes first: a process that slept must not act on what waited for it.
             if !matches!(input, Input::Leased { .. }) {
@@ -173,6 +184,7 @@ impl Contender {
         self.clean(now);
         self.contend(now);
         self.watch(now);
+        self.notify_silence(now);
         self.notify_lease(now);
         std::mem::take(&mut self.out)
     }
@@ -193,7 +205,7 @@ impl Contender {
     /// When to step again if nothing happens before; monotonic.
     pub fn next_wakeup(&self, now: Duration) -> Option<Duration> {
         let (limit, watch_at) = match &self.state {
-            State::Waiting => (self.waiting_limit(), None),
+            State::Waiting => (earlier(self.waiting_limit(), self.silence_ends()), None),
             State::Held { until, watch_at } => (earlier(*until, self.drain), Some(*watch_at)),
             State::Ending(_) | State::Ended(_) => (None, None),
         };
@@ -216,7 +228,10 @@ impl Contender {
                     self.retry_at = None;
                 }
             }
-            Input::SessionLost => self.lose_session(),
+            Input::SessionLost => {
+                self.lose_session();
+                self.lost_place = Some(now);
+            }
             Input::Leased { until } => self.lease.renew(until),
             Input::Created(attempt, result) => self.created(now, attempt, result),
             Input::ParentsCreated(result) => {
@@ -553,7 +568,7 @@ impl Contender {
                 self.leave(End::QueueFull { contenders: children.len() - 1 });
             }
             Turn::Waits { before, first, position } => {
-                (self.before, self.position) = (Some(before), position);
+                (self.before, self.position, self.lost_place) = (Some(before), position, None);
                 self.first = Some(first);
             }
         }
@@ -667,6 +682,19 @@ impl Contender {
         if before != self.watched_before {
             self.watched_before = before.clone();
             self.out.push(Effect::WatchBefore(before));
+        }
+    }
+
+    /// When the application hears that the registry does not answer.
+    fn silence_ends(&self) -> Option<Duration> {
+        Some(self.lost_place?.saturating_add(NO_ANSWER_AFTER))
+    }
+
+    /// An application that waits without a place hears why, once.
+    fn notify_silence(&mut self, now: Duration) {
+        if self.state == State::Waiting && self.silence_ends().is_some_and(|end| now >= end) {
+            self.lost_place = None;
+            self.out.push(Effect::Notify(Event::NoAnswer));
         }
     }
 

@@ -86,6 +86,8 @@ pub enum Event {
         /// The first of them.
         first: First,
     },
+    /// The registry has not answered for a while, so that the place is not known.
+    NoAnswer,
     /// The lock is held.
     Acquired {
         /// The fencing token: greater than that of each earlier holder.

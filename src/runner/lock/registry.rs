@@ -52,16 +52,11 @@ pub enum HoldError {
     Draining,
     /// The same application holds the lock, or waits for it.
     #[error(
-        "application `{application_id}` holds the lock {lock} already, or waits for it (hold `{hold_id}`): it would wait \
-         for itself; release that hold first"
+        "this application holds the lock {lock} already, or waits for it: it would wait for itself; release that hold first"
     )]
     HeldAlready {
-        /// The application.
-        application_id: String,
         /// The lock.
         lock: Path,
-        /// The other hold.
-        hold_id: String,
     },
     /// Too many holds.
     #[error("{HOLDS_MAX} holds are open at this sidecar, which is the most; end some of them")]
@@ -139,11 +134,8 @@ impl Locks {
             return Err(HoldError::TooMany);
         }
         let is_same = |open: &Open| open.application_id == hold.application_id && open.lock == hold.lock;
-        if !hold.application_id.is_empty()
-            && let Some((hold_id, _)) = inner.holds.iter().find(|(_, open)| is_same(open))
-        {
-            let (application_id, lock) = (hold.application_id, hold.lock.lock().clone());
-            return Err(HoldError::HeldAlready { application_id, lock, hold_id: hold_id.clone() });
+        if !hold.application_id.is_empty() && inner.holds.values().any(is_same) {
+            return Err(HoldError::HeldAlready { lock: hold.lock.lock().clone() });
         }
         let clock = &self.shared.clock;
         let hold_id = clock.unguessable();
@@ -158,7 +150,7 @@ impl Locks {
             // Random text of 32 hexadecimal digits.
             seed: Uuid::try_parse(&clock.unguessable()).unwrap_or_default(),
         });
-        let holder = self.holder(&hold, &hold_id);
+        let holder = self.holder(&hold);
         let (task, handle, outlet) =
             Task::new(contender, hold.lock.clone(), holder.as_bytes().into(), &self.shared);
         let open = Open { lock: hold.lock.clone(), application_id: hold.application_id, handle };
@@ -177,17 +169,13 @@ impl Locks {
         Ok((hold_id, outlet))
     }
 
-    /// Whom other programs see.
-    fn holder(&self, hold: &Hold, hold_id: &str) -> String {
+    /// Whom other programs see: not the application id, which is a secret, and nothing of the hold's id, which releases it.
+    fn holder(&self, hold: &Hold) -> String {
         if !hold.holder.is_empty() {
             return hold.holder.clone();
         }
-        let ip = self.shared.server_ip;
-        if !hold.application_id.is_empty() {
-            return format!("{ip}@-@{}", hold.application_id);
-        }
-        let unique: String = hold_id.chars().take(12).collect();
-        format!("{ip}@-@{unique}")
+        let unique: String = self.shared.clock.unguessable().chars().take(12).collect();
+        format!("{}@-@{unique}", self.shared.server_ip)
     }
 
     fn is_used(&self, lock: &Path) -> bool {

@@ -300,6 +300,7 @@ impl Task {
             Event::Acquired { token, path, .. } => info!(%path, fencing.token = token.0, "lock acquired"),
             Event::Lost(reason) => warn!(lock = %self.lock.lock(), ?reason, "lock lost"),
             Event::Waiting { .. }
+            | Event::NoAnswer
             | Event::LeaseRenewed { .. }
             | Event::Suspended { .. }
             | Event::Resumed { .. }

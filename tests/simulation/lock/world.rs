@@ -665,7 +665,8 @@ impl World {
                 hold.node = node.map(|name| format!("left: {name}"));
                 hold.belief = Belief::Free;
             }
-            Event::Waiting { .. } | Event::RevocationRequested | Event::Draining { .. } => {}
+            Event::Waiting { .. } | Event::NoAnswer | Event::RevocationRequested | Event::Draining { .. } => {
+            }
         }
     }
 

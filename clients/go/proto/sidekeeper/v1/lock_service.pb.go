@@ -241,10 +241,10 @@ type HoldRequest struct {
 	// How long the lock may be held; then it is lost with the reason HOLD_TIMEOUT. At least 1 ms, at most 365 days. Absent:
 	// without a limit.
 	HoldTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=hold_timeout,json=holdTimeout,proto3" json:"hold_timeout,omitempty"`
-	// Whom other programs see as the holder: at most 255 bytes without control characters. Empty: the sidecar's address and the
-	// application id.
+	// Whom other programs see as the holder: at most 255 bytes without control characters. Empty: the sidecar's address and a
+	// random id.
 	Holder string `protobuf:"bytes,5,opt,name=holder,proto3" json:"holder,omitempty"`
-	// The application: at most 64 characters of [A-Za-z0-9_.-]. A second hold of the same lock by the same application is
+	// The application, as in `AttachRequest`: at most 64 characters of [A-Za-z0-9_.-], and a secret. A second hold of the same lock by the same application is
 	// refused, because the application would wait for itself. Empty: each hold is an application of its own.
 	ApplicationId string `protobuf:"bytes,6,opt,name=application_id,json=applicationId,proto3" json:"application_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -482,7 +482,7 @@ type HoldResponse_Started struct {
 }
 
 type HoldResponse_Waiting struct {
-	// Other contenders are first.
+	// The lock is not held yet.
 	Waiting *LockWaiting `protobuf:"bytes,2,opt,name=waiting,proto3,oneof"`
 }
 
@@ -601,13 +601,15 @@ func (x *HoldStarted) GetPath() string {
 	return ""
 }
 
-// Other contenders are first. Sent when the place becomes known, and when it changes.
+// The lock is not held yet. Sent when the place becomes known, when it changes, and once if the registry does not answer.
 type LockWaiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The contenders with lower numbers, as of the last look at the queue: some may have gone.
 	Position uint32 `protobuf:"varint,1,opt,name=position,proto3" json:"position,omitempty"`
-	// The first of them; among readers and writers it is one of the holders.
-	First         *Contender `protobuf:"bytes,2,opt,name=first,proto3" json:"first,omitempty"`
+	// The first of them; among readers and writers it is one of the holders. Absent: the place is not known.
+	First *Contender `protobuf:"bytes,2,opt,name=first,proto3" json:"first,omitempty"`
+	// Why the place is not known, for a person: the registry does not answer, or there is no session with it. Empty: it is known.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -654,6 +656,13 @@ func (x *LockWaiting) GetFirst() *Contender {
 		return x.First
 	}
 	return nil
+}
+
+func (x *LockWaiting) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // The lock is held.
@@ -1571,10 +1580,11 @@ const file_sidekeeper_v1_lock_service_proto_rawDesc = "" +
 	"\x05event\":\n" +
 	"\vHoldStarted\x12\x17\n" +
 	"\ahold_id\x18\x01 \x01(\tR\x06holdId\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"Y\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\"q\n" +
 	"\vLockWaiting\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\rR\bposition\x12.\n" +
-	"\x05first\x18\x02 \x01(\v2\x18.sidekeeper.v1.ContenderR\x05first\"\x80\x01\n" +
+	"\x05first\x18\x02 \x01(\v2\x18.sidekeeper.v1.ContenderR\x05first\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x80\x01\n" +
 	"\fLockAcquired\x12#\n" +
 	"\rfencing_token\x18\x01 \x01(\x03R\ffencingToken\x12\x1b\n" +
 	"\tnode_path\x18\x02 \x01(\tR\bnodePath\x12.\n" +

@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from sidekeeper._proto.v1 import attach_pb2 as sidekeeper_dot_v1_dot_attach__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n sidekeeper/v1/lock_service.proto\x12\rsidekeeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1asidekeeper/v1/attach.proto\".\n\x06LockId\x12\x0e\n\x04name\x18\x01 \x01(\tH\x00\x12\x0e\n\x04path\x18\x02 \x01(\tH\x00\x42\x04\n\x02id\"\xe3\x01\n\x0bHoldRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\x12%\n\x04mode\x18\x02 \x01(\x0e\x32\x17.sidekeeper.v1.LockMode\x12/\n\x0cwait_timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0chold_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06holder\x18\x05 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x06 \x01(\t\"\x80\x04\n\x0cHoldResponse\x12-\n\x07started\x18\x01 \x01(\x0b\x32\x1a.sidekeeper.v1.HoldStartedH\x00\x12-\n\x07waiting\x18\x02 \x01(\x0b\x32\x1a.sidekeeper.v1.LockWaitingH\x00\x12/\n\x08\x61\x63quired\x18\x03 \x01(\x0b\x32\x1b.sidekeeper.v1.LockAcquiredH\x00\x12\x31\n\rlease_renewed\x18\x04 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12-\n\tsuspended\x18\x05 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12+\n\x07resumed\x18\x06 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12\x42\n\x14revocation_requested\x18\x07 \x01(\x0b\x32\".sidekeeper.v1.RevocationRequestedH\x00\x12\'\n\x04lost\x18\x08 \x01(\x0b\x32\x17.sidekeeper.v1.LockLostH\x00\x12/\n\x08released\x18\t \x01(\x0b\x32\x1b.sidekeeper.v1.LockReleasedH\x00\x12+\n\x08\x64raining\x18\n \x01(\x0b\x32\x17.sidekeeper.v1.DrainingH\x00\x42\x07\n\x05\x65vent\",\n\x0bHoldStarted\x12\x0f\n\x07hold_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"H\n\x0bLockWaiting\x12\x10\n\x08position\x18\x01 \x01(\r\x12\'\n\x05\x66irst\x18\x02 \x01(\x0b\x32\x18.sidekeeper.v1.Contender\"a\n\x0cLockAcquired\x12\x15\n\rfencing_token\x18\x01 \x01(\x03\x12\x11\n\tnode_path\x18\x02 \x01(\t\x12\'\n\x05lease\x18\x03 \x01(\x0b\x32\x18.sidekeeper.v1.LockLease\"v\n\tLockLease\x12\x32\n\x0fremaining_lease\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x15lease_end_boottime_ns\x18\x02 \x01(\x04\x12\x16\n\x0e\x62oottime_clock\x18\x03 \x01(\t\"\x15\n\x13RevocationRequested\"9\n\x08LockLost\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.sidekeeper.v1.LockLossReason\"\x0e\n\x0cLockReleased\"\xa8\x01\n\tContender\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12%\n\x04mode\x18\x04 \x01(\x0e\x32\x17.sidekeeper.v1.LockMode\x12\x15\n\rfencing_token\x18\x05 \x01(\x03\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"!\n\x0eReleaseRequest\x12\x0f\n\x07hold_id\x18\x01 \x01(\t\"\x11\n\x0fReleaseResponse\"5\n\x0eGetLockRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\"4\n\x0fGetLockResponse\x12!\n\x04lock\x18\x01 \x01(\x0b\x32\x13.sidekeeper.v1.Lock\"\x81\x01\n\x04Lock\x12\x0c\n\x04path\x18\x01 \x01(\t\x12)\n\x07holders\x18\x02 \x03(\x0b\x32\x18.sidekeeper.v1.Contender\x12)\n\x07waiting\x18\x03 \x03(\x0b\x32\x18.sidekeeper.v1.Contender\x12\x15\n\rforeign_nodes\x18\x04 \x03(\t\"9\n\x10ListLocksRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\";\n\x11ListLocksResponse\x12\r\n\x05names\x18\x01 \x03(\t\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"?\n\x18RequestRevocationRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\"E\n\x19RequestRevocationResponse\x12(\n\x06holder\x18\x01 \x01(\x0b\x32\x18.sidekeeper.v1.Contender\"J\n\x10\x42reakLockRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\x12\x11\n\tnode_name\x18\x02 \x01(\t\"\x13\n\x11\x42reakLockResponse*c\n\x08LockMode\x12\x19\n\x15LOCK_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fLOCK_MODE_MUTEX\x10\x01\x12\x12\n\x0eLOCK_MODE_READ\x10\x02\x12\x13\n\x0fLOCK_MODE_WRITE\x10\x03*\xb3\x01\n\x0eLockLossReason\x12 \n\x1cLOCK_LOSS_REASON_UNSPECIFIED\x10\x00\x12\x1f\n\x1bLOCK_LOSS_REASON_LEASE_LOST\x10\x01\x12\x1c\n\x18LOCK_LOSS_REASON_REVOKED\x10\x02\x12!\n\x1dLOCK_LOSS_REASON_HOLD_TIMEOUT\x10\x03\x12\x1d\n\x19LOCK_LOSS_REASON_DRAINING\x10\x04\x32\xec\x03\n\x0bLockService\x12\x41\n\x04Hold\x12\x1a.sidekeeper.v1.HoldRequest\x1a\x1b.sidekeeper.v1.HoldResponse0\x01\x12H\n\x07Release\x12\x1d.sidekeeper.v1.ReleaseRequest\x1a\x1e.sidekeeper.v1.ReleaseResponse\x12H\n\x07GetLock\x12\x1d.sidekeeper.v1.GetLockRequest\x1a\x1e.sidekeeper.v1.GetLockResponse\x12N\n\tListLocks\x12\x1f.sidekeeper.v1.ListLocksRequest\x1a .sidekeeper.v1.ListLocksResponse\x12\x66\n\x11RequestRevocation\x12\'.sidekeeper.v1.RequestRevocationRequest\x1a(.sidekeeper.v1.RequestRevocationResponse\x12N\n\tBreakLock\x12\x1f.sidekeeper.v1.BreakLockRequest\x1a .sidekeeper.v1.BreakLockResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n sidekeeper/v1/lock_service.proto\x12\rsidekeeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1asidekeeper/v1/attach.proto\".\n\x06LockId\x12\x0e\n\x04name\x18\x01 \x01(\tH\x00\x12\x0e\n\x04path\x18\x02 \x01(\tH\x00\x42\x04\n\x02id\"\xe3\x01\n\x0bHoldRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\x12%\n\x04mode\x18\x02 \x01(\x0e\x32\x17.sidekeeper.v1.LockMode\x12/\n\x0cwait_timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0chold_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06holder\x18\x05 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x06 \x01(\t\"\x80\x04\n\x0cHoldResponse\x12-\n\x07started\x18\x01 \x01(\x0b\x32\x1a.sidekeeper.v1.HoldStartedH\x00\x12-\n\x07waiting\x18\x02 \x01(\x0b\x32\x1a.sidekeeper.v1.LockWaitingH\x00\x12/\n\x08\x61\x63quired\x18\x03 \x01(\x0b\x32\x1b.sidekeeper.v1.LockAcquiredH\x00\x12\x31\n\rlease_renewed\x18\x04 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12-\n\tsuspended\x18\x05 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12+\n\x07resumed\x18\x06 \x01(\x0b\x32\x18.sidekeeper.v1.LockLeaseH\x00\x12\x42\n\x14revocation_requested\x18\x07 \x01(\x0b\x32\".sidekeeper.v1.RevocationRequestedH\x00\x12\'\n\x04lost\x18\x08 \x01(\x0b\x32\x17.sidekeeper.v1.LockLostH\x00\x12/\n\x08released\x18\t \x01(\x0b\x32\x1b.sidekeeper.v1.LockReleasedH\x00\x12+\n\x08\x64raining\x18\n \x01(\x0b\x32\x17.sidekeeper.v1.DrainingH\x00\x42\x07\n\x05\x65vent\",\n\x0bHoldStarted\x12\x0f\n\x07hold_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"X\n\x0bLockWaiting\x12\x10\n\x08position\x18\x01 \x01(\r\x12\'\n\x05\x66irst\x18\x02 \x01(\x0b\x32\x18.sidekeeper.v1.Contender\x12\x0e\n\x06reason\x18\x03 \x01(\t\"a\n\x0cLockAcquired\x12\x15\n\rfencing_token\x18\x01 \x01(\x03\x12\x11\n\tnode_path\x18\x02 \x01(\t\x12\'\n\x05lease\x18\x03 \x01(\x0b\x32\x18.sidekeeper.v1.LockLease\"v\n\tLockLease\x12\x32\n\x0fremaining_lease\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x15lease_end_boottime_ns\x18\x02 \x01(\x04\x12\x16\n\x0e\x62oottime_clock\x18\x03 \x01(\t\"\x15\n\x13RevocationRequested\"9\n\x08LockLost\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.sidekeeper.v1.LockLossReason\"\x0e\n\x0cLockReleased\"\xa8\x01\n\tContender\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12%\n\x04mode\x18\x04 \x01(\x0e\x32\x17.sidekeeper.v1.LockMode\x12\x15\n\rfencing_token\x18\x05 \x01(\x03\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"!\n\x0eReleaseRequest\x12\x0f\n\x07hold_id\x18\x01 \x01(\t\"\x11\n\x0fReleaseResponse\"5\n\x0eGetLockRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\"4\n\x0fGetLockResponse\x12!\n\x04lock\x18\x01 \x01(\x0b\x32\x13.sidekeeper.v1.Lock\"\x81\x01\n\x04Lock\x12\x0c\n\x04path\x18\x01 \x01(\t\x12)\n\x07holders\x18\x02 \x03(\x0b\x32\x18.sidekeeper.v1.Contender\x12)\n\x07waiting\x18\x03 \x03(\x0b\x32\x18.sidekeeper.v1.Contender\x12\x15\n\rforeign_nodes\x18\x04 \x03(\t\"9\n\x10ListLocksRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\";\n\x11ListLocksResponse\x12\r\n\x05names\x18\x01 \x03(\t\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"?\n\x18RequestRevocationRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\"E\n\x19RequestRevocationResponse\x12(\n\x06holder\x18\x01 \x01(\x0b\x32\x18.sidekeeper.v1.Contender\"J\n\x10\x42reakLockRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.sidekeeper.v1.LockId\x12\x11\n\tnode_name\x18\x02 \x01(\t\"\x13\n\x11\x42reakLockResponse*c\n\x08LockMode\x12\x19\n\x15LOCK_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fLOCK_MODE_MUTEX\x10\x01\x12\x12\n\x0eLOCK_MODE_READ\x10\x02\x12\x13\n\x0fLOCK_MODE_WRITE\x10\x03*\xb3\x01\n\x0eLockLossReason\x12 \n\x1cLOCK_LOSS_REASON_UNSPECIFIED\x10\x00\x12\x1f\n\x1bLOCK_LOSS_REASON_LEASE_LOST\x10\x01\x12\x1c\n\x18LOCK_LOSS_REASON_REVOKED\x10\x02\x12!\n\x1dLOCK_LOSS_REASON_HOLD_TIMEOUT\x10\x03\x12\x1d\n\x19LOCK_LOSS_REASON_DRAINING\x10\x04\x32\xec\x03\n\x0bLockService\x12\x41\n\x04Hold\x12\x1a.sidekeeper.v1.HoldRequest\x1a\x1b.sidekeeper.v1.HoldResponse0\x01\x12H\n\x07Release\x12\x1d.sidekeeper.v1.ReleaseRequest\x1a\x1e.sidekeeper.v1.ReleaseResponse\x12H\n\x07GetLock\x12\x1d.sidekeeper.v1.GetLockRequest\x1a\x1e.sidekeeper.v1.GetLockResponse\x12N\n\tListLocks\x12\x1f.sidekeeper.v1.ListLocksRequest\x1a .sidekeeper.v1.ListLocksResponse\x12\x66\n\x11RequestRevocation\x12\'.sidekeeper.v1.RequestRevocationRequest\x1a(.sidekeeper.v1.RequestRevocationResponse\x12N\n\tBreakLock\x12\x1f.sidekeeper.v1.BreakLockRequest\x1a .sidekeeper.v1.BreakLockResponseBb\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,10 +35,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sidekeeper._proto.v1.lock_s
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
-  _globals['_LOCKMODE']._serialized_start=2193
-  _globals['_LOCKMODE']._serialized_end=2292
-  _globals['_LOCKLOSSREASON']._serialized_start=2295
-  _globals['_LOCKLOSSREASON']._serialized_end=2474
+  _globals['_LOCKMODE']._serialized_start=2209
+  _globals['_LOCKMODE']._serialized_end=2308
+  _globals['_LOCKLOSSREASON']._serialized_start=2311
+  _globals['_LOCKLOSSREASON']._serialized_end=2490
   _globals['_LOCKID']._serialized_start=144
   _globals['_LOCKID']._serialized_end=190
   _globals['_HOLDREQUEST']._serialized_start=193
@@ -48,41 +48,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HOLDSTARTED']._serialized_start=937
   _globals['_HOLDSTARTED']._serialized_end=981
   _globals['_LOCKWAITING']._serialized_start=983
-  _globals['_LOCKWAITING']._serialized_end=1055
-  _globals['_LOCKACQUIRED']._serialized_start=1057
-  _globals['_LOCKACQUIRED']._serialized_end=1154
-  _globals['_LOCKLEASE']._serialized_start=1156
-  _globals['_LOCKLEASE']._serialized_end=1274
-  _globals['_REVOCATIONREQUESTED']._serialized_start=1276
-  _globals['_REVOCATIONREQUESTED']._serialized_end=1297
-  _globals['_LOCKLOST']._serialized_start=1299
-  _globals['_LOCKLOST']._serialized_end=1356
-  _globals['_LOCKRELEASED']._serialized_start=1358
-  _globals['_LOCKRELEASED']._serialized_end=1372
-  _globals['_CONTENDER']._serialized_start=1375
-  _globals['_CONTENDER']._serialized_end=1543
-  _globals['_RELEASEREQUEST']._serialized_start=1545
-  _globals['_RELEASEREQUEST']._serialized_end=1578
-  _globals['_RELEASERESPONSE']._serialized_start=1580
-  _globals['_RELEASERESPONSE']._serialized_end=1597
-  _globals['_GETLOCKREQUEST']._serialized_start=1599
-  _globals['_GETLOCKREQUEST']._serialized_end=1652
-  _globals['_GETLOCKRESPONSE']._serialized_start=1654
-  _globals['_GETLOCKRESPONSE']._serialized_end=1706
-  _globals['_LOCK']._serialized_start=1709
-  _globals['_LOCK']._serialized_end=1838
-  _globals['_LISTLOCKSREQUEST']._serialized_start=1840
-  _globals['_LISTLOCKSREQUEST']._serialized_end=1897
-  _globals['_LISTLOCKSRESPONSE']._serialized_start=1899
-  _globals['_LISTLOCKSRESPONSE']._serialized_end=1958
-  _globals['_REQUESTREVOCATIONREQUEST']._serialized_start=1960
-  _globals['_REQUESTREVOCATIONREQUEST']._serialized_end=2023
-  _globals['_REQUESTREVOCATIONRESPONSE']._serialized_start=2025
-  _globals['_REQUESTREVOCATIONRESPONSE']._serialized_end=2094
-  _globals['_BREAKLOCKREQUEST']._serialized_start=2096
-  _globals['_BREAKLOCKREQUEST']._serialized_end=2170
-  _globals['_BREAKLOCKRESPONSE']._serialized_start=2172
-  _globals['_BREAKLOCKRESPONSE']._serialized_end=2191
-  _globals['_LOCKSERVICE']._serialized_start=2477
-  _globals['_LOCKSERVICE']._serialized_end=2969
+  _globals['_LOCKWAITING']._serialized_end=1071
+  _globals['_LOCKACQUIRED']._serialized_start=1073
+  _globals['_LOCKACQUIRED']._serialized_end=1170
+  _globals['_LOCKLEASE']._serialized_start=1172
+  _globals['_LOCKLEASE']._serialized_end=1290
+  _globals['_REVOCATIONREQUESTED']._serialized_start=1292
+  _globals['_REVOCATIONREQUESTED']._serialized_end=1313
+  _globals['_LOCKLOST']._serialized_start=1315
+  _globals['_LOCKLOST']._serialized_end=1372
+  _globals['_LOCKRELEASED']._serialized_start=1374
+  _globals['_LOCKRELEASED']._serialized_end=1388
+  _globals['_CONTENDER']._serialized_start=1391
+  _globals['_CONTENDER']._serialized_end=1559
+  _globals['_RELEASEREQUEST']._serialized_start=1561
+  _globals['_RELEASEREQUEST']._serialized_end=1594
+  _globals['_RELEASERESPONSE']._serialized_start=1596
+  _globals['_RELEASERESPONSE']._serialized_end=1613
+  _globals['_GETLOCKREQUEST']._serialized_start=1615
+  _globals['_GETLOCKREQUEST']._serialized_end=1668
+  _globals['_GETLOCKRESPONSE']._serialized_start=1670
+  _globals['_GETLOCKRESPONSE']._serialized_end=1722
+  _globals['_LOCK']._serialized_start=1725
+  _globals['_LOCK']._serialized_end=1854
+  _globals['_LISTLOCKSREQUEST']._serialized_start=1856
+  _globals['_LISTLOCKSREQUEST']._serialized_end=1913
+  _globals['_LISTLOCKSRESPONSE']._serialized_start=1915
+  _globals['_LISTLOCKSRESPONSE']._serialized_end=1974
+  _globals['_REQUESTREVOCATIONREQUEST']._serialized_start=1976
+  _globals['_REQUESTREVOCATIONREQUEST']._serialized_end=2039
+  _globals['_REQUESTREVOCATIONRESPONSE']._serialized_start=2041
+  _globals['_REQUESTREVOCATIONRESPONSE']._serialized_end=2110
+  _globals['_BREAKLOCKREQUEST']._serialized_start=2112
+  _globals['_BREAKLOCKREQUEST']._serialized_end=2186
+  _globals['_BREAKLOCKRESPONSE']._serialized_start=2188
+  _globals['_BREAKLOCKRESPONSE']._serialized_end=2207
+  _globals['_LOCKSERVICE']._serialized_start=2493
+  _globals['_LOCKSERVICE']._serialized_end=2985
 # @@protoc_insertion_point(module_scope)

@@ -127,11 +127,11 @@ class HoldRequest(_message.Message):
     mode: Global___LockMode.ValueType
     """How it is to be held."""
     holder: _builtins.str
-    """Whom other programs see as the holder: at most 255 bytes without control characters. Empty: the sidecar's address and the
-    application id.
+    """Whom other programs see as the holder: at most 255 bytes without control characters. Empty: the sidecar's address and a
+    random id.
     """
     application_id: _builtins.str
-    """The application: at most 64 characters of [A-Za-z0-9_.-]. A second hold of the same lock by the same application is
+    """The application, as in `AttachRequest`: at most 64 characters of [A-Za-z0-9_.-], and a secret. A second hold of the same lock by the same application is
     refused, because the application would wait for itself. Empty: each hold is an application of its own.
     """
     @_builtins.property
@@ -188,7 +188,7 @@ class HoldResponse(_message.Message):
 
     @_builtins.property
     def waiting(self) -> Global___LockWaiting:
-        """Other contenders are first."""
+        """The lock is not held yet."""
 
     @_builtins.property
     def acquired(self) -> Global___LockAcquired:
@@ -274,27 +274,31 @@ Global___HoldStarted: _TypeAlias = HoldStarted  # noqa: Y015
 
 @_typing.final
 class LockWaiting(_message.Message):
-    """Other contenders are first. Sent when the place becomes known, and when it changes."""
+    """The lock is not held yet. Sent when the place becomes known, when it changes, and once if the registry does not answer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     POSITION_FIELD_NUMBER: _builtins.int
     FIRST_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """The contenders with lower numbers, as of the last look at the queue: some may have gone."""
+    reason: _builtins.str
+    """Why the place is not known, for a person: the registry does not answer, or there is no session with it. Empty: it is known."""
     @_builtins.property
     def first(self) -> Global___Contender:
-        """The first of them; among readers and writers it is one of the holders."""
+        """The first of them; among readers and writers it is one of the holders. Absent: the place is not known."""
 
     def __init__(
         self,
         *,
         position: _builtins.int = ...,
         first: Global___Contender | None = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["first", b"first"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "position", b"position", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
