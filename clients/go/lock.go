@@ -1,6 +1,7 @@
 package sidekeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -205,7 +206,8 @@ func (l *Lock) follow() {
 			return
 		case err != nil:
 			told := status.Convert(err)
-			l.lose(&LockError{Lock: l.what, Code: told.Code(), Details: told.Message(), Reason: reasonOf(told)})
+			// Without a word of the sidecar: it is gone, and the lock with the stream.
+			l.lose(&LockError{Lock: l.what, Code: told.Code(), Details: told.Message(), Reason: cmp.Or(reasonOf(told), "LOCK_LOST")})
 			return
 		case event.GetLost() != nil:
 			// The status that follows says why.

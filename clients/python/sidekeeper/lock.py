@@ -240,7 +240,8 @@ class Lock:
     def _ended(self, error: grpc.RpcError) -> None:
         """The stream has ended with an error."""
         if error.code() is not grpc.StatusCode.CANCELLED:
-            self._lose(error.code().name, error.details() or "", reason_of(error))
+            # Without a word of the sidecar: it is gone, and the lock with the stream.
+            self._lose(error.code().name, error.details() or "", reason_of(error) or "LOCK_LOST")
 
     def _lose(self, code: str, details: str, reason: str) -> None:
         if self._why is None:
