@@ -80,8 +80,6 @@ mutants! {
     LockUnknownForgotten,
     /// The application hears that the lock was given back before its node is deleted.
     LockReleasedEarly,
-    /// A look at the queue from before the creation of the contender's node is used.
-    LockStaleLook,
     /// A holder whose session is lost does not hear of the loss.
     LockLossNotTold,
     /// After an interruption a holder does not look whether its node is still there.

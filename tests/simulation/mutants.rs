@@ -223,7 +223,6 @@ const OF_LOCKS: &[Mutant] = &[
     Mutant::LockHeldOutOfTurn,
     Mutant::LockUnknownForgotten,
     Mutant::LockReleasedEarly,
-    Mutant::LockStaleLook,
     Mutant::LockLossNotTold,
     Mutant::LockResumedBlindly,
 ];

@@ -408,7 +408,7 @@ impl Contender {
     }
 
     fn listed(&mut self, now: Duration, look: u64, result: Result<Vec<String>, Error>) {
-        if (look != self.looks || !self.is_looking) && !mutant!(LockStaleLook) {
+        if look != self.looks || !self.is_looking {
             return;
         }
         self.is_looking = false;
