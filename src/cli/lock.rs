@@ -242,7 +242,7 @@ async fn lost(held: &mut Held, clock: &Clock) -> String {
     }
 }
 
-/// The end of a lease on this program's clock: what comes first of the remaining time and the end on the kernel's clock.
+/// The end of a lease on this program's clock: the remaining time, or the end on the kernel's clock if that is earlier.
 fn lease_end(lease: &LockLease, clock: &Clock) -> Option<Duration> {
     let remaining = Duration::try_from(lease.remaining_lease?).unwrap_or_default();
     let counted = clock.now().mono.saturating_add(remaining);

@@ -14,14 +14,14 @@ const LOCKS: &str = "@-@locks";
 pub const NAME_BYTES_MAX: usize = 200;
 /// The most bytes of a contender's data.
 pub const HOLDER_BYTES_MAX: usize = 255;
-/// What Curator's `Revoker` writes into a holder's node to ask for the lock.
+/// The data that Curator's `Revoker` writes into a holder's node to ask for the lock.
 pub const REVOKE: &[u8] = b"__REVOKE__";
 /// The digits of a number.
 const DIGITS: usize = 10;
 /// The end of a server's counter: it sticks there, and numbers are not unique any more.
 pub const NUMBER_MAX: u32 = i32::MAX.unsigned_abs();
 
-/// What a contender asks for.
+/// How a contender holds a lock, or wants to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// To be alone: Curator's `InterProcessMutex`.
@@ -62,7 +62,7 @@ impl Mode {
 pub enum Child {
     /// A contender.
     Contender {
-        /// What it asks for.
+        /// How it holds the lock, or wants to.
         mode: Mode,
         /// Its place in the queue.
         number: u32,

@@ -36,7 +36,7 @@ const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// After which time without a known place the application hears that the registry does not answer.
 const NO_ANSWER_AFTER: Duration = Duration::from_secs(3);
 
-/// What a contender asks for.
+/// The request of a contender.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     /// The lock.
@@ -164,14 +164,14 @@ impl Contender {
         }
     }
 
-    /// Takes what has happened, and returns what is to be done, in order.
+    /// Takes the inputs, and returns the effects in their order.
     pub fn step(&mut self, now: Now, inputs: Vec<Input>) -> Vec<Effect> {
         let now = now.mono;
         if !std::mem::replace(&mut self.has_begun, true) {
             self.lost_place = Some(now);
         }
         for input in inputs {
-            // The lease comes first: a process that slept must not act on what waited for it.
+            // The lease comes first: a process that slept must not act on inputs that waited for it.
             if !matches!(input, Input::Leased { .. }) {
                 self.check_lease(now);
             }
@@ -342,7 +342,7 @@ impl Contender {
         self.state = State::Ending(end);
         match std::mem::replace(&mut self.own, Own::None) {
             Own::At { path, .. } => self.doom(path),
-            // What is in flight is deleted when it is known.
+            // The answer in flight names the node; the contender deletes the node then.
             own @ (Own::Creating(_) | Own::Unknown(_) | Own::Finding(_)) => self.own = own,
             Own::None => {}
         }

@@ -8,7 +8,7 @@ use crate::coordination::lock::queue::Unclear;
 use crate::job::FencingToken;
 use crate::tree::{Error, Node, Path, SessionId, Zxid};
 
-/// What has happened.
+/// An event that a contender takes into account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// The sidecar has a session, which is connected.
@@ -51,7 +51,7 @@ pub enum Input {
     },
 }
 
-/// What the runner is to do.
+/// A task for the runner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Create this node, ephemeral and sequential, and answer with the attempt.
@@ -76,7 +76,7 @@ pub enum Effect {
     GiveUpSession,
 }
 
-/// What the application hears.
+/// An event for the application.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Others are first.

@@ -1,4 +1,4 @@
-//! Who holds a lock? The state machine of one contender for one lock. Pure.
+//! Locks: the state machine of one contender for one lock. Pure.
 //!
 //! An application holds a lock while its stream is open and the lease of the sidecar's session lasts. The contender's node
 //! in the lock's queue is its place, and the id of the transaction that created that node is the fencing token: grants

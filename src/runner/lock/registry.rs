@@ -124,7 +124,7 @@ impl Locks {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a lock. Returns the id of the hold, and what the application reads.
+    /// Asks for a lock. Returns the id of the hold, and the application's end of it.
     pub fn hold(&self, hold: Hold) -> Result<(String, Outlet), HoldError> {
         let mut inner = self.lock();
         if inner.draining.is_some() {

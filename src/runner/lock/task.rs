@@ -27,7 +27,7 @@ const EVENTS_MAX: usize = 64;
 /// Requests of callers that the task has not taken.
 const COMMANDS_MAX: usize = 4;
 
-/// What callers ask of a contender.
+/// A request of a caller to a contender.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Command {
     /// The application gives the lock back.
@@ -47,7 +47,7 @@ pub(super) struct Handle {
     pub(super) end: watch::Receiver<Option<End>>,
 }
 
-/// What the application reads.
+/// The application's end of a hold.
 #[derive(Debug)]
 pub struct Outlet {
     /// The events. Dropping them gives the lock back.
@@ -340,7 +340,7 @@ fn watch(session: &dyn Session, path: Path, wants_data: bool) -> Option<(Path, W
     Some((path, watch))
 }
 
-/// What an event says of the watched node.
+/// The state of the watched node by an event.
 enum Seen {
     There,
     Gone,

@@ -59,7 +59,7 @@ struct Sidecar {
     closing: Vec<(SessionId, Duration)>,
 }
 
-/// What the application believes.
+/// The belief of an application about its hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Belief {
     Waits,
@@ -335,7 +335,7 @@ impl World {
         }
     }
 
-    /// What has changed about the session since a task has looked: as the last state says, and no state in between.
+    /// The changes of the session since a task has looked: by the last state, without states in between.
     fn session_inputs(&mut self, index: usize) -> Vec<Input> {
         let Sidecar { session, is_up, .. } = self.sidecars[self.holds[index].sidecar];
         let hold = &mut self.holds[index];
@@ -460,7 +460,7 @@ impl World {
         self.check()
     }
 
-    /// What time does to sessions and connections.
+    /// Ends sessions and restores connections whose time has come.
     fn pass_time(&mut self) {
         let now = self.now;
         for index in 0..self.sidecars.len() {

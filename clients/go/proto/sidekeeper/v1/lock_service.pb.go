@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a contender asks for. Locks of kind MUTEX and of kinds READ and WRITE at one path do not exclude each other, so a
+// The ways to hold a lock. Locks of kind MUTEX and of kinds READ and WRITE at one path do not exclude each other, so a
 // sidecar refuses to contend where the other kind is in use.
 type LockMode int32
 
@@ -326,7 +326,7 @@ func (x *HoldRequest) GetApplicationId() string {
 // An event of a hold.
 type HoldResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What has happened.
+	// The event.
 	//
 	// Types that are valid to be assigned to Event:
 	//

@@ -38,7 +38,7 @@ class _LockModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LockMode.Val
     """One writer, and no reader: the write lock of Curator's `InterProcessReadWriteLock`."""
 
 class LockMode(_LockMode, metaclass=_LockModeEnumTypeWrapper):
-    """What a contender asks for. Locks of kind MUTEX and of kinds READ and WRITE at one path do not exclude each other, so a
+    """The ways to hold a lock. Locks of kind MUTEX and of kinds READ and WRITE at one path do not exclude each other, so a
     sidecar refuses to contend where the other kind is in use.
     """
 
