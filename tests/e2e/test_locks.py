@@ -146,6 +146,28 @@ def test_s14_the_lock_of_a_killed_sidecar_is_free_after_its_session(fleet: Fleet
         assert fleet.tree.client.exists(path) is None, session
 
 
+def test_the_next_process_of_a_killed_sidecar_resumes_the_session_without_its_locks(
+    fleet: Fleet, binary: Path, tmp_path: Path
+) -> None:
+    def start() -> Sidecar:
+        sidecar = fleet.sidecar(1, "30s", ["--state-dir", str(tmp_path)])
+        eventually("a session", lambda: run(binary, sidecar, "locks").returncode == 0)
+        return sidecar
+
+    sidecar = start()
+    with holding(binary, sidecar) as process:
+        [before] = locks(binary, sidecar, "nightly")["holders"]  # type: ignore[misc]
+        sidecar.kill()
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert (out, process.returncode) == ("stopped\n", 124)
+    sidecar = start()
+    assert locks(binary, sidecar, "nightly")["holders"] == []
+    with holding(binary, sidecar):
+        [after] = locks(binary, sidecar, "nightly")["holders"]  # type: ignore[misc]
+    assert after["session"] == before["session"]
+    assert after["fencing_token"] > before["fencing_token"]
+
+
 def test_s15_the_command_of_a_stopped_sidecar_is_stopped_before_another_one_starts(fleet: Fleet, binary: Path) -> None:
     first, second = serving(fleet, binary, 1, "2s"), serving(fleet, binary, 2, "2s")
     with holding(binary, first) as process:
