@@ -9,6 +9,8 @@ SHELL := /bin/bash
 BINARY := $(or $(CARGO_TARGET_DIR),target)/debug/sidekeeper
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release/sidekeeper
 PYTHON := .tools/venv/bin/python
+# Every Python package that the tests and the tools need, with its version.
+PYTHON_PINS := $(wildcard clients/python/requirements-dev.txt tests/requirements.txt)
 # A program of the suites, as a module: `$(SUITE) faults.random_faults`.
 SUITE := PYTHONPATH=tests:clients/python SIDEKEEPER_BINARY=$(abspath $(BINARY)) $(PYTHON) -m
 BUF := .tools/node/node_modules/.bin/buf
@@ -262,15 +264,18 @@ previous: binary
 client: .tools/client
 
 .tools/client: $(shell find clients/python/sidekeeper -name '*.py*' -not -name '*.pyc') clients/python/pyproject.toml | $(PYTHON)
-	$(PYTHON) -m pip install --quiet ./clients/python
+	PIP_CONSTRAINT=$(abspath $(word 1,$(PYTHON_PINS))) PIP_BUILD_CONSTRAINT=$(abspath $(word 1,$(PYTHON_PINS))) \
+		$(PYTHON) -m pip install --quiet ./clients/python
 	touch $@
 
 $(PYTHON):
 	.ci/setup python
 	python3 -m venv .tools/venv
 
-.tools/python-tools: $(wildcard clients/python/requirements-dev.txt tests/requirements.txt) | $(PYTHON)
-	$(PYTHON) -m pip install --quiet $(addprefix -r ,$^)
+# Nothing that is not pinned is installed: the newest release of a package that nobody named can break a run.
+.tools/python-tools: $(PYTHON_PINS) | $(PYTHON)
+	$(PYTHON) -m pip install --quiet --no-deps $(addprefix -r ,$^)
+	$(PYTHON) -m pip check
 	touch $@
 
 $(BUF): .ci/tools/package-lock.json
