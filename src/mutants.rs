@@ -84,6 +84,12 @@ mutants! {
     LockLossNotTold,
     /// After an interruption a holder does not look whether its node is still there.
     LockResumedBlindly,
+    /// A candidate hears of a leader whose term is older than one that it knows.
+    CandidateToldOlderTerm,
+    /// A candidate that makes way for a successor leaves its node in the queue.
+    CandidateLeavesNode,
+    /// A candidate that has lost the leadership ends.
+    CandidateNotAgain,
 
     // Election and membership.
     /// A leader whose server is disabled goes on leading.

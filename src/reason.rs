@@ -97,6 +97,12 @@ pub enum Reason {
     LockFree,
     /// The sidecar has no such hold.
     HoldUnknown,
+    /// The election has no such candidate that waits.
+    CandidateUnknown,
+    /// The candidate does not lead.
+    NotLeader,
+    /// A candidate before the successor does not make way.
+    CandidateInTheWay,
 }
 
 impl Reason {
@@ -145,6 +151,9 @@ impl Reason {
         Self::LockLost,
         Self::LockFree,
         Self::HoldUnknown,
+        Self::CandidateUnknown,
+        Self::NotLeader,
+        Self::CandidateInTheWay,
     ];
 
     /// The reason's word, in capitals.
@@ -193,6 +202,9 @@ impl Reason {
             Self::LockLost => "LOCK_LOST",
             Self::LockFree => "LOCK_FREE",
             Self::HoldUnknown => "HOLD_UNKNOWN",
+            Self::CandidateUnknown => "CANDIDATE_UNKNOWN",
+            Self::NotLeader => "NOT_LEADER",
+            Self::CandidateInTheWay => "CANDIDATE_IN_THE_WAY",
         }
     }
 }

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tracing::{Instrument, error, info, warn};
 
 use crate::api::assignment::Assignments;
+use crate::api::election::ElectionCalls;
 use crate::api::job::Jobs;
 use crate::api::lock::LockCalls;
 use crate::api::participant::Participants;
@@ -30,7 +31,7 @@ use crate::config::{Config, ListenAddress};
 use crate::coordination::job::picture::settings::checks;
 use crate::coordination::time::Wakeup;
 use crate::dump;
-use crate::extension::lock;
+use crate::extension::lock::Roots;
 use crate::job::{JobConfiguration, JobName};
 use crate::job_files;
 use crate::listen::connections::Connections;
@@ -155,8 +156,7 @@ impl Sidecar {
             outcomes: Outcomes::default(),
         };
         let attachments = Attachments::new(shared.clone());
-        let lock_root = config.lock_root.clone().unwrap_or_else(|| lock::default_root(&shared.namespace));
-        let locks = Locks::new(shared.clone(), lock_root);
+        let locks = Locks::new(shared.clone(), Roots::new(&shared.namespace, config.lock_root.as_ref()));
         if let Some(former) = former {
             attachments.restore(former);
         }
@@ -169,6 +169,7 @@ impl Sidecar {
             assignments: Assignments::new(shared.clone()),
             jobs: Jobs::new(attachments.clone(), drained.clone()),
             locks: LockCalls::new(locks.clone()),
+            elections: ElectionCalls::new(locks.clone()),
             sidecars: Sidecars::new(
                 attachments.clone(),
                 locks.clone(),

@@ -1,22 +1,26 @@
 //! The service for locks: hold, release, look, revoke, break.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio_stream::Stream;
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
 use crate::coordination::lock::contract::{Event, First, LossReason};
+use crate::coordination::lock::picture::LockState;
 use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
-use crate::extension::lock::{Child, HOLDER_BYTES_MAX, LockPaths, Mode, NAME_BYTES_MAX};
+use crate::extension::lock::{Child, HOLDER_BYTES_MAX, LockPaths, Mode};
+use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::hold_response::Event as Message;
 use crate::proto::lock_id::Id;
 use crate::proto::lock_service_server::LockService;
-use crate::runner::lock::look::LockState;
+use crate::reason::Reason;
 use crate::runner::lock::registry::{Hold, Locks, Outlet};
 use crate::runner::shared::Shared;
 use crate::tree::{Node, Path};
@@ -46,49 +50,9 @@ impl LockCalls {
         Self { locks }
     }
 
-    /// The lock of a request, and whether its place was chosen by other programs.
-    fn read_lock(
-        &self,
-        given: Option<proto::LockId>,
-        errors: &mut Vec<FieldError>,
-    ) -> Option<(LockPaths, bool)> {
-        match given.and_then(|lock| lock.id) {
-            Some(Id::Name(name)) => {
-                let lock = LockPaths::named(self.locks.root(), &name).ok();
-                let lock = lock.filter(|_| name.len() <= NAME_BYTES_MAX);
-                if lock.is_none() {
-                    let allowed = "1 to 200 bytes without `/` and control characters, and not `.` or `..`";
-                    errors.push(FieldError::new("lock.name", &name, allowed));
-                }
-                lock.map(|lock| (lock, false))
-            }
-            Some(Id::Path(path)) => {
-                let read = Path::parse(&path).ok().filter(|path| !path.is_root() && !self.is_private(path));
-                if read.is_none() {
-                    let allowed = "a path like `/locks/bill`, not `/`, not in the namespace of the jobs, and not in a \
-                                   sidecar's own root (for a lock below `lock_root` give `lock.name`)";
-                    errors.push(FieldError::new("lock.path", &path, allowed));
-                }
-                read.map(|path| (LockPaths::at(path), true))
-            }
-            None => {
-                errors.push(FieldError::new("lock", "", "`lock.name` or `lock.path`"));
-                None
-            }
-        }
-    }
-
-    /// Whether a path belongs to jobs or to a sidecar.
-    fn is_private(&self, path: &Path) -> bool {
-        let namespace = &self.locks.shared().namespace;
-        // Another namespace's root is known by its name only.
-        let is_own_root = path.as_str().split('/').any(|name| name.ends_with(OWN_ROOT_SUFFIX));
-        path.is_within(namespace) || namespace.is_within(path) || is_own_root
-    }
-
     fn read_one(&self, given: Option<proto::LockId>) -> Result<LockPaths, Status> {
         let mut errors = Vec::new();
-        let lock = self.read_lock(given, &mut errors);
+        let lock = read_lock(&self.locks, Kind::Lock, given, &mut errors);
         lock.map(|(lock, _)| lock).ok_or_else(|| InvalidRequest(errors).to_status())
     }
 
@@ -103,7 +67,7 @@ impl LockCalls {
         if mode.is_none() {
             errors.push(FieldError::new("mode", &request.mode.to_string(), "MUTEX, READ or WRITE"));
         }
-        let lock = self.read_lock(request.lock, &mut errors);
+        let lock = read_lock(&self.locks, Kind::Lock, request.lock, &mut errors);
         let wait = read_limit("wait_timeout", request.wait_timeout, Duration::ZERO, &mut errors);
         let hold_max = read_limit("hold_timeout", request.hold_timeout, HOLD_MIN, &mut errors);
         let holder = request.holder;
@@ -113,12 +77,67 @@ impl LockCalls {
         check_application_id(&request.application_id, &mut errors);
         match (lock, mode) {
             (Some((lock, is_foreign)), Some(mode)) if errors.is_empty() => {
-                let application_id = request.application_id;
-                Ok(Hold { lock, is_foreign, mode, wait, hold_max, holder, application_id })
+                let (data, application_id) =
+                    (Some(holder).filter(|text| !text.is_empty()), request.application_id);
+                Ok(Hold { lock, is_foreign, mode, wait, hold_max, data, application_id })
             }
             _ => Err(InvalidRequest(errors)),
         }
     }
+}
+
+/// The service whose request names a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Lock,
+    Election,
+}
+
+/// The lock or the election of a request, and whether its place was chosen by other programs.
+pub(super) fn read_lock(
+    locks: &Locks,
+    kind: Kind,
+    given: Option<proto::LockId>,
+    errors: &mut Vec<FieldError>,
+) -> Option<(LockPaths, bool)> {
+    let (root, field) = match kind {
+        Kind::Lock => (&locks.roots().locks, "lock"),
+        Kind::Election => (&locks.roots().elections, "election"),
+    };
+    match given.and_then(|lock| lock.id) {
+        Some(Id::Name(name)) => {
+            let lock = LockPaths::named(root, &name);
+            if lock.is_none() {
+                let allowed = "1 to 200 bytes without `/` and control characters, not `.` or `..`, and not `@-@` at the \
+                               beginning";
+                errors.push(FieldError::new(&format!("{field}.name"), &name, allowed));
+            }
+            lock.map(|lock| (lock, false))
+        }
+        Some(Id::Path(path)) => {
+            let read = Path::parse(&path).ok().filter(|path| !path.is_root() && !is_private(locks, path));
+            if read.is_none() {
+                let allowed = format!(
+                    "a path like `/locks/bill`, not `/`, not in the namespace of the jobs, and not in a sidecar's own \
+                     root (for a node below `{root}` give `{field}.name`)"
+                );
+                errors.push(FieldError::new(&format!("{field}.path"), &path, &allowed));
+            }
+            read.map(|path| (LockPaths::at(path), true))
+        }
+        None => {
+            errors.push(FieldError::new(field, "", &format!("`{field}.name` or `{field}.path`")));
+            None
+        }
+    }
+}
+
+/// Whether a path belongs to jobs or to a sidecar.
+fn is_private(locks: &Locks, path: &Path) -> bool {
+    let namespace = &locks.shared().namespace;
+    // Another namespace's root is known by its name only.
+    let is_own_root = path.as_str().split('/').any(|name| name.ends_with(OWN_ROOT_SUFFIX));
+    path.is_within(namespace) || namespace.is_within(path) || is_own_root
 }
 
 fn read_limit(
@@ -141,6 +160,7 @@ fn read_limit(
 #[tonic::async_trait]
 impl LockService for LockCalls {
     type HoldStream = HoldEvents;
+    type WatchLockStream = Pin<Box<dyn Stream<Item = Result<proto::WatchLockResponse, Status>> + Send>>;
 
     async fn hold(&self, request: Request<proto::HoldRequest>) -> Result<Response<Self::HoldStream>, Status> {
         let hold = self.read_hold(request.into_inner()).map_err(|invalid| invalid.to_status())?;
@@ -188,6 +208,17 @@ impl LockService for LockCalls {
         Ok(Response::new(proto::ListLocksResponse { names, next_page_token }))
     }
 
+    async fn watch_lock(
+        &self,
+        request: Request<proto::WatchLockRequest>,
+    ) -> Result<Response<Self::WatchLockStream>, Status> {
+        let lock = self.read_one(request.into_inner().lock)?;
+        let states = observe(&self.locks, &lock)?.map(move |(state, stale_reason)| {
+            Ok(proto::WatchLockResponse { lock: Some(lock_message(&lock, &state)), stale_reason })
+        });
+        Ok(Response::new(Box::pin(states)))
+    }
+
     async fn request_revocation(
         &self,
         request: Request<proto::RequestRevocationRequest>,
@@ -214,6 +245,24 @@ impl LockService for LockCalls {
     }
 }
 
+/// The states of a lock, each with the reason why it may be old.
+pub(super) fn observe(
+    locks: &Locks,
+    lock: &LockPaths,
+) -> Result<impl Stream<Item = (Arc<LockState>, String)> + Send + use<>, Status> {
+    let shared = locks.shared().clone();
+    if shared.current.borrow().is_none() {
+        let text = "the sidecar has no session with the registry; try again";
+        return Err(refusal(Reason::RegistryAway, text));
+    }
+    let observed = locks.observe(lock).map_err(|error| refusal(Reason::TooMany, error.to_string()))?;
+    Ok(WatchStream::new(observed).filter_map(move |seen| {
+        let seen = seen?;
+        let stale_reason = || event::no_registry(&shared.trouble.borrow());
+        Some((seen.state, if seen.is_current { String::new() } else { stale_reason() }))
+    }))
+}
+
 /// The stream of a hold. Dropping it gives the lock back.
 pub struct HoldEvents {
     /// Taken by the first event.
@@ -235,21 +284,21 @@ impl Stream for HoldEvents {
             let started = Message::Started(proto::HoldStarted { hold_id, path: self.path.to_string() });
             return Poll::Ready(Some(Ok(proto::HoldResponse { event: Some(started) })));
         }
-        self.outlet.events.poll_recv(context).map(|received| {
-            if let Some(received) = received {
-                return Some(Ok(proto::HoldResponse { event: Some(message(received, &self.shared)) }));
+        while let Some(received) = ready!(self.outlet.events.poll_recv(context)) {
+            if let Some(event) = message(received, &self.shared) {
+                return Poll::Ready(Some(Ok(proto::HoldResponse { event: Some(event) })));
             }
-            self.ended = true;
-            let end = self.outlet.end.borrow().clone();
-            status::of_hold_end(&self.path, end.as_ref()).map(Err)
-        })
+        }
+        self.ended = true;
+        let end = self.outlet.end.borrow().clone();
+        Poll::Ready(status::of_hold_end(&self.path, end.as_ref()).map(Err))
     }
 }
 
-fn message(event: Event, shared: &Shared) -> Message {
+fn message(event: Event, shared: &Shared) -> Option<Message> {
     let clock = &shared.clock;
     let lease = |end| event::lock_lease(end, clock);
-    match event {
+    Some(match event {
         Event::Waiting { position, first } => Message::Waiting(proto::LockWaiting {
             position: u32::try_from(position).unwrap_or(u32::MAX),
             first: Some(first_contender(first)),
@@ -269,16 +318,20 @@ fn message(event: Event, shared: &Shared) -> Message {
         Event::Resumed { lease_end } => Message::Resumed(lease(lease_end)),
         Event::Draining { deadline } => Message::Draining(event::draining(deadline, clock.now())),
         Event::RevocationRequested => Message::RevocationRequested(proto::RevocationRequested {}),
-        Event::Lost(reason) => {
-            let reason = match reason {
-                LossReason::Lease => proto::LockLossReason::LeaseLost,
-                LossReason::Revoked => proto::LockLossReason::Revoked,
-                LossReason::HoldLimit => proto::LockLossReason::HoldTimeout,
-                LossReason::Draining => proto::LockLossReason::Draining,
-            };
-            Message::Lost(proto::LockLost { reason: reason.into() })
-        }
+        Event::Lost(reason) => Message::Lost(proto::LockLost { reason: loss_reason(reason).into() }),
         Event::Released => Message::Released(proto::LockReleased {}),
+        // Only candidates hear of it.
+        Event::LeaderChanged(_) => return None,
+    })
+}
+
+/// The reason of a loss as a message.
+pub(super) fn loss_reason(reason: LossReason) -> proto::LockLossReason {
+    match reason {
+        LossReason::Lease => proto::LockLossReason::LeaseLost,
+        LossReason::Revoked => proto::LockLossReason::Revoked,
+        LossReason::HoldLimit => proto::LockLossReason::HoldTimeout,
+        LossReason::Draining => proto::LockLossReason::Draining,
     }
 }
 
@@ -310,6 +363,7 @@ fn mode(name: &str) -> proto::LockMode {
             Mode::Mutex => proto::LockMode::Mutex,
             Mode::Read => proto::LockMode::Read,
             Mode::Write => proto::LockMode::Write,
+            Mode::Candidate => proto::LockMode::Unspecified,
         },
         Child::OtherRecipe | Child::Foreign => proto::LockMode::Unspecified,
     }

@@ -3,6 +3,7 @@
 pub mod assignment;
 pub mod convert;
 pub mod date;
+pub mod election;
 pub mod event;
 pub mod job;
 pub mod lock;

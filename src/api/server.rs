@@ -14,6 +14,7 @@ use crate::listen::listener::Listener;
 use crate::listen::token::RequireToken;
 use crate::proto;
 use crate::proto::assignment_service_server::AssignmentServiceServer;
+use crate::proto::election_service_server::ElectionServiceServer;
 use crate::proto::job_service_server::JobServiceServer;
 use crate::proto::lock_service_server::LockServiceServer;
 use crate::proto::participant_service_server::ParticipantServiceServer;
@@ -22,6 +23,7 @@ use crate::runner::clock::Clock;
 
 use super::assignment::Assignments;
 use super::date::DateBefore1970;
+use super::election::ElectionCalls;
 use super::job::Jobs;
 use super::lock::LockCalls;
 use super::participant::Participants;
@@ -34,12 +36,13 @@ const STREAMS_MAX: u32 = 20_000;
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The services with a health status. The empty name is the sidecar as a whole.
-const SERVICES: [&str; 6] = [
+const SERVICES: [&str; 7] = [
     "",
     "sidekeeper.v1.ParticipantService",
     "sidekeeper.v1.AssignmentService",
     "sidekeeper.v1.JobService",
     "sidekeeper.v1.LockService",
+    "sidekeeper.v1.ElectionService",
     "sidekeeper.v1.SidecarService",
 ];
 
@@ -54,6 +57,8 @@ pub struct Services {
     pub jobs: Jobs,
     /// For applications that use locks, and their operators.
     pub locks: LockCalls,
+    /// For applications that stand for election, and for those that want to know who leads.
+    pub elections: ElectionCalls,
     /// For the programs that start and stop the sidecar.
     pub sidecars: Sidecars,
 }
@@ -120,6 +125,9 @@ pub fn router(
             AssignmentServiceServer::new(services.assignments).max_decoding_message_size(MESSAGE_BYTES_MAX),
         )
         .add_service(LockServiceServer::new(services.locks).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(
+            ElectionServiceServer::new(services.elections).max_decoding_message_size(MESSAGE_BYTES_MAX),
+        )
         .add_service(JobServiceServer::new(services.jobs).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(SidecarServiceServer::new(services.sidecars));
     Ok((router, Health { reporter }))

@@ -17,6 +17,7 @@ use crate::runner::admin::trigger_job::TriggerError;
 use crate::runner::attachments::calls::CallError;
 use crate::runner::attachments::request::AttachError;
 use crate::runner::job::outlet::StreamEnd;
+use crate::runner::lock::election::ResignError;
 use crate::runner::lock::look::LockError;
 use crate::runner::lock::registry::{HoldError, ReleaseError};
 use crate::tree::{Error, Path};
@@ -88,7 +89,7 @@ pub fn of_hold(error: &HoldError) -> Status {
     let reason = match error {
         HoldError::Draining => Reason::SidecarStopping,
         HoldError::HeldAlready { .. } => Reason::LockHeldAlready,
-        HoldError::TooMany => Reason::TooMany,
+        HoldError::TooMany | HoldError::TooManyObserved(_) => Reason::TooMany,
     };
     refusal(reason, error.to_string())
 }
@@ -115,6 +116,19 @@ pub fn of_release(error: &ReleaseError) -> Status {
     let reason = match error {
         ReleaseError::EndedBefore { end: Some(End::Lost(_)), .. } => Reason::LockLost,
         ReleaseError::Unknown(_) | ReleaseError::EndedBefore { .. } => Reason::HoldUnknown,
+    };
+    refusal(reason, error.to_string())
+}
+
+/// A campaign that does not end.
+pub fn of_resign(error: &ResignError) -> Status {
+    let reason = match error {
+        ResignError::Release(error) => return of_release(error),
+        ResignError::NotLeader(_) => Reason::NotLeader,
+        ResignError::NoSuccessor { .. } => Reason::CandidateUnknown,
+        ResignError::NoWay { .. } => Reason::CandidateInTheWay,
+        ResignError::Registry { error, .. } => of_registry(error),
+        ResignError::TooMany(_) => Reason::TooMany,
     };
     refusal(reason, error.to_string())
 }

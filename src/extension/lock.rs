@@ -1,19 +1,26 @@
-//! The nodes of a lock: Curator's layout of `InterProcessMutex` and `InterProcessReadWriteLock`, so that programs in Java,
-//! and programs in other languages that keep to it, contend in the same queue (locks specification 1.1, 8.1, 8.3).
+//! The nodes of a lock: Curator's layout of `InterProcessMutex`, `InterProcessReadWriteLock` and `LeaderLatch`, so that
+//! programs in Java, and programs in other languages that keep to it, contend in the same queue (locks specification 1.1,
+//! 8.1, 8.3, 8.6).
 //!
 //! A contender's node is `{lock}/_c_{uuid}-{mark}{number}`, ephemeral and sequential. The mark says what the contender
 //! asks for, and the number is its place. Nodes of other names are no contenders.
 
 use uuid::Uuid;
 
-use crate::tree::{Path, PathError};
+use crate::tree::Path;
 
 /// The node below our root that has the locks with a name. It can be no job's name.
 const LOCKS: &str = "@-@locks";
+/// The node below another lock root that has the elections with a name. It can be no lock's name.
+const ELECTIONS: &str = "@-@elections";
+/// How the names begin that no lock and no election can have.
+const RESERVED: &str = "@-@";
 /// The most bytes of a lock's name.
 pub const NAME_BYTES_MAX: usize = 200;
 /// The most bytes of a contender's data.
 pub const HOLDER_BYTES_MAX: usize = 255;
+/// The most bytes of a candidate's value.
+pub const VALUE_BYTES_MAX: usize = 4_096;
 /// The data that Curator's `Revoker` writes into a holder's node to ask for the lock.
 pub const REVOKE: &[u8] = b"__REVOKE__";
 /// The digits of a number.
@@ -30,6 +37,8 @@ pub enum Mode {
     Read,
     /// To be alone among readers and writers: the write lock of Curator's `InterProcessReadWriteLock`.
     Write,
+    /// To lead an election: Curator's `LeaderLatch`.
+    Candidate,
 }
 
 impl Mode {
@@ -39,12 +48,23 @@ impl Mode {
             Self::Mutex => "lock-",
             Self::Read => "__READ__",
             Self::Write => "__WRIT__",
+            Self::Candidate => "latch-",
         }
     }
 
     /// Whether contenders of both kinds stand in one queue.
     pub fn is_with(self, other: Self) -> bool {
-        (self == Self::Mutex) == (other == Self::Mutex)
+        self == other || !(self.is_alone() || other.is_alone())
+    }
+
+    /// Whether all contenders of the queue are of this kind.
+    fn is_alone(self) -> bool {
+        matches!(self, Self::Mutex | Self::Candidate)
+    }
+
+    /// The most bytes of the data of a contender.
+    pub fn data_bytes_max(self) -> usize {
+        if self == Self::Candidate { VALUE_BYTES_MAX } else { HOLDER_BYTES_MAX }
     }
 
     /// The word for people.
@@ -53,7 +73,42 @@ impl Mode {
             Self::Mutex => "mutex",
             Self::Read => "read",
             Self::Write => "write",
+            Self::Candidate => "candidate",
         }
+    }
+}
+
+/// The data of a leader that hands over: the name of the successor's node, and the leader's value. Written for a moment
+/// only, while candidates that stand between the two make way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandOver<'a> {
+    /// The successor. `None`: the leader does not hand over.
+    pub successor: Option<&'a str>,
+    /// The leader's value.
+    pub value: &'a [u8],
+}
+
+impl<'a> HandOver<'a> {
+    /// Before the name of the successor's node.
+    const MARK: &'static [u8] = b"__SIDEKEEPER_SUCCESSOR__:";
+
+    /// The data of a leader that hands over.
+    pub fn write(successor: &str, value: &[u8]) -> Vec<u8> {
+        [Self::MARK, successor.as_bytes(), b"\n", value].concat()
+    }
+
+    /// Reads the data of a leader.
+    pub fn read(data: &'a [u8]) -> Self {
+        let named = || {
+            let rest = data.strip_prefix(Self::MARK)?;
+            let end = rest.iter().position(|byte| *byte == b'\n')?;
+            let (name, value) = rest.split_at_checked(end)?;
+            Some((std::str::from_utf8(name).ok()?, value.get(1..)?))
+        };
+        named().map_or(Self { successor: None, value: data }, |(successor, value)| Self {
+            successor: Some(successor),
+            value,
+        })
     }
 }
 
@@ -83,6 +138,7 @@ impl Child {
             ("__lock__", Mode::Mutex),
             ("__READ__", Mode::Read),
             ("__WRIT__", Mode::Write),
+            ("latch-", Mode::Candidate),
         ];
         for (mark, mode) in marks {
             let Some((_, number)) = name.rsplit_once(mark) else { continue };
@@ -109,9 +165,10 @@ impl LockPaths {
         Self { lock }
     }
 
-    /// The lock with a name, below the root of all locks with names. Fails if the name cannot be a node's name.
-    pub fn named(root: &Path, name: &str) -> Result<Self, PathError> {
-        Ok(Self { lock: root.try_child(name)? })
+    /// The lock with a name, below the root of all locks with names. `None`: it cannot be the name of a lock.
+    pub fn named(root: &Path, name: &str) -> Option<Self> {
+        let is_name = name.len() <= NAME_BYTES_MAX && !name.starts_with(RESERVED);
+        Some(Self { lock: root.try_child(name).ok().filter(|_| is_name)? })
     }
 
     /// The node of the lock.
@@ -135,9 +192,31 @@ pub fn prefix(attempt: Uuid) -> String {
     format!("_c_{}-", attempt.hyphenated())
 }
 
-/// The root of the locks with names, unless the setting `lock_root` says another one.
-pub fn default_root(namespace: &Path) -> Path {
-    namespace.sibling_with_suffix("-sidekeeper").child(LOCKS).child("queues")
+/// Where the locks and the elections with names are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roots {
+    /// The root of the locks.
+    pub locks: Path,
+    /// The root of the elections.
+    pub elections: Path,
+}
+
+impl Roots {
+    /// The roots of a namespace, or those that the setting `lock_root` says.
+    pub fn new(namespace: &Path, lock_root: Option<&Path>) -> Self {
+        if let Some(root) = lock_root {
+            return Self { locks: root.clone(), elections: root.child(ELECTIONS) };
+        }
+        let own = namespace.sibling_with_suffix("-sidekeeper").child(LOCKS);
+        Self { locks: own.child("queues"), elections: own.child("elections") }
+    }
+
+    /// The names of locks among the children of the root of the locks, in alphabetical order.
+    pub fn names(mut children: Vec<String>) -> Vec<String> {
+        children.retain(|name| !name.starts_with(RESERVED));
+        children.sort_unstable();
+        children
+    }
 }
 
 #[cfg(test)]
@@ -157,6 +236,7 @@ mod tests {
             ("_c_9a01a6fa-1111-4111-8111-111111111111-lock--2147483648", Child::WithoutNumber(Mode::Mutex)),
             ("_c_9a01a6fa-1111-4111-8111-111111111111-lock-9999999999", Child::WithoutNumber(Mode::Mutex)),
             ("lock-", Child::WithoutNumber(Mode::Mutex)),
+            ("_c_98f85861-1111-4111-8111-111111111111-latch-0000000002", contender(Mode::Candidate, 2)),
             ("cc1548518ea34578b5eee27623a225fe__rlock__0000000001", Child::OtherRecipe),
             ("leases", Child::OtherRecipe),
             ("readme", Child::Foreign),
@@ -172,11 +252,34 @@ mod tests {
 
     #[test]
     fn a_contender_has_curators_name() {
-        let paths = LockPaths::named(&default_root(&Path::parse("/ns").unwrap()), "bill").unwrap();
+        let roots = Roots::new(&Path::parse("/ns").unwrap(), None);
+        let paths = LockPaths::named(&roots.locks, "bill").unwrap();
         let uuid = Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
         let path = paths.contender(Mode::Write, uuid);
         let parent = "/ns-sidekeeper/@-@locks/queues/bill";
         assert_eq!(path.as_str(), format!("{parent}/_c_01234567-89ab-cdef-0123-456789abcdef-__WRIT__"));
-        assert!(LockPaths::named(paths.lock(), "a/b").is_err());
+        for name in ["a/b", "", "..", "@-@elections", &"x".repeat(201)] {
+            assert_eq!(LockPaths::named(&roots.locks, name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_data_of_a_leader_is_its_value_unless_it_hands_over() {
+        let data = HandOver::write("a-latch-0000000001", b"one\ntwo");
+        let read = HandOver { successor: Some("a-latch-0000000001"), value: b"one\ntwo" };
+        assert_eq!(HandOver::read(&data), read);
+        for data in
+            [b"".as_slice(), b"value", b"__SIDEKEEPER_SUCCESSOR__:", b"__SIDEKEEPER_SUCCESSOR__:\xff\nx"]
+        {
+            assert_eq!(HandOver::read(data), HandOver { successor: None, value: data });
+        }
+    }
+
+    #[test]
+    fn a_lock_root_has_the_elections_as_well_and_they_are_no_locks() {
+        let roots = Roots::new(&Path::parse("/ns").unwrap(), Some(&Path::parse("/shared").unwrap()));
+        assert_eq!(roots.elections.as_str(), "/shared/@-@elections");
+        let children = ["b", "@-@elections", "a"].map(str::to_owned).to_vec();
+        assert_eq!(Roots::names(children), ["a", "b"]);
     }
 }

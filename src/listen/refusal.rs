@@ -39,6 +39,8 @@ fn code(reason: Reason) -> Code {
         | Reason::LockHeldAlready
         | Reason::LockOfOtherKind
         | Reason::LockCounterAtEnd
+        | Reason::NotLeader
+        | Reason::CandidateInTheWay
         | Reason::ClientTooOld
         | Reason::SidecarTooOld => Code::FailedPrecondition,
         Reason::JobNotConfigured
@@ -48,6 +50,7 @@ fn code(reason: Reason) -> Code {
         | Reason::CallUnknown
         | Reason::LockFree
         | Reason::HoldUnknown
+        | Reason::CandidateUnknown
         | Reason::JobNotAttached => Code::NotFound,
         Reason::InstanceNameTaken => Code::AlreadyExists,
         Reason::StreamNotReplaced | Reason::SidecarStopping | Reason::RegistryAway => Code::Unavailable,

@@ -77,6 +77,7 @@ async fn reflection_lists_all_services() {
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
         "sidekeeper.v1.AssignmentService",
+        "sidekeeper.v1.ElectionService",
         "sidekeeper.v1.JobService",
         "sidekeeper.v1.LockService",
         "sidekeeper.v1.SidecarService",

@@ -10,7 +10,8 @@ use sidekeeper::proto::lock_id::Id;
 use sidekeeper::proto::lock_service_client::LockServiceClient;
 use sidekeeper::proto::{
     BreakLockRequest, GetLockRequest, HoldRequest, HoldResponse, ListLocksRequest, Lock, LockAcquired,
-    LockId, LockLossReason, LockMode, ReleaseRequest, RequestRevocationRequest,
+    LockId, LockLossReason, LockMode, ReleaseRequest, RequestRevocationRequest, WatchLockRequest,
+    WatchLockResponse,
 };
 use sidekeeper::registry::Session;
 use sidekeeper::registry::counted::Counted;
@@ -42,6 +43,7 @@ on_both! {
     a_lock_of_another_kind_is_refused,
     an_operator_breaks_a_lock,
     names_of_locks_are_listed_in_pages,
+    the_states_of_a_lock_are_sent_after_each_change,
     s19_a_holder_keeps_the_lock_through_a_short_interruption,
     s18_a_holder_whose_session_ends_hears_of_it_and_the_next_one_holds,
     a_contender_hears_that_the_registry_does_not_answer,
@@ -50,24 +52,26 @@ on_both! {
 }
 
 /// A sidecar, and an application of it.
-struct Node {
+pub(crate) struct Node {
     sidecar: Sidecar,
-    client: LockServiceClient<Channel>,
+    pub(crate) channel: Channel,
+    pub(crate) client: LockServiceClient<Channel>,
     _folder: TempDir,
 }
 
 impl Node {
-    async fn start(registry: &TestRegistry, number: u8) -> Self {
+    pub(crate) async fn start(registry: &TestRegistry, number: u8) -> Self {
         Self::start_on(registry.shared(), number).await
     }
 
-    async fn start_on(registry: Arc<dyn sidekeeper::registry::Registry>, number: u8) -> Self {
+    pub(crate) async fn start_on(registry: Arc<dyn sidekeeper::registry::Registry>, number: u8) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(&folder.path().join("socket"));
         config.instance_ip = Ipv4Addr::new(10, 0, 0, number);
         config.drain_timeout = Duration::from_millis(500);
         let sidecar = Sidecar::start_on(config, path("/jobs"), registry).await.unwrap();
-        let mut client = LockServiceClient::new(connect_channel(&sidecar.endpoints()[0]).await);
+        let channel = connect_channel(&sidecar.endpoints()[0]).await;
+        let mut client = LockServiceClient::new(channel.clone());
         // Until there is a session with the registry.
         let ready = async {
             while client.list_locks(ListLocksRequest::default()).await.is_err() {
@@ -75,7 +79,7 @@ impl Node {
             }
         };
         timeout(PATIENCE, ready).await.expect("the sidecar has no session");
-        Self { sidecar, client, _folder: folder }
+        Self { sidecar, channel, client, _folder: folder }
     }
 
     async fn hold(&mut self, request: HoldRequest) -> Result<Hold, Status> {
@@ -105,7 +109,7 @@ impl Node {
         .expect("the lock does not become as wanted")
     }
 
-    async fn drain(self) {
+    pub(crate) async fn drain(self) {
         self.sidecar.drain(watch::channel(false).1).await;
     }
 }
@@ -153,17 +157,17 @@ impl Hold {
     }
 }
 
-fn assert_ends<T: std::fmt::Debug>(result: Result<T, Status>, code: Code, reason: &str) {
+pub(crate) fn assert_ends<T: std::fmt::Debug>(result: Result<T, Status>, code: Code, reason: &str) {
     let status = result.unwrap_err();
     let given = status.get_error_details().error_info().map(|info| info.reason.clone());
     assert_eq!((status.code(), given.as_deref()), (code, Some(reason)), "{status:?}");
 }
 
-fn named(name: &str) -> Option<LockId> {
+pub(crate) fn named(name: &str) -> Option<LockId> {
     Some(LockId { id: Some(Id::Name(name.to_owned())) })
 }
 
-fn at(path: &str) -> Option<LockId> {
+pub(crate) fn at(path: &str) -> Option<LockId> {
     Some(LockId { id: Some(Id::Path(path.to_owned())) })
 }
 
@@ -180,7 +184,7 @@ fn seconds(seconds: i64) -> Option<prost_types::Duration> {
 }
 
 /// All nodes of the registry, by their paths.
-async fn tree(session: &dyn Session) -> BTreeMap<String, Vec<u8>> {
+pub(crate) async fn tree(session: &dyn Session) -> BTreeMap<String, Vec<u8>> {
     let mut watch = session.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
     let nodes = match crate::registries::next(&mut watch).await {
         sidekeeper::tree::WatchEvent::Snapshot(nodes) => nodes,
@@ -467,6 +471,43 @@ async fn names_of_locks_are_listed_in_pages(registry: TestRegistry) {
     assert_eq!(found, ["a", "b", "c"]);
     let large = ListLocksRequest { page_size: 1_001, page_token: String::new() };
     assert_ends(node.client.list_locks(large).await.map(drop), Code::InvalidArgument, "INVALID_REQUEST");
+}
+
+async fn the_states_of_a_lock_are_sent_after_each_change(registry: TestRegistry) {
+    let mut victim = Node::start_on(registry.victims(), 1).await;
+    let mut states =
+        victim.client.watch_lock(WatchLockRequest { lock: named("bill") }).await.unwrap().into_inner();
+    let mut until = async |wanted: &dyn Fn(&WatchLockResponse) -> bool| {
+        timeout(PATIENCE, async {
+            loop {
+                let state = states.message().await.unwrap().unwrap();
+                if wanted(&state) {
+                    return state;
+                }
+            }
+        })
+        .await
+        .expect("no such state comes")
+    };
+    let count = |state: &WatchLockResponse| {
+        let lock = state.lock.as_ref().unwrap();
+        (lock.holders.len(), lock.waiting.len())
+    };
+    until(&|state| count(state) == (0, 0)).await;
+    let mut hold = victim.hold(request("bill")).await.unwrap();
+    let token = hold.acquired().await.fencing_token;
+    let state = until(&|state| count(state) == (1, 0)).await;
+    assert_eq!(state.lock.unwrap().holders[0].fencing_token, token);
+    let _waiting = victim.hold(request("bill")).await.unwrap();
+    until(&|state| count(state) == (1, 1)).await;
+    let session = session_of_holder(&mut victim, "bill").await;
+    registry.cut(session);
+    let stale = until(&|state| !state.stale_reason.is_empty()).await;
+    assert_eq!(count(&stale), (1, 1), "the last known state");
+    registry.mend(session);
+    until(&|state| state.stale_reason.is_empty()).await;
+    drop(hold);
+    until(&|state| count(state) == (1, 0)).await;
 }
 
 /// The session of the sidecar that holds the lock.

@@ -17,6 +17,7 @@ mod conformance;
 mod damage;
 #[path = "../support/disk.rs"]
 mod disk;
+mod elections;
 mod faults;
 mod full_disk;
 mod latch;

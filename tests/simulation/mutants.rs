@@ -225,6 +225,9 @@ const OF_LOCKS: &[Mutant] = &[
     Mutant::LockReleasedEarly,
     Mutant::LockLossNotTold,
     Mutant::LockResumedBlindly,
+    Mutant::CandidateToldOlderTerm,
+    Mutant::CandidateLeavesNode,
+    Mutant::CandidateNotAgain,
 ];
 
 /// Looks for a bug of locks.

@@ -5,6 +5,9 @@
 //! gone; a holder watches its own node. While it is not known whether a request has created a node, the contender looks
 //! for the node by its UUID, and takes only a node of its present session for its own (L4, L6).
 //!
+//! A candidate is a contender that stands again after a loss, and hears who leads. A leader can name its successor: the
+//! candidates before that one stand again, behind it.
+//!
 //! A holder is told of the loss before another contender can hold: when the lease is over, when its node is deleted, when
 //! its own time limit is over. A contender ends only when none of its nodes is left, or when its session has ended, which
 //! deletes them (L5, L7).
@@ -15,11 +18,11 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::coordination::lease::Lease;
-use crate::coordination::lock::contract::{Effect, End, Event, First, Input, LossReason};
+use crate::coordination::lock::contract::{Effect, End, Event, First, Input, Leader, LossReason};
 use crate::coordination::lock::queue::{Turn, turn};
 use crate::coordination::time::Now;
 use crate::excerpt::Excerpt;
-use crate::extension::lock::{HOLDER_BYTES_MAX, LockPaths, Mode, prefix};
+use crate::extension::lock::{Child, HOLDER_BYTES_MAX, LockPaths, Mode, prefix};
 use crate::job::FencingToken;
 use crate::mutants::mutant;
 use crate::tree::{Error, Node, Path, SessionId, Zxid};
@@ -51,6 +54,8 @@ pub struct Wanted {
     pub queue_max: usize,
     /// Whether the queue is read before a node is created in it: the lock may be of another kind.
     pub looks_first: bool,
+    /// Whether the contender stands again after it has lost the lock, at the end of the queue. Otherwise it ends.
+    pub stands_again: bool,
     /// Where the UUIDs of the attempts begin: no other contender has it.
     pub seed: Uuid,
 }
@@ -125,6 +130,9 @@ pub struct Contender {
     retry_at: Option<Duration>,
     is_suspended: bool,
     drain: Option<Duration>,
+    /// The highest term that this candidate knows, and the leader that its application knows.
+    term: FencingToken,
+    known_leader: Option<Leader>,
     out: Vec<Effect>,
 }
 
@@ -160,6 +168,8 @@ impl Contender {
             retry_at: None,
             is_suspended: false,
             drain: None,
+            term: FencingToken(0),
+            known_leader: None,
             out: Vec::new(),
         }
     }
@@ -249,6 +259,12 @@ impl Contender {
                     self.out.push(Effect::Notify(Event::RevocationRequested));
                 }
             }
+            Input::LeaderSeen { leader, successor } => {
+                self.leader_seen(leader);
+                if let Some(successor) = successor {
+                    self.make_way(&successor);
+                }
+            }
             Input::Deleted(path, result) => self.deleted(now, &path, result),
             Input::Release | Input::Left => {
                 if matches!(self.state, State::Waiting | State::Held { .. }) {
@@ -318,7 +334,11 @@ impl Contender {
                 if !mutant!(LockLossNotTold) {
                     self.out.push(Effect::Notify(Event::Lost(LossReason::Lease)));
                 }
-                self.state = State::Ended(End::Lost(LossReason::Lease));
+                if self.wanted.stands_again && !mutant!(CandidateNotAgain) {
+                    self.stand_again();
+                } else {
+                    self.state = State::Ended(End::Lost(LossReason::Lease));
+                }
             }
             // It is not known that its node was deleted in time.
             State::Ending(End::Released) => {
@@ -333,6 +353,13 @@ impl Contender {
     fn lose(&mut self, reason: LossReason) {
         self.out.push(Effect::Notify(Event::Lost(reason)));
         self.leave(End::Lost(reason));
+    }
+
+    /// A candidate waits again, for a node at the end of the queue.
+    fn stand_again(&mut self) {
+        self.state = State::Waiting;
+        self.is_suspended = false;
+        (self.before, self.first, self.notified) = (None, None, None);
     }
 
     fn leave(&mut self, end: End) {
@@ -480,10 +507,44 @@ impl Contender {
         self.own = Own::None;
         self.doom(path.clone());
         match self.state {
+            State::Held { .. } if self.wanted.stands_again => {
+                self.out.push(Effect::Notify(Event::Lost(LossReason::Revoked)));
+                self.stand_again();
+                self.must_look = false;
+            }
             State::Held { .. } => self.lose(LossReason::Revoked),
             // A waiting contender stands at the end again.
             State::Waiting => self.must_look = false,
             State::Ending(_) | State::Ended(_) => {}
+        }
+    }
+
+    /// Another leader than the application knows? A server may show an earlier moment than another one did.
+    fn leader_seen(&mut self, leader: Option<Leader>) {
+        let is_older = leader.as_ref().is_some_and(|leader| leader.term < self.term);
+        if leader == self.known_leader || (is_older && !mutant!(CandidateToldOlderTerm)) {
+            return;
+        }
+        self.term = leader.as_ref().map_or(self.term, |leader| self.term.max(leader.term));
+        self.known_leader.clone_from(&leader);
+        self.out.push(Effect::Notify(Event::LeaderChanged(leader)));
+    }
+
+    /// The leader wants this successor. A candidate that stands before it goes behind it.
+    fn make_way(&mut self, successor: &str) {
+        let number = |name: &str| match Child::read(name) {
+            Child::Contender { number, .. } => Some(number),
+            Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => None,
+        };
+        let (State::Waiting, Own::At { path, .. }) = (&self.state, &self.own) else { return };
+        let path = path.clone();
+        if number(successor).zip(number(path.name())).is_some_and(|(its, own)| own < its) {
+            self.own = Own::None;
+            if !mutant!(CandidateLeavesNode) {
+                self.doom(path);
+            }
+            self.stand_again();
+            self.must_look = false;
         }
     }
 
@@ -585,6 +646,7 @@ impl Contender {
         (self.before, self.first) = (None, None);
         self.lease.notify_again();
         let (token, path) = (FencingToken::from(created), path.clone());
+        self.term = self.term.max(token);
         self.out.push(Effect::Notify(Event::Acquired { token, path, lease_end: self.lease.notify(now) }));
     }
 

@@ -38,6 +38,14 @@ pub enum Input {
     Gone(Path),
     /// The data of this contender's node asks for the lock.
     RevocationRequested,
+    /// The leader of the election by the last look at its nodes, and the candidate that the leader wants to be the next one.
+    /// For candidates only.
+    LeaderSeen {
+        /// The leader. `None`: there is none.
+        leader: Option<Leader>,
+        /// The name of the successor's node.
+        successor: Option<String>,
+    },
     /// The node is deleted, or does not exist; or that is not known.
     Deleted(Path, Result<(), Error>),
     /// The application gives the lock back.
@@ -112,6 +120,8 @@ pub enum Event {
         /// The end of the lease, monotonic. `None`: no end is expected.
         lease_end: Option<Duration>,
     },
+    /// Another candidate leads, or none. For candidates only.
+    LeaderChanged(Option<Leader>),
     /// Another program asks the holder to give the lock back. Nothing forces it.
     RevocationRequested,
     /// The sidecar stops. The lock is lost at the deadline (monotonic), if the application has not given it back.
@@ -134,6 +144,17 @@ pub struct First {
     pub holder: Option<String>,
     /// The session that owns its node.
     pub session: Option<SessionId>,
+}
+
+/// The leader of an election.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leader {
+    /// The name of its node.
+    pub name: String,
+    /// Its value, as text.
+    pub value: String,
+    /// Its term: greater than the term of each earlier leader.
+    pub term: FencingToken,
 }
 
 /// Why a lock was lost.

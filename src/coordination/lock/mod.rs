@@ -4,9 +4,13 @@
 //! in the lock's queue is its place, and the id of the transaction that created that node is the fencing token: grants
 //! follow the queue, and the queue follows creation (locks specification 6.4).
 //!
-//! [`contender`] decides, [`queue`] says whose turn it is, [`contract`] has the inputs and effects. All contenders of a
+//! An election is a lock whose contenders are candidates: they stand again after a loss, and hear who leads.
+//!
+//! [`contender`] decides, [`queue`] says whose turn it is, [`contract`] has the inputs and effects, [`picture`] has a lock's
+//! nodes for observers. All contenders of a
 //! sidecar share its session; they share nothing else.
 
 pub mod contender;
 pub mod contract;
+pub mod picture;
 pub mod queue;

@@ -59,7 +59,7 @@ pub(crate) fn turn(mode: Mode, own: &str, children: &[String]) -> Turn {
     }
     let Some(own_number) = own_number else { return Turn::Absent };
     // A reader that was a writer before has the writer's number (Curator's downgrade).
-    let is_twin = |other: Mode| mode != Mode::Mutex && (mode == Mode::Read) != (other == Mode::Read);
+    let is_twin = |other: Mode| (mode == Mode::Read) != (other == Mode::Read);
     let equal = queue.iter().find(|(number, other, _)| *number == own_number && !is_twin(*other));
     if own_number == NUMBER_MAX || equal.is_some() {
         let name = equal.map_or(own, |(_, _, name)| name).to_owned();
@@ -85,7 +85,7 @@ pub(crate) fn turn(mode: Mode, own: &str, children: &[String]) -> Turn {
 pub(crate) fn holders(mut modes: impl Iterator<Item = Mode>) -> usize {
     match modes.next() {
         None => 0,
-        Some(Mode::Mutex | Mode::Write) => 1,
+        Some(Mode::Mutex | Mode::Write | Mode::Candidate) => 1,
         Some(Mode::Read) => 1 + modes.take_while(|mode| *mode == Mode::Read).count(),
     }
 }
@@ -159,6 +159,8 @@ mod tests {
         assert!(unclear(Mode::Mutex, "a-lock-0000000005", &["a-lock-0000000005", "b__READ__0000000001"]));
         assert!(unclear(Mode::Read, "b__READ__0000000001", &["b__READ__0000000001", "a-lock-0000000005"]));
         assert!(unclear(Mode::Write, "b__WRIT__0000000001", &["b__WRIT__0000000001", "leases"]));
+        assert!(unclear(Mode::Candidate, "b-latch-0000000002", &["b-latch-0000000002", "a-lock-0000000005"]));
+        assert!(unclear(Mode::Mutex, "a-lock-0000000005", &["b-latch-0000000002", "a-lock-0000000005"]));
         assert!(unclear(Mode::Write, "b__WRIT__0000000001", &["b__WRIT__0000000001", "c__WRIT__0000000001"]));
     }
 }

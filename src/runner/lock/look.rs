@@ -5,28 +5,15 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 
-use crate::coordination::lock::queue::holders;
-use crate::extension::lock::{Child, LockPaths, REVOKE};
+use crate::coordination::lock::picture::LockState;
+use crate::extension::lock::{Child, LockPaths, REVOKE, Roots};
 use crate::registry::Session;
 use crate::tree::{Error, Node, Operation, Path};
 
 use super::registry::Locks;
 
-/// The most contenders that are read: more than sidecars permit in a queue.
-const CONTENDERS_MAX: usize = 2_000;
-/// The most names of other nodes in an answer.
-const FOREIGN_MAX: usize = 100;
-
-/// The state of a lock.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LockState {
-    /// The nodes of the contenders that hold it.
-    pub holders: Vec<Node>,
-    /// The nodes of the contenders that wait, in their order.
-    pub waiting: Vec<Node>,
-    /// The names of other nodes, the first of them.
-    pub foreign: Vec<String>,
-}
+/// The most children of a lock's node that are read: more than sidecars permit in a queue.
+const CHILDREN_MAX: usize = 2_000;
 
 /// Why a lock cannot be read or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,43 +44,33 @@ impl Locks {
     pub async fn look(&self, lock: &LockPaths) -> Result<LockState, LockError> {
         let session = self.session()?;
         let failed = |error| LockError::Registry { lock: lock.lock().clone(), error };
-        let names = session.children(lock.lock()).await.map_err(failed)?.unwrap_or_default();
-        let mut state = LockState::default();
-        let mut contenders = Vec::new();
-        for name in names {
-            match (Child::read(&name), lock.child(&name)) {
-                (Child::Contender { mode, number }, Some(path)) => contenders.push((number, mode, path)),
-                _ => state.foreign.push(name),
-            }
-        }
-        contenders.sort_unstable();
-        contenders.truncate(CONTENDERS_MAX);
-        state.foreign.sort_unstable();
-        state.foreign.truncate(FOREIGN_MAX);
-        let count = holders(contenders.iter().map(|(_, mode, _)| *mode));
-        let nodes = join_all(contenders.iter().map(|(_, _, path)| session.get(path))).await;
-        for (place, node) in nodes.into_iter().enumerate() {
-            // Contenders that have gone in the meantime are left out.
-            let Some(node) = node.map_err(failed)? else { continue };
-            if place < count { state.holders.push(node) } else { state.waiting.push(node) }
-        }
-        Ok(state)
+        let mut names = session.children(lock.lock()).await.map_err(failed)?.unwrap_or_default();
+        // The first contenders come first.
+        names.sort_by_cached_key(|name| match Child::read(name) {
+            Child::Contender { number, .. } => (number, name.clone()),
+            Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => (u32::MAX, name.clone()),
+        });
+        names.truncate(CHILDREN_MAX);
+        let nodes = join_all(names.iter().map(|name| read(&*session, lock, name))).await;
+        let nodes = nodes.into_iter().collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        Ok(LockState::of(names.into_iter().zip(nodes)))
     }
 
     /// The names of the locks below the lock root.
     pub async fn names(&self) -> Result<Vec<String>, LockError> {
-        let answer = self.session()?.children(self.root()).await;
-        let names = answer.map_err(|error| LockError::Registry { lock: self.root().clone(), error })?;
-        let mut names = names.unwrap_or_default();
-        names.sort_unstable();
-        Ok(names)
+        let root = &self.roots().locks;
+        let answer = self.session()?.children(root).await;
+        let names = answer.map_err(|error| LockError::Registry { lock: root.clone(), error })?;
+        Ok(Roots::names(names.unwrap_or_default()))
     }
 
     /// Asks the first holder for the lock. Returns its node.
     pub async fn request_revocation(&self, lock: &LockPaths) -> Result<Node, LockError> {
         let state = self.look(lock).await?;
         let free = || LockError::Free(format!("nobody holds the lock {}", lock.lock()));
-        let holder = state.holders.into_iter().next().ok_or_else(free)?;
+        // The data of a leader is its value, which Java programs read.
+        let is_leader = state.leader().0.is_some();
+        let holder = state.holders.into_iter().next().filter(|_| !is_leader).ok_or_else(free)?;
         let set = Operation::set(holder.path.clone(), REVOKE);
         match self.session()?.commit(vec![set]).await.map_err(|error| error.error) {
             Ok(_) => Ok(holder),
@@ -116,6 +93,22 @@ impl Locks {
                 node.name()
             ))),
             Err(error) => Err(LockError::Registry { lock: lock.lock().clone(), error }),
+        }
+    }
+}
+
+/// Reads a contender's node. `None`: the child is no contender, or it has gone.
+fn read(
+    session: &dyn Session,
+    lock: &LockPaths,
+    name: &str,
+) -> impl Future<Output = Result<Option<Node>, Error>> + use<> {
+    let is_contender = matches!(Child::read(name), Child::Contender { .. });
+    let answer = lock.child(name).filter(|_| is_contender).map(|path| session.get(&path));
+    async move {
+        match answer {
+            Some(answer) => answer.await,
+            None => Ok(None),
         }
     }
 }

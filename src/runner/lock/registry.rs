@@ -10,10 +10,11 @@ use uuid::Uuid;
 use crate::coordination::lock::contender::{Contender, Wanted};
 use crate::coordination::lock::contract::End;
 use crate::coordination::time::Wakeup;
-use crate::extension::lock::{LockPaths, Mode};
+use crate::extension::lock::{LockPaths, Mode, Roots};
 use crate::runner::shared::Shared;
 use crate::tree::Path;
 
+use super::observer::{Observed, Observers, TooMany};
 use super::task::{Command, Handle, Task};
 
 pub use super::task::Outlet;
@@ -38,8 +39,8 @@ pub struct Hold {
     pub wait: Option<Duration>,
     /// For how long to hold. `None`: without a limit.
     pub hold_max: Option<Duration>,
-    /// The holder in the words of the application. Empty: it gave none.
-    pub holder: String,
+    /// The data of its node: the holder in the words of the application, or the value of a candidate. `None`: it gave none.
+    pub data: Option<String>,
     /// The application. Empty: it gave none.
     pub application_id: String,
 }
@@ -59,8 +60,11 @@ pub enum HoldError {
         lock: Path,
     },
     /// Too many holds.
-    #[error("{HOLDS_MAX} holds are open at this sidecar, which is the most; end some of them")]
+    #[error("{HOLDS_MAX} holds and campaigns are open at this sidecar, which is the most; end some of them")]
     TooMany,
+    /// Too many observed elections.
+    #[error(transparent)]
+    TooManyObserved(#[from] TooMany),
 }
 
 /// Why a hold cannot be released.
@@ -97,17 +101,19 @@ struct Inner {
 #[derive(Clone)]
 pub struct Locks {
     shared: Shared,
-    /// The root of the locks with names.
-    root: Path,
+    /// The roots of the locks and the elections with names.
+    roots: Roots,
+    observers: Observers,
     inner: Arc<Mutex<Inner>>,
     /// The number of holds.
     count: Arc<watch::Sender<usize>>,
 }
 
 impl Locks {
-    /// A list without holds. `root`: the root of the locks with names.
-    pub fn new(shared: Shared, root: Path) -> Self {
-        Self { shared, root, inner: Arc::default(), count: Arc::new(watch::channel(0).0) }
+    /// A list without holds. `roots`: of the locks and the elections with names.
+    pub fn new(shared: Shared, roots: Roots) -> Self {
+        let (inner, count) = (Arc::default(), Arc::new(watch::channel(0).0));
+        Self { shared, roots, observers: Observers::default(), inner, count }
     }
 
     /// The state that all tasks share.
@@ -115,9 +121,14 @@ impl Locks {
         &self.shared
     }
 
-    /// The root of the locks with names.
-    pub fn root(&self) -> &Path {
-        &self.root
+    /// The roots of the locks and the elections with names.
+    pub fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
+    /// Observes a lock or an election: its state after each change.
+    pub fn observe(&self, lock: &LockPaths) -> Result<watch::Receiver<Observed>, TooMany> {
+        self.observers.observe(&self.shared, lock)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -137,6 +148,9 @@ impl Locks {
         if !hold.application_id.is_empty() && inner.holds.values().any(is_same) {
             return Err(HoldError::HeldAlready { lock: hold.lock.lock().clone() });
         }
+        let is_candidate = hold.mode == Mode::Candidate;
+        // A candidate hears who leads.
+        let election = is_candidate.then(|| self.observe(&hold.lock)).transpose()?;
         let clock = &self.shared.clock;
         let hold_id = clock.unguessable();
         let now = clock.now().mono;
@@ -147,12 +161,13 @@ impl Locks {
             hold_max: hold.hold_max,
             queue_max: QUEUE_MAX,
             looks_first: hold.is_foreign,
+            stands_again: is_candidate,
             // Random text of 32 hexadecimal digits.
             seed: Uuid::try_parse(&clock.unguessable()).unwrap_or_default(),
         });
-        let holder = self.holder(&hold);
+        let data = hold.data.clone().unwrap_or_else(|| self.holder());
         let (task, handle, outlet) =
-            Task::new(contender, hold.lock.clone(), holder.as_bytes().into(), &self.shared);
+            Task::new(contender, hold.lock.clone(), data.as_bytes().into(), election, &self.shared);
         let open = Open { lock: hold.lock.clone(), application_id: hold.application_id, handle };
         inner.holds.insert(hold_id.clone(), open);
         self.count.send_replace(inner.holds.len());
@@ -170,10 +185,7 @@ impl Locks {
     }
 
     /// Whom other programs see: not the application id, which is a secret, and nothing of the hold's id, which releases it.
-    fn holder(&self, hold: &Hold) -> String {
-        if !hold.holder.is_empty() {
-            return hold.holder.clone();
-        }
+    fn holder(&self) -> String {
         let unique: String = self.shared.clock.unguessable().chars().take(12).collect();
         format!("{}@-@{unique}", self.shared.server_ip)
     }
@@ -188,10 +200,16 @@ impl Locks {
         self.count.send_replace(inner.holds.len());
     }
 
+    /// The lock of a hold, and the handle of its task.
+    pub(super) fn find(&self, hold_id: &str) -> Result<(LockPaths, Handle), ReleaseError> {
+        let inner = self.lock();
+        let open = inner.holds.get(hold_id).ok_or_else(|| ReleaseError::Unknown(hold_id.to_owned()))?;
+        Ok((open.lock.clone(), open.handle.clone()))
+    }
+
     /// Gives a lock back. Ends when its node is deleted.
     pub async fn release(&self, hold_id: &str) -> Result<(), ReleaseError> {
-        let handle = self.lock().holds.get(hold_id).map(|open| open.handle.clone());
-        let Some(mut handle) = handle else { return Err(ReleaseError::Unknown(hold_id.to_owned())) };
+        let (_, mut handle) = self.find(hold_id)?;
         // A task that has ended has a known end.
         let _ = handle.commands.send(Command::Release).await;
         let end = handle.end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());

@@ -10,10 +10,12 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt;
 use tracing::{debug, info, warn};
 
+use super::observer::Observed;
 use crate::coordination::lock::contender::Contender;
 use crate::coordination::lock::contract::{Effect, End, Event, Input};
 use crate::coordination::time::{Now, Wakeup};
 use crate::extension::lock::{LockPaths, REVOKE};
+use crate::job::FencingToken;
 use crate::registry::{Session, SessionState, Watch, latch};
 use crate::runner::clock::Clock;
 use crate::runner::session::current::{Current, Followed, is_followed, replaced, session_changed};
@@ -43,6 +45,8 @@ pub(super) enum Command {
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     pub(super) commands: mpsc::Sender<Command>,
+    /// The node by which the contender holds the lock, and its token. `None`: it does not hold it.
+    pub(super) held: watch::Receiver<Option<(Path, FencingToken)>>,
     /// Why the contender has ended. `None`: it has not.
     pub(super) end: watch::Receiver<Option<End>>,
 }
@@ -69,9 +73,12 @@ pub(super) struct Task {
     in_flight: FuturesUnordered<BoxFuture<'static, Input>>,
     own: Option<(Path, Watch)>,
     before: Option<(Path, Watch)>,
+    /// The nodes of the election of a candidate.
+    election: Option<watch::Receiver<Observed>>,
     commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<Event>,
     has_left: bool,
+    held: watch::Sender<Option<(Path, FencingToken)>>,
     end: watch::Sender<Option<End>>,
 }
 
@@ -80,6 +87,7 @@ enum Ready {
     Input(Input),
     Own(Option<WatchEvent>),
     Before(Option<WatchEvent>),
+    Election,
     Command(Command),
     Left,
     Alarm,
@@ -91,11 +99,13 @@ impl Task {
         contender: Contender,
         lock: LockPaths,
         holder: Arc<[u8]>,
+        election: Option<watch::Receiver<Observed>>,
         shared: &Shared,
     ) -> (Self, Handle, Outlet) {
         let (command_sender, commands) = mpsc::channel(COMMANDS_MAX);
         let (events, event_receiver) = mpsc::channel(EVENTS_MAX);
         let (end, end_receiver) = watch::channel(None);
+        let (held, held_receiver) = watch::channel(None);
         let mut current = shared.current.clone();
         current.mark_changed();
         let task = Self {
@@ -109,12 +119,15 @@ impl Task {
             in_flight: FuturesUnordered::new(),
             own: None,
             before: None,
+            election,
             commands,
             events,
             has_left: false,
+            held,
             end,
         };
-        let handle = Handle { commands: command_sender, end: end_receiver.clone() };
+        let (commands, end) = (command_sender, end_receiver.clone());
+        let handle = Handle { commands, held: held_receiver, end };
         (task, handle, Outlet { events: event_receiver, end: end_receiver })
     }
 
@@ -159,6 +172,7 @@ impl Task {
             () = lease_changed(&mut self.lease), if self.session.is_some() => Ready::Alarm,
             event = next_event(&mut self.own) => Ready::Own(event),
             event = next_event(&mut self.before) => Ready::Before(event),
+            () = election_changed(&mut self.election) => Ready::Election,
             Some(input) = self.in_flight.next() => Ready::Input(input),
             Some(command) = self.commands.recv() => Ready::Command(command),
             () = self.events.closed(), if !self.has_left => Ready::Left,
@@ -191,6 +205,14 @@ impl Task {
                     }
                     Some(Seen::Revoked | Seen::There) => {}
                     None => self.before = None,
+                }
+            }
+            Ready::Election => {
+                let Some(election) = &mut self.election else { return };
+                let seen = election.borrow_and_update().clone();
+                if let Some(seen) = seen.filter(|seen| seen.is_current) {
+                    let (leader, successor) = seen.state.leader();
+                    inputs.push(Input::LeaderSeen { leader, successor });
                 }
             }
             Ready::Command(Command::Release) => inputs.push(Input::Release),
@@ -297,14 +319,21 @@ impl Task {
 
     fn notify(&mut self, event: Event) {
         match &event {
-            Event::Acquired { token, path, .. } => info!(%path, fencing.token = token.0, "lock acquired"),
-            Event::Lost(reason) => warn!(lock = %self.lock.lock(), ?reason, "lock lost"),
+            Event::Acquired { token, path, .. } => {
+                self.held.send_replace(Some((path.clone(), *token)));
+                info!(%path, fencing.token = token.0, "lock acquired");
+            }
+            Event::Lost(reason) => {
+                self.held.send_replace(None);
+                warn!(lock = %self.lock.lock(), ?reason, "lock lost");
+            }
             Event::Waiting { .. }
             | Event::NoAnswer
             | Event::LeaseRenewed { .. }
             | Event::Suspended { .. }
             | Event::Resumed { .. }
             | Event::RevocationRequested
+            | Event::LeaderChanged(_)
             | Event::Draining { .. }
             | Event::Released => {}
         }
@@ -317,6 +346,16 @@ impl Task {
             self.in_flight.push(Box::pin(std::future::ready(Input::Left)));
         }
     }
+}
+
+/// Waits until the nodes of the election change. Never ends without an election.
+async fn election_changed(election: &mut Option<watch::Receiver<Observed>>) {
+    if let Some(election) = election
+        && election.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Waits until the session is proven alive for longer.

@@ -7,4 +7,4 @@
 
 pub mod feed;
 pub mod snapshot;
-mod watched;
+pub(crate) mod watched;

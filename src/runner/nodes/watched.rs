@@ -60,6 +60,11 @@ impl Watched {
         Self::new(root, Arc::new(|_: &Path| true), clock)
     }
 
+    /// The contenders of a lock. Brings all data.
+    pub(crate) fn lock(root: Path, clock: Clock) -> Self {
+        Self::new(root, Arc::new(|_: &Path| true), clock)
+    }
+
     fn new(root: Path, wants_data: DataFilter, clock: Clock) -> Self {
         let (session, opening, next, watch) = (None, None, None, None);
         Self { root, wants_data, clock, session, opening, next, watch, begun: 0, done: 0, again: false }

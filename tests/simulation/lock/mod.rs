@@ -1,4 +1,4 @@
-//! Contenders of a lock in a simulated world full of faults: mutual exclusion among applications that obey their lease,
+//! Contenders of a lock, or candidates of an election, in a simulated world full of faults: mutual exclusion among applications that obey their lease,
 //! growing tokens, no waiting without a cause, and nothing left in the queue.
 
 pub mod world;
@@ -29,6 +29,8 @@ fn the_promises_of_locks_hold_in_random_schedules() {
                 total.faults += outcome.faults;
                 total.losses += outcome.losses;
                 total.timeouts += outcome.timeouts;
+                total.leaders += outcome.leaders;
+                total.successors += outcome.successors;
             }
             Err(violation) => panic!("seed {seed}: {violation}"),
         }
@@ -36,6 +38,6 @@ fn the_promises_of_locks_hold_in_random_schedules() {
     println!("{seeds} schedules: {total:?}");
     // A world in which nothing happens proves nothing.
     let least = usize::try_from(seeds / 2).unwrap();
-    let counts = [total.grants, total.faults, total.losses, total.timeouts];
+    let counts = [total.grants, total.faults, total.losses, total.timeouts, total.leaders, total.successors];
     assert!(counts.iter().all(|count| *count >= least), "{total:?}");
 }

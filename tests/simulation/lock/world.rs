@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use sidekeeper::coordination::lock::contender::{Contender, Wanted};
-use sidekeeper::coordination::lock::contract::{Effect, End, Event, Input};
+use sidekeeper::coordination::lock::contract::{Effect, End, Event, Input, Leader, LossReason};
 use sidekeeper::coordination::time::Now;
 use sidekeeper::extension::lock::{LockPaths, Mode};
 use sidekeeper::job::FencingToken;
@@ -87,8 +87,17 @@ struct Hold {
     asked: bool,
     /// When an operator has deleted its node.
     deleted_at: Option<Duration>,
-    told_lost: bool,
+    /// The highest term that its application has heard of.
+    term: FencingToken,
     is_over: bool,
+}
+
+/// What the contenders of a world ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Mutex,
+    ReadersAndWriters,
+    Election,
 }
 
 /// How a schedule went.
@@ -98,6 +107,10 @@ pub struct Outcome {
     pub faults: usize,
     pub losses: usize,
     pub timeouts: usize,
+    /// How often a leader was told to a candidate.
+    pub leaders: usize,
+    /// How often a leader has named its successor.
+    pub successors: usize,
 }
 
 pub struct World {
@@ -107,8 +120,12 @@ pub struct World {
     sidecars: Vec<Sidecar>,
     holds: Vec<Hold>,
     lock: LockPaths,
-    has_readers: bool,
+    kind: Kind,
     highest: Option<FencingToken>,
+    /// A leader that an observer has seen before.
+    seen: Option<Leader>,
+    /// What has gone wrong while an application was told something.
+    violation: Option<Violation>,
     faults: bool,
     pub outcome: Outcome,
 }
@@ -141,7 +158,11 @@ impl World {
             closing: Vec::new(),
         };
         let sidecars = (0..=random.below(3)).map(|_| sidecar()).collect();
-        let has_readers = random.once_in(3);
+        let kind = match random.below(3) {
+            0 => Kind::Mutex,
+            1 => Kind::ReadersAndWriters,
+            _ => Kind::Election,
+        };
         let lock = LockPaths::at(Path::parse("/locks/bill").unwrap());
         let (server, outcome) = (Server::default(), Outcome::default());
         Self {
@@ -151,8 +172,10 @@ impl World {
             sidecars,
             holds: Vec::new(),
             lock,
-            has_readers,
+            kind,
             highest: None,
+            seen: None,
+            violation: None,
             faults: true,
             outcome,
         }
@@ -201,6 +224,7 @@ impl World {
             0 if self.faults => self.ask(index),
             1 => self.release(),
             2 if self.faults => self.fault(index),
+            3 if self.kind == Kind::Election => self.observe(),
             3..=8 => self.serve(index),
             9..=14 => return self.deliver(index),
             _ => {
@@ -218,10 +242,11 @@ impl World {
         if self.holds.iter().filter(|hold| !hold.is_over).count() >= 6 {
             return;
         }
-        let mode = match self.random.below(3) {
-            _ if !self.has_readers => Mode::Mutex,
-            0 => Mode::Write,
-            _ => Mode::Read,
+        let mode = match (self.kind, self.random.below(3)) {
+            (Kind::Mutex, _) => Mode::Mutex,
+            (Kind::Election, _) => Mode::Candidate,
+            (Kind::ReadersAndWriters, 0) => Mode::Write,
+            (Kind::ReadersAndWriters, _) => Mode::Read,
         };
         let limit =
             |random: &mut Random| random.once_in(4).then(|| Duration::from_millis(random.below(3_000)));
@@ -234,6 +259,7 @@ impl World {
             hold_max,
             queue_max: 100,
             looks_first: self.random.once_in(4),
+            stands_again: mode == Mode::Candidate,
             seed: Uuid::from_u128(u128::from(self.random.next()) << 64),
         });
         self.holds.push(Hold {
@@ -251,7 +277,7 @@ impl World {
             release_at: None,
             asked: false,
             deleted_at: None,
-            told_lost: false,
+            term: FencingToken(0),
             is_over: false,
         });
         let hold = self.holds.len() - 1;
@@ -269,6 +295,34 @@ impl World {
         (self.holds[index].asked, self.holds[index].belief) = (true, Belief::Free);
         let input = if self.random.once_in(2) { Input::Release } else { Input::Left };
         self.step(index, vec![input]);
+    }
+
+    /// The candidates of all connected sidecars see the leader; some of them as it was a moment ago. Sometimes the leader has
+    /// named its successor.
+    fn observe(&mut self) {
+        let mut names: Vec<_> = self.server.queue.keys().cloned().collect();
+        names.sort_unstable_by_key(|name| number(name));
+        let seen = names.first().and_then(|name| {
+            let queued = self.server.queue.get(name)?;
+            Some(Leader {
+                name: name.clone(),
+                value: String::new(),
+                term: FencingToken::from(queued.created),
+            })
+        });
+        let nth = usize::try_from(self.random.below(20)).unwrap();
+        let successor = names.get(nth + 1).cloned();
+        self.outcome.successors += usize::from(successor.is_some());
+        for (index, hold) in self.holds.iter().enumerate() {
+            let sidecar = &mut self.sidecars[hold.sidecar];
+            if sidecar.is_up && !hold.is_over {
+                let leader = if self.random.once_in(4) { self.seen.clone() } else { seen.clone() };
+                sidecar
+                    .answers
+                    .push_back((index, Input::LeaderSeen { leader, successor: successor.clone() }));
+            }
+        }
+        self.seen = seen;
     }
 
     fn is_stopped(&self, sidecar: usize) -> bool {
@@ -588,6 +642,15 @@ impl World {
         }
         if let Some(end) = self.holds[index].contender.end() {
             self.outcome.timeouts += usize::from(matches!(end, End::TimedOut(_)));
+            if self.kind == Kind::Election
+                && matches!(end, End::Lost(LossReason::Lease | LossReason::Revoked))
+            {
+                let hold = &self.holds[index];
+                // One that was giving the lock back may end so.
+                if !hold.asked {
+                    self.violation = Some(format!("a candidate does not stand again: {end:?}"));
+                }
+            }
             self.holds[index].is_over = true;
             if matches!(self.holds[index].belief, Belief::Waits) {
                 self.holds[index].belief = Belief::Free;
@@ -640,6 +703,11 @@ impl World {
             Event::Acquired { token, path, lease_end } => {
                 self.outcome.grants += 1;
                 hold.node = Some(path.name().to_owned());
+                hold.deleted_at = None;
+                if token < hold.term {
+                    self.violation = Some(format!("a candidate leads with {token:?} after {:?}", hold.term));
+                }
+                hold.term = token;
                 if !hold.asked {
                     hold.belief = Belief::Holds { token, until: lease_end };
                     hold.release_at = Some(now + held);
@@ -657,7 +725,18 @@ impl World {
             }
             Event::Lost(_) => {
                 self.outcome.losses += 1;
-                (hold.belief, hold.told_lost) = (Belief::Free, true);
+                // A candidate stands again, with another node. The session's end deletes this one.
+                (hold.belief, hold.node) = (Belief::Free, None);
+            }
+            Event::LeaderChanged(leader) => {
+                self.outcome.leaders += 1;
+                if let Some(leader) = leader {
+                    if leader.term < hold.term {
+                        let known = hold.term;
+                        self.violation = Some(format!("a candidate is told of {leader:?} after {known:?}"));
+                    }
+                    hold.term = leader.term;
+                }
             }
             Event::Released => {
                 let node = hold.node.clone().filter(|name| self.server.queue.contains_key(name));
@@ -672,6 +751,9 @@ impl World {
 
     /// The promises.
     fn check(&mut self) -> Result<(), Violation> {
+        if let Some(violation) = self.violation.take() {
+            return Err(violation);
+        }
         let now = self.now;
         let (mut believers, mut stale) = (Vec::new(), Vec::new());
         for (index, hold) in self.holds.iter().enumerate() {

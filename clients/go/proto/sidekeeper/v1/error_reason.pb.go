@@ -115,6 +115,12 @@ const (
 	ErrorReason_ERROR_REASON_LOCK_FREE ErrorReason = 42
 	// The sidecar has no such hold.
 	ErrorReason_ERROR_REASON_HOLD_UNKNOWN ErrorReason = 43
+	// The election has no such candidate that waits.
+	ErrorReason_ERROR_REASON_CANDIDATE_UNKNOWN ErrorReason = 44
+	// The candidate does not lead.
+	ErrorReason_ERROR_REASON_NOT_LEADER ErrorReason = 45
+	// A candidate before the named successor does not make way.
+	ErrorReason_ERROR_REASON_CANDIDATE_IN_THE_WAY ErrorReason = 46
 )
 
 // Enum value maps for ErrorReason.
@@ -164,6 +170,9 @@ var (
 		41: "ERROR_REASON_LOCK_LOST",
 		42: "ERROR_REASON_LOCK_FREE",
 		43: "ERROR_REASON_HOLD_UNKNOWN",
+		44: "ERROR_REASON_CANDIDATE_UNKNOWN",
+		45: "ERROR_REASON_NOT_LEADER",
+		46: "ERROR_REASON_CANDIDATE_IN_THE_WAY",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -210,6 +219,9 @@ var (
 		"ERROR_REASON_LOCK_LOST":              41,
 		"ERROR_REASON_LOCK_FREE":              42,
 		"ERROR_REASON_HOLD_UNKNOWN":           43,
+		"ERROR_REASON_CANDIDATE_UNKNOWN":      44,
+		"ERROR_REASON_NOT_LEADER":             45,
+		"ERROR_REASON_CANDIDATE_IN_THE_WAY":   46,
 	}
 )
 
@@ -244,7 +256,7 @@ var File_sidekeeper_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xe9\v\n" +
+	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xd1\f\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12$\n" +
 	" ERROR_REASON_STOPPED_BY_OPERATOR\x10\x01\x12\x1c\n" +
@@ -290,7 +302,10 @@ const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\x1aERROR_REASON_LOCK_NOT_FREE\x10(\x12\x1a\n" +
 	"\x16ERROR_REASON_LOCK_LOST\x10)\x12\x1a\n" +
 	"\x16ERROR_REASON_LOCK_FREE\x10*\x12\x1d\n" +
-	"\x19ERROR_REASON_HOLD_UNKNOWN\x10+Bb\n" +
+	"\x19ERROR_REASON_HOLD_UNKNOWN\x10+\x12\"\n" +
+	"\x1eERROR_REASON_CANDIDATE_UNKNOWN\x10,\x12\x1b\n" +
+	"\x17ERROR_REASON_NOT_LEADER\x10-\x12%\n" +
+	"!ERROR_REASON_CANDIDATE_IN_THE_WAY\x10.Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

@@ -1255,6 +1255,107 @@ func (x *Lock) GetForeignNodes() []string {
 	return nil
 }
 
+// Asks for the state of a lock from now on.
+type WatchLockRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lock. Required.
+	Lock          *LockId `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchLockRequest) Reset() {
+	*x = WatchLockRequest{}
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchLockRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchLockRequest) ProtoMessage() {}
+
+func (x *WatchLockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchLockRequest.ProtoReflect.Descriptor instead.
+func (*WatchLockRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *WatchLockRequest) GetLock() *LockId {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+// The state of a lock at a moment.
+type WatchLockResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lock.
+	Lock *Lock `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
+	// Why the state may be old, for a person: the registry does not answer. Empty: it is the state of now.
+	StaleReason   string `protobuf:"bytes,2,opt,name=stale_reason,json=staleReason,proto3" json:"stale_reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchLockResponse) Reset() {
+	*x = WatchLockResponse{}
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchLockResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchLockResponse) ProtoMessage() {}
+
+func (x *WatchLockResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchLockResponse.ProtoReflect.Descriptor instead.
+func (*WatchLockResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *WatchLockResponse) GetLock() *Lock {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+func (x *WatchLockResponse) GetStaleReason() string {
+	if x != nil {
+		return x.StaleReason
+	}
+	return ""
+}
+
 // Asks for the names of locks.
 type ListLocksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1268,7 +1369,7 @@ type ListLocksRequest struct {
 
 func (x *ListLocksRequest) Reset() {
 	*x = ListLocksRequest{}
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1280,7 +1381,7 @@ func (x *ListLocksRequest) String() string {
 func (*ListLocksRequest) ProtoMessage() {}
 
 func (x *ListLocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[16]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1293,7 +1394,7 @@ func (x *ListLocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocksRequest.ProtoReflect.Descriptor instead.
 func (*ListLocksRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{16}
+	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListLocksRequest) GetPageSize() uint32 {
@@ -1323,7 +1424,7 @@ type ListLocksResponse struct {
 
 func (x *ListLocksResponse) Reset() {
 	*x = ListLocksResponse{}
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1436,7 @@ func (x *ListLocksResponse) String() string {
 func (*ListLocksResponse) ProtoMessage() {}
 
 func (x *ListLocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[17]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1449,7 @@ func (x *ListLocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocksResponse.ProtoReflect.Descriptor instead.
 func (*ListLocksResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{17}
+	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListLocksResponse) GetNames() []string {
@@ -1376,7 +1477,7 @@ type RequestRevocationRequest struct {
 
 func (x *RequestRevocationRequest) Reset() {
 	*x = RequestRevocationRequest{}
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1489,7 @@ func (x *RequestRevocationRequest) String() string {
 func (*RequestRevocationRequest) ProtoMessage() {}
 
 func (x *RequestRevocationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[18]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1502,7 @@ func (x *RequestRevocationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRevocationRequest.ProtoReflect.Descriptor instead.
 func (*RequestRevocationRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{18}
+	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RequestRevocationRequest) GetLock() *LockId {
@@ -1422,7 +1523,7 @@ type RequestRevocationResponse struct {
 
 func (x *RequestRevocationResponse) Reset() {
 	*x = RequestRevocationResponse{}
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1535,7 @@ func (x *RequestRevocationResponse) String() string {
 func (*RequestRevocationResponse) ProtoMessage() {}
 
 func (x *RequestRevocationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[19]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1548,7 @@ func (x *RequestRevocationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRevocationResponse.ProtoReflect.Descriptor instead.
 func (*RequestRevocationResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{19}
+	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RequestRevocationResponse) GetHolder() *Contender {
@@ -1470,7 +1571,7 @@ type BreakLockRequest struct {
 
 func (x *BreakLockRequest) Reset() {
 	*x = BreakLockRequest{}
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1583,7 @@ func (x *BreakLockRequest) String() string {
 func (*BreakLockRequest) ProtoMessage() {}
 
 func (x *BreakLockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[20]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1596,7 @@ func (x *BreakLockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BreakLockRequest.ProtoReflect.Descriptor instead.
 func (*BreakLockRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{20}
+	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BreakLockRequest) GetLock() *LockId {
@@ -1521,7 +1622,7 @@ type BreakLockResponse struct {
 
 func (x *BreakLockResponse) Reset() {
 	*x = BreakLockResponse{}
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1634,7 @@ func (x *BreakLockResponse) String() string {
 func (*BreakLockResponse) ProtoMessage() {}
 
 func (x *BreakLockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[21]
+	mi := &file_sidekeeper_v1_lock_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1647,7 @@ func (x *BreakLockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BreakLockResponse.ProtoReflect.Descriptor instead.
 func (*BreakLockResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{21}
+	return file_sidekeeper_v1_lock_service_proto_rawDescGZIP(), []int{23}
 }
 
 var File_sidekeeper_v1_lock_service_proto protoreflect.FileDescriptor
@@ -1615,7 +1716,12 @@ const file_sidekeeper_v1_lock_service_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x122\n" +
 	"\aholders\x18\x02 \x03(\v2\x18.sidekeeper.v1.ContenderR\aholders\x122\n" +
 	"\awaiting\x18\x03 \x03(\v2\x18.sidekeeper.v1.ContenderR\awaiting\x12#\n" +
-	"\rforeign_nodes\x18\x04 \x03(\tR\fforeignNodes\"N\n" +
+	"\rforeign_nodes\x18\x04 \x03(\tR\fforeignNodes\"=\n" +
+	"\x10WatchLockRequest\x12)\n" +
+	"\x04lock\x18\x01 \x01(\v2\x15.sidekeeper.v1.LockIdR\x04lock\"_\n" +
+	"\x11WatchLockResponse\x12'\n" +
+	"\x04lock\x18\x01 \x01(\v2\x13.sidekeeper.v1.LockR\x04lock\x12!\n" +
+	"\fstale_reason\x18\x02 \x01(\tR\vstaleReason\"N\n" +
 	"\x10ListLocksRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1641,12 +1747,13 @@ const file_sidekeeper_v1_lock_service_proto_rawDesc = "" +
 	"\x1bLOCK_LOSS_REASON_LEASE_LOST\x10\x01\x12\x1c\n" +
 	"\x18LOCK_LOSS_REASON_REVOKED\x10\x02\x12!\n" +
 	"\x1dLOCK_LOSS_REASON_HOLD_TIMEOUT\x10\x03\x12\x1d\n" +
-	"\x19LOCK_LOSS_REASON_DRAINING\x10\x042\xec\x03\n" +
+	"\x19LOCK_LOSS_REASON_DRAINING\x10\x042\xbe\x04\n" +
 	"\vLockService\x12A\n" +
 	"\x04Hold\x12\x1a.sidekeeper.v1.HoldRequest\x1a\x1b.sidekeeper.v1.HoldResponse0\x01\x12H\n" +
 	"\aRelease\x12\x1d.sidekeeper.v1.ReleaseRequest\x1a\x1e.sidekeeper.v1.ReleaseResponse\x12H\n" +
 	"\aGetLock\x12\x1d.sidekeeper.v1.GetLockRequest\x1a\x1e.sidekeeper.v1.GetLockResponse\x12N\n" +
-	"\tListLocks\x12\x1f.sidekeeper.v1.ListLocksRequest\x1a .sidekeeper.v1.ListLocksResponse\x12f\n" +
+	"\tListLocks\x12\x1f.sidekeeper.v1.ListLocksRequest\x1a .sidekeeper.v1.ListLocksResponse\x12P\n" +
+	"\tWatchLock\x12\x1f.sidekeeper.v1.WatchLockRequest\x1a .sidekeeper.v1.WatchLockResponse0\x01\x12f\n" +
 	"\x11RequestRevocation\x12'.sidekeeper.v1.RequestRevocationRequest\x1a(.sidekeeper.v1.RequestRevocationResponse\x12N\n" +
 	"\tBreakLock\x12\x1f.sidekeeper.v1.BreakLockRequest\x1a .sidekeeper.v1.BreakLockResponseBb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
@@ -1664,7 +1771,7 @@ func file_sidekeeper_v1_lock_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_lock_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sidekeeper_v1_lock_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_sidekeeper_v1_lock_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_sidekeeper_v1_lock_service_proto_goTypes = []any{
 	(LockMode)(0),                     // 0: sidekeeper.v1.LockMode
 	(LockLossReason)(0),               // 1: sidekeeper.v1.LockLossReason
@@ -1684,21 +1791,23 @@ var file_sidekeeper_v1_lock_service_proto_goTypes = []any{
 	(*GetLockRequest)(nil),            // 15: sidekeeper.v1.GetLockRequest
 	(*GetLockResponse)(nil),           // 16: sidekeeper.v1.GetLockResponse
 	(*Lock)(nil),                      // 17: sidekeeper.v1.Lock
-	(*ListLocksRequest)(nil),          // 18: sidekeeper.v1.ListLocksRequest
-	(*ListLocksResponse)(nil),         // 19: sidekeeper.v1.ListLocksResponse
-	(*RequestRevocationRequest)(nil),  // 20: sidekeeper.v1.RequestRevocationRequest
-	(*RequestRevocationResponse)(nil), // 21: sidekeeper.v1.RequestRevocationResponse
-	(*BreakLockRequest)(nil),          // 22: sidekeeper.v1.BreakLockRequest
-	(*BreakLockResponse)(nil),         // 23: sidekeeper.v1.BreakLockResponse
-	(*durationpb.Duration)(nil),       // 24: google.protobuf.Duration
-	(*Draining)(nil),                  // 25: sidekeeper.v1.Draining
-	(*timestamppb.Timestamp)(nil),     // 26: google.protobuf.Timestamp
+	(*WatchLockRequest)(nil),          // 18: sidekeeper.v1.WatchLockRequest
+	(*WatchLockResponse)(nil),         // 19: sidekeeper.v1.WatchLockResponse
+	(*ListLocksRequest)(nil),          // 20: sidekeeper.v1.ListLocksRequest
+	(*ListLocksResponse)(nil),         // 21: sidekeeper.v1.ListLocksResponse
+	(*RequestRevocationRequest)(nil),  // 22: sidekeeper.v1.RequestRevocationRequest
+	(*RequestRevocationResponse)(nil), // 23: sidekeeper.v1.RequestRevocationResponse
+	(*BreakLockRequest)(nil),          // 24: sidekeeper.v1.BreakLockRequest
+	(*BreakLockResponse)(nil),         // 25: sidekeeper.v1.BreakLockResponse
+	(*durationpb.Duration)(nil),       // 26: google.protobuf.Duration
+	(*Draining)(nil),                  // 27: sidekeeper.v1.Draining
+	(*timestamppb.Timestamp)(nil),     // 28: google.protobuf.Timestamp
 }
 var file_sidekeeper_v1_lock_service_proto_depIdxs = []int32{
 	2,  // 0: sidekeeper.v1.HoldRequest.lock:type_name -> sidekeeper.v1.LockId
 	0,  // 1: sidekeeper.v1.HoldRequest.mode:type_name -> sidekeeper.v1.LockMode
-	24, // 2: sidekeeper.v1.HoldRequest.wait_timeout:type_name -> google.protobuf.Duration
-	24, // 3: sidekeeper.v1.HoldRequest.hold_timeout:type_name -> google.protobuf.Duration
+	26, // 2: sidekeeper.v1.HoldRequest.wait_timeout:type_name -> google.protobuf.Duration
+	26, // 3: sidekeeper.v1.HoldRequest.hold_timeout:type_name -> google.protobuf.Duration
 	5,  // 4: sidekeeper.v1.HoldResponse.started:type_name -> sidekeeper.v1.HoldStarted
 	6,  // 5: sidekeeper.v1.HoldResponse.waiting:type_name -> sidekeeper.v1.LockWaiting
 	7,  // 6: sidekeeper.v1.HoldResponse.acquired:type_name -> sidekeeper.v1.LockAcquired
@@ -1708,37 +1817,41 @@ var file_sidekeeper_v1_lock_service_proto_depIdxs = []int32{
 	9,  // 10: sidekeeper.v1.HoldResponse.revocation_requested:type_name -> sidekeeper.v1.RevocationRequested
 	10, // 11: sidekeeper.v1.HoldResponse.lost:type_name -> sidekeeper.v1.LockLost
 	11, // 12: sidekeeper.v1.HoldResponse.released:type_name -> sidekeeper.v1.LockReleased
-	25, // 13: sidekeeper.v1.HoldResponse.draining:type_name -> sidekeeper.v1.Draining
+	27, // 13: sidekeeper.v1.HoldResponse.draining:type_name -> sidekeeper.v1.Draining
 	12, // 14: sidekeeper.v1.LockWaiting.first:type_name -> sidekeeper.v1.Contender
 	8,  // 15: sidekeeper.v1.LockAcquired.lease:type_name -> sidekeeper.v1.LockLease
-	24, // 16: sidekeeper.v1.LockLease.remaining_lease:type_name -> google.protobuf.Duration
+	26, // 16: sidekeeper.v1.LockLease.remaining_lease:type_name -> google.protobuf.Duration
 	1,  // 17: sidekeeper.v1.LockLost.reason:type_name -> sidekeeper.v1.LockLossReason
 	0,  // 18: sidekeeper.v1.Contender.mode:type_name -> sidekeeper.v1.LockMode
-	26, // 19: sidekeeper.v1.Contender.since:type_name -> google.protobuf.Timestamp
+	28, // 19: sidekeeper.v1.Contender.since:type_name -> google.protobuf.Timestamp
 	2,  // 20: sidekeeper.v1.GetLockRequest.lock:type_name -> sidekeeper.v1.LockId
 	17, // 21: sidekeeper.v1.GetLockResponse.lock:type_name -> sidekeeper.v1.Lock
 	12, // 22: sidekeeper.v1.Lock.holders:type_name -> sidekeeper.v1.Contender
 	12, // 23: sidekeeper.v1.Lock.waiting:type_name -> sidekeeper.v1.Contender
-	2,  // 24: sidekeeper.v1.RequestRevocationRequest.lock:type_name -> sidekeeper.v1.LockId
-	12, // 25: sidekeeper.v1.RequestRevocationResponse.holder:type_name -> sidekeeper.v1.Contender
-	2,  // 26: sidekeeper.v1.BreakLockRequest.lock:type_name -> sidekeeper.v1.LockId
-	3,  // 27: sidekeeper.v1.LockService.Hold:input_type -> sidekeeper.v1.HoldRequest
-	13, // 28: sidekeeper.v1.LockService.Release:input_type -> sidekeeper.v1.ReleaseRequest
-	15, // 29: sidekeeper.v1.LockService.GetLock:input_type -> sidekeeper.v1.GetLockRequest
-	18, // 30: sidekeeper.v1.LockService.ListLocks:input_type -> sidekeeper.v1.ListLocksRequest
-	20, // 31: sidekeeper.v1.LockService.RequestRevocation:input_type -> sidekeeper.v1.RequestRevocationRequest
-	22, // 32: sidekeeper.v1.LockService.BreakLock:input_type -> sidekeeper.v1.BreakLockRequest
-	4,  // 33: sidekeeper.v1.LockService.Hold:output_type -> sidekeeper.v1.HoldResponse
-	14, // 34: sidekeeper.v1.LockService.Release:output_type -> sidekeeper.v1.ReleaseResponse
-	16, // 35: sidekeeper.v1.LockService.GetLock:output_type -> sidekeeper.v1.GetLockResponse
-	19, // 36: sidekeeper.v1.LockService.ListLocks:output_type -> sidekeeper.v1.ListLocksResponse
-	21, // 37: sidekeeper.v1.LockService.RequestRevocation:output_type -> sidekeeper.v1.RequestRevocationResponse
-	23, // 38: sidekeeper.v1.LockService.BreakLock:output_type -> sidekeeper.v1.BreakLockResponse
-	33, // [33:39] is the sub-list for method output_type
-	27, // [27:33] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	2,  // 24: sidekeeper.v1.WatchLockRequest.lock:type_name -> sidekeeper.v1.LockId
+	17, // 25: sidekeeper.v1.WatchLockResponse.lock:type_name -> sidekeeper.v1.Lock
+	2,  // 26: sidekeeper.v1.RequestRevocationRequest.lock:type_name -> sidekeeper.v1.LockId
+	12, // 27: sidekeeper.v1.RequestRevocationResponse.holder:type_name -> sidekeeper.v1.Contender
+	2,  // 28: sidekeeper.v1.BreakLockRequest.lock:type_name -> sidekeeper.v1.LockId
+	3,  // 29: sidekeeper.v1.LockService.Hold:input_type -> sidekeeper.v1.HoldRequest
+	13, // 30: sidekeeper.v1.LockService.Release:input_type -> sidekeeper.v1.ReleaseRequest
+	15, // 31: sidekeeper.v1.LockService.GetLock:input_type -> sidekeeper.v1.GetLockRequest
+	20, // 32: sidekeeper.v1.LockService.ListLocks:input_type -> sidekeeper.v1.ListLocksRequest
+	18, // 33: sidekeeper.v1.LockService.WatchLock:input_type -> sidekeeper.v1.WatchLockRequest
+	22, // 34: sidekeeper.v1.LockService.RequestRevocation:input_type -> sidekeeper.v1.RequestRevocationRequest
+	24, // 35: sidekeeper.v1.LockService.BreakLock:input_type -> sidekeeper.v1.BreakLockRequest
+	4,  // 36: sidekeeper.v1.LockService.Hold:output_type -> sidekeeper.v1.HoldResponse
+	14, // 37: sidekeeper.v1.LockService.Release:output_type -> sidekeeper.v1.ReleaseResponse
+	16, // 38: sidekeeper.v1.LockService.GetLock:output_type -> sidekeeper.v1.GetLockResponse
+	21, // 39: sidekeeper.v1.LockService.ListLocks:output_type -> sidekeeper.v1.ListLocksResponse
+	19, // 40: sidekeeper.v1.LockService.WatchLock:output_type -> sidekeeper.v1.WatchLockResponse
+	23, // 41: sidekeeper.v1.LockService.RequestRevocation:output_type -> sidekeeper.v1.RequestRevocationResponse
+	25, // 42: sidekeeper.v1.LockService.BreakLock:output_type -> sidekeeper.v1.BreakLockResponse
+	36, // [36:43] is the sub-list for method output_type
+	29, // [29:36] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_lock_service_proto_init() }
@@ -1769,7 +1882,7 @@ func file_sidekeeper_v1_lock_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_lock_service_proto_rawDesc), len(file_sidekeeper_v1_lock_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   22,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const (
 	LockService_Release_FullMethodName           = "/sidekeeper.v1.LockService/Release"
 	LockService_GetLock_FullMethodName           = "/sidekeeper.v1.LockService/GetLock"
 	LockService_ListLocks_FullMethodName         = "/sidekeeper.v1.LockService/ListLocks"
+	LockService_WatchLock_FullMethodName         = "/sidekeeper.v1.LockService/WatchLock"
 	LockService_RequestRevocation_FullMethodName = "/sidekeeper.v1.LockService/RequestRevocation"
 	LockService_BreakLock_FullMethodName         = "/sidekeeper.v1.LockService/BreakLock"
 )
@@ -56,6 +57,11 @@ type LockServiceClient interface {
 	//
 	// Fails with INVALID_ARGUMENT or UNAVAILABLE (REGISTRY_AWAY).
 	ListLocks(ctx context.Context, in *ListLocksRequest, opts ...grpc.CallOption) (*ListLocksResponse, error)
+	// Sends the state of a lock, and again after each change of its queue. States that follow one another quickly may be left
+	// out. While the registry does not answer, the last state is repeated with a reason.
+	//
+	// Fails with INVALID_ARGUMENT, UNAVAILABLE (REGISTRY_AWAY) or RESOURCE_EXHAUSTED (TOO_MANY).
+	WatchLock(ctx context.Context, in *WatchLockRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLockResponse], error)
 	// Asks the holder to give the lock back, in Curator's way: holders among sidecars get `RevocationRequested`, and so does a
 	// Java program with a revocation listener. Nothing forces the holder.
 	//
@@ -125,6 +131,25 @@ func (c *lockServiceClient) ListLocks(ctx context.Context, in *ListLocksRequest,
 	return out, nil
 }
 
+func (c *lockServiceClient) WatchLock(ctx context.Context, in *WatchLockRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLockResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &LockService_ServiceDesc.Streams[1], LockService_WatchLock_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchLockRequest, WatchLockResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type LockService_WatchLockClient = grpc.ServerStreamingClient[WatchLockResponse]
+
 func (c *lockServiceClient) RequestRevocation(ctx context.Context, in *RequestRevocationRequest, opts ...grpc.CallOption) (*RequestRevocationResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RequestRevocationResponse)
@@ -174,6 +199,11 @@ type LockServiceServer interface {
 	//
 	// Fails with INVALID_ARGUMENT or UNAVAILABLE (REGISTRY_AWAY).
 	ListLocks(context.Context, *ListLocksRequest) (*ListLocksResponse, error)
+	// Sends the state of a lock, and again after each change of its queue. States that follow one another quickly may be left
+	// out. While the registry does not answer, the last state is repeated with a reason.
+	//
+	// Fails with INVALID_ARGUMENT, UNAVAILABLE (REGISTRY_AWAY) or RESOURCE_EXHAUSTED (TOO_MANY).
+	WatchLock(*WatchLockRequest, grpc.ServerStreamingServer[WatchLockResponse]) error
 	// Asks the holder to give the lock back, in Curator's way: holders among sidecars get `RevocationRequested`, and so does a
 	// Java program with a revocation listener. Nothing forces the holder.
 	//
@@ -205,6 +235,9 @@ func (UnimplementedLockServiceServer) GetLock(context.Context, *GetLockRequest) 
 }
 func (UnimplementedLockServiceServer) ListLocks(context.Context, *ListLocksRequest) (*ListLocksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListLocks not implemented")
+}
+func (UnimplementedLockServiceServer) WatchLock(*WatchLockRequest, grpc.ServerStreamingServer[WatchLockResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchLock not implemented")
 }
 func (UnimplementedLockServiceServer) RequestRevocation(context.Context, *RequestRevocationRequest) (*RequestRevocationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RequestRevocation not implemented")
@@ -298,6 +331,17 @@ func _LockService_ListLocks_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LockService_WatchLock_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchLockRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(LockServiceServer).WatchLock(m, &grpc.GenericServerStream[WatchLockRequest, WatchLockResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type LockService_WatchLockServer = grpc.ServerStreamingServer[WatchLockResponse]
+
 func _LockService_RequestRevocation_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RequestRevocationRequest)
 	if err := dec(in); err != nil {
@@ -366,6 +410,11 @@ var LockService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Hold",
 			Handler:       _LockService_Hold_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchLock",
+			Handler:       _LockService_WatchLock_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -110,6 +110,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Nobody holds the lock, or the contender has gone."""
     ERROR_REASON_HOLD_UNKNOWN: _ErrorReason.ValueType  # 43
     """The sidecar has no such hold."""
+    ERROR_REASON_CANDIDATE_UNKNOWN: _ErrorReason.ValueType  # 44
+    """The election has no such candidate that waits."""
+    ERROR_REASON_NOT_LEADER: _ErrorReason.ValueType  # 45
+    """The candidate does not lead."""
+    ERROR_REASON_CANDIDATE_IN_THE_WAY: _ErrorReason.ValueType  # 46
+    """A candidate before the named successor does not make way."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
@@ -205,4 +211,10 @@ ERROR_REASON_LOCK_FREE: ErrorReason.ValueType  # 42
 """Nobody holds the lock, or the contender has gone."""
 ERROR_REASON_HOLD_UNKNOWN: ErrorReason.ValueType  # 43
 """The sidecar has no such hold."""
+ERROR_REASON_CANDIDATE_UNKNOWN: ErrorReason.ValueType  # 44
+"""The election has no such candidate that waits."""
+ERROR_REASON_NOT_LEADER: ErrorReason.ValueType  # 45
+"""The candidate does not lead."""
+ERROR_REASON_CANDIDATE_IN_THE_WAY: ErrorReason.ValueType  # 46
+"""A candidate before the named successor does not make way."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -601,6 +601,58 @@ class Lock(_message.Message):
 Global___Lock: _TypeAlias = Lock  # noqa: Y015
 
 @_typing.final
+class WatchLockRequest(_message.Message):
+    """Asks for the state of a lock from now on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOCK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lock(self) -> Global___LockId:
+        """The lock. Required."""
+
+    def __init__(
+        self,
+        *,
+        lock: Global___LockId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lock", b"lock"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lock", b"lock"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchLockRequest: _TypeAlias = WatchLockRequest  # noqa: Y015
+
+@_typing.final
+class WatchLockResponse(_message.Message):
+    """The state of a lock at a moment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOCK_FIELD_NUMBER: _builtins.int
+    STALE_REASON_FIELD_NUMBER: _builtins.int
+    stale_reason: _builtins.str
+    """Why the state may be old, for a person: the registry does not answer. Empty: it is the state of now."""
+    @_builtins.property
+    def lock(self) -> Global___Lock:
+        """The lock."""
+
+    def __init__(
+        self,
+        *,
+        lock: Global___Lock | None = ...,
+        stale_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lock", b"lock"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lock", b"lock", "stale_reason", b"stale_reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchLockResponse: _TypeAlias = WatchLockResponse  # noqa: Y015
+
+@_typing.final
 class ListLocksRequest(_message.Message):
     """Asks for the names of locks."""
 

@@ -55,6 +55,11 @@ class LockServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_lock__service__pb2.ListLocksRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_lock__service__pb2.ListLocksResponse.FromString,
                 _registered_method=True)
+        self.WatchLock = channel.unary_stream(
+                '/sidekeeper.v1.LockService/WatchLock',
+                request_serializer=sidekeeper_dot_v1_dot_lock__service__pb2.WatchLockRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_lock__service__pb2.WatchLockResponse.FromString,
+                _registered_method=True)
         self.RequestRevocation = channel.unary_unary(
                 '/sidekeeper.v1.LockService/RequestRevocation',
                 request_serializer=sidekeeper_dot_v1_dot_lock__service__pb2.RequestRevocationRequest.SerializeToString,
@@ -114,6 +119,16 @@ class LockServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchLock(self, request, context):
+        """Sends the state of a lock, and again after each change of its queue. States that follow one another quickly may be left
+        out. While the registry does not answer, the last state is repeated with a reason.
+
+        Fails with INVALID_ARGUMENT, UNAVAILABLE (REGISTRY_AWAY) or RESOURCE_EXHAUSTED (TOO_MANY).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RequestRevocation(self, request, context):
         """Asks the holder to give the lock back, in Curator's way: holders among sidecars get `RevocationRequested`, and so does a
         Java program with a revocation listener. Nothing forces the holder.
@@ -156,6 +171,11 @@ def add_LockServiceServicer_to_server(servicer, server):
                     servicer.ListLocks,
                     request_deserializer=sidekeeper_dot_v1_dot_lock__service__pb2.ListLocksRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_lock__service__pb2.ListLocksResponse.SerializeToString,
+            ),
+            'WatchLock': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchLock,
+                    request_deserializer=sidekeeper_dot_v1_dot_lock__service__pb2.WatchLockRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_lock__service__pb2.WatchLockResponse.SerializeToString,
             ),
             'RequestRevocation': grpc.unary_unary_rpc_method_handler(
                     servicer.RequestRevocation,
@@ -277,6 +297,33 @@ class LockService(object):
             '/sidekeeper.v1.LockService/ListLocks',
             sidekeeper_dot_v1_dot_lock__service__pb2.ListLocksRequest.SerializeToString,
             sidekeeper_dot_v1_dot_lock__service__pb2.ListLocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchLock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/sidekeeper.v1.LockService/WatchLock',
+            sidekeeper_dot_v1_dot_lock__service__pb2.WatchLockRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_lock__service__pb2.WatchLockResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,6 +60,12 @@ class LockServiceStub:
 
     Fails with INVALID_ARGUMENT or UNAVAILABLE (REGISTRY_AWAY).
     """
+    WatchLock: _grpc.UnaryStreamMultiCallable[_lock_service_pb2.WatchLockRequest, _lock_service_pb2.WatchLockResponse]
+    """Sends the state of a lock, and again after each change of its queue. States that follow one another quickly may be left
+    out. While the registry does not answer, the last state is repeated with a reason.
+
+    Fails with INVALID_ARGUMENT, UNAVAILABLE (REGISTRY_AWAY) or RESOURCE_EXHAUSTED (TOO_MANY).
+    """
     RequestRevocation: _grpc.UnaryUnaryMultiCallable[_lock_service_pb2.RequestRevocationRequest, _lock_service_pb2.RequestRevocationResponse]
     """Asks the holder to give the lock back, in Curator's way: holders among sidecars get `RevocationRequested`, and so does a
     Java program with a revocation listener. Nothing forces the holder.
@@ -104,6 +110,12 @@ class LockServiceAsyncStub(LockServiceStub):
     """Returns the names of the locks below the sidecar's lock root that have a node, in alphabetical order.
 
     Fails with INVALID_ARGUMENT or UNAVAILABLE (REGISTRY_AWAY).
+    """
+    WatchLock: _aio.UnaryStreamMultiCallable[_lock_service_pb2.WatchLockRequest, _lock_service_pb2.WatchLockResponse]  # type: ignore[assignment]
+    """Sends the state of a lock, and again after each change of its queue. States that follow one another quickly may be left
+    out. While the registry does not answer, the last state is repeated with a reason.
+
+    Fails with INVALID_ARGUMENT, UNAVAILABLE (REGISTRY_AWAY) or RESOURCE_EXHAUSTED (TOO_MANY).
     """
     RequestRevocation: _aio.UnaryUnaryMultiCallable[_lock_service_pb2.RequestRevocationRequest, _lock_service_pb2.RequestRevocationResponse]  # type: ignore[assignment]
     """Asks the holder to give the lock back, in Curator's way: holders among sidecars get `RevocationRequested`, and so does a
@@ -170,6 +182,18 @@ class LockServiceServicer(metaclass=_abc_1.ABCMeta):
         """Returns the names of the locks below the sidecar's lock root that have a node, in alphabetical order.
 
         Fails with INVALID_ARGUMENT or UNAVAILABLE (REGISTRY_AWAY).
+        """
+
+    @_abc_1.abstractmethod
+    def WatchLock(
+        self,
+        request: _lock_service_pb2.WatchLockRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_lock_service_pb2.WatchLockResponse], _abc.AsyncIterator[_lock_service_pb2.WatchLockResponse]]:
+        """Sends the state of a lock, and again after each change of its queue. States that follow one another quickly may be left
+        out. While the registry does not answer, the last state is repeated with a reason.
+
+        Fails with INVALID_ARGUMENT, UNAVAILABLE (REGISTRY_AWAY) or RESOURCE_EXHAUSTED (TOO_MANY).
         """
 
     @_abc_1.abstractmethod
