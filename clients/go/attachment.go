@@ -288,7 +288,7 @@ func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
 	case *sidekeeperv1.AttachResponse_AssignmentChanged:
 		a.onAssignment(assignmentFromProto(job.Name, a.instanceID, event.AssignmentChanged))
 	case *sidekeeperv1.AttachResponse_LeadershipChanged:
-		leadership := Leadership{job.Name, a.instanceID, event.LeadershipChanged.GetLeader()}
+		leadership := Leadership{job.Name, a.instanceID, event.LeadershipChanged.GetLeader(), event.LeadershipChanged.GetTerm()}
 		a.log.Info(fmt.Sprintf("leader: %t", leadership.Leader))
 		call(w.dispatcher, job.OnLeadership, leadership)
 	case *sidekeeperv1.AttachResponse_SessionChanged:

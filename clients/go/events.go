@@ -191,6 +191,8 @@ type Leadership struct {
 	InstanceID string
 	// Leader is whether it leads now.
 	Leader bool
+	// Term is the term in which it leads, a fencing token: greater than that of each earlier leader. 0: it does not lead.
+	Term int64
 }
 
 // SessionState is the state of the sidecar's session with the registry. Positive values are those of the protocol.

@@ -88,7 +88,10 @@ pub fn to_message(
             item: item.0,
             reason: cancel_reason(reason).into(),
         }),
-        Event::LeadershipChanged(leader) => Message::LeadershipChanged(proto::LeadershipChanged { leader }),
+        Event::LeadershipChanged(term) => Message::LeadershipChanged(proto::LeadershipChanged {
+            leader: term.is_some(),
+            term: term.map_or(0, |term| term.0),
+        }),
         Event::SessionChanged { status, lease_end } => session_changed(status, lease_end, now, clock),
         Event::LeaseRenewed { lease_end } => {
             session_changed(SessionStatus::Connected, Some(lease_end), now, clock)

@@ -1,38 +1,26 @@
 //! `lock`: runs a command while a lock is held. `locks`: shows locks, and changes them for operators.
-//!
-//! The command is stopped when the lock is lost, by the sidecar's word or by the end of the lease: it gets SIGTERM, and a
-//! moment later SIGKILL.
 
 use std::ffi::OsString;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
 use clap::{ArgGroup, Args};
 use futures::StreamExt as _;
-use nix::sys::signal::Signal;
 use serde_json::json;
 use tonic::transport::Channel;
-use tonic::{Code, Status, Streaming};
 
-use super::child::{Child, Signals, signalled, supervise};
 use super::endpoint::{SidecarArgs, authorized, in_words, refused};
-use super::{Failure, NOT_STARTED, TRY_AGAIN, print, printable};
+use super::held::{Grant, News, RELEASE_TIMEOUT, in_text, prepare, run};
+use super::{Failure, print, printable};
 use crate::config;
-use crate::coordination::time::Wakeup;
 use crate::proto::hold_response::Event;
 use crate::proto::lock_id::Id;
 use crate::proto::lock_service_client::LockServiceClient;
 use crate::proto::{
-    BreakLockRequest, Contender, GetLockRequest, HoldRequest, HoldResponse, ListLocksRequest, Lock, LockId,
-    LockLease, LockMode, ReleaseRequest, RequestRevocationRequest,
+    BreakLockRequest, Contender, GetLockRequest, HoldRequest, ListLocksRequest, Lock, LockId, LockMode,
+    ReleaseRequest, RequestRevocationRequest,
 };
-use crate::runner::clock::Clock;
 
-/// The exit code when the lock was lost while the command ran.
-const LOST: u8 = 124;
-/// How long the sidecar may take to delete the node of a lock that is given back.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an answer may take: longer than the sidecar may wait for its registry.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Names of locks in one answer.
@@ -88,20 +76,9 @@ pub(super) struct LockArgs {
     command: Vec<OsString>,
 }
 
-/// A lock that is held.
-struct Held {
-    hold_id: String,
-    /// The end of the lease, on this program's clock. `None`: no end is expected.
-    lease_end: Option<Duration>,
-    events: Streaming<HoldResponse>,
-}
-
 /// Runs a command while a lock is held.
 pub(super) async fn lock(args: LockArgs) -> Result<ExitCode, Failure> {
-    let not_started = || Failure::with(NOT_STARTED);
-    let mut signals = Signals::listen().map_err(not_started())?;
-    let clock = Clock::start();
-    let channel = args.sidecar.sidecar()?.connect().await.map_err(not_started())?;
+    let (signals, channel) = prepare(args.sidecar).await?;
     let mut client = LockServiceClient::new(channel);
     let limit = |limit: Option<Duration>| limit.and_then(|limit| limit.try_into().ok());
     let mode = match (args.read, args.write) {
@@ -109,148 +86,52 @@ pub(super) async fn lock(args: LockArgs) -> Result<ExitCode, Failure> {
         (_, true) => LockMode::Write,
         (false, false) => LockMode::Mutex,
     };
-    let request = HoldRequest {
+    let request = authorized(HoldRequest {
         lock: Some(args.which.id()),
         mode: mode.into(),
         wait_timeout: limit(args.wait),
         hold_timeout: limit(args.hold),
         holder: args.holder,
         application_id: String::new(),
+    })?;
+    let mut releases = client.clone();
+    let grant = Grant {
+        // Not answered while the sidecar has no room for streams.
+        events: Box::pin(async move {
+            let events = client.hold(request).await?.into_inner();
+            Ok(events.map(|event| event.map(|event| news(event.event))).boxed())
+        }),
+        give_back: Box::new(move |hold_id| {
+            Box::pin(async move {
+                let mut request = authorized(ReleaseRequest { hold_id }).map_err(|error| in_text(&error))?;
+                request.set_timeout(RELEASE_TIMEOUT);
+                releases.release(request).await.map(drop).map_err(|status| in_words(&status))
+            })
+        }),
+        variables: ["SIDEKEEPER_LOCK_PATH", "SIDEKEEPER_LOCK_NODE", "SIDEKEEPER_LOCK_TOKEN"],
+        noun: "lock",
     };
-    let request = authorized(request)?;
-    let (mut held, mut command) = tokio::select! {
-        biased; // A request to stop comes before the lock.
-        Some(signal) = signals.forwarded.next() => return Ok(signalled(signal)),
-        held = acquire(&mut client, request, &clock, args.verbose) => held?,
-    };
-    let mut words = args.command.into_iter();
-    let mut started = Command::new(words.next().ok_or_else(|| anyhow!("there is no command to run"))?);
-    started.args(words).envs(command.drain(..));
-    let mut child = Child::start(&mut started)?;
-    let code = {
-        let mut ended = std::pin::pin!(supervise(&mut child, &mut signals));
-        tokio::select! {
-            biased; // A command that has ended needs no lock.
-            code = &mut ended => Ok(code),
-            why = lost(&mut held, &clock) => Err(why),
+    run(grant, signals, args.command, args.kill_after, args.verbose).await
+}
+
+/// An event of a hold, as far as it matters here.
+fn news(event: Option<Event>) -> News {
+    match event {
+        Some(Event::Started(hold)) => News::Started { id: hold.hold_id, path: hold.path },
+        Some(Event::Waiting(waiting)) => {
+            let first = waiting.first.map(|first| one_line(&first)).unwrap_or_default();
+            let place = format!("{} contenders are before this one; the first is {first}", waiting.position);
+            News::Waiting { place, trouble: waiting.reason }
         }
-    };
-    match code {
-        Ok(code) => {
-            let mut request = authorized(ReleaseRequest { hold_id: held.hold_id })?;
-            request.set_timeout(RELEASE_TIMEOUT);
-            if let Err(status) = client.release(request).await {
-                // The command has ended as it has; the end of the stream gives the lock back as well.
-                eprintln!("sidekeeper: the lock could not be given back: {}", in_words(&status));
-            }
-            Ok(code)
-        }
-        Err(why) => {
-            child.signal(Signal::SIGTERM);
-            let ended = tokio::select! {
-                biased;
-                code = supervise(&mut child, &mut signals) => Some(code),
-                () = clock.sleep(args.kill_after) => None,
-            };
-            if ended.is_none() {
-                child.signal(Signal::SIGKILL);
-                supervise(&mut child, &mut signals).await;
-            }
-            Err(Failure { code: LOST, error: anyhow!("{why}; the command was stopped") })
-        }
+        Some(Event::Acquired(acquired)) => News::Granted {
+            token: acquired.fencing_token,
+            node_path: acquired.node_path,
+            lease: acquired.lease,
+        },
+        Some(Event::LeaseRenewed(lease) | Event::Resumed(lease)) => News::Renewed(lease),
+        Some(Event::Lost(_) | Event::Released(_)) => News::Over(None),
+        Some(Event::Suspended(_) | Event::RevocationRequested(_) | Event::Draining(_)) | None => News::Other,
     }
-}
-
-/// Waits for the lock. Returns it, and the variables for the command.
-async fn acquire(
-    client: &mut LockServiceClient<Channel>,
-    request: tonic::Request<HoldRequest>,
-    clock: &Clock,
-    verbose: bool,
-) -> Result<(Held, Vec<(&'static str, String)>), Failure> {
-    let mut events = client.hold(request).await.map_err(|status| not_held(&status))?.into_inner();
-    let mut started = None;
-    loop {
-        let event = events.message().await.map_err(|status| not_held(&status))?;
-        let event = event
-            .ok_or_else(|| anyhow!("the sidecar has ended the stream"))
-            .map_err(Failure::with(NOT_STARTED))?;
-        match event.event {
-            Some(Event::Started(hold)) => started = Some(hold),
-            Some(Event::Waiting(waiting)) if !waiting.reason.is_empty() => {
-                eprintln!("sidekeeper: waiting for the lock: {}", printable(&waiting.reason));
-            }
-            Some(Event::Waiting(waiting)) if verbose => {
-                let first = waiting.first.map(|first| one_line(&first)).unwrap_or_default();
-                eprintln!(
-                    "sidekeeper: {} contenders are before this one; the first is {first}",
-                    waiting.position
-                );
-            }
-            Some(Event::Acquired(acquired)) => {
-                let hold = started
-                    .context("the sidecar did not name the hold")
-                    .map_err(Failure::with(NOT_STARTED))?;
-                let lease_end = acquired.lease.and_then(|lease| lease_end(&lease, clock));
-                let variables = vec![
-                    ("SIDEKEEPER_LOCK_PATH", hold.path),
-                    ("SIDEKEEPER_LOCK_NODE", acquired.node_path),
-                    ("SIDEKEEPER_LOCK_TOKEN", acquired.fencing_token.to_string()),
-                ];
-                return Ok((Held { hold_id: hold.hold_id, lease_end, events }, variables));
-            }
-            Some(_) | None => {}
-        }
-    }
-}
-
-/// Why the command was not started. A lock that is not free may be free later.
-fn not_held(status: &Status) -> Failure {
-    let may_help = matches!(status.code(), Code::Unavailable | Code::Aborted | Code::DeadlineExceeded);
-    Failure { code: if may_help { TRY_AGAIN } else { NOT_STARTED }, error: anyhow!(in_words(status)) }
-}
-
-/// Ends when the lock is not held any more; returns why.
-async fn lost(held: &mut Held, clock: &Clock) -> String {
-    loop {
-        let over = Wakeup { wall: None, mono: held.lease_end };
-        let event = tokio::select! {
-            biased; // A process that has slept knows the end of its lease first.
-            () = clock.sleep_until(over) => {
-                if held.lease_end.is_some_and(|end| clock.now().mono >= end) {
-                    return "the lease of the lock is over, and the sidecar is silent".to_owned();
-                }
-                continue;
-            }
-            event = held.events.message() => event,
-        };
-        let event = match event {
-            Ok(Some(event)) => event.event,
-            Ok(None) => return "the sidecar has ended the stream of the lock".to_owned(),
-            Err(status) => return in_words(&status),
-        };
-        let lease = match event {
-            // The status that follows says why.
-            Some(Event::Lost(_) | Event::Released(_)) => {
-                let end = held.events.message().await;
-                return end.err().map_or_else(|| "the lock is lost".to_owned(), |status| in_words(&status));
-            }
-            Some(Event::LeaseRenewed(lease) | Event::Resumed(lease)) => lease,
-            Some(_) | None => continue,
-        };
-        held.lease_end = lease_end(&lease, clock).max(held.lease_end);
-    }
-}
-
-/// The end of a lease on this program's clock: the remaining time, or the end on the kernel's clock if that is earlier.
-fn lease_end(lease: &LockLease, clock: &Clock) -> Option<Duration> {
-    let remaining = Duration::try_from(lease.remaining_lease?).unwrap_or_default();
-    let counted = clock.now().mono.saturating_add(remaining);
-    let same_clock = clock.boottime().filter(|boottime| boottime.clock == lease.boottime_clock);
-    let exact = same_clock
-        .filter(|_| lease.lease_end_boottime_ns > 0)
-        .map(|boottime| Duration::from_nanos(lease.lease_end_boottime_ns).saturating_sub(boottime.start));
-    Some(exact.map_or(counted, |exact| exact.min(counted)))
 }
 
 #[derive(Args)]

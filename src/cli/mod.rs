@@ -6,7 +6,9 @@
 mod cancel;
 mod child;
 mod drain;
+mod election;
 mod endpoint;
+mod held;
 mod lock;
 mod run;
 mod serve;
@@ -79,6 +81,13 @@ enum Command {
     ///
     /// Exit status: 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if another attempt may help.
     Locks(lock::LocksArgs),
+    /// Shows which candidate leads an election; or stands for election, and runs a command while it leads.
+    ///
+    /// The command gets the term as SIDEKEEPER_ELECTION_TERM, the election as SIDEKEEPER_ELECTION_PATH, and the program forwards
+    /// signals to it. If the leadership is lost, the command is stopped. Exit status with a command: the command's; 75 if another
+    /// attempt may help; 124 if the leadership was lost; 125 if the command was not started for another reason. Without a command:
+    /// 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if another attempt may help.
+    Election(election::ElectionArgs),
     /// Makes all instances of one sidecar leave, and returns when they have left. Run it before you stop the
     /// sidecar.
     ///
@@ -220,6 +229,10 @@ impl Cli {
             Command::Lock(args) => {
                 check_entropy().map_err(Failure::with(NOT_STARTED))?;
                 with_runtime(|runtime| runtime.block_on(lock::lock(args)))
+            }
+            Command::Election(args) => {
+                check_entropy().map_err(Failure::with(NOT_STARTED))?;
+                with_runtime(|runtime| runtime.block_on(election::election(args)))
             }
             Command::Locks(args) => with_runtime(|runtime| runtime.block_on(lock::locks(args))),
             Command::Drain(args) => with_runtime(|runtime| runtime.block_on(drain::drain(args))),

@@ -37,22 +37,30 @@ async fn a_disabled_server_releases_its_items_and_gets_a_share_when_it_is_enable
     let fleet = Fleet::new().await;
     let sidecar = fleet.sidecar().await;
     let mut app = sidecar.attach(request(job(2))).await;
+    let leadership = |event: &Event| match event {
+        Event::LeadershipChanged(change) => Some(*change),
+        _ => None,
+    };
+    let elected = app.until("leadership", leadership).await;
+    assert!(elected.leader);
     app.assigned(&[0, 1]).await;
     assert!(app.last_assignment().leader);
     fleet.nodes.settled_tree().await;
     fleet.nodes.put("servers/10.0.0.1", "DISABLED").await;
     app.assigned(&[]).await;
     assert_eq!(app.last_assignment().reason(), AssignmentReason::ServerStatus);
-    let deposed = |event: &Event| matches!(event, Event::LeadershipChanged(change) if !change.leader);
-    app.until("the loss of leadership", |event| deposed(event).then_some(())).await;
+    let deposed = app.until("the loss of leadership", leadership).await;
+    assert!(!deposed.leader && deposed.term == 0, "{deposed:?}");
     let no_leader = |tree: &crate::fleet::Tree| !tree.has("leader/election/instance");
     fleet.nodes.until("no leader", no_leader).await;
 
     // Another server owns the items, and shares them when the first one is enabled again.
     let other = fleet.sidecar_with(2, |_| ()).await;
     let mut second = other.attach(request(None)).await;
+    let next = second.until("leadership", leadership).await;
     second.assigned(&[0, 1]).await;
     assert!(second.last_assignment().leader);
+    assert!(next.term > elected.term && elected.term > 0, "{next:?} after {elected:?}");
     fleet.nodes.put("servers/10.0.0.1", "ENABLED").await;
     app.assigned(&[1]).await;
     second.assigned(&[0]).await;

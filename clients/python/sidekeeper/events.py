@@ -156,6 +156,8 @@ class Leadership:
     instance_id: str
     #: Whether it leads now.
     leader: bool
+    #: The term in which it leads, a fencing token: greater than that of each earlier leader. 0: it does not lead.
+    term: int = 0
 
 
 class SessionState(enum.Enum):

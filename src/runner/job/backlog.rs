@@ -160,11 +160,12 @@ impl Backlog {
 mod tests {
     use super::*;
     use crate::coordination::job::contract::event::Event;
+    use crate::job::FencingToken;
 
     const LIMIT: Duration = Duration::from_secs(10);
 
     fn event(is_leader: bool) -> TracedEvent {
-        TracedEvent { event: Event::LeadershipChanged(is_leader), trace: None }
+        TracedEvent { event: Event::LeadershipChanged(is_leader.then_some(FencingToken(7))), trace: None }
     }
 
     /// A backlog in which one event has no room in the stream.
@@ -183,11 +184,11 @@ mod tests {
         let (mut backlog, mut outlet) = blocked();
         assert!(futures::poll!(std::pin::pin!(backlog.room())).is_pending());
         for _ in 0..STREAM {
-            assert!(matches!(outlet.events.recv().await.unwrap().event, Event::LeadershipChanged(false)));
+            assert!(matches!(outlet.events.recv().await.unwrap().event, Event::LeadershipChanged(None)));
         }
         let room = backlog.room().await.unwrap();
         backlog.fill(room);
-        assert!(matches!(outlet.events.recv().await.unwrap().event, Event::LeadershipChanged(true)));
+        assert!(matches!(outlet.events.recv().await.unwrap().event, Event::LeadershipChanged(Some(_))));
         assert_eq!(backlog.slow_at(LIMIT), None);
     }
 

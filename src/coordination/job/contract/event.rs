@@ -49,8 +49,8 @@ pub enum Event {
         /// The reason.
         reason: CancelReason,
     },
-    /// Whether the instance leads now.
-    LeadershipChanged(bool),
+    /// Whether the instance leads now: its term, or `None`.
+    LeadershipChanged(Option<FencingToken>),
     /// The state of the session has changed.
     SessionChanged {
         /// The state.

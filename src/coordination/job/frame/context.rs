@@ -31,7 +31,7 @@ use crate::extension::execution_policy::ExecutionPolicy;
 use crate::extension::name_record::NameRecord;
 use crate::extension::once_listener::OnceListener;
 use crate::extension::path::ExtensionPaths;
-use crate::job::{Generation, InstanceId, InstanceName, Item, JobName, ShardingStrategy};
+use crate::job::{FencingToken, Generation, InstanceId, InstanceName, Item, JobName, ShardingStrategy};
 use crate::mutants::mutant;
 use crate::tree::{Operation, SessionId};
 
@@ -225,7 +225,13 @@ impl Context {
 
     /// Whether this instance leads, according to the view.
     pub(crate) fn is_leader(&self) -> bool {
-        self.view.leader().is_some_and(|leader| leader.instance == self.identity.instance) && !self.name_taken
+        self.term().is_some()
+    }
+
+    /// The term in which this instance leads, according to the view. `None`: it does not lead.
+    pub(crate) fn term(&self) -> Option<FencingToken> {
+        let leader = self.view.leader().filter(|leader| leader.instance == self.identity.instance);
+        leader.filter(|_| !self.name_taken).map(|leader| FencingToken::from(leader.created))
     }
 
     /// The job's policy of executions.

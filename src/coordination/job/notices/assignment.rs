@@ -26,7 +26,7 @@ use crate::coordination::job::ownership::mode::Mode;
 use crate::coordination::job::rotation::{Rotation, Turn};
 use crate::coordination::lease::Lease;
 use crate::coordination::time::Now;
-use crate::job::{Generation, Item, JobConfiguration, Problem};
+use crate::job::{FencingToken, Generation, Item, JobConfiguration, Problem};
 use crate::mutants::mutant;
 
 /// The last messages to the application.
@@ -34,7 +34,7 @@ use crate::mutants::mutant;
 pub(crate) struct Notified {
     session: Option<SessionStatus>,
     enabled: bool,
-    leader: bool,
+    leader: Option<FencingToken>,
     configuration: Option<Arc<JobConfiguration>>,
     problems: Vec<Problem>,
     /// How often problems have been sent.
@@ -148,7 +148,7 @@ impl Notified {
             let grace = cx.grace();
             out.notify(cx, Event::JobChanged { configuration, problems, grace });
         }
-        let leader = cx.is_leader();
+        let leader = cx.term();
         if leader != self.leader {
             self.leader = leader;
             out.notify(cx, Event::LeadershipChanged(leader));
@@ -245,8 +245,8 @@ impl Notified {
         if assignment.items.iter().any(|assigned| !sent.contains(&(assigned.item, assigned.token))) {
             ledger.look_again();
         }
-        let leader = cx.is_leader();
-        self.leader = leader;
+        self.leader = cx.term();
+        let leader = self.leader.is_some();
         cx.assigned.assignment = Some(assignment.clone());
         out.notify(
             cx,

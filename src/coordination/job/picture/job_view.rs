@@ -207,7 +207,7 @@ impl JobView {
             Place::Instance(id) => self.put_instance(path, id, data, stat),
             Place::Leader => {
                 let instance = InstanceId::from_registry(&String::from_utf8_lossy(data));
-                self.leader = Some(LeaderView { instance, version: stat.version });
+                self.leader = Some(LeaderView { instance, version: stat.version, created: stat.created });
             }
             Place::LeaderSharding => {
                 self.sharding_version = Some(stat.version);

@@ -51,6 +51,8 @@ pub struct LeaderView {
     pub instance: InstanceId,
     /// The version of its node.
     pub version: i32,
+    /// The transaction that created its node.
+    pub created: Zxid,
 }
 
 /// The owner of an item.

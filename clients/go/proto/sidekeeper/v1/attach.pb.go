@@ -684,7 +684,10 @@ func (x *Attached) GetLeaseRenewalInterval() *durationpb.Duration {
 type LeadershipChanged struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether the instance leads now.
-	Leader        bool `protobuf:"varint,1,opt,name=leader,proto3" json:"leader,omitempty"`
+	Leader bool `protobuf:"varint,1,opt,name=leader,proto3" json:"leader,omitempty"`
+	// The term in which it leads: greater than the term of each earlier leader of the job, in any language. It is the fencing token of
+	// the leadership. Zero if it does not lead.
+	Term          int64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -724,6 +727,13 @@ func (x *LeadershipChanged) GetLeader() bool {
 		return x.Leader
 	}
 	return false
+}
+
+func (x *LeadershipChanged) GetTerm() int64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
 }
 
 // The job's configuration or its problems have changed.
@@ -984,9 +994,10 @@ const file_sidekeeper_v1_attach_proto_rawDesc = "" +
 	"\x15resumed_execution_ids\x18\x06 \x03(\tR\x13resumedExecutionIds\x12\x1b\n" +
 	"\tapi_level\x18\a \x01(\rR\bapiLevel\x12/\n" +
 	"\x05grace\x18\b \x01(\v2\x19.google.protobuf.DurationR\x05grace\x12O\n" +
-	"\x16lease_renewal_interval\x18\t \x01(\v2\x19.google.protobuf.DurationR\x14leaseRenewalInterval\"+\n" +
+	"\x16lease_renewal_interval\x18\t \x01(\v2\x19.google.protobuf.DurationR\x14leaseRenewalInterval\"?\n" +
 	"\x11LeadershipChanged\x12\x16\n" +
-	"\x06leader\x18\x01 \x01(\bR\x06leader\"\xb8\x01\n" +
+	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x03R\x04term\"\xb8\x01\n" +
 	"\n" +
 	"JobChanged\x12E\n" +
 	"\rconfiguration\x18\x01 \x01(\v2\x1f.sidekeeper.v1.JobConfigurationR\rconfiguration\x122\n" +

@@ -358,16 +358,22 @@ class LeadershipChanged(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LEADER_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     leader: _builtins.bool
     """Whether the instance leads now."""
+    term: _builtins.int
+    """The term in which it leads: greater than the term of each earlier leader of the job, in any language. It is the fencing token of
+    the leadership. Zero if it does not lead.
+    """
     def __init__(
         self,
         *,
         leader: _builtins.bool = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader", b"leader"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader", b"leader", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
