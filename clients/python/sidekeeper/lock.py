@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -26,10 +26,17 @@ from sidekeeper.lease import LOOK_INTERVAL, now, remaining_lease
 from sidekeeper.presence import no_sidecar
 from sidekeeper.reason import reason_of
 
+if TYPE_CHECKING:
+    from sidekeeper.fake_locks import FakeLocks, FakeLockStub, FakeLoopStub
+
 __all__ = ["Lock", "LockMode", "lock"]
 
 #: How long the sidecar may take to delete the lock's node, in seconds.
 RELEASE_TIMEOUT = 30.0
+
+
+#: Where locks are held in place of sidecars: ``sidekeeper.testing`` adds and removes them. The last one counts.
+in_memory: list[FakeLocks] = []
 
 
 class LockMode(enum.Enum):
@@ -49,6 +56,8 @@ class Lock:
     Attributes:
         fencing_token: Greater than that of each earlier holder. 0: the lock was never held.
         node_path: The node that proves the hold, for a check in a ZooKeeper transaction.
+        suspended: Whether the registry does not answer. The lock is held until its lease ends.
+        revocation_requested: Whether another program has asked for the lock. Nothing forces this one.
     """
 
     def __init__(self, request: pb.HoldRequest, endpoint: str | None, token: str | None) -> None:
@@ -62,16 +71,19 @@ class Lock:
         self._lost = threading.Event()
         self._entered = False
         # In a `with` block.
-        self._channel: grpc.Channel | None = None
+        self._channel: grpc.Channel | FakeLockStub | None = None
+        self._stub: Any = None
         self._stream: Any = None
         self._reader: threading.Thread | None = None
         # In an `async with` block.
-        self._aio_channel: grpc.aio.Channel | None = None
+        self._aio_channel: grpc.aio.Channel | FakeLoopStub | None = None
         self._reading: asyncio.Task[None] | None = None
         self._body: asyncio.Task[Any] | None = None
         self._interrupted = False
         self.fencing_token = 0
         self.node_path = ""
+        self.suspended = False
+        self.revocation_requested = False
 
     @property
     def lost(self) -> bool:
@@ -101,16 +113,20 @@ class Lock:
 
     def __enter__(self) -> Lock:
         self._begin()
-        self._channel = open_blocking_channel(self._endpoint)
+        if in_memory:
+            self._channel = self._stub = in_memory[-1].blocking_stub
+        else:
+            self._channel = open_blocking_channel(self._endpoint)
+            self._stub = authorized(LockServiceStub(self._channel), self._token)
         try:
-            stub = authorized(LockServiceStub(self._channel), self._token)
-            self._stream = stub.Hold(self._request)
-            while not self._take(next(self._stream)):
-                pass
+            self._stream = self._stub.Hold(self._request)
+            while not self._take(next(self._stream, None)):
+                self.raise_if_lost()
         except grpc.RpcError as error:
             self._channel.close()
             raise self._failure(error) from None
         except BaseException:
+            self._stream.cancel()
             self._channel.close()
             raise
         self._reader = threading.Thread(target=self._read, name="sidekeeper-lock", daemon=True)
@@ -127,8 +143,7 @@ class Lock:
         try:
             if not was_lost:
                 with suppress(grpc.RpcError):  # the end of the stream gives the lock back, too
-                    stub = authorized(LockServiceStub(channel), self._token)
-                    stub.Release(pb.ReleaseRequest(hold_id=self._hold_id), timeout=RELEASE_TIMEOUT)
+                    self._stub.Release(pb.ReleaseRequest(hold_id=self._hold_id), timeout=RELEASE_TIMEOUT)
         finally:
             self._stream.cancel()
             channel.close()
@@ -148,10 +163,13 @@ class Lock:
 
     async def __aenter__(self) -> Lock:
         self._begin()
-        self._aio_channel = open_channel(self._endpoint)
+        if in_memory:
+            self._aio_channel = self._stub = in_memory[-1].loop_stub
+        else:
+            self._aio_channel = open_channel(self._endpoint)
+            self._stub = authorized(LockServiceStub(self._aio_channel), self._token)
         try:
-            stub = authorized(LockServiceStub(self._aio_channel), self._token)
-            self._stream = stub.Hold(self._request)
+            self._stream = self._stub.Hold(self._request)
             while not self._take(await self._stream.read()):
                 self.raise_if_lost()
         except grpc.RpcError as error:
@@ -176,8 +194,7 @@ class Lock:
         try:
             if not was_lost:
                 with suppress(grpc.RpcError):
-                    stub = authorized(LockServiceStub(channel), self._token)
-                    await stub.Release(pb.ReleaseRequest(hold_id=self._hold_id), timeout=RELEASE_TIMEOUT)
+                    await self._stub.Release(pb.ReleaseRequest(hold_id=self._hold_id), timeout=RELEASE_TIMEOUT)
         finally:
             self._stream.cancel()
             await channel.close()
@@ -211,9 +228,9 @@ class Lock:
             raise RuntimeError(f"lock {self._what!r}: this object was used before; call sidekeeper.lock again")
         self._entered = True
 
-    def _take(self, event: pb.HoldResponse) -> bool:
+    def _take(self, event: object) -> bool:
         """Takes an event. Returns whether it is the one that says that the lock is held."""
-        if not isinstance(event, pb.HoldResponse):  # the end of a stream on a loop
+        if not isinstance(event, pb.HoldResponse):  # the end of the stream
             self._lose("ABORTED", "the sidecar has ended the stream of the lock", "LOCK_LOST")
             return False
         kind = event.WhichOneof("event")
@@ -224,8 +241,13 @@ class Lock:
             self._renew(event.acquired.lease)
         elif kind == "lease_renewed":
             self._renew(event.lease_renewed)
+        elif kind == "suspended":
+            self.suspended = True
         elif kind == "resumed":
+            self.suspended = False
             self._renew(event.resumed)
+        elif kind == "revocation_requested":
+            self.revocation_requested = True
         elif kind == "lost":
             reason = pb.LockLossReason.Name(event.lost.reason).removeprefix("LOCK_LOSS_REASON_")
             self._lose("ABORTED", f"the sidecar has reported the loss: {reason}", "LOCK_LOST")

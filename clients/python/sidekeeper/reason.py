@@ -13,7 +13,7 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
-__all__ = ["reason_of"]
+__all__ = ["details_of", "reason_of"]
 
 #: The domain of the reasons that ``ErrorReason`` lists.
 DOMAIN = "sidekeeper"
@@ -52,6 +52,13 @@ def reason_of(error: grpc.RpcError) -> str:
         if key == _DETAILS_KEY and isinstance(value, bytes):
             return _decoded(value)
     return ""
+
+
+def details_of(reason: str) -> tuple[str, bytes]:
+    """Returns the trailing metadata from which ``reason_of`` reads this reason."""
+    info = _ErrorInfo(reason=reason, domain=DOMAIN).SerializeToString()
+    status = _Status(details=[{"type_url": f"type.googleapis.com{_ERROR_INFO}", "value": info}])
+    return _DETAILS_KEY, status.SerializeToString()
 
 
 def _decoded(status: bytes) -> str:

@@ -12,6 +12,9 @@ thread with an event loop of its own, so tests are plain functions whatever the 
 ``async with FakeSidecar(app)`` runs it there, and the methods that end in ``_async`` are to be awaited.
 
 There is no schedule and no registry: nothing fires, is tried again or changes hands by itself.
+
+While it runs, ``sidekeeper.lock`` holds its locks here, on any thread and any loop of the process. Each lock has a fair
+queue, and only the time limits of holds need a clock. ``FakeSidecar()`` is for programs that have locks and no jobs.
 """
 
 from __future__ import annotations
@@ -19,21 +22,25 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from sidekeeper._proto.v1 import attach_pb2, execution_pb2
+import grpc.aio
+
+from sidekeeper._proto.v1 import attach_pb2, execution_pb2, lock_service_pb2
 from sidekeeper.application import Application
 from sidekeeper.events import AssignmentReason, SessionState
 from sidekeeper.execution import CancelReason, ExecutionSource
 from sidekeeper.fake import FakeStream, FakeStub, Outcome, Result
+from sidekeeper.fake_locks import FakeLocks, LockContender, LockLoss, LockState
+from sidekeeper.lock import LockMode, in_memory
 
 if TYPE_CHECKING:
     from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
 
-__all__ = ["FakeExecution", "FakeSidecar", "Outcome", "Result"]
+__all__ = ["FakeExecution", "FakeSidecar", "LockContender", "LockLoss", "LockState", "Outcome", "Result"]
 
 #: How long a test waits for the application, in seconds.
 PATIENCE = 10.0
@@ -89,15 +96,18 @@ class FakeSidecar:
     """Runs an application beside a sidecar that the test controls. A context manager, of both kinds.
 
     Args:
-        application: The application. It can be run in one test after the other.
+        application: The application. It can be run in one test after the other. None: only locks are needed.
 
     Attributes:
         results: All results that were reported, in order.
+        lock_lease: The lease of a lock that is acquired or resumed from now on. The fake does not renew it: with a
+            short one a test sees how the application acts beside a silent sidecar.
     """
 
-    def __init__(self, application: Application) -> None:
+    def __init__(self, application: Application | None = None) -> None:
         self._application = application
         self._stub = FakeStub()
+        self._locks = FakeLocks()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -127,27 +137,41 @@ class FakeSidecar:
 
     async def __aenter__(self) -> FakeSidecar:
         self._loop = asyncio.get_running_loop()
-        self._application._connector = self._connect
-        self._serving = self._loop.create_task(self._application.serve())
-        attached = self._loop.create_task(self._stub.wait_attached(self._application._jobs))
+        in_memory.append(self._locks)
+        try:
+            if self._application is not None:
+                await self._serve(self._loop, self._application)
+        except BaseException:
+            in_memory.remove(self._locks)
+            raise
+        return self
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop, application: Application) -> None:
+        application._connector = self._connect
+        self._serving = loop.create_task(application.serve())
+        attached = loop.create_task(self._stub.wait_attached(application._jobs))
         await asyncio.wait({attached, self._serving}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if self._serving.done():
             attached.cancel()
             self._serving.result()  # says why
         elif not attached.done():
             raise TimeoutError("the application has not attached")
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         serving, self._serving = self._serving, None
-        self._application.stop(immediately=True)
-        self._application._connector = None
-        if serving is not None:
-            await asyncio.wait({serving}, timeout=PATIENCE)
-            if serving.done() and not serving.cancelled():
-                serving.result()
+        if self._application is not None:
+            self._application.stop(immediately=True)
+            self._application._connector = None
+        self._locks.close()
+        try:
+            if serving is not None:
+                await asyncio.wait({serving}, timeout=PATIENCE)
+                if serving.done() and not serving.cancelled():
+                    serving.result()
+        finally:
+            in_memory.remove(self._locks)
 
     def stop(self, *, wait: bool = True) -> None:
         """Stops the application as SIGTERM does: running executions may end, further ones get no answer.
@@ -155,15 +179,20 @@ class FakeSidecar:
         Args:
             wait: Whether to wait until it has left.
         """
-        self._soon(self._application.stop)
+        self._soon(self._running().stop)
         if wait:
             self._wait(self._left())
 
     async def stop_async(self, *, wait: bool = True) -> None:
         """As ``stop``, on a test's own loop."""
-        self._application.stop()
+        self._running().stop()
         if wait:
             await self._left()
+
+    def _running(self) -> Application:
+        if self._application is None:
+            raise RuntimeError("there is no application: use `with FakeSidecar(app)`")
+        return self._application
 
     async def _left(self) -> None:
         if self._serving is not None:
@@ -332,6 +361,85 @@ class FakeSidecar:
         started = [await self.start_async(job_name, item, scheduled_time=instant) for item in sorted(stream.items)]
         return {one.item: await one.result_async(timeout) for one in started}
 
+    # Locks: these methods may be called on any thread. `lock` is a name, or a path, which begins with `/`.
+
+    @property
+    def lock_lease(self) -> timedelta:
+        """The lease of a lock that is acquired or resumed."""
+        return self._locks.lease
+
+    @lock_lease.setter
+    def lock_lease(self, lease: timedelta) -> None:
+        self._locks.lease = lease
+
+    def lock_names(self) -> list[str]:
+        """The names of the locks that somebody holds or waits for."""
+        names: list[str] = []
+        token = ""
+        while True:
+            page = self._locks.ListLocks(lock_service_pb2.ListLocksRequest(page_token=token))
+            names += page.names
+            token = page.next_page_token
+            if not token:
+                return names
+
+    def lock_state(self, lock: str) -> LockState:
+        """Who holds a lock, and who waits for it.
+
+        Raises:
+            ValueError: The lock cannot have this name.
+        """
+        request = lock_service_pb2.GetLockRequest(lock=_lock_id(lock))
+        found = _told(self._locks.GetLock, request).lock
+        return LockState(tuple(map(_contender, found.holders)), tuple(map(_contender, found.waiting)))
+
+    def wait_lock(
+        self, lock: str, *, holders: int | None = None, waiting: int | None = None, timeout: float = PATIENCE
+    ) -> LockState:
+        """Waits until so many contenders hold a lock, and so many wait for it; None: any number.
+
+        Raises:
+            TimeoutError: It was not so, in so many seconds.
+        """
+
+        def fits() -> bool:
+            state = self.lock_state(lock)
+            return holders in (None, len(state.holders)) and waiting in (None, len(state.waiting))
+
+        if not self._locks.wait_until(fits, timeout):
+            raise TimeoutError(f"not within {timeout:g} s: lock {lock!r}: holders {holders}, waiting {waiting}")
+        return self.lock_state(lock)
+
+    async def wait_lock_async(
+        self, lock: str, *, holders: int | None = None, waiting: int | None = None, timeout: float = PATIENCE
+    ) -> LockState:
+        """As ``wait_lock``, on a test's own loop."""
+        return await asyncio.to_thread(self.wait_lock, lock, holders=holders, waiting=waiting, timeout=timeout)
+
+    def lose_lock(self, lock: str, loss: LockLoss = LockLoss.REVOKED) -> None:
+        """Takes a lock from its holders, who are told so. The next contender holds it.
+
+        Raises:
+            ValueError: Nobody holds it.
+        """
+        _told(self._locks.lose, _lock_id(lock), loss)
+
+    def request_revocation(self, lock: str) -> None:
+        """Asks the holder to give a lock back, as another program does. Nothing forces it.
+
+        Raises:
+            ValueError: Nobody holds it.
+        """
+        _told(self._locks.RequestRevocation, lock_service_pb2.RequestRevocationRequest(lock=_lock_id(lock)))
+
+    def suspend_locks(self) -> None:
+        """The registry does not answer: holders are told so, and nobody gets a lock until ``resume_locks``."""
+        self._locks.suspend()
+
+    def resume_locks(self) -> None:
+        """The registry answers again: holders are told so, with a new lease."""
+        self._locks.resume()
+
     # How calls get to the loop.
 
     def _connect(self) -> ParticipantServiceAsyncStub:
@@ -360,6 +468,22 @@ class FakeSidecar:
             thread.join(PATIENCE)
             if not thread.is_alive():
                 loop.close()
+
+
+def _lock_id(lock: str) -> lock_service_pb2.LockId:
+    return lock_service_pb2.LockId(path=lock) if lock.startswith("/") else lock_service_pb2.LockId(name=lock)
+
+
+def _contender(one: lock_service_pb2.Contender) -> LockContender:
+    return LockContender(one.holder, LockMode(int(one.mode)), one.fencing_token, one.node_name)
+
+
+def _told(call: Callable[..., T], *arguments: object) -> T:
+    """Calls the lock service. A refusal is the test's mistake."""
+    try:
+        return call(*arguments)
+    except grpc.aio.AioRpcError as error:
+        raise ValueError(error.details()) from None
 
 
 async def _within(coroutine: Coroutine[Any, Any, T], what: str, timeout: float) -> T:

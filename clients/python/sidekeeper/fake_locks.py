@@ -1,0 +1,531 @@
+"""The lock service of ``sidekeeper.testing``: locks in memory, for threads and event loops alike."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import re
+import threading
+import unicodedata
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import timedelta
+
+import grpc
+import grpc.aio
+from google.protobuf.duration_pb2 import Duration
+
+from sidekeeper._proto.v1 import lock_service_pb2 as pb
+from sidekeeper.lock import LockMode
+from sidekeeper.reason import details_of
+
+__all__ = ["FakeLocks", "LockContender", "LockLoss", "LockState"]
+
+#: Where the locks with names are.
+LOCK_ROOT = "/fake-sidekeeper/@-@locks/queues"
+
+#: Longer than any test. The fake renews no lease.
+LEASE = timedelta(hours=1)
+
+#: The limits of a sidecar.
+QUEUE_MAX = 1_000
+NAME_BYTES_MAX = 200
+HOLDER_BYTES_MAX = 255
+GIVEN_CHARACTERS_MAX = 80
+LIMIT_MAX_NS = 365 * 24 * 3600 * 10**9
+HOLD_MIN_NS = 10**6
+PAGE_DEFAULT, PAGE_MAX = 100, 1_000
+
+_MARKS = {LockMode.MUTEX: "lock-", LockMode.READ: "__READ__", LockMode.WRITE: "__WRIT__"}
+_APPLICATION_ID = re.compile(r"[A-Za-z0-9_.-]{0,64}")
+
+
+class LockLoss(enum.Enum):
+    """Why a lock is lost. The values are those of the protocol."""
+
+    #: The session with the registry could not be proven alive in time, or has ended.
+    LEASE_LOST = 1
+    #: Somebody has deleted the node of the hold.
+    REVOKED = 2
+    #: ``hold_timeout`` was over.
+    HOLD_TIMEOUT = 3
+    #: The sidecar stops.
+    DRAINING = 4
+
+
+_WHY_LOST = {
+    LockLoss.LEASE_LOST: "the session with the registry could not be proven alive in time, or has ended",
+    LockLoss.REVOKED: "its node was deleted",
+    LockLoss.HOLD_TIMEOUT: "hold_timeout was over",
+    LockLoss.DRAINING: "the sidecar is stopping",
+}
+
+
+@dataclass(frozen=True)
+class LockContender:
+    """A program that holds a lock or waits for it."""
+
+    #: Whom other programs see.
+    holder: str
+    #: How it holds the lock, or asks for it.
+    mode: LockMode
+    #: Its fencing token, if it holds the lock or comes to hold it.
+    fencing_token: int
+    #: The name of its node.
+    node_name: str
+
+
+@dataclass(frozen=True)
+class LockState:
+    """A lock at one moment."""
+
+    #: The contenders that hold the lock.
+    holders: tuple[LockContender, ...]
+    #: The contenders that wait, in their order.
+    waiting: tuple[LockContender, ...]
+
+
+def _refusal(code: grpc.StatusCode, reason: str, text: str) -> grpc.aio.AioRpcError:
+    trailing = grpc.aio.Metadata(details_of(reason)) if reason else grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, text)
+
+
+def _invalid(errors: list[str]) -> grpc.aio.AioRpcError:
+    return _refusal(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST", "; ".join(errors))
+
+
+def _wrong(field: str, given: str, allowed: str) -> str:
+    more = "..." if len(given) > GIVEN_CHARACTERS_MAX else ""
+    return f"{field}: given `{given[:GIVEN_CHARACTERS_MAX]}{more}`; allowed: {allowed}"
+
+
+def _has_control(text: str) -> bool:
+    return any(unicodedata.category(character) == "Cc" for character in text)
+
+
+def _is_node_name(name: str) -> bool:
+    return name not in ("", ".", "..") and "/" not in name and not _has_control(name)
+
+
+def _path_of(lock: pb.LockId, errors: list[str]) -> str:
+    """The path of a request's lock; as a sidecar reads it."""
+    kind = lock.WhichOneof("id")
+    if kind == "name":
+        if not _is_node_name(lock.name) or lock.name.startswith("@-@") or len(lock.name.encode()) > NAME_BYTES_MAX:
+            allowed = (
+                "1 to 200 bytes without `/` and control characters, not `.` or `..`, and not `@-@` at the beginning"
+            )
+            errors.append(_wrong("lock.name", lock.name, allowed))
+        return f"{LOCK_ROOT}/{lock.name}"
+    if kind == "path":
+        root, *names = lock.path.split("/")
+        fits = not root and names and all(_is_node_name(name) and not name.endswith("-sidekeeper") for name in names)
+        if not fits:
+            allowed = (
+                "a path like `/locks/bill`, not `/`, not in the namespace of the jobs, and not in a sidecar's own root "
+                f"(for a node below `{LOCK_ROOT}` give `lock.name`)"
+            )
+            errors.append(_wrong("lock.path", lock.path, allowed))
+        return lock.path
+    errors.append(_wrong("lock", "", "`lock.name` or `lock.path`"))
+    return ""
+
+
+def _limit(field: str, given: Duration, least: int, errors: list[str]) -> None:
+    if not least <= given.ToNanoseconds() <= LIMIT_MAX_NS:
+        allowed = "1 ms to 365 days" if least else "0s to 365 days"
+        errors.append(_wrong(field, f"{given.seconds}s", allowed))
+
+
+class FakeHold:
+    """A hold, as the client calls it: an iterator on threads, ``read`` on loops."""
+
+    def __init__(self, locks: FakeLocks, request: pb.HoldRequest) -> None:
+        #: Names it in ``Release``.
+        self.hold_id = uuid.uuid4().hex
+        self.request = pb.HoldRequest()
+        self.request.CopyFrom(request)
+        self.path = ""
+        self.node_name = ""
+        self.fencing_token = 0
+        self.holds = False
+        #: Its place and the first contender, as it has heard of them.
+        self.told_place: tuple[int, str] | None = None
+        #: Those of its time limits.
+        self.timers: list[threading.Timer] = []
+        self._locks = locks
+        self._mutex = threading.Lock()
+        self._events: deque[pb.HoldResponse] = deque()
+        self._readers: deque[Future[pb.HoldResponse | None]] = deque()
+        self._over = False
+        self._error: grpc.RpcError | None = None
+
+    @property
+    def mode(self) -> LockMode:
+        """How it is to be held."""
+        return LockMode(self.request.mode or LockMode.MUTEX.value)
+
+    # The service's side.
+
+    def send(self, event: pb.HoldResponse) -> None:
+        """Tells an event."""
+        with self._mutex:
+            self._events.append(event)
+            self._serve()
+
+    def end(self, error: grpc.RpcError | None) -> None:
+        """Ends the stream, behind the events; None: without an error."""
+        with self._mutex:
+            if not self._over:
+                self._over, self._error = True, error
+                self._serve()
+
+    def _serve(self) -> None:
+        while self._readers and (self._events or self._over):
+            reader = self._readers.popleft()
+            if not reader.set_running_or_notify_cancel():
+                continue
+            if self._events:
+                reader.set_result(self._events.popleft())
+            elif self._error is not None:
+                reader.set_exception(self._error)
+            else:
+                reader.set_result(None)
+
+    # The client's side.
+
+    def _next(self) -> Future[pb.HoldResponse | None]:
+        reader: Future[pb.HoldResponse | None] = Future()
+        with self._mutex:
+            self._readers.append(reader)
+            self._serve()
+        return reader
+
+    def __iter__(self) -> Iterator[pb.HoldResponse]:
+        return self
+
+    def __next__(self) -> pb.HoldResponse:
+        event = self._next().result()
+        if event is None:
+            raise StopIteration
+        return event
+
+    async def read(self) -> object:
+        """Returns the next event; None: the stream has ended well."""
+        return await asyncio.wrap_future(self._next())
+
+    def cancel(self) -> bool:
+        """The application ends the stream, which gives the lock back."""
+        self.end(_refusal(grpc.StatusCode.CANCELLED, "", "the application has ended the stream"))
+        self._locks.leave(self)
+        return True
+
+
+class FakeLocks:
+    """All locks. Its methods may be called on any thread; those with the service's names raise ``grpc.RpcError``."""
+
+    def __init__(self) -> None:
+        #: The lease of locks that are acquired or resumed from now on.
+        self.lease = LEASE
+        self._changed = threading.Condition(threading.RLock())
+        #: Contenders of all locks, in their order.
+        self._contenders: list[FakeHold] = []
+        self._count = 0
+        self._suspended = False
+        self._closed = False
+        #: The service, as ``sidekeeper.lock`` calls it.
+        self.blocking_stub = FakeLockStub(self)
+        self.loop_stub = FakeLoopStub(self)
+
+    # The service.
+
+    def Hold(self, request: pb.HoldRequest) -> FakeHold:  # noqa: N802 - the service's names
+        """Asks for a lock."""
+        hold = FakeHold(self, request)
+        with self._changed:
+            try:
+                self._enter(hold)
+            except grpc.RpcError as error:
+                hold.end(error)
+        return hold
+
+    def Release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:  # noqa: N802
+        """Gives a lock back."""
+        with self._changed:
+            for hold in self._contenders:
+                if hold.hold_id == request.hold_id:
+                    hold.send(pb.HoldResponse(released=pb.LockReleased()))
+                    self._end(hold, None)
+                    return pb.ReleaseResponse()
+        text = f"this sidecar has no hold `{request.hold_id}`: it has ended, or another sidecar has it"
+        raise _refusal(grpc.StatusCode.NOT_FOUND, "HOLD_UNKNOWN", text)
+
+    def GetLock(self, request: pb.GetLockRequest) -> pb.GetLockResponse:  # noqa: N802
+        """Returns a lock's holders and its queue."""
+        path = self._read(request.lock)
+        with self._changed:
+            queue = self._queue(path)
+            lock = pb.Lock(
+                path=path,
+                holders=[self._message(one) for one in queue if one.holds],
+                waiting=[self._message(one) for one in queue if not one.holds],
+            )
+        return pb.GetLockResponse(lock=lock)
+
+    def ListLocks(self, request: pb.ListLocksRequest) -> pb.ListLocksResponse:  # noqa: N802
+        """Returns the names of the locks that somebody holds or waits for."""
+        if request.page_size > PAGE_MAX:
+            raise _invalid([_wrong("page_size", str(request.page_size), "0 to 1000")])
+        size = request.page_size or PAGE_DEFAULT
+        with self._changed:
+            names = {one.request.lock.name for one in self._contenders if one.request.lock.HasField("name")}
+        rest = sorted(name for name in names if name > request.page_token)
+        return pb.ListLocksResponse(names=rest[:size], next_page_token=rest[size - 1] if len(rest) > size else "")
+
+    def RequestRevocation(  # noqa: N802
+        self, request: pb.RequestRevocationRequest
+    ) -> pb.RequestRevocationResponse:
+        """Asks the holder to give the lock back."""
+        with self._changed:
+            holder = self._holders(request.lock)[0]
+            holder.send(pb.HoldResponse(revocation_requested=pb.RevocationRequested()))
+            return pb.RequestRevocationResponse(holder=self._message(holder))
+
+    # The test's side.
+
+    def lose(self, lock: pb.LockId, loss: LockLoss) -> None:
+        """Takes a lock from its holders."""
+        with self._changed:
+            for holder in self._holders(lock):
+                self._lose(holder, loss)
+
+    def suspend(self) -> None:
+        """The registry does not answer any more."""
+        with self._changed:
+            self._suspended = True
+            for hold in self._contenders:
+                if hold.holds:
+                    hold.send(pb.HoldResponse(suspended=self._lease()))
+
+    def resume(self) -> None:
+        """The registry answers again."""
+        with self._changed:
+            self._suspended = False
+            for hold in self._contenders:
+                if hold.holds:
+                    hold.send(pb.HoldResponse(resumed=self._lease()))
+            for path in {hold.path for hold in self._contenders}:
+                self._settle(path)
+
+    def wait_until(self, fits: Callable[[], bool], timeout: float) -> bool:
+        """Waits until something holds of the locks; returns whether it does."""
+        with self._changed:
+            return self._changed.wait_for(fits, timeout)
+
+    def close(self) -> None:
+        """Ends all holds, as a sidecar does that stops."""
+        with self._changed:
+            self._closed = True
+            for hold in list(self._contenders):
+                self._end(hold, _refusal(grpc.StatusCode.UNAVAILABLE, "", "the fake sidecar has ended"))
+
+    def leave(self, hold: FakeHold) -> None:
+        """The application has ended its stream."""
+        with self._changed:
+            if hold in self._contenders:
+                self._end(hold, None)
+
+    # All of the following is called with the mutex.
+
+    def _enter(self, hold: FakeHold) -> None:
+        request = hold.request
+        hold.path = self._check(request)
+        if self._closed:
+            raise _refusal(grpc.StatusCode.UNAVAILABLE, "SIDECAR_STOPPING", "the fake sidecar has ended")
+        queue = self._queue(hold.path)
+        if request.application_id and any(one.request.application_id == request.application_id for one in queue):
+            text = (
+                f"this application holds the lock {hold.path} already, or waits for it: it would wait for itself; "
+                "release that hold first"
+            )
+            raise _refusal(grpc.StatusCode.FAILED_PRECONDITION, "LOCK_HELD_ALREADY", text)
+        for one in queue:
+            if (one.mode is LockMode.MUTEX) != (hold.mode is LockMode.MUTEX):
+                text = (
+                    f"the lock {hold.path} is in use by contenders of another kind (`{one.node_name}`), which this one "
+                    "would not exclude; use the same `mode`, or another lock"
+                )
+                raise _refusal(grpc.StatusCode.FAILED_PRECONDITION, "LOCK_OF_OTHER_KIND", text)
+        if len(queue) >= QUEUE_MAX:
+            text = (
+                f"the lock {hold.path} has {len(queue)} contenders, which is the most; try later, or use several locks"
+            )
+            raise _refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY", text)
+        self._count += 1
+        hold.fencing_token = self._count
+        hold.node_name = f"_c_{uuid.uuid4()}-{_MARKS[hold.mode]}{self._count:010}"
+        request.holder = request.holder or f"127.0.0.1@-@fake-{self._count}"
+        self._contenders.append(hold)
+        hold.send(pb.HoldResponse(started=pb.HoldStarted(hold_id=hold.hold_id, path=hold.path)))
+        self._settle(hold.path)
+        if hold.holds or not request.HasField("wait_timeout"):
+            return
+        wait = request.wait_timeout.ToNanoseconds() / 1e9
+        if wait:
+            self._after(hold, wait, self._give_up)
+        else:
+            self._give_up(hold)
+
+    def _check(self, request: pb.HoldRequest) -> str:
+        """Refuses what a sidecar refuses. Returns the lock's path."""
+        errors: list[str] = []
+        if request.mode not in pb.LockMode.values():
+            errors.append(_wrong("mode", str(request.mode), "MUTEX, READ or WRITE"))
+        path = _path_of(request.lock, errors)
+        if request.HasField("wait_timeout"):
+            _limit("wait_timeout", request.wait_timeout, 0, errors)
+        if request.HasField("hold_timeout"):
+            _limit("hold_timeout", request.hold_timeout, HOLD_MIN_NS, errors)
+        if len(request.holder.encode()) > HOLDER_BYTES_MAX or _has_control(request.holder):
+            errors.append(_wrong("holder", request.holder, "at most 255 bytes without control characters"))
+        if not _APPLICATION_ID.fullmatch(request.application_id):
+            errors.append(_wrong("application_id", request.application_id, "at most 64 characters of [A-Za-z0-9_.-]"))
+        if errors:
+            raise _invalid(errors)
+        return path
+
+    @staticmethod
+    def _read(lock: pb.LockId) -> str:
+        errors: list[str] = []
+        path = _path_of(lock, errors)
+        if errors:
+            raise _invalid(errors)
+        return path
+
+    def _queue(self, path: str) -> list[FakeHold]:
+        return [one for one in self._contenders if one.path == path]
+
+    def _holders(self, lock: pb.LockId) -> list[FakeHold]:
+        path = self._read(lock)
+        holders = [one for one in self._queue(path) if one.holds]
+        if not holders:
+            raise _refusal(grpc.StatusCode.NOT_FOUND, "LOCK_FREE", f"nobody holds the lock {path}")
+        return holders
+
+    def _settle(self, path: str) -> None:
+        """Gives the lock to the contenders whose turn it is, and tells the others their places."""
+        queue = [] if self._suspended else self._queue(path)
+        for position, one in enumerate(queue):
+            ahead = queue[:position]
+            blocked = any(one.mode is not LockMode.READ or other.mode is not LockMode.READ for other in ahead)
+            if blocked and one.told_place != (position, ahead[0].node_name):
+                one.told_place = (position, ahead[0].node_name)
+                waiting = pb.LockWaiting(position=position, first=self._message(ahead[0]))
+                waiting.first.ClearField("fencing_token")
+                one.send(pb.HoldResponse(waiting=waiting))
+            elif not blocked and not one.holds:
+                self._acquire(one)
+        self._changed.notify_all()
+
+    def _acquire(self, hold: FakeHold) -> None:
+        hold.holds = True
+        self._stop_timers(hold)
+        acquired = pb.LockAcquired(
+            fencing_token=hold.fencing_token, node_path=f"{hold.path}/{hold.node_name}", lease=self._lease()
+        )
+        hold.send(pb.HoldResponse(acquired=acquired))
+        if hold.request.HasField("hold_timeout"):
+            limit = hold.request.hold_timeout.ToNanoseconds() / 1e9
+            self._after(hold, limit, lambda late: self._lose(late, LockLoss.HOLD_TIMEOUT))
+
+    def _give_up(self, hold: FakeHold) -> None:
+        """The time is over for which it wanted to wait."""
+        if hold.holds:
+            return
+        first = self._queue(hold.path)[0]
+        text = f"the lock {hold.path} was not free within wait_timeout"
+        if first is hold:
+            text += ", or the registry did not answer"
+        else:
+            text += f"; `{first.node_name}` of `{first.request.holder}` is first"
+        self._end(hold, _refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "LOCK_NOT_FREE", text))
+
+    def _lose(self, hold: FakeHold, loss: LockLoss) -> None:
+        reason = pb.LockLossReason.Value(f"LOCK_LOSS_REASON_{loss.name}")
+        hold.send(pb.HoldResponse(lost=pb.LockLost(reason=reason)))
+        text = f"the lock {hold.path} is lost: {_WHY_LOST[loss]}"
+        self._end(hold, _refusal(grpc.StatusCode.ABORTED, "LOCK_LOST", text))
+
+    def _end(self, hold: FakeHold, error: grpc.RpcError | None) -> None:
+        self._contenders.remove(hold)
+        self._stop_timers(hold)
+        hold.end(error)
+        self._settle(hold.path)
+
+    def _after(self, hold: FakeHold, seconds: float, call: Callable[[FakeHold], None]) -> None:
+        def late() -> None:
+            with self._changed:
+                if hold in self._contenders:
+                    call(hold)
+
+        timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), late)
+        timer.daemon = True
+        hold.timers.append(timer)
+        timer.start()
+
+    @staticmethod
+    def _stop_timers(hold: FakeHold) -> None:
+        for timer in hold.timers:
+            timer.cancel()
+        hold.timers.clear()
+
+    def _lease(self) -> pb.LockLease:
+        lease = pb.LockLease()
+        lease.remaining_lease.FromTimedelta(self.lease)
+        return lease
+
+    @staticmethod
+    def _message(hold: FakeHold) -> pb.Contender:
+        mode = pb.LockMode.Value(f"LOCK_MODE_{hold.mode.name}")
+        return pb.Contender(
+            node_name=hold.node_name, holder=hold.request.holder, mode=mode, fencing_token=hold.fencing_token
+        )
+
+
+class FakeLockStub:
+    """The lock service as the client calls it on threads. It is its own channel."""
+
+    def __init__(self, locks: FakeLocks) -> None:
+        self._locks = locks
+
+    def Hold(self, request: pb.HoldRequest) -> FakeHold:  # noqa: N802 - the service's names
+        """Asks for a lock."""
+        return self._locks.Hold(request)
+
+    def Release(self, request: pb.ReleaseRequest, timeout: float) -> pb.ReleaseResponse:  # noqa: N802
+        """Gives a lock back."""
+        return self._locks.Release(request)
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+class FakeLoopStub:
+    """The lock service as the client calls it on loops. It is its own channel."""
+
+    def __init__(self, locks: FakeLocks) -> None:
+        self._locks = locks
+
+    def Hold(self, request: pb.HoldRequest) -> FakeHold:  # noqa: N802 - the service's names
+        """Asks for a lock."""
+        return self._locks.Hold(request)
+
+    async def Release(self, request: pb.ReleaseRequest, timeout: float) -> pb.ReleaseResponse:  # noqa: N802
+        """Gives a lock back."""
+        return self._locks.Release(request)
+
+    async def close(self) -> None:
+        """There is no connection."""
