@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/sidekeeper/sidekeeper/clients/go/internal/memory"
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
@@ -72,13 +74,16 @@ type Lock struct {
 	stream     sidekeeperv1.LockService_HoldClient
 	end        context.CancelFunc
 	read       chan struct{}
+	asked      chan struct{}
+	ask        func()
 
-	mutex    sync.Mutex
-	until    time.Duration
-	known    bool
-	timer    *time.Timer
-	released bool
-	lost     *LockError
+	mutex     sync.Mutex
+	until     time.Duration
+	known     bool
+	timer     *time.Timer
+	suspended bool
+	released  bool
+	lost      *LockError
 }
 
 // HoldLock waits for a lock and holds it. While it waits, the context ends the waiting. Its error is a [*LockError], the
@@ -86,14 +91,19 @@ type Lock struct {
 func HoldLock(ctx context.Context, request LockRequest) (*Lock, error) {
 	what := request.Name + request.Path
 	endpoint := resolve(request.Endpoint, EndpointVariable, DefaultEndpoint)
-	connection, err := openChannel(endpoint, resolve(request.Token, TokenVariable, ""), request.DialOptions)
+	token, options := resolve(request.Token, TokenVariable, ""), request.DialOptions
+	if inMemory := memory.DialOptions(ctx); inMemory != nil {
+		endpoint, token, options = DefaultEndpoint, "", inMemory
+	}
+	connection, err := openChannel(endpoint, token, options)
 	if err != nil {
 		return nil, err
 	}
 	// The stream lasts until the lock is released, also after the context is done.
 	streaming, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, end)
-	lock := &Lock{what: what, connection: connection, end: end, read: make(chan struct{})}
+	lock := &Lock{what: what, connection: connection, end: end, read: make(chan struct{}), asked: make(chan struct{})}
+	lock.ask = sync.OnceFunc(func() { close(lock.asked) })
 	lock.client = sidekeeperv1.NewLockServiceClient(connection)
 	err = lock.acquire(streaming, request)
 	if !stop() && err == nil {
@@ -117,6 +127,18 @@ func HoldLock(ctx context.Context, request LockRequest) (*Lock, error) {
 // [Lock.Release].
 func (l *Lock) Context() context.Context {
 	return l.ctx
+}
+
+// Suspended says that the registry does not answer. The lock is held until its lease ends.
+func (l *Lock) Suspended() bool {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return l.suspended
+}
+
+// RevocationRequested is closed when another program asks for the lock. Nothing forces this one.
+func (l *Lock) RevocationRequested() <-chan struct{} {
+	return l.asked
 }
 
 // Release gives the lock back. Its error is a [*LockError] if the lock was lost before. It can be called again.
@@ -211,13 +233,25 @@ func (l *Lock) follow() {
 			return
 		case event.GetLost() != nil:
 			// The status that follows says why.
-			l.lose(&LockError{Lock: l.what, Code: codes.Aborted, Details: event.GetLost().GetReason().String(), Reason: "LOCK_LOST"})
+			reason := strings.TrimPrefix(event.GetLost().GetReason().String(), "LOCK_LOSS_REASON_")
+			l.lose(&LockError{Lock: l.what, Code: codes.Aborted, Details: "the sidecar has reported the loss: " + reason, Reason: "LOCK_LOST"})
 		case event.GetLeaseRenewed() != nil:
 			l.renew(event.GetLeaseRenewed())
+		case event.GetSuspended() != nil:
+			l.suspend(true)
 		case event.GetResumed() != nil:
+			l.suspend(false)
 			l.renew(event.GetResumed())
+		case event.GetRevocationRequested() != nil:
+			l.ask()
 		}
 	}
+}
+
+func (l *Lock) suspend(suspended bool) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.suspended = suspended
 }
 
 func (l *Lock) renew(lease *sidekeeperv1.LockLease) {

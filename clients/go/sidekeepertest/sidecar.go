@@ -11,6 +11,8 @@
 // The application runs as it does beside a real sidecar, with the whole client in between: contexts are cancelled,
 // panics become failures, callbacks come before executions. What a test waits for ends the test if it does not come
 // within [Patience].
+//
+// Locks are in memory, too: [sidekeeper.HoldLock] asks this sidecar in the contexts of handlers and in [Sidecar.Context].
 package sidekeepertest
 
 import (
@@ -26,6 +28,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	sidekeeper "github.com/sidekeeper/sidekeeper/clients/go"
+	"github.com/sidekeeper/sidekeeper/clients/go/internal/memory"
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
@@ -39,32 +42,41 @@ const connectionBytes = 1 << 20
 // those that can end the test only from the test's own.
 type Sidecar struct {
 	t       testing.TB
+	ctx     context.Context
 	app     *sidekeeper.Application
 	ended   chan struct{}
 	result  error
 	service *service
+	locks   *locks
 }
 
 // Run runs an application beside a sidecar in memory, until the test ends. It returns when all jobs are attached, own all
 // of their items, and have returned from the callbacks for that. A job without a configuration has one item.
 //
-// The application's endpoint and its settings of the connection are replaced.
+// The application's endpoint and its settings of the connection are replaced. A nil application is for programs that have
+// locks and no jobs.
 func Run(t testing.TB, app *sidekeeper.Application) *Sidecar {
 	t.Helper()
 	service := newService()
+	locks := newLocks(service.changed)
 	listener := bufconn.Listen(connectionBytes)
 	server := grpc.NewServer()
 	sidekeeperv1.RegisterParticipantServiceServer(server, service)
+	sidekeeperv1.RegisterLockServiceServer(server, locks)
 	go func() { _ = server.Serve(listener) }()
 
-	app.Endpoint, app.Token = sidekeeper.DefaultEndpoint, ""
-	app.DialOptions = []grpc.DialOption{
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+	dialer := func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }
+	ctx := memory.With(context.Background(), grpc.WithContextDialer(dialer))
+	s := &Sidecar{t: t, ctx: ctx, app: app, ended: make(chan struct{}), service: service, locks: locks}
+	if app == nil {
+		t.Cleanup(server.Stop)
+		return s
 	}
-	s := &Sidecar{t: t, app: app, ended: make(chan struct{}), service: service}
+	app.Endpoint, app.Token = sidekeeper.DefaultEndpoint, ""
+	app.DialOptions = memory.DialOptions(ctx)
 	go func() {
 		defer close(s.ended)
-		s.result = app.Run(context.Background())
+		s.result = app.Run(ctx)
 	}()
 	t.Cleanup(func() {
 		app.Stop(sidekeeper.Immediately())
@@ -84,6 +96,9 @@ func Run(t testing.TB, app *sidekeeper.Application) *Sidecar {
 // Stop stops the application in order, and returns the result of its Run.
 func (s *Sidecar) Stop(options ...sidekeeper.StopOption) error {
 	s.t.Helper()
+	if s.app == nil {
+		s.t.Fatal("there is no application to stop")
+	}
 	s.app.Stop(options...)
 	select {
 	case <-s.ended:

@@ -1,0 +1,513 @@
+package sidekeepertest
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
+)
+
+const (
+	// lockRoot is where the locks with names are.
+	lockRoot = "/test-sidekeeper/@-@locks/queues"
+	// lockLease is longer than any test: no lease is renewed.
+	lockLease = time.Hour
+
+	// The limits of a sidecar.
+	queueMax           = 1000
+	nameBytesMax       = 200
+	holderBytesMax     = 255
+	givenCharactersMax = 80
+	limitMax           = 365 * 24 * time.Hour
+	holdMin            = time.Millisecond
+	pageDefault        = 100
+	pageMax            = 1000
+)
+
+var applicationID = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,64}$`)
+
+var lockMarks = map[sidekeeperv1.LockMode]string{
+	sidekeeperv1.LockMode_LOCK_MODE_MUTEX: "lock-",
+	sidekeeperv1.LockMode_LOCK_MODE_READ:  "__READ__",
+	sidekeeperv1.LockMode_LOCK_MODE_WRITE: "__WRIT__",
+}
+
+var whyLost = map[LockLoss]string{
+	LockLeaseLost:   "the session with the registry could not be proven alive in time, or has ended",
+	LockRevoked:     "its node was deleted",
+	LockHoldTimeout: "hold_timeout was over",
+	LockDraining:    "the sidecar is stopping",
+}
+
+// locks is the lock service in memory.
+type locks struct {
+	sidekeeperv1.UnimplementedLockServiceServer
+	// changed is called after each change.
+	changed func()
+
+	mu sync.Mutex
+	// Contenders of all locks, in their order.
+	contenders []*hold
+	count      int64
+	suspended  bool
+	lease      time.Duration
+}
+
+func newLocks(changed func()) *locks {
+	return &locks{changed: changed, lease: lockLease}
+}
+
+// hold is one contender. Its fields need the mutex of the locks.
+type hold struct {
+	id        string
+	path      string
+	request   *sidekeeperv1.HoldRequest
+	contender *sidekeeperv1.Contender
+	holds     bool
+	// Its place and the first contender, as it has heard of them.
+	position int
+	first    *hold
+	timer    *time.Timer
+
+	events []*sidekeeperv1.HoldResponse
+	over   bool
+	err    error
+	wake   chan struct{}
+}
+
+// Hold is the lock service's.
+func (l *locks) Hold(request *sidekeeperv1.HoldRequest, out grpc.ServerStreamingServer[sidekeeperv1.HoldResponse]) error {
+	one, err := l.enter(proto.CloneOf(request))
+	if err != nil {
+		return err
+	}
+	defer l.leave(one)
+	for {
+		select {
+		case <-one.wake:
+			events, over, err := l.take(one)
+			for _, event := range events {
+				if err := out.Send(event); err != nil {
+					return err
+				}
+			}
+			if over {
+				return err
+			}
+		case <-out.Context().Done():
+			return out.Context().Err()
+		}
+	}
+}
+
+// Release is the lock service's.
+func (l *locks) Release(_ context.Context, request *sidekeeperv1.ReleaseRequest) (*sidekeeperv1.ReleaseResponse, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, one := range l.contenders {
+		if one.id == request.GetHoldId() {
+			one.send(&sidekeeperv1.HoldResponse{Event: &sidekeeperv1.HoldResponse_Released{Released: &sidekeeperv1.LockReleased{}}})
+			l.end(one, nil)
+			return &sidekeeperv1.ReleaseResponse{}, nil
+		}
+	}
+	return nil, refusal(codes.NotFound, "HOLD_UNKNOWN",
+		fmt.Sprintf("this sidecar has no hold `%s`: it has ended, or another sidecar has it", request.GetHoldId()))
+}
+
+// GetLock is the lock service's.
+func (l *locks) GetLock(_ context.Context, request *sidekeeperv1.GetLockRequest) (*sidekeeperv1.GetLockResponse, error) {
+	var wrong violations
+	lock := &sidekeeperv1.Lock{Path: lockPath(request.GetLock(), &wrong)}
+	if err := wrong.status(); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, one := range l.queue(lock.GetPath()) {
+		if one.holds {
+			lock.Holders = append(lock.Holders, one.contender)
+		} else {
+			lock.Waiting = append(lock.Waiting, one.contender)
+		}
+	}
+	return &sidekeeperv1.GetLockResponse{Lock: lock}, nil
+}
+
+// ListLocks is the lock service's.
+func (l *locks) ListLocks(_ context.Context, request *sidekeeperv1.ListLocksRequest) (*sidekeeperv1.ListLocksResponse, error) {
+	if request.GetPageSize() > pageMax {
+		var wrong violations
+		wrong.add("page_size", fmt.Sprint(request.GetPageSize()), "0 to 1000")
+		return nil, wrong.status()
+	}
+	size := int(cmp.Or(request.GetPageSize(), pageDefault))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var names []string
+	for _, one := range l.contenders {
+		if name := one.request.GetLock().GetName(); name > request.GetPageToken() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	response := &sidekeeperv1.ListLocksResponse{Names: names[:min(size, len(names))]}
+	if len(names) > size {
+		response.NextPageToken = names[size-1]
+	}
+	return response, nil
+}
+
+// RequestRevocation is the lock service's.
+func (l *locks) RequestRevocation(_ context.Context, request *sidekeeperv1.RequestRevocationRequest) (*sidekeeperv1.RequestRevocationResponse, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	holders, err := l.holders(request.GetLock())
+	if err != nil {
+		return nil, err
+	}
+	holders[0].send(&sidekeeperv1.HoldResponse{
+		Event: &sidekeeperv1.HoldResponse_RevocationRequested{RevocationRequested: &sidekeeperv1.RevocationRequested{}},
+	})
+	return &sidekeeperv1.RequestRevocationResponse{Holder: holders[0].contender}, nil
+}
+
+// takeAway takes a lock from its holders.
+func (l *locks) takeAway(lock *sidekeeperv1.LockId, loss LockLoss) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	holders, err := l.holders(lock)
+	for _, holder := range holders {
+		l.lose(holder, loss)
+	}
+	return err
+}
+
+// suspend acts as a registry that does not answer.
+func (l *locks) suspend() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.suspended = true
+	for _, one := range l.contenders {
+		if one.holds {
+			one.send(&sidekeeperv1.HoldResponse{Event: &sidekeeperv1.HoldResponse_Suspended{Suspended: l.leaseNow()}})
+		}
+	}
+}
+
+// resume acts as a registry that answers again.
+func (l *locks) resume() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.suspended = false
+	for _, one := range l.contenders {
+		if one.holds {
+			one.send(&sidekeeperv1.HoldResponse{Event: &sidekeeperv1.HoldResponse_Resumed{Resumed: l.leaseNow()}})
+		}
+	}
+	for _, one := range l.contenders {
+		l.settle(one.path)
+	}
+}
+
+func (l *locks) setLease(lease time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lease = lease
+}
+
+// enter takes a hold into the queue of its lock.
+func (l *locks) enter(request *sidekeeperv1.HoldRequest) (*hold, error) {
+	request.Mode = cmp.Or(request.GetMode(), sidekeeperv1.LockMode_LOCK_MODE_MUTEX)
+	path, err := checkHold(request)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	queue := l.queue(path)
+	for _, one := range queue {
+		if id := request.GetApplicationId(); id != "" && one.request.GetApplicationId() == id {
+			return nil, refusal(codes.FailedPrecondition, "LOCK_HELD_ALREADY", fmt.Sprintf(
+				"this application holds the lock %s already, or waits for it: it would wait for itself; release that hold first", path))
+		}
+	}
+	for _, one := range queue {
+		mutex := sidekeeperv1.LockMode_LOCK_MODE_MUTEX
+		if (one.request.GetMode() == mutex) != (request.GetMode() == mutex) {
+			return nil, refusal(codes.FailedPrecondition, "LOCK_OF_OTHER_KIND", fmt.Sprintf(
+				"the lock %s is in use by contenders of another kind (`%s`), which this one would not exclude; use the same `mode`, or another lock",
+				path, one.contender.GetNodeName()))
+		}
+	}
+	if len(queue) >= queueMax {
+		return nil, refusal(codes.ResourceExhausted, "TOO_MANY", fmt.Sprintf(
+			"the lock %s has %d contenders, which is the most; try later, or use several locks", path, len(queue)))
+	}
+	l.count++
+	one := &hold{id: rand.Text(), path: path, request: request, wake: make(chan struct{}, 1)}
+	one.contender = &sidekeeperv1.Contender{
+		NodeName:     fmt.Sprintf("_c_%s-%s%010d", rand.Text(), lockMarks[request.GetMode()], l.count),
+		Holder:       cmp.Or(request.GetHolder(), fmt.Sprintf("10.0.0.1@-@test-%d", l.count)),
+		Mode:         request.GetMode(),
+		FencingToken: l.count,
+	}
+	l.contenders = append(l.contenders, one)
+	one.send(&sidekeeperv1.HoldResponse{
+		Event: &sidekeeperv1.HoldResponse_Started{Started: &sidekeeperv1.HoldStarted{HoldId: one.id, Path: path}},
+	})
+	l.settle(path)
+	switch wait := request.GetWaitTimeout(); {
+	case one.holds || wait == nil:
+	case wait.AsDuration() == 0:
+		l.giveUp(one)
+	default:
+		l.after(one, wait.AsDuration(), l.giveUp)
+	}
+	return one, nil
+}
+
+// leave is called when the stream has ended.
+func (l *locks) leave(one *hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end(one, nil)
+}
+
+// take returns what is to be sent, and whether the stream ends then.
+func (l *locks) take(one *hold) ([]*sidekeeperv1.HoldResponse, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	events := one.events
+	one.events = nil
+	return events, one.over, one.err
+}
+
+// All of the following needs the mutex.
+
+func (l *locks) queue(path string) []*hold {
+	var queue []*hold
+	for _, one := range l.contenders {
+		if one.path == path {
+			queue = append(queue, one)
+		}
+	}
+	return queue
+}
+
+func (l *locks) holders(lock *sidekeeperv1.LockId) ([]*hold, error) {
+	var wrong violations
+	path := lockPath(lock, &wrong)
+	if err := wrong.status(); err != nil {
+		return nil, err
+	}
+	holders := slices.DeleteFunc(l.queue(path), func(one *hold) bool { return !one.holds })
+	if len(holders) == 0 {
+		return nil, refusal(codes.NotFound, "LOCK_FREE", fmt.Sprintf("nobody holds the lock %s", path))
+	}
+	return holders, nil
+}
+
+// settle gives a lock to the contenders whose turn it is, and tells the others their places.
+func (l *locks) settle(path string) {
+	defer l.changed()
+	if l.suspended {
+		return
+	}
+	queue := l.queue(path)
+	for position, one := range queue {
+		blocks := func(other *hold) bool {
+			read := sidekeeperv1.LockMode_LOCK_MODE_READ
+			return one.request.GetMode() != read || other.request.GetMode() != read
+		}
+		switch blocked := slices.ContainsFunc(queue[:position], blocks); {
+		case blocked && (one.first != queue[0] || one.position != position):
+			one.first, one.position = queue[0], position
+			first := proto.CloneOf(queue[0].contender)
+			first.FencingToken = 0
+			one.send(&sidekeeperv1.HoldResponse{Event: &sidekeeperv1.HoldResponse_Waiting{
+				Waiting: &sidekeeperv1.LockWaiting{Position: uint32(position), First: first},
+			}})
+		case !blocked && !one.holds:
+			l.acquire(one)
+		}
+	}
+}
+
+func (l *locks) acquire(one *hold) {
+	one.holds = true
+	one.stopTimer()
+	one.send(&sidekeeperv1.HoldResponse{Event: &sidekeeperv1.HoldResponse_Acquired{Acquired: &sidekeeperv1.LockAcquired{
+		FencingToken: one.contender.GetFencingToken(),
+		NodePath:     one.path + "/" + one.contender.GetNodeName(),
+		Lease:        l.leaseNow(),
+	}}})
+	if limit := one.request.GetHoldTimeout(); limit != nil {
+		l.after(one, limit.AsDuration(), func(late *hold) { l.lose(late, LockHoldTimeout) })
+	}
+}
+
+// giveUp ends a hold whose time to wait is over.
+func (l *locks) giveUp(one *hold) {
+	if one.holds {
+		return
+	}
+	text := fmt.Sprintf("the lock %s was not free within wait_timeout", one.path)
+	if first := l.queue(one.path)[0]; first == one {
+		text += ", or the registry did not answer"
+	} else {
+		text += fmt.Sprintf("; `%s` of `%s` is first", first.contender.GetNodeName(), first.contender.GetHolder())
+	}
+	l.end(one, refusal(codes.DeadlineExceeded, "LOCK_NOT_FREE", text))
+}
+
+func (l *locks) lose(one *hold, loss LockLoss) {
+	one.send(&sidekeeperv1.HoldResponse{
+		Event: &sidekeeperv1.HoldResponse_Lost{Lost: &sidekeeperv1.LockLost{Reason: sidekeeperv1.LockLossReason(loss)}},
+	})
+	l.end(one, refusal(codes.Aborted, "LOCK_LOST", fmt.Sprintf("the lock %s is lost: %s", one.path, whyLost[loss])))
+}
+
+// end ends a hold that has not ended, behind its events.
+func (l *locks) end(one *hold, err error) {
+	index := slices.Index(l.contenders, one)
+	if index < 0 {
+		return
+	}
+	l.contenders = slices.Delete(l.contenders, index, index+1)
+	one.stopTimer()
+	one.over, one.err = true, err
+	one.rouse()
+	l.settle(one.path)
+}
+
+func (l *locks) after(one *hold, limit time.Duration, call func(*hold)) {
+	one.timer = time.AfterFunc(limit, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if slices.Contains(l.contenders, one) {
+			call(one)
+		}
+	})
+}
+
+func (l *locks) leaseNow() *sidekeeperv1.LockLease {
+	return &sidekeeperv1.LockLease{RemainingLease: durationpb.New(l.lease)}
+}
+
+func (h *hold) send(event *sidekeeperv1.HoldResponse) {
+	h.events = append(h.events, event)
+	h.rouse()
+}
+
+// rouse wakes the goroutine that sends.
+func (h *hold) rouse() {
+	select {
+	case h.wake <- struct{}{}:
+	default: // it is to wake already
+	}
+}
+
+func (h *hold) stopTimer() {
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+}
+
+// violations are the wrong fields of a request.
+type violations []*errdetails.BadRequest_FieldViolation
+
+func (v *violations) add(field, given, allowed string) {
+	if characters := []rune(given); len(characters) > givenCharactersMax {
+		given = string(characters[:givenCharactersMax]) + "..."
+	}
+	*v = append(*v, &errdetails.BadRequest_FieldViolation{
+		Field: field, Description: fmt.Sprintf("given `%s`; allowed: %s", given, allowed),
+	})
+}
+
+// status returns the refusal. Nil: nothing is wrong.
+func (v *violations) status() error {
+	if len(*v) == 0 {
+		return nil
+	}
+	var texts []string
+	for _, one := range *v {
+		texts = append(texts, one.GetField()+": "+one.GetDescription())
+	}
+	return refusal(codes.InvalidArgument, "INVALID_REQUEST", strings.Join(texts, "; "), *v...)
+}
+
+func refusal(code codes.Code, reason, text string, fields ...*errdetails.BadRequest_FieldViolation) error {
+	info := &errdetails.ErrorInfo{Domain: "sidekeeper", Reason: reason}
+	told, err := status.New(code, text).WithDetails(info, &errdetails.BadRequest{FieldViolations: fields})
+	if err != nil {
+		return status.Error(code, text)
+	}
+	return told.Err()
+}
+
+// checkHold refuses what a sidecar refuses. It returns the lock's path.
+func checkHold(request *sidekeeperv1.HoldRequest) (string, error) {
+	var wrong violations
+	if _, known := lockMarks[request.GetMode()]; !known {
+		wrong.add("mode", fmt.Sprint(int32(request.GetMode())), "MUTEX, READ or WRITE")
+	}
+	path := lockPath(request.GetLock(), &wrong)
+	if wait := request.GetWaitTimeout(); wait != nil && (wait.AsDuration() < 0 || wait.AsDuration() > limitMax) {
+		wrong.add("wait_timeout", fmt.Sprintf("%ds", wait.GetSeconds()), "0s to 365 days")
+	}
+	if limit := request.GetHoldTimeout(); limit != nil && (limit.AsDuration() < holdMin || limit.AsDuration() > limitMax) {
+		wrong.add("hold_timeout", fmt.Sprintf("%ds", limit.GetSeconds()), "1 ms to 365 days")
+	}
+	if holder := request.GetHolder(); len(holder) > holderBytesMax || strings.ContainsFunc(holder, unicode.IsControl) {
+		wrong.add("holder", holder, "at most 255 bytes without control characters")
+	}
+	if id := request.GetApplicationId(); !applicationID.MatchString(id) {
+		wrong.add("application_id", id, "at most 64 characters of [A-Za-z0-9_.-]")
+	}
+	return path, wrong.status()
+}
+
+// lockPath returns the path of a request's lock, as a sidecar reads it.
+func lockPath(lock *sidekeeperv1.LockId, wrong *violations) string {
+	switch id := lock.GetId().(type) {
+	case *sidekeeperv1.LockId_Name:
+		if !isNodeName(id.Name) || strings.HasPrefix(id.Name, "@-@") || len(id.Name) > nameBytesMax {
+			wrong.add("lock.name", id.Name,
+				"1 to 200 bytes without `/` and control characters, not `.` or `..`, and not `@-@` at the beginning")
+		}
+		return lockRoot + "/" + id.Name
+	case *sidekeeperv1.LockId_Path:
+		names := strings.Split(id.Path, "/")
+		isPrivate := func(name string) bool { return !isNodeName(name) || strings.HasSuffix(name, "-sidekeeper") }
+		if len(names) < 2 || names[0] != "" || slices.ContainsFunc(names[1:], isPrivate) {
+			wrong.add("lock.path", id.Path, "a path like `/locks/bill`, not `/`, not in the namespace of the jobs, and not in a "+
+				"sidecar's own root (for a node below `"+lockRoot+"` give `lock.name`)")
+		}
+		return id.Path
+	default:
+		wrong.add("lock", "", "`lock.name` or `lock.path`")
+		return ""
+	}
+}
+
+func isNodeName(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/") && !strings.ContainsFunc(name, unicode.IsControl)
+}
