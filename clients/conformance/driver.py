@@ -16,9 +16,10 @@ from typing import Any, Callable
 
 import grpc
 from sidekeeper._proto.v1 import assignment_service_pb2 as watch_pb2
-from sidekeeper._proto.v1 import job_service_pb2, sidecar_service_pb2
+from sidekeeper._proto.v1 import job_service_pb2, lock_service_pb2, sidecar_service_pb2
 from sidekeeper._proto.v1.assignment_service_pb2_grpc import AssignmentServiceStub
 from sidekeeper._proto.v1.job_service_pb2_grpc import JobServiceStub
+from sidekeeper._proto.v1.lock_service_pb2_grpc import LockServiceStub
 from sidekeeper._proto.v1.sidecar_service_pb2_grpc import SidecarServiceStub
 
 from support.job_nodes import Tree
@@ -144,6 +145,38 @@ class Sidecar(Process):
             request = job_service_pb2.CancelExecutionsRequest(job_name=job, items=items)
             JobServiceStub(channel).CancelExecutions(request, timeout=PATIENCE)
 
+    def knows_locks(self) -> bool:
+        """Whether it can read locks: whether it has a session."""
+        with self.channel() as channel:
+            try:
+                LockServiceStub(channel).ListLocks(lock_service_pb2.ListLocksRequest(), timeout=PATIENCE)
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                return False
+            return True
+
+    def lock(self, name: str) -> lock_service_pb2.Lock:
+        """The holders of a lock, and its queue."""
+        with self.channel() as channel:
+            request = lock_service_pb2.GetLockRequest(lock=lock_service_pb2.LockId(name=name))
+            return LockServiceStub(channel).GetLock(request, timeout=PATIENCE).lock
+
+    def break_lock(self, name: str) -> None:
+        """Takes a lock from its holder, as an operator."""
+        (holder,) = self.lock(name).holders
+        with self.channel() as channel:
+            request = lock_service_pb2.BreakLockRequest(
+                lock=lock_service_pb2.LockId(name=name), node_name=holder.node_name
+            )
+            LockServiceStub(channel).BreakLock(request, timeout=PATIENCE)
+
+    def request_revocation(self, name: str) -> None:
+        """Asks the holder of a lock to give it back."""
+        with self.channel() as channel:
+            request = lock_service_pb2.RequestRevocationRequest(lock=lock_service_pb2.LockId(name=name))
+            LockServiceStub(channel).RequestRevocation(request, timeout=PATIENCE)
+
     def drain(self, timeout: float) -> None:
         """Has all instances leave."""
         with self.channel() as channel:
@@ -204,6 +237,14 @@ class Application(CommandedProcess):
         before = len(self.events("triggered", "trigger_failed"))
         self.order("trigger", job=name)
         return self.told("triggered", after=before)
+
+    def lock(self, name: str, **fields: Any) -> None:
+        """Has it ask for a lock, and work under it until ``unlock``."""
+        self.order("lock", name=name, **fields)
+
+    def unlock(self, name: str) -> None:
+        """Ends its work under a lock."""
+        self.order("unlock", name=name)
 
     def stop(self, **fields: Any) -> None:
         """Has the client stop."""

@@ -25,6 +25,7 @@ type command struct {
 	ForGood        bool       `json:"for_good"`
 	Jobs           []jobGiven `json:"jobs"`
 	DrainTimeout   *float64   `json:"drain_timeout"`
+	lockGiven
 }
 
 // concerns returns whether a command is about an item.
@@ -69,6 +70,7 @@ type driven struct {
 	behaviours []rule // the last one that fits counts
 	running    []*running
 	held       map[string]chan struct{}
+	locks      []*underLock
 }
 
 // rule is what executions of some items of some jobs do.

@@ -157,6 +157,7 @@ var statusNames = map[codes.Code]string{
 	codes.AlreadyExists:      "ALREADY_EXISTS",
 	codes.PermissionDenied:   "PERMISSION_DENIED",
 	codes.FailedPrecondition: "FAILED_PRECONDITION",
+	codes.ResourceExhausted:  "RESOURCE_EXHAUSTED",
 	codes.Aborted:            "ABORTED",
 	codes.Unimplemented:      "UNIMPLEMENTED",
 	codes.Unavailable:        "UNAVAILABLE",

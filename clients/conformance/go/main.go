@@ -137,6 +137,10 @@ func (d *driven) obey(given command) {
 		d.releaseCallbacks()
 	case "trigger":
 		trigger(given.Job)
+	case "lock":
+		d.lock(given.lockGiven)
+	case "unlock":
+		d.unlock(given.lockGiven)
 	default:
 		slog.Error("no such command: " + given.Command)
 		os.Exit(exitOther)

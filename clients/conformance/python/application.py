@@ -124,6 +124,65 @@ class Running:
         raise AssertionError(1 // 0)
 
 
+class UnderLock:
+    """The work under a lock, on a thread of its own."""
+
+    def __init__(self, command: dict[str, Any]) -> None:
+        names = ("name", "path", "wait_timeout", "hold_timeout", "holder", "application_id")
+        given = {name: command[name] for name in names if name in command}
+        self.name: str = command.get("name") or command["path"]
+        self.lock = sidekeeper.lock(mode=sidekeeper.LockMode[command.get("mode", "MUTEX")], **given)
+        self.released = threading.Event()
+        self.asked = False
+
+    def run(self) -> None:
+        """Holds the lock until the driver ends it, or until it is lost."""
+        try:
+            if ON_LOOP:
+                asyncio.run(self.run_on_loop())
+            else:
+                self.run_on_thread()
+        except sidekeeper.LockError as error:
+            self.tell("lock_failed", code=error.code, reason=error.reason, message=error.details)
+        else:
+            self.tell("lock_released")
+
+    async def run_on_loop(self) -> None:
+        """The work as a coroutine, which the client cancels."""
+        async with self.lock:
+            self.held()
+            try:
+                while not self.over():  # noqa: ASYNC110 - of another thread
+                    await asyncio.sleep(LOOK_INTERVAL)
+            except asyncio.CancelledError:
+                self.tell("lock_cancelled")
+                raise
+
+    def run_on_thread(self) -> None:
+        """The work as a function, which looks by itself whether the lock is lost."""
+        with self.lock:
+            self.held()
+            while not self.over():
+                if self.lock.wait_lost(LOOK_INTERVAL):
+                    self.tell("lock_cancelled")
+                    return
+
+    def held(self) -> None:
+        """Reports that the lock is held."""
+        self.tell("lock_held", token=self.lock.fencing_token, node=self.lock.node_path)
+
+    def over(self) -> bool:
+        """Whether the work has ended. Reports that another program asks for the lock."""
+        if self.lock.revocation_requested and not self.asked:
+            self.asked = True
+            self.tell("lock_asked")
+        return self.released.is_set()
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Reports an event of the lock."""
+        tell(event, lock=self.name, **fields)
+
+
 class Driven:
     """The application, and what the driver has asked for."""
 
@@ -132,6 +191,7 @@ class Driven:
         self.defaults: dict[str, Behaviour] = {}
         self.default = Behaviour()
         self.running: list[Running] = []
+        self.locks: list[UnderLock] = []
         self.held: set[str] = set()
         self.callbacks_released = threading.Event()
         self.app: sidekeeper.Application | None = None
@@ -324,6 +384,16 @@ class Driven:
             tell("trigger_failed", code=error.code, reason=error.reason)
         else:
             tell("triggered", instances=sorted({*result.triggered_instance_ids, *result.pending_instance_ids}))
+
+    def lock(self, command: dict[str, Any]) -> None:
+        one = UnderLock(command)
+        self.locks.append(one)
+        threading.Thread(target=one.run, daemon=True).start()
+
+    def unlock(self, command: dict[str, Any]) -> None:
+        for one in self.locks:
+            if one.name == command["name"]:
+                one.released.set()
 
     def run(self, command: dict[str, Any]) -> int:
         """Runs the client; returns the exit status."""
