@@ -115,10 +115,10 @@ simulate: ## simulate fleets full of faults: SEEDS=20000 SEED_BASE=0, or SEED=N 
 	SEEDS=$(SEEDS) SEED_BASE=$(SEED_BASE) SEED=$(SEED) DIGEST=$(DIGEST) WHOLE=$(WHOLE) MACHINES=$(MACHINES) STORM=$(STORM) OFF=$(OFF) KEEP=$(KEEP) \
 		cargo test --locked --quiet --profile simulation --test simulate
 
-# How often each contender of `make locks` holds the lock: some thousand grants with Curator, and a thousand with kazoo.
+# How often each contender of `make locks` holds the lock: more than a thousand grants in each queue.
 LOCK_ROUNDS ?= 170
 .PHONY: locks
-locks: interop-tools ## one queue of sidecars, Curator and kazoo, long; and 60,000 schedules of contenders
+locks: interop-tools ## one queue of sidecars, Curator, kazoo and Go, long; and 60,000 schedules of contenders
 	LOCK_ROUNDS=$(LOCK_ROUNDS) $(SUITE) pytest tests/interop/test_locks.py tests/e2e/test_locks.py
 	LOCK_SEEDS=60000 SEED_BASE=$(SEED_BASE) cargo test --locked --profile simulation --test simulation lock:: -- --nocapture
 
@@ -147,7 +147,7 @@ fault-tools: binary client .tools/python-tools
 	tests/support/zookeeper/install.sh
 
 .PHONY: interop-tools
-interop-tools: binary client .tools/python-tools
+interop-tools: binary client .tools/python-tools .tools/bin/lock-peer
 	.ci/setup java
 	tests/support/zookeeper/install.sh
 	tests/interop/install.sh
@@ -235,7 +235,7 @@ compose-check: .tools/bin/compose-check ## check docker-compose.yml and the Dock
 	@if docker compose version >/dev/null 2>&1; then docker compose config -q; fi
 
 .PHONY: tools
-tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check ## install what the other targets need
+tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check .tools/bin/lock-peer ## install what the other targets need
 	tests/support/zookeeper/install.sh
 	tests/interop/install.sh
 
@@ -298,3 +298,8 @@ $(BUF): .ci/tools/package-lock.json
 	.ci/setup go
 	mkdir -p .tools/bin
 	cd .ci/tools/compose-check && go build -o $(CURDIR)/$@ .
+
+.tools/bin/lock-peer: $(wildcard tests/interop/lock-peer/*)
+	.ci/setup go
+	mkdir -p .tools/bin
+	cd tests/interop/lock-peer && go build -o $(CURDIR)/$@ .

@@ -16,17 +16,12 @@ from pathlib import Path
 
 import pytest
 import sidekeeper
-from kazoo.client import KazooClient
 from kazoo.recipe.lock import Lock
 
 from support.fleet import Fleet
 from support.lock_queue import Journal
-from support.processes import PATIENCE, ROOT, eventually
+from support.processes import PATIENCE, eventually
 from support.sidecar import Sidecar
-
-namespace: dict[str, type[Lock]] = {}
-exec((ROOT / "examples" / "locks" / "curator_lock.py").read_text(), namespace)
-CuratorLock = namespace["CuratorLock"]
 
 
 def command(binary: Path, sidecar: Sidecar, *words: str) -> list[str]:
@@ -265,21 +260,6 @@ def test_a_block_on_an_event_loop_is_cancelled_when_its_lock_is_lost(fleet: Flee
     assert locks(binary, sidecar, "nightly")["holders"] == []
 
 
-def through_kazoo(journal: Journal, address: str, path: str, who: str, rounds: int) -> None:
-    """Holds the lock so many times, in a session of kazoo's."""
-    client = KazooClient(address)
-    client.start(timeout=PATIENCE)
-    try:
-        for _ in range(rounds):
-            lock = CuratorLock(client, path, who)
-            assert lock.acquire(timeout=4 * PATIENCE)
-            journal.hold(who, client.exists(f"{path}/{lock.node}").czxid)
-            lock.release()
-    finally:
-        client.stop()
-        client.close()
-
-
 def test_s1_one_queue_with_kazoos_subclass(fleet: Fleet, binary: Path) -> None:
     sidecars = [serving(fleet, binary, number) for number in (1, 2)]
     # A persistent parent: an object of kazoo fails for ever once the container is gone (L29).
@@ -289,7 +269,7 @@ def test_s1_one_queue_with_kazoos_subclass(fleet: Fleet, binary: Path) -> None:
     with ThreadPoolExecutor(6) as pool:
         ours = [pool.submit(journal.through_sidecar, sidecars[n % 2], path, f"ours-{n}", rounds) for n in range(4)]
         address = fleet.server.address
-        theirs = [pool.submit(through_kazoo, journal, address, path, f"kazoo-{n}", rounds) for n in range(2)]
+        theirs = [pool.submit(journal.through_kazoo, address, path, f"kazoo-{n}", rounds) for n in range(2)]
         for future in ours + theirs:
             future.result(8 * PATIENCE)
     assert len(journal.grants) == 6 * rounds

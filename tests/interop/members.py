@@ -89,6 +89,18 @@ class LockPeer(_JavaProcess):
         fleet.processes.append(self)
 
 
+class GoLockPeer(CommandedProcess):
+    """Contenders for the lock of go-zookeeper. A server's address may be a proxy's."""
+
+    def __init__(self, fleet: MixedFleet, path: str, rounds: int, contenders: int, address: str = ""):
+        program = ROOT / ".tools" / "bin" / "lock-peer"
+        if not program.is_file():
+            raise RuntimeError(f"no {program}: run make interop-tools")
+        arguments = [str(program), address or fleet.server.address, path, str(rounds), *["MUTEX"] * contenders]
+        super().__init__(f"go-lock-peer-{len(fleet.processes)}", arguments, fleet.folder, dict(os.environ))
+        fleet.processes.append(self)
+
+
 class Member(Protocol):
     """An instance of the job, of either kind."""
 

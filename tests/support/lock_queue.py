@@ -9,11 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import grpc
+from kazoo.client import KazooClient
+from kazoo.recipe.lock import Lock
 from sidekeeper._proto.v1 import lock_service_pb2 as pb
 from sidekeeper._proto.v1 import lock_service_pb2_grpc as stubs
 
-from support.processes import PATIENCE
+from support.processes import PATIENCE, ROOT
 from support.sidecar import Sidecar
+
+_example: dict[str, type[Lock]] = {}
+exec((ROOT / "examples" / "locks" / "curator_lock.py").read_text(), _example)
+#: The kazoo lock of the example, which stands in one queue with Curator's.
+CuratorLock = _example["CuratorLock"]
 
 #: How long a holder has the lock, in seconds.
 HELD = 0.001
@@ -106,3 +113,17 @@ class Journal:
                     if event.WhichOneof("event") == "acquired":
                         self.hold(who, event.acquired.fencing_token, mode)
                         stub.Release(pb.ReleaseRequest(hold_id=hold_id))
+
+    def through_kazoo(self, address: str, path: str, who: str, rounds: int) -> None:
+        """Holds the lock so many times, in a session of kazoo's."""
+        client = KazooClient(address)
+        client.start(timeout=PATIENCE)
+        try:
+            for _ in range(rounds):
+                lock = CuratorLock(client, path, who)
+                assert lock.acquire(timeout=4 * PATIENCE)
+                self.hold(who, client.exists(f"{path}/{lock.node}").czxid)
+                lock.release()
+        finally:
+            client.stop()
+            client.close()
