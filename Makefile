@@ -25,7 +25,7 @@ ZOOKEEPER ?=
 
 .PHONY: help
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build the sidecar for use: target/release/sidekeeper
@@ -122,6 +122,16 @@ locks: interop-tools ## one queue of sidecars, Curator, kazoo and Go, long; and 
 	LOCK_ROUNDS=$(LOCK_ROUNDS) $(SUITE) pytest tests/interop/test_locks.py tests/e2e/test_locks.py
 	LOCK_SEEDS=60000 SEED_BASE=$(SEED_BASE) cargo test --locked --profile simulation --test simulation lock:: -- --nocapture
 
+# How many histories `make locks-linearizable` makes, the first one of seed SEED_BASE. They stay in .tools/histories.
+HISTORIES ?= 100
+.PHONY: locks-linearizable
+locks-linearizable: fault-tools ## check histories of a register that a lock guards, under random faults: HISTORIES=100 SEED_BASE=0
+	rm -rf .tools/histories
+	mkdir -p .tools/histories
+	LOCK_HISTORIES=$(HISTORIES) SEED_BASE=$(SEED_BASE) LOCK_HISTORIES_FOLDER=$(abspath .tools/histories) \
+		$(SUITE) pytest tests/faults/test_lock_histories.py -n 3
+	.tools/bin/linearizable .tools/histories/*.jsonl
+
 # How many applications `make failover-time` kills.
 KILLS ?= 120
 .PHONY: failover-time
@@ -142,7 +152,7 @@ return-time: fault-tools ## measure how soon sidecars are back when ZooKeeper se
 	$(SUITE) e2e.return_time --restarts $(RESTARTS) --sidecars $(SIDECARS)
 
 .PHONY: fault-tools
-fault-tools: binary client .tools/python-tools
+fault-tools: binary client .tools/python-tools .tools/bin/linearizable
 	.ci/setup java faults
 	tests/support/zookeeper/install.sh
 
@@ -235,7 +245,7 @@ compose-check: .tools/bin/compose-check ## check docker-compose.yml and the Dock
 	@if docker compose version >/dev/null 2>&1; then docker compose config -q; fi
 
 .PHONY: tools
-tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check .tools/bin/lock-peer ## install what the other targets need
+tools: .tools/python-tools $(BUF) .tools/bin/cargo-deny .tools/bin/compose-check .tools/bin/lock-peer .tools/bin/linearizable ## install what the other targets need
 	tests/support/zookeeper/install.sh
 	tests/interop/install.sh
 
@@ -299,7 +309,13 @@ $(BUF): .ci/tools/package-lock.json
 	mkdir -p .tools/bin
 	cd .ci/tools/compose-check && go build -o $(CURDIR)/$@ .
 
+# Programs of the tests, in Go.
 .tools/bin/lock-peer: $(wildcard tests/interop/lock-peer/*)
 	.ci/setup go
 	mkdir -p .tools/bin
 	cd tests/interop/lock-peer && go build -o $(CURDIR)/$@ .
+
+.tools/bin/linearizable: $(wildcard tests/faults/linearizable/*)
+	.ci/setup go
+	mkdir -p .tools/bin
+	cd tests/faults/linearizable && go build -o $(CURDIR)/$@ .
