@@ -8,19 +8,23 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 import sidekeeper
+from google.protobuf.duration_pb2 import Duration
 from kazoo.recipe.lock import Lock
+from sidekeeper._proto.v1 import lock_service_pb2 as pb
 
 from support.fleet import Fleet
-from support.lock_queue import Journal
-from support.processes import PATIENCE, eventually
+from support.lock_queue import Journal, connection, hold, request
+from support.processes import PATIENCE, environment_with_client, eventually
 from support.sidecar import Sidecar
 
 
@@ -123,6 +127,27 @@ def test_a_command_whose_lock_is_lost_is_stopped(fleet: Fleet, binary: Path) -> 
         assert (out, process.returncode) == ("stopped\n", 124)
         assert "LOCK_LOST" in err
         assert "its node was deleted" in err
+
+
+def test_s13_the_lock_of_a_killed_application_is_free_at_once(fleet: Fleet) -> None:
+    # Long before the session could end.
+    sidecar = fleet.sidecar(1, "60s")
+    path = f"/{fleet.namespace}-locks/bill"
+    program = "import sidekeeper, sys, time\nwith sidekeeper.lock(path=sys.argv[1]):\n print('holds', flush=True)\n time.sleep(1000)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, path],
+        env=environment_with_client(SIDEKEEPER_ENDPOINT=endpoint(sidecar)),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with connection(sidecar):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "holds\n"
+        with hold(sidecar, path) as events:
+            next(event for event in events if event.WhichOneof("event") == "waiting")
+            process.kill()
+            next(event for event in events if event.WhichOneof("event") == "acquired")
+    process.communicate()
 
 
 def test_s14_the_lock_of_a_killed_sidecar_is_free_after_its_session(fleet: Fleet, binary: Path) -> None:
@@ -276,6 +301,91 @@ def test_s1_one_queue_with_kazoos_subclass(fleet: Fleet, binary: Path) -> None:
     assert journal.overlaps() == []
     assert journal.out_of_order() == []
     assert fleet.tree.client.get_children(path) == []
+
+
+def test_s2_one_queue_of_a_hundred_contenders(fleet: Fleet, binary: Path) -> None:
+    sidecars = [serving(fleet, binary, number) for number in (1, 2, 3)]
+    path = f"/{fleet.namespace}-locks/bill"
+    fleet.tree.client.ensure_path(path)
+    journal, rounds = Journal(), max(1, int(os.environ.get("LOCK_ROUNDS", "0")) // 17)
+    with ThreadPoolExecutor(100) as pool:
+        with hold(sidecars[0], path) as events:
+            next(event for event in events if event.WhichOneof("event") == "acquired")
+            contenders = [
+                pool.submit(journal.through_sidecar, sidecars[n % 3], path, f"ours-{n}", rounds) for n in range(90)
+            ]
+            contenders += [
+                pool.submit(journal.through_kazoo, fleet.server.address, path, f"kazoo-{n}", rounds) for n in range(10)
+            ]
+            eventually("all wait", lambda: len(fleet.tree.client.get_children(path)) == 101)
+        for contender in contenders:
+            contender.result(8 * PATIENCE)
+    assert len(journal.grants) == 100 * rounds
+    assert journal.overlaps() == []
+    assert journal.out_of_order() == []
+    assert len({grant.who for grant in sorted(journal.grants)[:100]}) == 100
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "timed out"])
+def test_s28_the_one_behind_a_waiting_contender_that_goes_moves_up_and_does_not_hold(
+    fleet: Fleet, binary: Path, how: str
+) -> None:
+    first, middle, last = (serving(fleet, binary, number, "2s") for number in (1, 2, 3))
+    path = f"/{fleet.namespace}-locks/bill"
+
+    def queue() -> list[str]:
+        return sorted(fleet.tree.client.get_children(path), key=lambda name: name[-10:])
+
+    limit = Duration(seconds=1) if how == "timed out" else None
+    with ExitStack() as holds:
+        holder = holds.enter_context(hold(first, path))
+        next(event for event in holder if event.WhichOneof("event") == "acquired")
+        stub = holds.enter_context(connection(middle))
+        between = stub.Hold(pb.HoldRequest(lock=pb.LockId(path=path), wait_timeout=limit))
+        next(event for event in between if event.WhichOneof("event") == "waiting")
+        events = holds.enter_context(hold(last, path))
+        waiting = next(event.waiting for event in events if event.waiting.HasField("first"))
+        assert waiting.position == 2
+        before = queue()
+        if how == "killed":
+            middle.kill()
+        elif how == "stopped":
+            middle.freeze()
+        # The next event of the last one is its new place.
+        moved = next(event for event in events if event.WhichOneof("event") != "lease_renewed")
+        assert (moved.WhichOneof("event"), moved.waiting.position) == ("waiting", 1)
+        assert queue() == [before[0], before[2]]
+        holder.cancel()  # type: ignore[attr-defined]
+        gained = next(event.acquired for event in events if event.WhichOneof("event") == "acquired")
+        assert gained.node_path == f"{path}/{before[2]}"
+        middle.thaw()
+
+
+def test_s29_a_limit_at_the_moment_of_the_grant_is_one_or_the_other(fleet: Fleet, binary: Path) -> None:
+    sidecars = [serving(fleet, binary, number) for number in (1, 2)]
+    path, client = f"/{fleet.namespace}-locks/bill", fleet.tree.client
+    limit = delay = 0.05
+    ends = set()
+    with connection(sidecars[0]) as theirs, connection(sidecars[1]) as ours:
+        for _ in range(50):
+            holder = theirs.Hold(request(path, "MUTEX", ""), timeout=PATIENCE)
+            next(event for event in holder if event.WhichOneof("event") == "acquired")
+            asked = pb.HoldRequest(lock=pb.LockId(path=path), wait_timeout=Duration(nanos=int(limit * 1e9)))
+            stream = ours.Hold(asked, timeout=PATIENCE)
+            next(stream)
+            time.sleep(delay)
+            holder.cancel()
+            # The next grant is nearer to the limit: later if this one came in time, and earlier if it did not.
+            try:
+                gained = next(event.acquired for event in stream if event.WhichOneof("event") == "acquired")
+                delay += 0.002
+                assert client.exists(gained.node_path)
+                stream.cancel()
+            except grpc.RpcError as error:
+                delay = max(0.0, delay - 0.002)
+                ends.add((error.code(), "was not free within wait_timeout" in error.details()))
+            eventually("an empty queue", lambda: not client.exists(path) or client.get_children(path) == [])
+    assert ends <= {(grpc.StatusCode.DEADLINE_EXCEEDED, True)}
 
 
 @pytest.mark.parametrize("patterns", [(), ("lock-",)])

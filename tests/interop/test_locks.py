@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from sidekeeper._proto.v1 import lock_service_pb2 as pb
 
 from interop.members import GoLockPeer, LockPeer, MixedFleet
-from support.lock_queue import Grant, Journal, hold
+from interop.transaction_log import changes
+from support.lock_queue import Grant, Journal, connection, hold
 from support.processes import PATIENCE, eventually
+from support.request_proxy import RequestProxy
 
 #: How often each contender holds the lock; `make locks` asks for more.
 ROUNDS = int(os.environ.get("LOCK_ROUNDS", "20"))
@@ -78,3 +85,63 @@ def test_s22_a_revocation_by_curator_is_an_event(fleet: MixedFleet, mode: str) -
         asked = next(event for event in events if event.WhichOneof("event") not in ("lease_renewed", "waiting"))
         assert asked.WhichOneof("event") == "revocation_requested"
         assert fleet.tree.client.exists(acquired.node_path)
+
+
+FIRST = ("ours", "curator", "kazoo", "go")
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_s31_whoever_comes_first_makes_the_locks_node(fleet: MixedFleet, first: str) -> None:
+    path, server = f"/{fleet.namespace}-locks/bill", fleet.server
+    sidecar = fleet.sidecar(1)
+    journal = Journal()
+
+    def come(kind: str) -> None:
+        """Has one contender of this kind hold the lock once."""
+        if kind == "ours":
+            journal.through_sidecar(sidecar, path, kind, 1)
+        elif kind == "kazoo":
+            journal.through_kazoo(server.address, path, kind, 1)
+        else:
+            peer = LockPeer(fleet, path, 1, ["MUTEX"]) if kind == "curator" else GoLockPeer(fleet, path, 1, 1)
+            peer.wait("done", lambda events: any(event["event"] == "done" for event in events), 2 * PATIENCE)
+            assert peer.events("failed") == []
+            journal.add(
+                Grant(one["begin"], one["end"], one["token"], one["mode"], kind) for one in peer.events("grant")
+            )
+
+    order = [first, *(kind for kind in FIRST if kind != first)]
+    for kind in order:
+        come(kind)
+    assert [grant.who for grant in sorted(journal.grants, key=lambda grant: grant.token)] == order
+    # A container, or by kazoo and go-zookeeper a persistent node, as the server's log has it.
+    made = next(change for change in changes(server.data, f"/{fleet.namespace}-locks") if change.path == path)
+    assert made.container is (first in ("ours", "curator"))
+
+
+def test_s34_a_dead_contender_of_go_at_the_head_is_shown_and_broken(fleet: MixedFleet, binary: Path) -> None:
+    path = f"/{fleet.namespace}-locks/bill"
+    fleet.tree.client.ensure_path(path)
+    sidecar = fleet.sidecar(1)
+    # go-zookeeper's Lock fails when its connection breaks, and leaves its node; its session goes on.
+    proxy = RequestProxy(fleet.server.port)
+    lost = proxy.lose_reply("children", path)
+    peer = GoLockPeer(fleet, path, 1, 1, proxy.address)
+    lost.wait()
+    peer.wait("failed", lambda events: any(event["event"] == "failed" for event in events))
+    [dead] = fleet.tree.client.get_children(path)
+    owner = fleet.tree.client.exists(f"{path}/{dead}").ephemeralOwner
+    with connection(sidecar) as stub, hold(sidecar, path) as events:
+        first = next(event.waiting.first for event in events if event.waiting.HasField("first"))
+        assert first.node_name == dead
+        # How long it has stood there.
+        shown = stub.GetLock(pb.GetLockRequest(lock=pb.LockId(path=path))).lock.holders[0]
+        assert (shown.node_name, shown.holder, int(shown.session, 16)) == (dead, "go-0", owner)
+        assert 0 <= time.time() - shown.since.ToSeconds() < 2 * PATIENCE
+        command = [binary, "locks", "--endpoint", f"unix://{sidecar.socket}", "--json", "--path", path]
+        told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        assert (told["holders"][0]["node_name"], bool(told["holders"][0]["since"])) == (dead, True)
+        stub.BreakLock(pb.BreakLockRequest(lock=pb.LockId(path=path), node_name=dead))
+        gained = next(event.acquired for event in events if event.WhichOneof("event") == "acquired")
+        assert fleet.tree.client.get_children(path) == [gained.node_path.rpartition("/")[2]]
+    proxy.end()

@@ -29,6 +29,8 @@ class Change:
     path: str
     #: Its content after the change. None: it was deleted.
     data: str | None
+    #: Whether it was created as a container.
+    container: bool = False
 
 
 class _Reader:
@@ -91,17 +93,17 @@ def _of(entry: bytes, ephemerals: dict[int, set[str]]) -> Iterator[Change]:
     reader = _Reader(entry)
     session, _, zxid, milliseconds, kind = reader.long(), reader.number(), reader.long(), reader.long(), reader.number()
 
-    def step(kind: int, reader: _Reader) -> Iterator[tuple[str, str | None]]:
+    def step(kind: int, reader: _Reader) -> Iterator[tuple[str, str | None, bool]]:
         if kind in (_CREATE, _CREATE_2, _CREATE_CONTAINER, _CREATE_TTL):
             path, data = reader.text(), reader.text()
             reader.skip_acl()
             if kind in (_CREATE, _CREATE_2) and reader.flag():
                 ephemerals.setdefault(session, set()).add(path)
-            yield path, data
+            yield path, data, kind == _CREATE_CONTAINER
         elif kind in (_DELETE, _DELETE_CONTAINER):
-            yield gone(reader.text()), None
+            yield gone(reader.text()), None, False
         elif kind == _SET:
-            yield reader.text(), reader.text()
+            yield reader.text(), reader.text(), False
         elif kind == _MULTI:
             for _ in range(reader.number()):
                 step_kind = reader.number()
@@ -109,12 +111,12 @@ def _of(entry: bytes, ephemerals: dict[int, set[str]]) -> Iterator[Change]:
         elif kind == _CLOSE_SESSION:
             named: set[str] = set() if reader.is_at_end() else {reader.text() for _ in range(max(reader.number(), 0))}
             for path in sorted(named | ephemerals.pop(session, set())):
-                yield gone(path), None
+                yield gone(path), None, False
 
     def gone(path: str) -> str:
         for paths in ephemerals.values():
             paths.discard(path)
         return path
 
-    for path, data in step(kind, reader):
-        yield Change(zxid, milliseconds / 1000, path, data)
+    for path, data, container in step(kind, reader):
+        yield Change(zxid, milliseconds / 1000, path, data, container)
