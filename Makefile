@@ -115,12 +115,21 @@ simulate: ## simulate fleets full of faults: SEEDS=20000 SEED_BASE=0, or SEED=N 
 	SEEDS=$(SEEDS) SEED_BASE=$(SEED_BASE) SEED=$(SEED) DIGEST=$(DIGEST) WHOLE=$(WHOLE) MACHINES=$(MACHINES) STORM=$(STORM) OFF=$(OFF) KEEP=$(KEEP) \
 		cargo test --locked --quiet --profile simulation --test simulate
 
-# How often each contender of `make locks` holds the lock: more than a thousand grants in each queue.
+# How often each contender of `make locks` holds the lock: more than a thousand grants in each queue. And how many replies of
+# each kind are lost.
 LOCK_ROUNDS ?= 170
+LOCK_REPLIES ?= 100
 .PHONY: locks
-locks: interop-tools ## one queue of sidecars, Curator, kazoo and Go, long; and 60,000 schedules of contenders
-	LOCK_ROUNDS=$(LOCK_ROUNDS) $(SUITE) pytest tests/interop/test_locks.py tests/e2e/test_locks.py
+locks: interop-tools ## one queue of sidecars, Curator, kazoo and Go, long; lost replies; and 60,000 schedules of contenders
+	LOCK_ROUNDS=$(LOCK_ROUNDS) LOCK_REPLIES=$(LOCK_REPLIES) \
+		$(SUITE) pytest tests/interop/test_locks.py tests/e2e/test_locks.py tests/e2e/test_lock_requests.py
 	LOCK_SEEDS=60000 SEED_BASE=$(SEED_BASE) cargo test --locked --profile simulation --test simulation lock:: -- --nocapture
+
+# How many grants `make locks-soak` makes.
+GRANTS ?= 10000
+.PHONY: locks-soak
+locks-soak: fault-tools ## hold a lock many times, with faults, and look what is kept: open files, watches, nodes; GRANTS=10000
+	LOCK_GRANTS=$(GRANTS) $(SUITE) pytest tests/faults/test_locks.py -k s58
 
 # How many histories `make locks-linearizable` makes, the first one of seed SEED_BASE. They stay in .tools/histories.
 HISTORIES ?= 100

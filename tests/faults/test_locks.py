@@ -3,14 +3,18 @@ store accepts."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import sidekeeper
+from kazoo.exceptions import NoNodeError
 
 from faults.ensemble import Ensemble
 from faults.fleet import FaultFleet, Slot
@@ -22,6 +26,13 @@ SESSION = 4.0
 
 #: For how long a fault lasts: longer than the session.
 LASTS = SESSION + 2.0
+
+#: How long a contender holds the lock at most, in seconds, if it does not cling to it.
+LONGEST = 0.2
+
+#: How many grants `test_s58` waits for, and how many there are from one fault to the next. `make locks` asks for 10,000.
+GRANTS = int(os.environ.get("LOCK_GRANTS") or 300)
+GRANTS_EACH = max(GRANTS // 30, 100)
 
 #: How long a contender waits before it asks again after an error, in seconds.
 ASK_AGAIN = 0.05
@@ -47,12 +58,15 @@ class FencedCounter:
 class Contender(threading.Thread):
     """Holds the lock again and again, through one sidecar, and stops when it loses it."""
 
-    def __init__(self, slot: Slot, path: str, journal: Journal, store: FencedCounter, name: str):
+    def __init__(
+        self, slot: Slot, path: str, journal: Journal, store: FencedCounter, name: str, longest: float = LONGEST
+    ):
         super().__init__(name=name, daemon=True)
         self._endpoint = f"unix://{slot.sidecar.socket}"
         self._path = path
         self._journal = journal
         self._store = store
+        self._longest = longest
         self._random = random.Random(name)
         self.over = threading.Event()
         #: While it is set, the contender gives the lock back only when it has lost it.
@@ -73,7 +87,7 @@ class Contender(threading.Thread):
                 time.sleep(ASK_AGAIN)
 
     def _hold(self, lock: sidekeeper.Lock) -> None:
-        until = time.monotonic() + self._random.uniform(0.0, 0.2)
+        until = time.monotonic() + self._random.uniform(0.0, self._longest)
         begin = end = time.monotonic_ns()
         self.holds.set()
         while not lock.lost:
@@ -206,3 +220,91 @@ def children(fleet: FaultFleet, path: str) -> list[str]:
     """The children of a node; `["empty"]`: there are none."""
     found = fleet.tree.client.get_children(path) if fleet.tree.client.exists(path) else []
     return found or ["empty"]
+
+
+class Kept:
+    """What the sidecars and the servers keep for a lock: open files, watches, nodes."""
+
+    def __init__(self, fleet: FaultFleet, slots: list[Slot]):
+        self.files = [len(os.listdir(f"/proc/{slot.sidecar.popen.pid}/fd")) for slot in slots]
+        answers = [server.ask("wchp") for server in fleet.ensemble.servers]
+        assert all(answers)
+        told = "\n".join(answers)
+        self.watches = sorted(
+            block.splitlines()[0]
+            for block in re.findall(r"^/.*(?:\n\t.*)*", told, re.MULTILINE)
+            if block.startswith(f"/{fleet.namespace}")
+            for _ in block.splitlines()[1:]
+        )
+        self.nodes = sorted(nodes(fleet, "/", f"/{fleet.namespace}"))
+
+    def within(self, before: Kept) -> bool:
+        """Whether it is no more than before."""
+        files = all(now <= then for now, then in zip(self.files, before.files))
+        return files and self.watches == before.watches and set(self.nodes) <= set(before.nodes)
+
+    def __str__(self) -> str:
+        return f"files {self.files}, watches {self.watches}, nodes {self.nodes}"
+
+
+def nodes(fleet: FaultFleet, path: str, prefix: str) -> list[str]:
+    """The nodes at and below those of the root whose path begins with the prefix."""
+    with suppress(NoNodeError):
+        below = [f"{path.rstrip('/')}/{name}" for name in fleet.tree.client.get_children(path)]
+        return [node for one in below if one.startswith(prefix) for node in [one, *nodes(fleet, one, prefix)]]
+    return []
+
+
+def connection_reset(slots: list[Slot], ensemble: Ensemble) -> None:
+    slots[1].link.reset()
+
+
+def session_lost(slots: list[Slot], ensemble: Ensemble) -> None:
+    def losses() -> int:
+        return slots[0].sidecar.log.read_text(errors="replace").count("session lost")
+
+    before = losses()
+    slots[0].link.cut()
+    eventually("the session is lost", lambda: losses() > before)
+    slots[0].link.heal()
+
+
+def follower_restarted(slots: list[Slot], ensemble: Ensemble) -> None:
+    follower = ensemble.follower()
+    follower.kill()
+    follower.start()
+    ensemble.wait_serving()
+
+
+def test_s58_nothing_is_kept_of_many_grants(fleet: FaultFleet, ensemble: Ensemble) -> None:
+    slots = [Slot(fleet, number, SESSION, True, {}) for number in (1, 2, 3)]
+    path = f"/{fleet.namespace}-locks/bill"
+    store = FencedCounter()
+
+    def hold_often(grants: int) -> None:
+        """Has contenders hold the lock so many times, with a fault now and then."""
+        journal = Journal()
+        contenders = [
+            Contender(slot, path, journal, store, f"{slot.number}-{n}", 0.0) for slot in slots for n in (1, 2)
+        ]
+        for contender in contenders:
+            contender.start()
+        faults = itertools.cycle([connection_reset, session_lost, follower_restarted])
+        for count in range(GRANTS_EACH, grants + 1, GRANTS_EACH):
+            eventually(f"{count} grants", lambda count=count: len(journal.grants) >= count, 6 * PATIENCE)
+            next(faults)(slots, ensemble)
+        eventually(f"{grants} grants", lambda: len(journal.grants) >= grants, 6 * PATIENCE)
+        for contender in contenders:
+            contender.over.set()
+        for contender in contenders:
+            contender.join(PATIENCE)
+            assert not contender.is_alive()
+        assert journal.overlaps() == []
+        assert journal.out_of_order() == []
+        assert [contender.refusals for contender in contenders if contender.refusals] == []
+
+    # What a sidecar keeps once and for all, it has after some grants.
+    hold_often(20)
+    before = fleet.look("what is kept", lambda: Kept(fleet, slots))
+    hold_often(GRANTS)
+    fleet.look(f"no more is kept than {before}", lambda: Kept(fleet, slots).within(before))
