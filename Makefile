@@ -20,6 +20,10 @@ CARGO_DENY_VERSION := 0.20.2
 PARTS ?=
 # The parts that `make bench` measures. Empty: all.
 BENCH ?=
+# How long `make bench BENCH=locks` measures. Empty: five rounds.
+BENCH_ROUNDS ?=
+BENCH_PAIRS ?=
+BENCH_HAND_OVERS ?=
 # A ZooKeeper for the demo, host:port. Empty: the registry embedded in the sidecar.
 ZOOKEEPER ?=
 
@@ -188,10 +192,12 @@ vectors: ## run the vector tests only; SIDEKEEPER_VECTORS=DIR for vectors of you
 	cargo test --locked --test vectors_cron --test vectors_sharding
 
 .PHONY: bench
-bench: ## measure the sidecar, or parts of it: BENCH="latency memory"; see docs/benchmarks.md
-	.ci/setup cargo java
+bench: .tools/python-tools ## measure the sidecar, or parts of it: BENCH="latency locks"; see docs/benchmarks.md
+	.ci/setup cargo java go
 	tests/support/zookeeper/install.sh
-	cargo bench --locked --bench sidecar -- $(BENCH)
+	benches/locks/install.sh
+	BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_PAIRS=$(BENCH_PAIRS) BENCH_HAND_OVERS=$(BENCH_HAND_OVERS) \
+		cargo bench --locked --bench sidecar -- $(BENCH)
 
 .PHONY: lint
 lint: lint-rust lint-proto lint-clients ## formatting and lints of all languages

@@ -12,12 +12,15 @@
 #[path = "../../tests/support/application.rs"]
 mod application;
 mod budget;
+mod contenders;
 mod environment;
 mod handoff;
 mod host;
 mod latency;
 mod load;
+mod locks;
 mod memory;
+mod program;
 mod server;
 mod statistics;
 mod throughput;
@@ -32,7 +35,7 @@ mod throughput;
 mod zookeeper;
 
 /// The parts by name, in the order in which they are run.
-const PARTS: [(&str, fn()); 7] = [
+const PARTS: [(&str, fn()); 8] = [
     ("budget", budget::embedded),
     ("latency", latency::embedded),
     ("latency-zookeeper", latency::on_zookeeper),
@@ -40,6 +43,7 @@ const PARTS: [(&str, fn()); 7] = [
     ("throughput", throughput::embedded),
     ("throughput-zookeeper", throughput::on_zookeeper),
     ("memory", memory::all),
+    ("locks", locks::on_zookeeper),
 ];
 
 fn main() {

@@ -36,6 +36,13 @@ pub(crate) fn start() -> Server {
     server
 }
 
+/// How many requests the server has got since its start.
+pub(crate) fn requests(server: &Server) -> u64 {
+    let answer = server.command("mntr").unwrap_or_default();
+    let count = answer.lines().find_map(|line| line.strip_prefix("zk_packets_received\t"));
+    count.and_then(|count| count.parse().ok()).expect("the server's count of requests")
+}
+
 pub(crate) fn registry(server: &Server) -> ZooKeeper {
     let settings = Settings {
         connect: server.address(),

@@ -32,6 +32,10 @@ pub(crate) fn milliseconds(duration: Duration) -> String {
     format!("{:.2}", duration.as_secs_f64() * 1000.0)
 }
 
+pub(crate) fn microseconds(duration: Duration) -> String {
+    duration.as_micros().to_string()
+}
+
 /// How many a second, as a whole number.
 pub(crate) fn rate(count: usize, time: Duration) -> u64 {
     let nanos = time.as_nanos().max(1);
