@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use zookeeper_client as zk;
 
 use super::look;
+use super::nodelay;
 use super::settings::Checked;
 
 /// How long to wait until the watch tasks release a broken connection. They do so at once when they run at
@@ -104,8 +105,8 @@ impl Connection {
         }
         let reactor = Reactor::default();
         let greeted = checked.clock.as_ref().map(|clock| clock());
-        let server = server.to_string();
-        let mut connecting = pin!(connector.connect(&server));
+        let address = server.to_string();
+        let mut connecting = pin!(connector.connect(&address));
         let connected = poll_fn(|context| {
             let _scope = spawns_core::enter(&reactor);
             connecting.as_mut().poll(context)
@@ -116,6 +117,7 @@ impl Connection {
         let Some(reactor) = reactor else {
             return Err(zk::Error::UnexpectedError("the client started no reactor".to_owned()));
         };
+        nodelay::set(server);
         let states = client.state_watcher();
         let watching = Arc::default();
         let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed);

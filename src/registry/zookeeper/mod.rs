@@ -23,6 +23,7 @@ mod convert;
 mod key;
 mod limit;
 mod look;
+mod nodelay;
 mod read;
 mod session;
 mod settings;
