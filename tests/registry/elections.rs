@@ -23,6 +23,7 @@ on_both! {
     candidates_lead_one_after_another_and_all_hear_of_each_leader,
     a_candidate_whose_stream_ends_gives_the_leadership_to_the_next_one,
     a_leader_resigns_to_a_named_successor,
+    a_leader_resigns_to_a_successor_that_has_just_come,
     a_leader_that_cannot_hand_over_leads_on_with_its_value,
     a_leader_whose_session_ends_hears_of_it_and_stands_again,
     a_leader_whose_node_is_deleted_stands_again,
@@ -217,6 +218,25 @@ async fn a_leader_resigns_to_a_named_successor(registry: TestRegistry) {
     resign(&two, &others[2], "").await.unwrap();
     let state = sees(&mut states, |state| state.candidates.len() == 1).await;
     assert!(state.leader.unwrap().term > chosen.term);
+}
+
+async fn a_leader_resigns_to_a_successor_that_has_just_come(registry: TestRegistry) {
+    let node = Node::start(&registry, 1).await;
+    let (session, election) = (registry.session().await, path("/locks/latch"));
+    session.ensure(&election, NodeKind::Persistent, b"").await.unwrap();
+    let newcomer = election.child("_c_98f85861-1111-4111-8111-111111111111-latch-");
+    for _ in 0..20 {
+        let request = CampaignRequest { election: at("/locks/latch"), ..request("A") };
+        let mut a = Campaign::open(&node, request).await.unwrap();
+        a.leading().await;
+        let create = Operation::create(newcomer.clone(), NodeKind::EphemeralSequential, b"new");
+        session.commit(vec![create]).await.unwrap();
+        // The sidecar may not have seen it yet.
+        resign(&node, &a, "new").await.unwrap();
+        let names = session.children(&election).await.unwrap().unwrap();
+        let [name] = names.as_slice() else { panic!("{names:?}") };
+        session.commit(vec![Operation::delete(election.child(name))]).await.unwrap();
+    }
 }
 
 async fn a_leader_that_cannot_hand_over_leads_on_with_its_value(registry: TestRegistry) {

@@ -10,6 +10,7 @@ use crate::coordination::time::Wakeup;
 use crate::extension::lock::HandOver;
 use crate::tree::{Error, Node, Operation, Path};
 
+use super::look::LockError;
 use super::observer::{Observed, TooMany};
 use super::registry::{Locks, ReleaseError};
 
@@ -86,8 +87,8 @@ impl Locks {
         let election = lock.lock().clone();
         let held = handle.held.borrow().clone();
         let Some((own, _)) = held else { return Err(ResignError::NotLeader(election)) };
-        let no_session = || ResignError::Registry { election: election.clone(), error: Error::Suspended };
-        let session = self.shared().current.borrow().clone().ok_or_else(no_session)?;
+        let failed = |error| ResignError::Registry { election: election.clone(), error };
+        let session = self.shared().current.borrow().clone().ok_or_else(|| failed(Error::Suspended))?;
         let mut observed = self.observe(&lock)?;
         let deadline = self.shared().clock.now().mono.saturating_add(HAND_OVER_TAKES);
         let over = self.shared().clock.sleep_until(Wakeup { wall: None, mono: Some(deadline) });
@@ -96,37 +97,46 @@ impl Locks {
         let result = loop {
             let now = state_led_by(&mut observed, &own);
             if let Some((leader, state)) = now {
-                let named =
-                    |node: &&Node| node.path.name() == successor || *node.data == *successor.as_bytes();
-                let Some(next) = state.waiting.iter().find(named) else {
-                    let successor = successor.to_owned();
-                    break Err(ResignError::NoSuccessor { election: election.clone(), successor });
-                };
-                if state.waiting.first() == Some(next) {
-                    break Ok(());
-                }
-                if announced.is_none() {
-                    let value = HandOver::read(&leader.data).value;
-                    let data = HandOver::write(next.path.name(), value);
-                    let set = Operation::set(own.clone(), &data);
-                    if let Err(error) = session.commit(vec![set]).await {
-                        let error = error.error;
-                        break Err(ResignError::Registry { election: election.clone(), error });
+                let is_named =
+                    |node: &Node| node.path.name() == successor || *node.data == *successor.as_bytes();
+                match state.waiting.iter().position(is_named).map(|place| (place, &state.waiting)) {
+                    Some((0, _)) => break Ok(()),
+                    Some((place, waiting)) => {
+                        if let (None, Some(next)) = (&announced, waiting.get(place)) {
+                            let data = HandOver::write(next.path.name(), HandOver::read(&leader.data).value);
+                            // Restored also if the outcome of this request is unknown.
+                            announced = Some(leader);
+                            if let Err(error) = session.commit(vec![Operation::set(own.clone(), &data)]).await
+                            {
+                                break Err(failed(error.error));
+                            }
+                        }
                     }
-                    announced = Some(leader);
+                    // What the sidecar has seen may be some milliseconds old.
+                    None => match self.look(&lock).await {
+                        Ok(now) if now.waiting.iter().any(is_named) => {}
+                        Ok(_) => {
+                            let successor = successor.to_owned();
+                            break Err(ResignError::NoSuccessor { election: election.clone(), successor });
+                        }
+                        Err(LockError::Registry { error, .. }) => break Err(failed(error)),
+                        Err(LockError::NoSession | LockError::Free(_)) => {
+                            break Err(failed(Error::Suspended));
+                        }
+                    },
                 }
             }
             tokio::select! {
                 biased;
                 changed = observed.changed() => if changed.is_err() {
                     // The sidecar is stopping.
-                    break Err(no_session());
+                    break Err(failed(Error::Suspended));
                 },
                 () = &mut over => {
                     let before = observed.borrow().as_ref().and_then(|seen| {
                         Some(seen.state.waiting.first()?.path.name().to_owned())
                     });
-                    let Some(before) = before else { break Err(no_session()) };
+                    let Some(before) = before else { break Err(failed(Error::Suspended)) };
                     break Err(ResignError::NoWay { election: election.clone(), before });
                 }
             }
