@@ -55,12 +55,14 @@ mod linux {
 mod tests {
     use std::net::{TcpListener, TcpStream};
 
+    use super::*;
+
     #[test]
     fn the_connections_with_the_server_are_set_and_others_are_not() {
         let [server, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [ours, theirs] =
             [&server, &other].map(|one| TcpStream::connect(one.local_addr().unwrap()).unwrap());
-        super::linux::set(server.local_addr().unwrap()).unwrap();
+        linux::set(server.local_addr().unwrap()).unwrap();
         assert!(ours.nodelay().unwrap());
         assert!(!theirs.nodelay().unwrap());
     }

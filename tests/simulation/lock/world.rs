@@ -342,7 +342,11 @@ impl World {
                 self.sidecars[index].down_until = self.now + lasts;
                 self.cut(index);
             }
-            2 => self.sidecars[index].stopped_until = self.now + lasts,
+            2 => {
+                // A stop that comes during another one does not end that one: nothing would be done at its end.
+                let stopped = &mut self.sidecars[index].stopped_until;
+                *stopped = (*stopped).max(self.now + lasts);
+            }
             _ => {
                 let nodes = u64::try_from(self.server.queue.len()).unwrap();
                 let nth = usize::try_from(self.random.below(nodes)).unwrap();
