@@ -273,7 +273,8 @@ class Attachment:
         elif kind == "assignment_changed":
             self._on_assignment(Assignment.from_proto(name, self._instance_id, event.assignment_changed))
         elif kind == "leadership_changed":
-            leadership = Leadership(name, self._instance_id, event.leadership_changed.leader, event.leadership_changed.term)
+            told = event.leadership_changed
+            leadership = Leadership(name, self._instance_id, told.leader, told.term)
             logger.info("leader: %s", leadership.leader, extra=fields(name))
             self._dispatcher.call(callbacks.leadership, leadership)
         elif kind == "session_changed":
