@@ -91,6 +91,24 @@ mutants! {
     /// A candidate that has lost the leadership ends.
     CandidateNotAgain,
 
+    // Sticky locks.
+    /// The end of the lease is ignored: the owner relies on the session until the registry ends it.
+    StickyLeaseIgnored,
+    /// A run goes on without an end after its session is lost.
+    StickyRunEndless,
+    /// Candidates try as soon as the owner has vanished.
+    StickyGraceIgnored,
+    /// The application does not hear that the lock is lost.
+    StickyLossNotTold,
+    /// A request of unknown outcome counts as failed.
+    StickyUnknownForgotten,
+    /// A transaction does not check the record's version.
+    StickyRecordUnguarded,
+    /// A new owner does not keep the interrupted run of the last one.
+    StickyUnfinishedDropped,
+    /// An owner does not hear of the interrupted runs.
+    StickyUnfinishedUntold,
+
     // Election and membership.
     /// A leader whose server is disabled goes on leading.
     DisabledLeaderStays,

@@ -103,6 +103,14 @@ pub enum Reason {
     NotLeader,
     /// A candidate before the successor does not make way.
     CandidateInTheWay,
+    /// The sidecar has no such stand.
+    StandUnknown,
+    /// The instance does not own the sticky lock, or is not inside the run.
+    LockNotOwned,
+    /// Too many interrupted runs of the sticky lock are unresolved.
+    RunsUnresolved,
+    /// The record of the sticky lock cannot be read.
+    RecordUnreadable,
 }
 
 impl Reason {
@@ -154,6 +162,10 @@ impl Reason {
         Self::CandidateUnknown,
         Self::NotLeader,
         Self::CandidateInTheWay,
+        Self::StandUnknown,
+        Self::LockNotOwned,
+        Self::RunsUnresolved,
+        Self::RecordUnreadable,
     ];
 
     /// The reason's word, in capitals.
@@ -205,6 +217,10 @@ impl Reason {
             Self::CandidateUnknown => "CANDIDATE_UNKNOWN",
             Self::NotLeader => "NOT_LEADER",
             Self::CandidateInTheWay => "CANDIDATE_IN_THE_WAY",
+            Self::StandUnknown => "STAND_UNKNOWN",
+            Self::LockNotOwned => "LOCK_NOT_OWNED",
+            Self::RunsUnresolved => "RUNS_UNRESOLVED",
+            Self::RecordUnreadable => "RECORD_UNREADABLE",
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::api::lock::LockCalls;
 use crate::api::participant::Participants;
 use crate::api::server::{self, Health, Services};
 use crate::api::sidecar::Sidecars;
+use crate::api::sticky_lock::StickyLockCalls;
 use crate::config::{Config, ListenAddress};
 use crate::coordination::job::picture::settings::checks;
 use crate::coordination::time::Wakeup;
@@ -53,6 +54,7 @@ use crate::runner::shared::Shared;
 use crate::runner::state_file::contents::{FormerProcess, Place};
 use crate::runner::state_file::storage::StateFileError;
 use crate::runner::state_file::writer::StateFile;
+use crate::runner::sticky::registry::StickyLocks;
 use crate::runner::waiting::becomes;
 use crate::tree::{Path, PathError};
 
@@ -96,6 +98,7 @@ pub struct Sidecar {
     dump_address: Option<SocketAddr>,
     attachments: Attachments,
     locks: Locks,
+    sticky_locks: StickyLocks,
     config: Config,
     draining: watch::Sender<bool>,
     stop: watch::Sender<bool>,
@@ -157,6 +160,7 @@ impl Sidecar {
         };
         let attachments = Attachments::new(shared.clone());
         let locks = Locks::new(shared.clone(), Roots::new(&shared.namespace, config.lock_root.as_ref()));
+        let sticky_locks = StickyLocks::new(shared.clone());
         if let Some(former) = former {
             attachments.restore(former);
         }
@@ -170,9 +174,11 @@ impl Sidecar {
             jobs: Jobs::new(attachments.clone(), drained.clone()),
             locks: LockCalls::new(locks.clone()),
             elections: ElectionCalls::new(locks.clone()),
+            sticky_locks: StickyLockCalls::new(sticky_locks.clone()),
             sidecars: Sidecars::new(
                 attachments.clone(),
                 locks.clone(),
+                sticky_locks.clone(),
                 draining.clone(),
                 config.drain_timeout,
             ),
@@ -207,6 +213,7 @@ impl Sidecar {
             dump_address,
             attachments,
             locks,
+            sticky_locks,
             config,
             draining,
             stop,
@@ -264,7 +271,9 @@ impl Sidecar {
 impl Sidecar {
     /// Has all instances leave, and ends all holds.
     async fn drain_until(&self, deadline: Duration) -> Drained {
-        futures::future::join(self.attachments.drain(deadline, false), self.locks.drain(deadline)).await.0
+        let attachments = self.attachments.drain(deadline, false);
+        let locks = (self.locks.drain(deadline), self.sticky_locks.drain(deadline));
+        futures::future::join3(attachments, locks.0, locks.1).await.0
     }
 }
 

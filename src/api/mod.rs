@@ -14,4 +14,5 @@ pub mod server;
 pub mod sidecar;
 mod size;
 pub mod status;
+pub mod sticky_lock;
 mod version;

@@ -19,6 +19,7 @@ use crate::proto::job_service_server::JobServiceServer;
 use crate::proto::lock_service_server::LockServiceServer;
 use crate::proto::participant_service_server::ParticipantServiceServer;
 use crate::proto::sidecar_service_server::SidecarServiceServer;
+use crate::proto::sticky_lock_service_server::StickyLockServiceServer;
 use crate::runner::clock::Clock;
 
 use super::assignment::Assignments;
@@ -29,6 +30,7 @@ use super::lock::LockCalls;
 use super::participant::Participants;
 use super::refusals::LogRefusals;
 use super::sidecar::Sidecars;
+use super::sticky_lock::StickyLockCalls;
 
 /// Calls on one connection at once: the most streams that may be attached, and a report for each.
 const STREAMS_MAX: u32 = 20_000;
@@ -36,7 +38,7 @@ const STREAMS_MAX: u32 = 20_000;
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The services with a health status. The empty name is the sidecar as a whole.
-const SERVICES: [&str; 7] = [
+const SERVICES: [&str; 8] = [
     "",
     "sidekeeper.v1.ParticipantService",
     "sidekeeper.v1.AssignmentService",
@@ -44,6 +46,7 @@ const SERVICES: [&str; 7] = [
     "sidekeeper.v1.LockService",
     "sidekeeper.v1.ElectionService",
     "sidekeeper.v1.SidecarService",
+    "sidekeeper.v1.StickyLockService",
 ];
 
 /// The services, shared by all listeners.
@@ -59,6 +62,8 @@ pub struct Services {
     pub locks: LockCalls,
     /// For applications that stand for election, and for those that want to know who leads.
     pub elections: ElectionCalls,
+    /// For applications that use sticky locks.
+    pub sticky_locks: StickyLockCalls,
     /// For the programs that start and stop the sidecar.
     pub sidecars: Sidecars,
 }
@@ -127,6 +132,9 @@ pub fn router(
         .add_service(LockServiceServer::new(services.locks).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(
             ElectionServiceServer::new(services.elections).max_decoding_message_size(MESSAGE_BYTES_MAX),
+        )
+        .add_service(
+            StickyLockServiceServer::new(services.sticky_locks).max_decoding_message_size(MESSAGE_BYTES_MAX),
         )
         .add_service(JobServiceServer::new(services.jobs).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(SidecarServiceServer::new(services.sidecars));

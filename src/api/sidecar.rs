@@ -14,6 +14,7 @@ use crate::proto::sidecar_service_server::SidecarService;
 use crate::reason::Reason;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::lock::registry::Locks;
+use crate::runner::sticky::registry::StickyLocks;
 
 use super::convert::InvalidRequest;
 
@@ -25,6 +26,7 @@ const NAMED_MAX: usize = 5;
 pub struct Sidecars {
     attachments: Attachments,
     locks: Locks,
+    sticky_locks: StickyLocks,
     draining: watch::Sender<bool>,
     drain_timeout: Duration,
 }
@@ -35,10 +37,11 @@ impl Sidecars {
     pub fn new(
         attachments: Attachments,
         locks: Locks,
+        sticky_locks: StickyLocks,
         draining: watch::Sender<bool>,
         drain_timeout: Duration,
     ) -> Self {
-        Self { attachments, locks, draining, drain_timeout }
+        Self { attachments, locks, sticky_locks, draining, drain_timeout }
     }
 }
 
@@ -54,7 +57,8 @@ impl SidecarService for Sidecars {
         self.draining.send_replace(true);
         let deadline = self.attachments.shared().clock.now().mono.saturating_add(timeout);
         let drained = self.attachments.drain(deadline, request.get_ref().for_good);
-        let (drained, ()) = futures::future::join(drained, self.locks.drain(deadline)).await;
+        let locks = (self.locks.drain(deadline), self.sticky_locks.drain(deadline));
+        let (drained, (), ()) = futures::future::join3(drained, locks.0, locks.1).await;
         if !drained.remaining.is_empty() {
             return Err(refusal(
                 Reason::DrainIncomplete,

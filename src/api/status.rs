@@ -9,6 +9,7 @@ use crate::coordination::job::contract::answer::Refusal;
 use crate::coordination::job::contract::effect::EndReason;
 use crate::coordination::lock::contract::{End, First, LossReason};
 use crate::coordination::lock::queue::Unclear;
+use crate::coordination::sticky::contract::{End as StandEnd, Refusal as StandRefusal};
 use crate::excerpt::Excerpt;
 use crate::job::JobName;
 use crate::listen::refusal::refusal;
@@ -20,6 +21,8 @@ use crate::runner::job::outlet::StreamEnd;
 use crate::runner::lock::election::ResignError;
 use crate::runner::lock::look::LockError;
 use crate::runner::lock::registry::{HoldError, ReleaseError};
+use crate::runner::sticky::look::LookError;
+use crate::runner::sticky::registry::{CallError as StandCallError, StandError};
 use crate::tree::{Error, Path};
 
 /// A refused stream.
@@ -139,6 +142,64 @@ pub fn of_lock(error: &LockError) -> Status {
         LockError::NoSession => Reason::RegistryAway,
         LockError::Free(_) => Reason::LockFree,
         LockError::Registry { error, .. } => of_registry(error),
+    };
+    refusal(reason, error.to_string())
+}
+
+/// A refused stand.
+pub fn of_stand(error: &StandError) -> Status {
+    let reason = match error {
+        StandError::Draining => Reason::SidecarStopping,
+        StandError::StandsAlready { .. } => Reason::LockHeldAlready,
+        StandError::TooMany => Reason::TooMany,
+    };
+    refusal(reason, error.to_string())
+}
+
+/// The end of a stand. `None`: the stream ends without an error.
+pub fn of_stand_end(lock: &Path, end: Option<&StandEnd>) -> Option<Status> {
+    Some(match end? {
+        StandEnd::Left => return None,
+        StandEnd::Draining => {
+            let text = format!("the sidecar is stopping, and its instance leaves the sticky lock {lock}");
+            refusal(Reason::SidecarStopping, text)
+        }
+        StandEnd::QueueFull { candidates } => {
+            let text = format!("the sticky lock {lock} has {candidates} candidates, which is the most");
+            refusal(Reason::TooMany, text)
+        }
+        StandEnd::Unreadable { path, why } => {
+            let text = format!("the record {path} cannot be read: {why}; nobody can own the sticky lock");
+            refusal(Reason::RecordUnreadable, text)
+        }
+        StandEnd::Refused(error) => {
+            let text = format!("the registry refuses a candidate of the sticky lock {lock}: {error}");
+            refusal(of_registry(error), text)
+        }
+    })
+}
+
+/// A refused call of a stand.
+pub fn of_stand_call(error: &StandCallError) -> Status {
+    let reason = match error {
+        StandCallError::Unknown(_) => Reason::StandUnknown,
+        StandCallError::Refused(refused) => match refused {
+            StandRefusal::Away => Reason::RegistryAway,
+            StandRefusal::NotOwner | StandRefusal::NotInside(_) => Reason::LockNotOwned,
+            StandRefusal::TooSoon | StandRefusal::TooMany(_) => Reason::TooMany,
+            StandRefusal::Unresolved(_) => Reason::RunsUnresolved,
+            StandRefusal::Ended => Reason::StandUnknown,
+        },
+    };
+    refusal(reason, error.to_string())
+}
+
+/// A sticky lock that cannot be read.
+pub fn of_sticky_look(error: &LookError) -> Status {
+    let reason = match error {
+        LookError::NoSession => Reason::RegistryAway,
+        LookError::Unreadable { .. } => Reason::RecordUnreadable,
+        LookError::Registry { error, .. } => of_registry(error),
     };
     refusal(reason, error.to_string())
 }

@@ -182,7 +182,7 @@ pub(super) async fn locks(args: LocksArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn timed<T>(message: T) -> anyhow::Result<tonic::Request<T>> {
+pub(super) fn timed<T>(message: T) -> anyhow::Result<tonic::Request<T>> {
     let mut request = authorized(message)?;
     request.set_timeout(ANSWER_TIMEOUT);
     Ok(request)

@@ -12,6 +12,7 @@ mod held;
 mod lock;
 mod run;
 mod serve;
+mod sticky;
 mod trigger;
 mod watch;
 
@@ -88,6 +89,10 @@ enum Command {
     /// attempt may help; 124 if the leadership was lost; 125 if the command was not started for another reason. Without a command:
     /// 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if another attempt may help.
     Election(election::ElectionArgs),
+    /// Shows the sticky locks of the namespace, or the state, the owner and the queue of one.
+    ///
+    /// Exit status: 0 if the sidecar has answered, 1 if it refused or could not be reached, 75 if another attempt may help.
+    Sticky(sticky::StickyArgs),
     /// Makes all instances of one sidecar leave, and returns when they have left. Run it before you stop the
     /// sidecar.
     ///
@@ -235,6 +240,7 @@ impl Cli {
                 with_runtime(|runtime| runtime.block_on(election::election(args)))
             }
             Command::Locks(args) => with_runtime(|runtime| runtime.block_on(lock::locks(args))),
+            Command::Sticky(args) => with_runtime(|runtime| runtime.block_on(sticky::sticky(args))),
             Command::Drain(args) => with_runtime(|runtime| runtime.block_on(drain::drain(args))),
             Command::Completions { shell } => {
                 let mut script = Vec::new();

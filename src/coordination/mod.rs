@@ -7,4 +7,5 @@ pub mod admin;
 pub mod job;
 mod lease;
 pub mod lock;
+pub mod sticky;
 pub mod time;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::tree::Path;
 
 /// The node below our root that has the locks with a name. It can be no job's name.
-const LOCKS: &str = "@-@locks";
+pub(super) const LOCKS: &str = "@-@locks";
 /// The node below another lock root that has the elections with a name. It can be no lock's name.
 const ELECTIONS: &str = "@-@elections";
 /// How the names begin that no lock and no election can have.

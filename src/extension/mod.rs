@@ -14,6 +14,8 @@
 //! | `fleet/names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above ([`name_record`]) |
 //! | `fleet/handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: no owner ([`handoff_plan`]) |
 //!
+//! The nodes of sticky locks are in [`sticky`].
+//!
 //! A reader skips content that it does not know, so that a later version may write more.
 
 pub mod checkpoint;
@@ -29,6 +31,7 @@ pub mod profile;
 pub mod properties;
 pub mod reattach_grace;
 pub mod rendezvous;
+pub mod sticky;
 pub mod strategy;
 
 mod duration_text;

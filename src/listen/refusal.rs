@@ -41,6 +41,9 @@ fn code(reason: Reason) -> Code {
         | Reason::LockCounterAtEnd
         | Reason::NotLeader
         | Reason::CandidateInTheWay
+        | Reason::LockNotOwned
+        | Reason::RunsUnresolved
+        | Reason::RecordUnreadable
         | Reason::ClientTooOld
         | Reason::SidecarTooOld => Code::FailedPrecondition,
         Reason::JobNotConfigured
@@ -51,6 +54,7 @@ fn code(reason: Reason) -> Code {
         | Reason::LockFree
         | Reason::HoldUnknown
         | Reason::CandidateUnknown
+        | Reason::StandUnknown
         | Reason::JobNotAttached => Code::NotFound,
         Reason::InstanceNameTaken => Code::AlreadyExists,
         Reason::StreamNotReplaced | Reason::SidecarStopping | Reason::RegistryAway => Code::Unavailable,

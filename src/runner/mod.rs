@@ -18,4 +18,5 @@ pub mod outcomes;
 pub mod session;
 pub mod shared;
 pub mod state_file;
+pub mod sticky;
 pub mod waiting;

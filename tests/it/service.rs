@@ -82,6 +82,7 @@ async fn reflection_lists_all_services() {
         "sidekeeper.v1.LockService",
         "sidekeeper.v1.SidecarService",
         "sidekeeper.v1.ParticipantService",
+        "sidekeeper.v1.StickyLockService",
     ] {
         assert!(names.iter().any(|known| known == name), "{names:?}");
     }

@@ -50,6 +50,7 @@ mod rotation;
 mod schedule;
 mod setup;
 mod start;
+mod sticky;
 mod stream;
 #[cfg(feature = "mutants")]
 #[allow(dead_code, reason = "simulate.rs uses the rest")]

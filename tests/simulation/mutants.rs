@@ -230,6 +230,27 @@ const OF_LOCKS: &[Mutant] = &[
     Mutant::CandidateNotAgain,
 ];
 
+/// The bugs of sticky locks, which the schedules of a sticky lock find.
+const OF_STICKY_LOCKS: &[Mutant] = &[
+    Mutant::StickyLeaseIgnored,
+    Mutant::StickyRunEndless,
+    Mutant::StickyGraceIgnored,
+    Mutant::StickyLossNotTold,
+    Mutant::StickyUnknownForgotten,
+    Mutant::StickyRecordUnguarded,
+    Mutant::StickyUnfinishedDropped,
+    Mutant::StickyUnfinishedUntold,
+];
+
+/// Looks for a bug of sticky locks.
+fn find_in_sticky_locks(mutant: Mutant, seeds: u64) -> Option<Found> {
+    choose(Some(mutant));
+    (0..seeds).find_map(|seed| {
+        let how = crate::sticky::schedule(seed).err()?;
+        Some(Found { by: "the schedules of a sticky lock".to_owned(), seeds: Some(seed + 1), how })
+    })
+}
+
 /// Looks for a bug of locks.
 fn find_in_locks(mutant: Mutant, seeds: u64) -> Option<Found> {
     choose(Some(mutant));
@@ -285,7 +306,11 @@ fn every_mutant_is_found() {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let look = if OF_LOCKS.contains(mutant) { find_in_locks } else { find };
+                    let look = match mutant {
+                        mutant if OF_LOCKS.contains(mutant) => find_in_locks,
+                        mutant if OF_STICKY_LOCKS.contains(mutant) => find_in_sticky_locks,
+                        _ => find,
+                    };
                     let found = look(*mutant, seeds);
                     println!("{}", line(*mutant, found.as_ref()));
                     results.lock().unwrap().insert(*mutant, found);

@@ -11,6 +11,7 @@ use crate::coordination::lock::contender::{Contender, Wanted};
 use crate::coordination::lock::contract::End;
 use crate::coordination::time::Wakeup;
 use crate::extension::lock::{LockPaths, Mode, Roots};
+use crate::extension::sticky;
 use crate::runner::shared::Shared;
 use crate::tree::Path;
 
@@ -179,7 +180,9 @@ impl Locks {
             locks.shared.state_file.add_lock(hold.lock.lock()).await;
             task.run().await;
             locks.remove(&id);
-            locks.shared.state_file.keep_locks(|lock| locks.is_used(lock)).await;
+            let sticky_locks = sticky::default_root(&locks.shared.namespace);
+            let is_used = |lock: &Path| locks.is_used(lock) || lock.is_within(&sticky_locks);
+            locks.shared.state_file.keep_locks(is_used).await;
         });
         Ok((hold_id, outlet))
     }

@@ -121,6 +121,14 @@ const (
 	ErrorReason_ERROR_REASON_NOT_LEADER ErrorReason = 45
 	// A candidate before the named successor does not make way.
 	ErrorReason_ERROR_REASON_CANDIDATE_IN_THE_WAY ErrorReason = 46
+	// The sidecar has no such stand.
+	ErrorReason_ERROR_REASON_STAND_UNKNOWN ErrorReason = 47
+	// The instance does not own the sticky lock, or is not inside the run.
+	ErrorReason_ERROR_REASON_LOCK_NOT_OWNED ErrorReason = 48
+	// Too many interrupted runs of the sticky lock are unresolved.
+	ErrorReason_ERROR_REASON_RUNS_UNRESOLVED ErrorReason = 49
+	// The record of the sticky lock cannot be read.
+	ErrorReason_ERROR_REASON_RECORD_UNREADABLE ErrorReason = 50
 )
 
 // Enum value maps for ErrorReason.
@@ -173,6 +181,10 @@ var (
 		44: "ERROR_REASON_CANDIDATE_UNKNOWN",
 		45: "ERROR_REASON_NOT_LEADER",
 		46: "ERROR_REASON_CANDIDATE_IN_THE_WAY",
+		47: "ERROR_REASON_STAND_UNKNOWN",
+		48: "ERROR_REASON_LOCK_NOT_OWNED",
+		49: "ERROR_REASON_RUNS_UNRESOLVED",
+		50: "ERROR_REASON_RECORD_UNREADABLE",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -222,6 +234,10 @@ var (
 		"ERROR_REASON_CANDIDATE_UNKNOWN":      44,
 		"ERROR_REASON_NOT_LEADER":             45,
 		"ERROR_REASON_CANDIDATE_IN_THE_WAY":   46,
+		"ERROR_REASON_STAND_UNKNOWN":          47,
+		"ERROR_REASON_LOCK_NOT_OWNED":         48,
+		"ERROR_REASON_RUNS_UNRESOLVED":        49,
+		"ERROR_REASON_RECORD_UNREADABLE":      50,
 	}
 )
 
@@ -256,7 +272,7 @@ var File_sidekeeper_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xd1\f\n" +
+	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xd8\r\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12$\n" +
 	" ERROR_REASON_STOPPED_BY_OPERATOR\x10\x01\x12\x1c\n" +
@@ -305,7 +321,11 @@ const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\x19ERROR_REASON_HOLD_UNKNOWN\x10+\x12\"\n" +
 	"\x1eERROR_REASON_CANDIDATE_UNKNOWN\x10,\x12\x1b\n" +
 	"\x17ERROR_REASON_NOT_LEADER\x10-\x12%\n" +
-	"!ERROR_REASON_CANDIDATE_IN_THE_WAY\x10.Bb\n" +
+	"!ERROR_REASON_CANDIDATE_IN_THE_WAY\x10.\x12\x1e\n" +
+	"\x1aERROR_REASON_STAND_UNKNOWN\x10/\x12\x1f\n" +
+	"\x1bERROR_REASON_LOCK_NOT_OWNED\x100\x12 \n" +
+	"\x1cERROR_REASON_RUNS_UNRESOLVED\x101\x12\"\n" +
+	"\x1eERROR_REASON_RECORD_UNREADABLE\x102Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

@@ -116,6 +116,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The candidate does not lead."""
     ERROR_REASON_CANDIDATE_IN_THE_WAY: _ErrorReason.ValueType  # 46
     """A candidate before the named successor does not make way."""
+    ERROR_REASON_STAND_UNKNOWN: _ErrorReason.ValueType  # 47
+    """The sidecar has no such stand."""
+    ERROR_REASON_LOCK_NOT_OWNED: _ErrorReason.ValueType  # 48
+    """The instance does not own the sticky lock, or is not inside the run."""
+    ERROR_REASON_RUNS_UNRESOLVED: _ErrorReason.ValueType  # 49
+    """Too many interrupted runs of the sticky lock are unresolved."""
+    ERROR_REASON_RECORD_UNREADABLE: _ErrorReason.ValueType  # 50
+    """The record of the sticky lock cannot be read."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
@@ -217,4 +225,12 @@ ERROR_REASON_NOT_LEADER: ErrorReason.ValueType  # 45
 """The candidate does not lead."""
 ERROR_REASON_CANDIDATE_IN_THE_WAY: ErrorReason.ValueType  # 46
 """A candidate before the named successor does not make way."""
+ERROR_REASON_STAND_UNKNOWN: ErrorReason.ValueType  # 47
+"""The sidecar has no such stand."""
+ERROR_REASON_LOCK_NOT_OWNED: ErrorReason.ValueType  # 48
+"""The instance does not own the sticky lock, or is not inside the run."""
+ERROR_REASON_RUNS_UNRESOLVED: ErrorReason.ValueType  # 49
+"""Too many interrupted runs of the sticky lock are unresolved."""
+ERROR_REASON_RECORD_UNREADABLE: ErrorReason.ValueType  # 50
+"""The record of the sticky lock cannot be read."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
