@@ -16,7 +16,17 @@ from __future__ import annotations
 from sidekeeper.application import Application
 from sidekeeper.configuration import JobConfiguration, Problem
 from sidekeeper.context import LogFilter, current_execution
-from sidekeeper.errors import AttachError, Cancelled, LockError, ProgressError, Reject, SidekeeperError, TriggerError
+from sidekeeper.election import Campaign, Leader, LeaderObservation, leader, observe_leader
+from sidekeeper.errors import (
+    AttachError,
+    Cancelled,
+    ElectionError,
+    LockError,
+    ProgressError,
+    Reject,
+    SidekeeperError,
+    TriggerError,
+)
 from sidekeeper.events import (
     AssignedItem,
     Assignment,
@@ -40,14 +50,18 @@ __all__ = [
     "Assignment",
     "AssignmentReason",
     "AttachError",
+    "Campaign",
     "CancelReason",
     "Cancellation",
     "Cancelled",
+    "ElectionError",
     "Execution",
     "ExecutionSource",
     "ItemsChange",
     "JobChange",
     "JobConfiguration",
+    "Leader",
+    "LeaderObservation",
     "Leadership",
     "Lock",
     "LockError",
@@ -65,7 +79,9 @@ __all__ = [
     "TriggerResult",
     "__version__",
     "current_execution",
+    "leader",
     "lock",
+    "observe_leader",
     "trigger",
     "trigger_async",
 ]

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["AttachError", "Cancelled", "LockError", "ProgressError", "Reject", "SidekeeperError", "TriggerError"]
+__all__ = [
+    "AttachError",
+    "Cancelled",
+    "ElectionError",
+    "LockError",
+    "ProgressError",
+    "Reject",
+    "SidekeeperError",
+    "TriggerError",
+]
 
 
 class SidekeeperError(Exception):
@@ -87,6 +96,27 @@ class LockError(SidekeeperError):
     def __init__(self, lock: str, code: str, details: str, reason: str = "") -> None:
         super().__init__(f"lock {lock!r}: {code}: {details}")
         self.lock = lock
+        self.code = code
+        self.details = details
+        self.reason = reason
+
+
+class ElectionError(SidekeeperError):
+    """A campaign or an observation has failed, a leadership was lost, or a leader has not resigned.
+
+    Attributes:
+        election: The election's name or path.
+        code: The gRPC status as text: ``ABORTED`` (the leadership is lost), ``DEADLINE_EXCEEDED`` (its lease is over),
+            ``FAILED_PRECONDITION`` (a second campaign of the same application, or a successor that cannot lead next),
+            ``NOT_FOUND`` (no such successor), ``INVALID_ARGUMENT``, ``PERMISSION_DENIED``, ``UNAVAILABLE`` (no
+            sidecar, or it is stopping) or ``RESOURCE_EXHAUSTED``.
+        details: The sidecar's own words.
+        reason: As in ``AttachError``: ``LOCK_LOST`` or ``CANDIDATE_IN_THE_WAY``, for example.
+    """
+
+    def __init__(self, election: str, code: str, details: str, reason: str = "") -> None:
+        super().__init__(f"election {election!r}: {code}: {details}")
+        self.election = election
         self.code = code
         self.details = details
         self.reason = reason
