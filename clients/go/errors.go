@@ -47,6 +47,24 @@ func (e *LockError) Error() string {
 	return fmt.Sprintf("lock %q: %s: %s", e.Lock, codeName(e.Code), e.Details)
 }
 
+// ElectionError says that a campaign or an observation has failed, that a leadership was lost, or that a leader has not resigned.
+type ElectionError struct {
+	// Election is the election's name or path.
+	Election string
+	// Code is Aborted (the leadership is lost), DeadlineExceeded (its lease is over), FailedPrecondition (a second campaign of the
+	// same application, or a successor that cannot lead next), NotFound (no such successor), InvalidArgument, PermissionDenied,
+	// Unavailable (no sidecar, or it is stopping) or ResourceExhausted.
+	Code codes.Code
+	// Details are the sidecar's own words.
+	Details string
+	// Reason is as in [AttachError]: LOCK_LOST or CANDIDATE_IN_THE_WAY, for example.
+	Reason string
+}
+
+func (e *ElectionError) Error() string {
+	return fmt.Sprintf("election %q: %s: %s", e.Election, codeName(e.Code), e.Details)
+}
+
 // TriggerError says that a job was not triggered, or that the outcome is unknown.
 type TriggerError struct {
 	// JobName is the job.
