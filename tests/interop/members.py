@@ -216,6 +216,27 @@ class Lifecycle(_JavaProcess):
         return self.call("JobOperate", call, *arguments)
 
 
+class LatchPeer(_JavaProcess):
+    """A candidate of Curator's LeaderLatch."""
+
+    def __init__(self, fleet: MixedFleet, path: str, value: str):
+        arguments = [fleet.server.address, path, value]
+        super().__init__(f"latch-peer-{len(fleet.processes)}", "LatchPeer", arguments, fleet.folder)
+        fleet.processes.append(self)
+
+    def leads(self, times: int) -> int:
+        """Waits until it leads for this time, counted from one; returns its term."""
+        self.wait("it leads", lambda events: sum(event["event"] in ("leads", "failed") for event in events) >= times)
+        assert self.events("failed") == []
+        return int(self.events("leads")[times - 1]["term"])
+
+    def leader(self) -> tuple[str, bool]:
+        """The id of the leader, as Curator reads it, and whether Curator says that it leads."""
+        self.command("leader")
+        told = self.events("leader")[-1]
+        return told["id"], told["leads"]
+
+
 class LifecycleError(Exception):
     """A call of the lifecycle API has thrown."""
 
