@@ -124,10 +124,11 @@ simulate: ## simulate fleets full of faults: SEEDS=20000 SEED_BASE=0, or SEED=N 
 LOCK_ROUNDS ?= 170
 LOCK_REPLIES ?= 100
 .PHONY: locks
-locks: interop-tools ## one queue of sidecars, Curator, kazoo and Go, long; lost replies; and 60,000 schedules of contenders
+locks: interop-tools ## one queue of sidecars, Curator, kazoo and Go, long; lost replies; elections with Java; and 60,000 schedules of each kind
 	LOCK_ROUNDS=$(LOCK_ROUNDS) LOCK_REPLIES=$(LOCK_REPLIES) \
-		$(SUITE) pytest tests/interop/test_locks.py tests/e2e/test_locks.py tests/e2e/test_lock_requests.py
-	LOCK_SEEDS=60000 SEED_BASE=$(SEED_BASE) cargo test --locked --profile simulation --test simulation lock:: -- --nocapture
+		$(SUITE) pytest tests/interop/test_locks.py tests/interop/test_elections.py tests/e2e/test_locks.py tests/e2e/test_lock_requests.py
+	LOCK_SEEDS=60000 SEED_BASE=$(SEED_BASE) \
+		cargo test --locked --profile simulation --test simulation -- lock:: sticky:: --nocapture
 
 # How many grants `make locks-soak` makes.
 GRANTS ?= 10000
