@@ -27,7 +27,7 @@ const LOST: u8 = 124;
 /// How long the sidecar may take to delete the node of what is given back.
 pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is asked for, and how to give it back.
+/// A request for a lock or a leadership, and the way to give it back.
 pub(super) struct Grant {
     /// Asks for it.
     pub(super) events: BoxFuture<'static, Result<Events, Status>>,
@@ -75,7 +75,7 @@ pub(super) enum News {
     Other,
 }
 
-/// What is held.
+/// A lock or a leadership that is held.
 struct Held {
     id: String,
     /// The end of the lease, on this program's clock. `None`: no end is expected.

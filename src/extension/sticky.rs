@@ -109,7 +109,7 @@ impl OwnerNode {
     }
 }
 
-/// What the last write of a record has written: fields that the record's own `Stat` has.
+/// The kind of the last write of a record: it changes fields that the record's own `Stat` has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Written {

@@ -42,7 +42,7 @@ const CHECKS: u8 = 2;
 /// is not known.
 const LOST_PART: u32 = 2;
 
-/// What a candidate wants.
+/// The request of a candidate.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     /// The lock.

@@ -112,7 +112,7 @@ impl Locks {
                             }
                         }
                     }
-                    // What the sidecar has seen may be some milliseconds old.
+                    // The sidecar's view may be some milliseconds old.
                     None => match self.look(&lock).await {
                         Ok(now) if now.waiting.iter().any(is_named) => {}
                         Ok(_) => {

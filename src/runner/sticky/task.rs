@@ -73,7 +73,7 @@ pub(super) struct Task {
     /// The callers that wait for an answer, by the number of their call.
     callers: BTreeMap<u64, oneshot::Sender<Answer>>,
     calls: u64,
-    /// What the task itself has seen while it performed effects.
+    /// Inputs that the task itself has noticed while it performed effects.
     noticed: Vec<Input>,
     events: mpsc::Sender<Event>,
     has_left: bool,

@@ -92,7 +92,7 @@ struct Hold {
     is_over: bool,
 }
 
-/// What the contenders of a world ask for.
+/// The kind of lock in a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Mutex,
@@ -124,7 +124,7 @@ pub struct World {
     highest: Option<FencingToken>,
     /// A leader that an observer has seen before.
     seen: Option<Leader>,
-    /// What has gone wrong while an application was told something.
+    /// A promise that was broken while an application was told something.
     violation: Option<Violation>,
     faults: bool,
     pub outcome: Outcome,
