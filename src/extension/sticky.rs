@@ -100,7 +100,7 @@ pub struct OwnerNode {
 impl OwnerNode {
     /// Reads the node. `None`: it has another form.
     pub fn read(data: &[u8]) -> Option<Self> {
-        serde_json::from_slice(data).ok()
+        read_object(data).ok()
     }
 
     /// The content of the node.
@@ -214,7 +214,7 @@ impl Record {
             return Err(format!("it has {} bytes, and the most is {RECORD_BYTES_MAX}", data.len()));
         }
         let mut record: Self =
-            serde_json::from_slice(data).map_err(|error| Excerpt::of(&error.to_string()).into_string())?;
+            read_object(data).map_err(|error| Excerpt::of(&error.to_string()).into_string())?;
         if record.grace() > GRACE_MAX {
             return Err(format!(
                 "grace_ms is {}, and the most is {}",
@@ -296,6 +296,12 @@ mod hex {
         });
         pairs.collect::<Option<_>>().ok_or_else(|| D::Error::custom("a checkpoint has no hexadecimal digits"))
     }
+}
+
+/// Reads a JSON object. The library would take a list, too, with its fields in order.
+fn read_object<T: serde::de::DeserializeOwned>(data: &[u8]) -> Result<T, serde_json::Error> {
+    let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(data)?;
+    serde_json::from_value(serde_json::Value::Object(fields))
 }
 
 #[cfg(test)]
