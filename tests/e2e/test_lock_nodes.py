@@ -128,8 +128,8 @@ def test_s32_at_the_end_of_the_counter_a_hold_is_refused(fleet: Fleet) -> None:
     assert journal.overlaps() == []
     assert journal.out_of_order() == []
     # As docs/locks.md says: let the queue run empty, and delete the lock's node.
-    eventually("an empty queue", lambda: client.get_children(path) == [])
-    client.delete(path)
+    eventually("an empty queue", lambda: client.retry(client.get_children, path) == [])
+    client.retry(client.delete, path)
     with hold(sidecars[0], path) as events:
         gained = next(event.acquired for event in events if event.WhichOneof("event") == "acquired")
         assert gained.fencing_token > max(grant.token for grant in journal.grants)
