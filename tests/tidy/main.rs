@@ -179,6 +179,16 @@ fn every_module_begins_with_a_header() {
 }
 
 #[test]
+fn each_file_is_text() {
+    let output = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
+    let names = String::from_utf8(output.expect("these rules need git").stdout).unwrap();
+    let is_binary = |path: &&str| fs::read(root().join(path)).is_ok_and(|data| data.contains(&0));
+    let binary = names.split_terminator('\0').filter(is_binary);
+    let problem = |path| format!("{path}: take the built file out, and name it in .gitignore");
+    none(&binary.map(problem).collect::<Vec<_>>());
+}
+
+#[test]
 fn files_have_no_superfluous_white_space() {
     let mut problems = Vec::new();
     for file in files().iter().filter(|file| file.is_ours() && !file.text.is_empty()) {
