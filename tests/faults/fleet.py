@@ -389,17 +389,19 @@ def sleep_until(moment: float) -> None:
 def own_fleet() -> Iterator[FaultFleet]:
     """A fleet on an ensemble and a network of its own. Its files stay."""
     network = Network()
-    with tempfile.TemporaryDirectory(prefix="sk-zk-") as servers:
-        ensemble = Ensemble(Path(servers))
-        client = ensemble.client()
-        folder = Path(tempfile.mkdtemp(prefix="sk-"))
-        fleet = FaultFleet(folder, ensemble, network, client, f"faults-{uuid.uuid4().hex[:8]}")
-        try:
-            yield fleet
-        finally:
-            fleet.end()
-            fleet.store.end()
-            client.stop()
-            client.close()
-            ensemble.kill()
-            network.end()
+    folder = Path(tempfile.mkdtemp(prefix="sk-"))
+    # The transaction logs of the servers say in which order everything was.
+    servers = folder / "servers"
+    servers.mkdir()
+    ensemble = Ensemble(servers)
+    client = ensemble.client()
+    fleet = FaultFleet(folder, ensemble, network, client, f"faults-{uuid.uuid4().hex[:8]}")
+    try:
+        yield fleet
+    finally:
+        fleet.end()
+        fleet.store.end()
+        client.stop()
+        client.close()
+        ensemble.kill()
+        network.end()
