@@ -90,6 +90,14 @@ mutants! {
     CandidateLeavesNode,
     /// A candidate that has lost the leadership ends.
     CandidateNotAgain,
+    /// A permit is held although as many are taken as there are.
+    SemaphoreNotCounted,
+    /// A contender that waits for a permit does not notice that one is given back.
+    SemaphoreNotWatched,
+    /// The permit's node stays although the contender has lost its first place in the queue.
+    SemaphoreOutOfQueue,
+    /// A contender that has got its permit keeps its first place in the queue.
+    SemaphoreQueueHeld,
 
     // Sticky locks.
     /// The end of the lease is ignored: the owner relies on the session until the registry ends it.

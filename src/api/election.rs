@@ -43,7 +43,16 @@ impl ElectionCalls {
         match election {
             Some((lock, is_foreign)) if errors.is_empty() => {
                 let (mode, data) = (Mode::Candidate, Some(value));
-                Ok(Hold { lock, is_foreign, mode, wait: None, hold_max: None, data, application_id })
+                Ok(Hold {
+                    lock,
+                    is_foreign,
+                    mode,
+                    permits: 0,
+                    wait: None,
+                    hold_max: None,
+                    data,
+                    application_id,
+                })
             }
             _ => Err(InvalidRequest(errors)),
         }

@@ -14,7 +14,7 @@ use crate::coordination::lock::contract::{Event, First, LossReason};
 use crate::coordination::lock::picture::LockState;
 use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
-use crate::extension::lock::{Child, HOLDER_BYTES_MAX, LockPaths, Mode};
+use crate::extension::lock::{Below, Child, HOLDER_BYTES_MAX, LockPaths, Mode};
 use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::hold_response::Event as Message;
@@ -32,6 +32,8 @@ use super::{event, status};
 const LIMIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The shortest time that a lock may be held.
 const HOLD_MIN: Duration = Duration::from_millis(1);
+/// The most permits of a semaphore: as many as the contenders of a queue.
+const PERMITS_MAX: usize = 1_000;
 /// Names of locks in one answer: the default and the most.
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
@@ -63,9 +65,22 @@ impl LockCalls {
             proto::LockMode::Unspecified | proto::LockMode::Mutex => Some(Mode::Mutex),
             proto::LockMode::Read => Some(Mode::Read),
             proto::LockMode::Write => Some(Mode::Write),
+            proto::LockMode::Semaphore => Some(Mode::Permit),
         };
         if mode.is_none() {
-            errors.push(FieldError::new("mode", &request.mode.to_string(), "MUTEX, READ or WRITE"));
+            errors.push(FieldError::new(
+                "mode",
+                &request.mode.to_string(),
+                "MUTEX, READ, WRITE or SEMAPHORE",
+            ));
+        }
+        let permits = usize::try_from(request.permits).unwrap_or(usize::MAX);
+        let (least, most, allowed) = match mode {
+            Some(Mode::Permit) => (1, PERMITS_MAX, "1 to 1000"),
+            _ => (0, 0, "0: only a semaphore has permits"),
+        };
+        if !(least..=most).contains(&permits) {
+            errors.push(FieldError::new("permits", &request.permits.to_string(), allowed));
         }
         let lock = read_lock(&self.locks, Kind::Lock, request.lock, &mut errors);
         let wait = read_limit("wait_timeout", request.wait_timeout, Duration::ZERO, &mut errors);
@@ -79,7 +94,7 @@ impl LockCalls {
             (Some((lock, is_foreign)), Some(mode)) if errors.is_empty() => {
                 let (data, application_id) =
                     (Some(holder).filter(|text| !text.is_empty()), request.application_id);
-                Ok(Hold { lock, is_foreign, mode, wait, hold_max, data, application_id })
+                Ok(Hold { lock, is_foreign, mode, permits, wait, hold_max, data, application_id })
             }
             _ => Err(InvalidRequest(errors)),
         }
@@ -225,7 +240,7 @@ impl LockService for LockCalls {
     ) -> Result<Response<proto::RequestRevocationResponse>, Status> {
         let lock = self.read_one(request.into_inner().lock)?;
         let holder = self.locks.request_revocation(&lock).await.map_err(|error| status::of_lock(&error))?;
-        Ok(Response::new(proto::RequestRevocationResponse { holder: Some(contender(&holder)) }))
+        Ok(Response::new(proto::RequestRevocationResponse { holder: Some(contender(&lock, &holder)) }))
     }
 
     async fn break_lock(
@@ -234,9 +249,13 @@ impl LockService for LockCalls {
     ) -> Result<Response<proto::BreakLockResponse>, Status> {
         let request = request.into_inner();
         let lock = self.read_one(request.lock)?;
-        let is_contender =
-            matches!(Child::read(&request.node_name), Child::Contender { .. } | Child::WithoutNumber(_));
-        let node = lock.child(&request.node_name).filter(|_| is_contender).ok_or_else(|| {
+        let is_contender = matches!(
+            Below::read(&request.node_name),
+            Below::Child(Child::Contender { .. } | Child::WithoutNumber(_))
+                | Below::Queued(_)
+                | Below::Permit(_)
+        );
+        let node = lock.below(&request.node_name).filter(|_| is_contender).ok_or_else(|| {
             let allowed = "the `node_name` of one of the lock's contenders";
             InvalidRequest(vec![FieldError::new("node_name", &request.node_name, allowed)]).to_status()
         })?;
@@ -346,34 +365,39 @@ fn first_contender(first: First) -> proto::Contender {
     }
 }
 
-fn contender(node: &Node) -> proto::Contender {
+fn contender(lock: &LockPaths, node: &Node) -> proto::Contender {
+    let name = lock.name_below(&node.path).unwrap_or(node.path.name());
     proto::Contender {
-        node_name: node.path.name().to_owned(),
+        node_name: name.to_owned(),
         holder: Excerpt::of_length(&String::from_utf8_lossy(&node.data), HOLDER_BYTES_MAX).into_string(),
         session: node.stat.ephemeral_owner.map(|session| session.to_string()).unwrap_or_default(),
-        mode: mode(node.path.name()).into(),
+        mode: mode(name).into(),
         fencing_token: node.stat.created.0,
         since: Timestamp::from_millisecond(node.stat.modified_ms).ok().map(event::timestamp),
     }
 }
 
 fn mode(name: &str) -> proto::LockMode {
-    match Child::read(name) {
-        Child::Contender { mode, .. } | Child::WithoutNumber(mode) => match mode {
+    match Below::read(name) {
+        Below::Queued(_) | Below::Permit(_) => proto::LockMode::Semaphore,
+        Below::Child(Child::Contender { mode, .. } | Child::WithoutNumber(mode)) => match mode {
             Mode::Mutex => proto::LockMode::Mutex,
             Mode::Read => proto::LockMode::Read,
             Mode::Write => proto::LockMode::Write,
+            Mode::Permit => proto::LockMode::Semaphore,
             Mode::Candidate => proto::LockMode::Unspecified,
         },
-        Child::OtherRecipe | Child::Foreign => proto::LockMode::Unspecified,
+        Below::Child(Child::OtherRecipe | Child::Foreign) | Below::Semaphore | Below::Foreign => {
+            proto::LockMode::Unspecified
+        }
     }
 }
 
 fn lock_message(lock: &LockPaths, state: &LockState) -> proto::Lock {
     proto::Lock {
         path: lock.lock().to_string(),
-        holders: state.holders.iter().map(contender).collect(),
-        waiting: state.waiting.iter().map(contender).collect(),
+        holders: state.holders.iter().map(|node| contender(lock, node)).collect(),
+        waiting: state.waiting.iter().map(|node| contender(lock, node)).collect(),
         foreign_nodes: state.foreign.clone(),
     }
 }

@@ -44,7 +44,7 @@ impl WhichArgs {
 }
 
 #[derive(Args)]
-#[command(group(ArgGroup::new("mode").args(["read", "write"])))]
+#[command(group(ArgGroup::new("mode").args(["read", "write", "permits"])))]
 pub(super) struct LockArgs {
     #[command(flatten)]
     which: WhichArgs,
@@ -54,6 +54,9 @@ pub(super) struct LockArgs {
     /// Hold the lock alone among readers and writers.
     #[arg(long)]
     write: bool,
+    /// Hold one of so many permits: the lock is a semaphore. All programs have to give the same number.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    permits: Option<u32>,
     /// How long to wait for the lock, `30s`, `2h`; `0s`: not at all. [default: without a limit]
     #[arg(long, value_name = "DURATION", value_parser = config::lock_timeout)]
     wait: Option<Duration>,
@@ -81,10 +84,11 @@ pub(super) async fn lock(args: LockArgs) -> Result<ExitCode, Failure> {
     let (signals, channel) = prepare(args.sidecar).await?;
     let mut client = LockServiceClient::new(channel);
     let limit = |limit: Option<Duration>| limit.and_then(|limit| limit.try_into().ok());
-    let mode = match (args.read, args.write) {
-        (true, _) => LockMode::Read,
-        (_, true) => LockMode::Write,
-        (false, false) => LockMode::Mutex,
+    let mode = match (args.read, args.write, args.permits) {
+        (true, ..) => LockMode::Read,
+        (_, true, _) => LockMode::Write,
+        (.., Some(_)) => LockMode::Semaphore,
+        (false, false, None) => LockMode::Mutex,
     };
     let request = authorized(HoldRequest {
         lock: Some(args.which.id()),
@@ -93,6 +97,7 @@ pub(super) async fn lock(args: LockArgs) -> Result<ExitCode, Failure> {
         hold_timeout: limit(args.hold),
         holder: args.holder,
         application_id: String::new(),
+        permits: args.permits.unwrap_or_default(),
     })?;
     let mut releases = client.clone();
     let grant = Grant {
@@ -208,6 +213,7 @@ fn mode_word(contender: &Contender) -> &'static str {
     match contender.mode() {
         LockMode::Read => "read",
         LockMode::Write => "write",
+        LockMode::Semaphore => "semaphore",
         LockMode::Mutex | LockMode::Unspecified => "mutex",
     }
 }

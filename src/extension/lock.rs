@@ -23,6 +23,10 @@ pub const HOLDER_BYTES_MAX: usize = 255;
 pub const VALUE_BYTES_MAX: usize = 4_096;
 /// The data that Curator's `Revoker` writes into a holder's node to ask for the lock.
 pub const REVOKE: &[u8] = b"__REVOKE__";
+/// The node of a semaphore that has its queue.
+pub const SEMAPHORE_QUEUE: &str = "locks";
+/// The node of a semaphore that has a node for each permit that is taken.
+pub const SEMAPHORE_PERMITS: &str = "leases";
 /// The digits of a number.
 const DIGITS: usize = 10;
 /// The end of a server's counter: it sticks there, and numbers are not unique any more.
@@ -39,6 +43,8 @@ pub enum Mode {
     Write,
     /// To lead an election: Curator's `LeaderLatch`.
     Candidate,
+    /// To hold one of several permits: Curator's `InterProcessSemaphoreV2`.
+    Permit,
 }
 
 impl Mode {
@@ -49,6 +55,7 @@ impl Mode {
             Self::Read => "__READ__",
             Self::Write => "__WRIT__",
             Self::Candidate => "latch-",
+            Self::Permit => "lease-",
         }
     }
 
@@ -59,7 +66,7 @@ impl Mode {
 
     /// Whether all contenders of the queue are of this kind.
     fn is_alone(self) -> bool {
-        matches!(self, Self::Mutex | Self::Candidate)
+        matches!(self, Self::Mutex | Self::Candidate | Self::Permit)
     }
 
     /// The most bytes of the data of a contender.
@@ -74,6 +81,7 @@ impl Mode {
             Self::Read => "read",
             Self::Write => "write",
             Self::Candidate => "candidate",
+            Self::Permit => "semaphore",
         }
     }
 }
@@ -141,16 +149,57 @@ impl Child {
             ("latch-", Mode::Candidate),
         ];
         for (mark, mode) in marks {
-            let Some((_, number)) = name.rsplit_once(mark) else { continue };
-            let is_number = number.len() == DIGITS && number.bytes().all(|byte| byte.is_ascii_digit());
-            let number = number.parse().ok().filter(|number| is_number && *number <= NUMBER_MAX);
-            return number.map_or(Self::WithoutNumber(mode), |number| Self::Contender { mode, number });
+            let Some((_, text)) = name.rsplit_once(mark) else { continue };
+            return number(text).map_or(Self::WithoutNumber(mode), |number| Self::Contender { mode, number });
         }
-        if matches!(name, "locks" | "leases") || name.contains("__rlock__") {
+        if matches!(name, SEMAPHORE_QUEUE | SEMAPHORE_PERMITS) || name.contains("__rlock__") {
             return Self::OtherRecipe;
         }
         Self::Foreign
     }
+}
+
+/// A node below a lock's node, by its name there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Below<'a> {
+    /// A child of the lock's node.
+    Child(Child),
+    /// A contender in the queue of a semaphore.
+    Queued(&'a str),
+    /// A permit of a semaphore that is taken, or that the first of the queue waits for.
+    Permit(&'a str),
+    /// The node of a semaphore's queue, or the node of its permits.
+    Semaphore,
+    /// Something else.
+    Foreign,
+}
+
+impl<'a> Below<'a> {
+    /// Reads a name.
+    pub fn read(name: &'a str) -> Self {
+        match name.split_once('/') {
+            Some((SEMAPHORE_QUEUE, name))
+                if matches!(Child::read(name), Child::Contender { mode: Mode::Mutex, .. }) =>
+            {
+                Self::Queued(name)
+            }
+            Some((SEMAPHORE_PERMITS, name)) if !name.contains('/') => Self::Permit(name),
+            Some(_) => Self::Foreign,
+            None if matches!(name, SEMAPHORE_QUEUE | SEMAPHORE_PERMITS) => Self::Semaphore,
+            None => Self::Child(Child::read(name)),
+        }
+    }
+}
+
+/// Reads the number at the end of a contender's name.
+fn number(text: &str) -> Option<u32> {
+    let is_number = text.len() == DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|number| is_number && *number <= NUMBER_MAX)
+}
+
+/// Reads the number of a permit's node. `None`: another program has named it otherwise; it counts nevertheless.
+pub fn permit_number(name: &str) -> Option<u32> {
+    name.rsplit_once(Mode::Permit.mark()).and_then(|(_, text)| number(text))
 }
 
 /// The nodes of one lock.
@@ -171,6 +220,16 @@ impl LockPaths {
         Some(Self { lock: root.try_child(name).ok().filter(|_| is_name)? })
     }
 
+    /// The queue of the semaphore at this node.
+    pub fn semaphore_queue(&self) -> Self {
+        Self { lock: self.lock.child(SEMAPHORE_QUEUE) }
+    }
+
+    /// The permits of the semaphore at this node.
+    pub fn semaphore_permits(&self) -> Self {
+        Self { lock: self.lock.child(SEMAPHORE_PERMITS) }
+    }
+
     /// The node of the lock.
     pub fn lock(&self) -> &Path {
         &self.lock
@@ -184,6 +243,22 @@ impl LockPaths {
     /// A child. `None`: it cannot be a node's name.
     pub fn child(&self, name: &str) -> Option<Path> {
         self.lock.try_child(name).ok()
+    }
+
+    /// The node with this name below the lock's node: a child, or one in a semaphore's queue or among its permits. `None`: it
+    /// cannot be a node's name.
+    pub fn below(&self, name: &str) -> Option<Path> {
+        match name.split_once('/') {
+            Some((SEMAPHORE_QUEUE, child)) => self.semaphore_queue().child(child),
+            Some((SEMAPHORE_PERMITS, child)) => self.semaphore_permits().child(child),
+            Some(_) => None,
+            None => self.child(name),
+        }
+    }
+
+    /// The name of a node below the lock's node. `None`: it is somewhere else.
+    pub fn name_below<'a>(&self, node: &'a Path) -> Option<&'a str> {
+        node.as_str().strip_prefix(self.lock.as_str())?.strip_prefix('/')
     }
 }
 
@@ -247,6 +322,31 @@ mod tests {
         ];
         for (name, expected) in cases {
             assert_eq!(Child::read(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_semaphore_has_a_queue_and_permits_below_its_node() {
+        let lock = LockPaths::at(Path::parse("/locks/bill").unwrap());
+        let cases = [
+            ("locks/a-lock-0000000001", Below::Queued("a-lock-0000000001")),
+            ("leases/a-lease-0000000001", Below::Permit("a-lease-0000000001")),
+            ("leases/by hand", Below::Permit("by hand")),
+            ("locks/readme", Below::Foreign),
+            ("leases/a/b", Below::Foreign),
+            ("other/a-lock-0000000001", Below::Foreign),
+            ("leases", Below::Semaphore),
+            ("readme", Below::Child(Child::Foreign)),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(Below::read(name), expected, "{name}");
+        }
+        let node = lock.below("leases/a-lease-0000000001").unwrap();
+        assert_eq!(node.as_str(), "/locks/bill/leases/a-lease-0000000001");
+        assert_eq!(lock.name_below(&node), Some("leases/a-lease-0000000001"));
+        assert_eq!(lock.name_below(&Path::parse("/locks/billing/x").unwrap()), None);
+        for name in ["other/x", "leases/..", "leases/a/b"] {
+            assert_eq!(lock.below(name), None, "{name}");
         }
     }
 

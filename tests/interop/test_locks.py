@@ -7,14 +7,16 @@ import os
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
+import grpc
 import pytest
 from sidekeeper._proto.v1 import lock_service_pb2 as pb
 
 from interop.members import GoLockPeer, LockPeer, MixedFleet
 from interop.transaction_log import changes
-from support.lock_queue import Grant, Journal, connection, hold
+from support.lock_queue import Grant, Journal, connection, hold, request
 from support.processes import PATIENCE, eventually
 from support.request_proxy import RequestProxy
 
@@ -72,6 +74,52 @@ def test_s6_readers_and_writers_with_curators_read_write_lock(fleet: MixedFleet)
     assert journal.overlaps() == []
     assert journal.out_of_order() == []
     assert journal.readers_together()
+
+
+def test_s9_permits_of_curators_semaphore(fleet: MixedFleet) -> None:
+    path, mode = f"/{fleet.namespace}-locks/bill", "SEMAPHORE:3"
+    client, journal = fleet.tree.client, Journal()
+    sidecars = [fleet.sidecar(number) for number in (1, 2)]
+    with ThreadPoolExecutor(4) as pool, ExitStack() as held:
+        # All permits are taken, until one contender of Curator or of a sidecar is the first of the queue and the others wait.
+        for _ in range(3):
+            events = held.enter_context(hold(sidecars[0], path, mode))
+            next(event for event in events if event.WhichOneof("event") == "acquired")
+        peer = LockPeer(fleet, path, ROUNDS, [mode] * 4)
+        futures = [
+            pool.submit(journal.through_sidecar, sidecars[number % 2], path, f"ours-{number}", ROUNDS, mode)
+            for number in range(4)
+        ]
+        eventually("all wait", lambda: len(client.get_children(f"{path}/locks")) == 8, 2 * PATIENCE)
+        # One of them waits for a permit: its node is there, and it does not hold.
+        eventually("the first asks", lambda: len(client.get_children(f"{path}/leases")) == 4)
+        assert journal.grants == [] and peer.events("grant") == []
+        held.close()
+        for future in futures:
+            future.result(8 * PATIENCE)
+    peer.wait("done", lambda events: any(event["event"] == "done" for event in events), 8 * PATIENCE)
+    assert peer.events("failed") == []
+    journal.add(
+        Grant(one["begin"], one["end"], one["token"], one["mode"], one["who"]) for one in peer.events("grant")
+    )
+    assert len(journal.grants) == 8 * ROUNDS
+    assert 1 < journal.most_at_once() <= 3
+    for part in ("locks", "leases"):
+        assert not client.exists(f"{path}/{part}") or client.get_children(f"{path}/{part}") == []
+
+
+def test_s10_a_sidecar_asks_for_one_permit_at_a_time(fleet: MixedFleet) -> None:
+    """Two that take two permits one after another can wait for one another for ever, as in Curator: it cannot be asked for."""
+    path = f"/{fleet.namespace}-locks/bill"
+    with connection(fleet.sidecar(1)) as stub:
+        both = request(path, "SEMAPHORE:2", "two of two")
+        both.application_id = "billing"
+        first = stub.Hold(both, timeout=4 * PATIENCE)
+        next(event for event in first if event.WhichOneof("event") == "acquired")
+        with pytest.raises(grpc.RpcError) as refused:
+            next(stub.Hold(both, timeout=4 * PATIENCE))
+        assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        first.cancel()
 
 
 @pytest.mark.parametrize("mode", ["MUTEX", "WRITE"])

@@ -42,6 +42,10 @@ on_both! {
     s33_foreign_nodes_are_listed_and_do_not_matter,
     a_lock_of_another_kind_is_refused,
     an_operator_breaks_a_lock,
+    a_semaphore_has_as_many_holders_as_permits_and_a_queue,
+    a_contender_that_only_tries_a_full_semaphore_leaves_nothing,
+    a_semaphore_is_refused_where_another_kind_is_in_use_and_changes_nothing,
+    a_semaphores_holder_hears_of_a_revocation_and_of_the_loss,
     names_of_locks_are_listed_in_pages,
     the_states_of_a_lock_are_sent_after_each_change,
     s19_a_holder_keeps_the_lock_through_a_short_interruption,
@@ -323,8 +327,9 @@ async fn s22_a_revocation_is_an_event_and_changes_nothing(registry: TestRegistry
 async fn s36_a_refused_request_names_its_field_and_changes_nothing(registry: TestRegistry) {
     let mut node = Node::start(&registry, 1).await;
     let session = registry.session().await;
-    node.hold(request("bill")).await.unwrap().acquired().await;
-    node.until("bill", |lock| lock.holders.is_empty()).await;
+    // It is held to the end: ZooKeeper may delete the node of a lock that nobody holds.
+    let mut held = node.hold(request("bill")).await.unwrap();
+    held.acquired().await;
     let before = tree(&*session).await;
     let long = "x".repeat(201);
     let cases = [
@@ -429,6 +434,108 @@ async fn a_lock_of_another_kind_is_refused(registry: TestRegistry) {
     let mut semaphore = node.hold(HoldRequest { lock: at("/locks/permits"), ..request("") }).await.unwrap();
     assert_ends(semaphore.next().await, Code::FailedPrecondition, "LOCK_OF_OTHER_KIND");
     assert_eq!(tree(&*session).await, before);
+}
+
+fn permits(name: &str, permits: u32) -> HoldRequest {
+    HoldRequest { permits, ..of_mode(name, LockMode::Semaphore) }
+}
+
+async fn a_semaphore_has_as_many_holders_as_permits_and_a_queue(registry: TestRegistry) {
+    let mut nodes = [Node::start(&registry, 1).await, Node::start(&registry, 2).await];
+    let mut holds = Vec::new();
+    let mut tokens = Vec::new();
+    for round in 0..2 {
+        let mut hold = nodes[round].hold(permits("bill", 2)).await.unwrap();
+        tokens.push(hold.acquired().await.fencing_token);
+        holds.push(hold);
+    }
+    // The third is the first of the queue, and waits for a permit. The fourth waits for the third.
+    let mut third = nodes[0].hold(permits("bill", 2)).await.unwrap();
+    let Some(Event::Waiting(waiting)) = third.next().await.unwrap() else { panic!() };
+    let first = waiting.first.unwrap();
+    assert_eq!((waiting.position, first.mode()), (0, LockMode::Semaphore));
+    let mut fourth = nodes[1].hold(permits("bill", 2)).await.unwrap();
+    let Some(Event::Waiting(waiting)) = fourth.next().await.unwrap() else { panic!() };
+    assert_eq!(waiting.position, 1);
+    assert!(waiting.first.unwrap().node_name.starts_with("locks/_c_"));
+    let lock = nodes[0].lock("bill").await;
+    assert_eq!((lock.holders.len(), lock.waiting.len(), lock.foreign_nodes.len()), (2, 2, 0));
+    assert_eq!(lock.holders[0].node_name, first.node_name);
+    // The second holder goes first.
+    drop(holds.pop());
+    tokens.push(third.acquired().await.fencing_token);
+    let lock = nodes[1].until("bill", |lock| lock.waiting.len() == 1).await;
+    assert_eq!(lock.holders.len(), 2);
+    // An operator takes the permit of the first holder: it hears of it, and the fourth holds.
+    let id = named("bill");
+    let broken = BreakLockRequest { lock: id, node_name: first.node_name };
+    nodes[1].client.break_lock(broken).await.unwrap();
+    assert_eq!(holds[0].lost().await, LockLossReason::Revoked);
+    tokens.push(fourth.acquired().await.fencing_token);
+    assert!(tokens.is_sorted(), "{tokens:?}");
+    for (node, hold) in [(0, &mut third), (1, &mut fourth)] {
+        nodes[node].client.release(ReleaseRequest { hold_id: hold.id.clone() }).await.unwrap();
+        assert!(matches!(hold.next().await, Ok(Some(Event::Released(_)))));
+    }
+    let lock = nodes[0].lock("bill").await;
+    assert_eq!((lock.holders.len(), lock.waiting.len()), (0, 0));
+}
+
+async fn a_contender_that_only_tries_a_full_semaphore_leaves_nothing(registry: TestRegistry) {
+    let mut node = Node::start(&registry, 1).await;
+    let tries = || HoldRequest { wait_timeout: seconds(0), ..permits("bill", 1) };
+    let mut free = node.hold(tries()).await.unwrap();
+    free.acquired().await;
+    for _ in 0..2 {
+        let mut taken = node.hold(tries()).await.unwrap();
+        let end = loop {
+            match taken.next().await {
+                Ok(Some(Event::Waiting(_))) => {}
+                other => break other,
+            }
+        };
+        let message = end.as_ref().unwrap_err().message().to_owned();
+        assert!(message.contains("`leases/_c_") && message.contains("is first"), "{message}");
+        assert_ends(end, Code::DeadlineExceeded, "LOCK_NOT_FREE");
+    }
+    let lock = node.lock("bill").await;
+    assert_eq!((lock.holders.len(), lock.waiting.len()), (1, 0));
+}
+
+async fn a_semaphore_is_refused_where_another_kind_is_in_use_and_changes_nothing(registry: TestRegistry) {
+    let mut node = Node::start(&registry, 1).await;
+    let session = registry.session().await;
+    let mut hold = node.hold(request("bill")).await.unwrap();
+    hold.acquired().await;
+    let before = tree(&*session).await;
+    let mut other = node.hold(permits("bill", 3)).await.unwrap();
+    assert_ends(other.next().await, Code::FailedPrecondition, "LOCK_OF_OTHER_KIND");
+    assert_eq!(tree(&*session).await, before);
+    for (mode, count) in [(LockMode::Semaphore, 0), (LockMode::Semaphore, 1_001), (LockMode::Mutex, 1)] {
+        let request = HoldRequest { permits: count, ..of_mode("other", mode) };
+        let refused = node.client.hold(request).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert_eq!(refused.get_details_bad_request().unwrap().field_violations[0].field, "permits");
+    }
+    assert_eq!(tree(&*session).await, before);
+}
+
+async fn a_semaphores_holder_hears_of_a_revocation_and_of_the_loss(registry: TestRegistry) {
+    let mut node = Node::start_on(registry.victims(), 1).await;
+    let mut hold = node.hold(permits("bill", 1)).await.unwrap();
+    hold.acquired().await;
+    let id = named("bill");
+    let asked =
+        node.client.request_revocation(RequestRevocationRequest { lock: id }).await.unwrap().into_inner();
+    assert!(asked.holder.unwrap().node_name.starts_with("leases/_c_"));
+    while !matches!(hold.next().await.unwrap(), Some(Event::RevocationRequested(_))) {}
+    let session = session_of_holder(&mut node, "bill").await;
+    registry.cut(session);
+    registry.end(session);
+    assert_eq!(hold.lost().await, LockLossReason::LeaseLost);
+    registry.mend(session);
+    let mut next = Node::start(&registry, 2).await;
+    next.hold(permits("bill", 1)).await.unwrap().acquired().await;
 }
 
 async fn an_operator_breaks_a_lock(registry: TestRegistry) {

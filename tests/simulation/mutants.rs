@@ -228,6 +228,10 @@ const OF_LOCKS: &[Mutant] = &[
     Mutant::CandidateToldOlderTerm,
     Mutant::CandidateLeavesNode,
     Mutant::CandidateNotAgain,
+    Mutant::SemaphoreNotCounted,
+    Mutant::SemaphoreNotWatched,
+    Mutant::SemaphoreOutOfQueue,
+    Mutant::SemaphoreQueueHeld,
 ];
 
 /// The bugs of sticky locks, which the schedules of a sticky lock find.

@@ -37,8 +37,11 @@ def connection(sidecar: Sidecar) -> Iterator[stubs.LockServiceStub]:
 
 
 def request(path: str, mode: str, who: str) -> pb.HoldRequest:
-    """Asks for the lock at a path."""
-    return pb.HoldRequest(lock=pb.LockId(path=path), mode=f"LOCK_MODE_{mode}", holder=who)
+    """Asks for the lock at a path. A semaphore's mode has its permits, as in SEMAPHORE:3."""
+    kind, _, permits = mode.partition(":")
+    return pb.HoldRequest(
+        lock=pb.LockId(path=path), mode=f"LOCK_MODE_{kind}", holder=who, permits=int(permits or 0)
+    )
 
 
 @contextmanager
@@ -88,6 +91,16 @@ class Journal:
             found += [(other, grant) for other in open_grants if not (other.mode == grant.mode == "READ")]
             open_grants.append(grant)
         return found
+
+    def most_at_once(self) -> int:
+        """The most contenders that held at the same time."""
+        ends = [(grant.end, -1) for grant in self.grants]
+        moments = sorted([(grant.begin, 1) for grant in self.grants] + ends)
+        most = count = 0
+        for _, change in moments:
+            count += change
+            most = max(most, count)
+        return most
 
     def readers_together(self) -> bool:
         """Whether two readers held at the same time at least once."""

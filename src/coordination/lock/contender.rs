@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::coordination::lease::Lease;
 use crate::coordination::lock::contract::{Effect, End, Event, First, Input, Leader, LossReason};
-use crate::coordination::lock::queue::{Turn, turn};
+use crate::coordination::lock::queue::{Turn, permit_turn, turn};
 use crate::coordination::time::Now;
 use crate::excerpt::Excerpt;
 use crate::extension::lock::{Child, HOLDER_BYTES_MAX, LockPaths, Mode, prefix};
@@ -56,6 +56,8 @@ pub struct Wanted {
     pub looks_first: bool,
     /// Whether the contender stands again after it has lost the lock, at the end of the queue. Otherwise it ends.
     pub stands_again: bool,
+    /// The most holders at once. For permits of a semaphore only.
+    pub permits: usize,
     /// Where the UUIDs of the attempts begin: no other contender has it.
     pub seed: Uuid,
 }
@@ -81,6 +83,15 @@ enum Own {
         path: Path,
         created: Zxid,
     },
+}
+
+/// What a contender waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Cause {
+    /// The end of the contender with this name.
+    Contender(String),
+    /// A free permit.
+    Room,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +125,7 @@ pub struct Contender {
     must_look: bool,
     /// The answer of the last look, until a step uses it.
     children: Option<Vec<String>>,
-    before: Option<String>,
+    waits_for: Option<Cause>,
     position: usize,
     /// The first contender's name by the last look, and what is known of it.
     first: Option<String>,
@@ -126,6 +137,9 @@ pub struct Contender {
     has_begun: bool,
     watched_own: Option<Path>,
     watched_before: Option<Path>,
+    watches_queue: bool,
+    /// Whether it may have a node: one that waits for a permit needs the first place of the semaphore's queue.
+    may_stand: bool,
     /// Not before then a request is sent again; monotonic.
     retry_at: Option<Duration>,
     is_suspended: bool,
@@ -155,7 +169,7 @@ impl Contender {
             is_looking: false,
             must_look: false,
             children: None,
-            before: None,
+            waits_for: None,
             position: 0,
             first: None,
             reading_first: false,
@@ -165,6 +179,8 @@ impl Contender {
             has_begun: false,
             watched_own: None,
             watched_before: None,
+            watches_queue: false,
+            may_stand: true,
             retry_at: None,
             is_suspended: false,
             drain: None,
@@ -208,13 +224,39 @@ impl Contender {
     }
 
     /// Whether the application holds the lock.
-    fn holds(&self) -> bool {
+    pub(super) fn holds(&self) -> bool {
         matches!(self.state, State::Held { .. })
+    }
+
+    /// Whether it waits for the lock.
+    pub(super) fn waits(&self) -> bool {
+        self.state == State::Waiting
+    }
+
+    /// Whether it may have a node from now on. One that waits deletes its node if not.
+    pub(super) fn set_may_stand(&mut self, now: Duration, may_stand: bool) {
+        if self.may_stand == may_stand {
+            return;
+        }
+        self.may_stand = may_stand;
+        if may_stand {
+            self.lost_place = Some(now);
+        } else if self.waits() {
+            self.give_up_place();
+        }
+    }
+
+    /// Ends it, if it waits.
+    pub(super) fn end_waiting(&mut self, end: End) {
+        if self.waits() {
+            self.leave(end);
+        }
     }
 
     /// When to step again if nothing happens before; monotonic.
     pub fn next_wakeup(&self, now: Duration) -> Option<Duration> {
         let (limit, watch_at) = match &self.state {
+            State::Waiting if !self.may_stand => (None, None),
             State::Waiting => (earlier(self.waiting_limit(), self.silence_ends()), None),
             State::Held { until, watch_at } => (earlier(*until, self.drain), Some(*watch_at)),
             State::Ending(_) | State::Ended(_) => (None, None),
@@ -254,6 +296,7 @@ impl Contender {
             Input::Found(attempt, path, result) => self.found(now, attempt, path, result),
             Input::FirstRead(name, node) => self.first_read(name, node),
             Input::Gone(path) => self.gone(now, &path),
+            Input::QueueChanged => self.must_look |= self.is_contending() && self.own != Own::None,
             Input::RevocationRequested => {
                 if self.holds() {
                     self.out.push(Effect::Notify(Event::RevocationRequested));
@@ -292,7 +335,7 @@ impl Contender {
         let is_over = |limit: Option<Duration>| limit.is_some_and(|limit| now >= limit);
         match self.state {
             State::Waiting if self.drain.is_some() => self.leave(End::Draining),
-            State::Waiting if is_over(self.waiting_limit()) => {
+            State::Waiting if self.may_stand && is_over(self.waiting_limit()) => {
                 self.leave(End::TimedOut(self.known_first.clone()));
             }
             State::Held { until, .. } if is_over(until) => self.lose(LossReason::HoldLimit),
@@ -327,7 +370,7 @@ impl Contender {
         self.doomed.clear();
         (self.is_looking, self.must_look, self.children) = (false, false, None);
         (self.creating_parents, self.reading_first) = (false, false);
-        (self.before, self.first) = (None, None);
+        (self.waits_for, self.first) = (None, None);
         match &self.state {
             State::Waiting | State::Ended(_) => {}
             State::Held { .. } => {
@@ -359,7 +402,19 @@ impl Contender {
     fn stand_again(&mut self) {
         self.state = State::Waiting;
         self.is_suspended = false;
-        (self.before, self.first, self.notified) = (None, None, None);
+        (self.waits_for, self.first, self.notified) = (None, None, None);
+    }
+
+    /// A waiting contender deletes its node.
+    fn give_up_place(&mut self) {
+        if let Own::At { path, .. } = self.own.clone() {
+            self.own = Own::None;
+            if !mutant!(CandidateLeavesNode) {
+                self.doom(path);
+            }
+        }
+        self.stand_again();
+        self.must_look = false;
     }
 
     fn leave(&mut self, end: End) {
@@ -385,19 +440,24 @@ impl Contender {
         matches!(self.state, State::Waiting | State::Held { .. })
     }
 
+    /// Whether a node that has appeared is to stay.
+    fn wants_node(&self) -> bool {
+        self.is_contending() && self.may_stand
+    }
+
     fn created(&mut self, now: Duration, attempt: Uuid, result: Result<(Path, Zxid), Error>) {
         if self.own != Own::Creating(attempt) {
             return;
         }
         match result {
-            Ok((path, created)) if self.is_contending() => self.own = Own::At { path, created },
+            Ok((path, created)) if self.wants_node() => self.own = Own::At { path, created },
             Ok((path, _)) => {
                 self.own = Own::None;
                 self.doom(path);
             }
             Err(Error::NoNode(_)) => {
                 self.own = Own::None;
-                if self.is_contending() {
+                if self.wants_node() {
                     self.creating_parents = true;
                     self.out.push(Effect::CreateParents);
                 }
@@ -459,7 +519,7 @@ impl Contender {
         match result {
             Ok(Some(node)) if node.stat.ephemeral_owner == session => {
                 let created = node.stat.created;
-                if self.is_contending() {
+                if self.wants_node() {
                     self.own = Own::At { path, created };
                     self.must_look = true;
                 } else {
@@ -489,7 +549,7 @@ impl Contender {
     fn gone(&mut self, now: Duration, path: &Path) {
         if self.watched_before.as_ref() == Some(path) {
             self.watched_before = None;
-            self.before = None;
+            self.waits_for = None;
             self.must_look = true;
             if let (Own::At { path, created }, true) = (self.own.clone(), mutant!(LockHeldOutOfTurn)) {
                 self.acquire(now, &path, created);
@@ -537,14 +597,8 @@ impl Contender {
             Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => None,
         };
         let (State::Waiting, Own::At { path, .. }) = (&self.state, &self.own) else { return };
-        let path = path.clone();
         if number(successor).zip(number(path.name())).is_some_and(|(its, own)| own < its) {
-            self.own = Own::None;
-            if !mutant!(CandidateLeavesNode) {
-                self.doom(path);
-            }
-            self.stand_again();
-            self.must_look = false;
+            self.give_up_place();
         }
     }
 
@@ -620,7 +674,11 @@ impl Contender {
         if !self.is_contending() {
             return;
         }
-        match turn(self.wanted.mode, path.name(), children) {
+        let turn = match self.wanted.mode {
+            Mode::Permit => permit_turn(self.wanted.permits, path.name(), children),
+            mode => turn(mode, path.name(), children),
+        };
+        match turn {
             Turn::Absent => self.own_is_gone(path),
             _ if self.holds() => self.resume(),
             Turn::Unclear(why) => self.leave(End::Unclear(why)),
@@ -629,7 +687,12 @@ impl Contender {
                 self.leave(End::QueueFull { contenders: children.len() - 1 });
             }
             Turn::Waits { before, first, position } => {
-                (self.before, self.position, self.lost_place) = (Some(before), position, None);
+                let cause = Cause::Contender(before);
+                (self.waits_for, self.position, self.lost_place) = (Some(cause), position, None);
+                self.first = Some(first);
+            }
+            Turn::Full { first } => {
+                (self.waits_for, self.position, self.lost_place) = (Some(Cause::Room), 0, None);
                 self.first = Some(first);
             }
         }
@@ -643,7 +706,7 @@ impl Contender {
         };
         let until = self.wanted.hold_max.map(|max| now.saturating_add(max));
         self.state = State::Held { until, watch_at: now.saturating_add(WATCH_AFTER) };
-        (self.before, self.first) = (None, None);
+        (self.waits_for, self.first) = (None, None);
         self.lease.notify_again();
         let (token, path) = (FencingToken::from(created), path.clone());
         self.term = self.term.max(token);
@@ -664,7 +727,8 @@ impl Contender {
             return;
         }
         self.retry_at = None;
-        let creates = self.state == State::Waiting && self.own == Own::None && !self.creating_parents;
+        let lacks_node = self.own == Own::None && !self.creating_parents;
+        let creates = self.state == State::Waiting && self.may_stand && lacks_node;
         if creates && !self.has_looked {
             self.must_look = true;
         } else if creates {
@@ -729,14 +793,20 @@ impl Contender {
     /// Asks for the watches that are needed.
     fn watch(&mut self, now: Duration) {
         let own = match (&self.state, &self.own) {
-            (State::Waiting, Own::At { path, .. }) if self.before.is_some() => Some(path.clone()),
+            (State::Waiting, Own::At { path, .. }) if matches!(self.waits_for, Some(Cause::Contender(_))) => {
+                Some(path.clone())
+            }
             (State::Held { watch_at, .. }, Own::At { path, .. }) => {
                 (now >= *watch_at || self.watched_own.is_some()).then(|| path.clone())
             }
             _ => None,
         };
-        let before = self.before.as_ref().filter(|_| self.state == State::Waiting);
-        let before = before.and_then(|name| self.wanted.lock.child(name));
+        let cause = self.waits_for.as_ref().filter(|_| self.state == State::Waiting);
+        let before = match cause {
+            Some(Cause::Contender(name)) => self.wanted.lock.child(name),
+            Some(Cause::Room) | None => None,
+        };
+        let needs_queue = cause == Some(&Cause::Room) && !mutant!(SemaphoreNotWatched);
         if own != self.watched_own {
             self.watched_own = own.clone();
             self.out.push(Effect::WatchOwn(own));
@@ -744,6 +814,10 @@ impl Contender {
         if before != self.watched_before {
             self.watched_before = before.clone();
             self.out.push(Effect::WatchBefore(before));
+        }
+        if needs_queue != self.watches_queue {
+            self.watches_queue = needs_queue;
+            self.out.push(Effect::WatchQueue(needs_queue));
         }
     }
 
@@ -754,7 +828,8 @@ impl Contender {
 
     /// An application that waits without a place hears why, once.
     fn notify_silence(&mut self, now: Duration) {
-        if self.state == State::Waiting && self.silence_ends().is_some_and(|end| now >= end) {
+        let is_asking = self.state == State::Waiting && self.may_stand;
+        if is_asking && self.silence_ends().is_some_and(|end| now >= end) {
             self.lost_place = None;
             self.out.push(Effect::Notify(Event::NoAnswer));
         }

@@ -8,6 +8,17 @@ use crate::coordination::lock::queue::Unclear;
 use crate::job::FencingToken;
 use crate::tree::{Error, Node, Path, SessionId, Zxid};
 
+/// The queues of a claim. A lock without permits has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The queue of the lock, or of the semaphore.
+    Queue,
+    /// The permits of the semaphore.
+    Permits,
+    /// The semaphore's own node: do its children tell of another kind of lock?
+    Kind,
+}
+
 /// An event that a contender takes into account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
@@ -36,6 +47,8 @@ pub enum Input {
     FirstRead(String, Option<Node>),
     /// A watched node does not exist.
     Gone(Path),
+    /// The children of the lock's node may have changed.
+    QueueChanged,
     /// The data of this contender's node asks for the lock.
     RevocationRequested,
     /// The leader of the election by the last look at its nodes, and the candidate that the leader wants to be the next one.
@@ -76,6 +89,8 @@ pub enum Effect {
     WatchOwn(Option<Path>),
     /// Watch this node as the one that the contender waits for; `None`: none.
     WatchBefore(Option<Path>),
+    /// Watch the children of the lock's node, or watch them no more.
+    WatchQueue(bool),
     /// Delete this node.
     Delete(Path),
     /// Send an event to the application.

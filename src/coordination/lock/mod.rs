@@ -6,10 +6,11 @@
 //!
 //! An election is a lock whose contenders are candidates: they stand again after a loss, and hear who leads.
 //!
-//! [`contender`] decides, [`queue`] says whose turn it is, [`contract`] has the inputs and effects, [`picture`] has a lock's
-//! nodes for observers. All contenders of a
-//! sidecar share its session; they share nothing else.
+//! [`contender`] decides, [`claim`] joins the two contenders of a semaphore, [`queue`] says whose turn it is, [`contract`] has
+//! the inputs and effects, [`picture`] has a lock's nodes for observers. All contenders of a sidecar share its session; they
+//! share nothing else.
 
+pub mod claim;
 pub mod contender;
 pub mod contract;
 pub mod picture;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::coordination::lock::contract::Leader;
 use crate::excerpt::Excerpt;
-use crate::extension::lock::{Child, HandOver, LockPaths, Mode, VALUE_BYTES_MAX};
+use crate::extension::lock::{Below, Child, HandOver, LockPaths, Mode, VALUE_BYTES_MAX};
 use crate::job::FencingToken;
 use crate::tree::{Node, NodeChange, Path, WatchEvent};
 
@@ -23,18 +23,25 @@ pub struct LockState {
 }
 
 impl LockState {
-    /// The state by the children of the lock's node: a name, and the node if it was read.
-    pub fn of(children: impl IntoIterator<Item = (String, Option<Node>)>) -> Self {
+    /// The state by the nodes below the lock's node: a name, and the node if it was read.
+    pub fn of(nodes: impl IntoIterator<Item = (String, Option<Node>)>) -> Self {
         let mut state = Self::default();
-        let mut contenders = Vec::new();
-        for (name, node) in children {
-            match (Child::read(&name), node) {
-                (Child::Contender { mode, number }, Some(node)) => contenders.push((number, mode, node)),
-                // It has gone in the meantime.
-                (Child::Contender { .. }, None) => {}
-                (Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign, _) => {
-                    state.foreign.push(name)
+        let (mut contenders, mut queued, mut permits) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, node) in nodes {
+            match (Below::read(&name), node) {
+                (Below::Child(Child::Contender { mode, number }), Some(node)) => {
+                    contenders.push((number, mode, node));
                 }
+                (Below::Queued(_), Some(node)) => queued.push(node),
+                (Below::Permit(_), Some(node)) => permits.push(node),
+                // It has gone in the meantime.
+                (Below::Child(Child::Contender { .. }) | Below::Queued(_) | Below::Permit(_), None)
+                | (Below::Semaphore, _) => {}
+                (
+                    Below::Child(Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign)
+                    | Below::Foreign,
+                    _,
+                ) => state.foreign.push(name),
             }
         }
         contenders.sort_unstable_by(|(number, mode, node), (other, its_mode, its_node)| {
@@ -45,7 +52,24 @@ impl LockState {
         let holding = super::queue::holders(contenders.iter().map(|(_, mode, _)| *mode));
         state.holders = contenders.into_iter().map(|(_, _, node)| node).collect();
         state.waiting = state.holders.split_off(holding.min(state.holders.len()));
+        state.add_semaphore(queued, permits);
         state
+    }
+
+    /// Adds the nodes of a semaphore. The first of the queue may have a permit's node that waits for room.
+    fn add_semaphore(&mut self, mut queued: Vec<Node>, mut permits: Vec<Node>) {
+        // The nodes of one folder are created in the order of their numbers.
+        queued.sort_unstable_by_key(|node| node.stat.created);
+        permits.sort_unstable_by_key(|node| node.stat.created);
+        let waits = |node: &Node| {
+            queued.first().is_some_and(|first| {
+                node.stat.ephemeral_owner == first.stat.ephemeral_owner
+                    && node.stat.created > first.stat.created
+            })
+        };
+        permits.retain(|node| !waits(node));
+        self.holders.extend(permits);
+        self.waiting.extend(queued);
     }
 
     /// The leader, if it is an election, and the successor that the leader has named.
@@ -73,14 +97,14 @@ fn candidate(node: &Node) -> Option<(Leader, Option<String>)> {
 /// The known nodes of a lock.
 #[derive(Debug)]
 pub struct Picture {
-    lock: Path,
+    lock: LockPaths,
     nodes: BTreeMap<Path, Node>,
 }
 
 impl Picture {
     /// A picture without nodes.
     pub fn new(lock: &LockPaths) -> Self {
-        Self { lock: lock.lock().clone(), nodes: BTreeMap::new() }
+        Self { lock: lock.clone(), nodes: BTreeMap::new() }
     }
 
     /// Takes an event of the lock's watch.
@@ -108,8 +132,8 @@ impl Picture {
 
     /// The state of the lock.
     pub fn state(&self) -> LockState {
-        let children = self.nodes.values().filter(|node| node.path.parent().as_ref() == Some(&self.lock));
-        LockState::of(children.map(|node| (node.path.name().to_owned(), Some(node.clone()))))
+        let name = |node: &Node| self.lock.name_below(&node.path).map(str::to_owned);
+        LockState::of(self.nodes.values().filter_map(|node| Some((name(node)?, Some(node.clone())))))
     }
 }
 
@@ -146,6 +170,27 @@ mod tests {
         assert_eq!(picture.state().leader(), (Some(leader), Some("a-latch-0000000007".to_owned())));
         picture.apply(WatchEvent::Changes(vec![NodeChange::Removed { path: second.path }]));
         assert_eq!(picture.state().leader().0.map(|leader| leader.term), Some(FencingToken(20)));
+    }
+
+    #[test]
+    fn the_permit_that_the_first_of_a_semaphores_queue_waits_for_is_not_held() {
+        let named = |name: &str, created, session| {
+            let mut node = node(name, created, "");
+            node.stat.ephemeral_owner = Some(SessionId(session));
+            (name.to_owned(), Some(node))
+        };
+        let state = LockState::of([
+            named("locks/b-lock-0000000002", 5, 1),
+            named("locks/a-lock-0000000003", 7, 2),
+            named("leases/x-lease-0000000001", 2, 1),
+            named("leases/y-lease-0000000000", 4, 2),
+            named("leases/z-lease-0000000002", 6, 1),
+            ("leases".to_owned(), None),
+            ("locks".to_owned(), None),
+        ]);
+        let created = |nodes: &[Node]| nodes.iter().map(|node| node.stat.created.0).collect::<Vec<_>>();
+        assert_eq!((created(&state.holders), created(&state.waiting)), (vec![2, 4], vec![5, 7]));
+        assert!(state.foreign.is_empty());
     }
 
     #[test]

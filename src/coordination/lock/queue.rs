@@ -4,7 +4,8 @@
 //! waiting contenders can arise. A reader waits only for writers. A list may show contenders that have gone, and never
 //! misses one with a lower number: the server that has created our node has applied everything before it.
 
-use crate::extension::lock::{Child, Mode, NUMBER_MAX};
+use crate::extension::lock::{Child, Mode, NUMBER_MAX, permit_number};
+use crate::mutants::mutant;
 
 /// The state of a contender, by the children of its lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +20,11 @@ pub(crate) enum Turn {
         first: String,
         /// The contenders with lower numbers.
         position: usize,
+    },
+    /// It waits for a permit: all are taken.
+    Full {
+        /// The contender that has had its node for the longest time.
+        first: String,
     },
     /// Its node does not exist.
     Absent,
@@ -81,11 +87,25 @@ pub(crate) fn turn(mode: Mode, own: &str, children: &[String]) -> Turn {
     }
 }
 
+/// The state of a contender for a permit of a semaphore, which has so many: Curator counts all nodes, whatever their names
+/// (locks specification 1.5).
+pub(crate) fn permit_turn(permits: usize, own: &str, children: &[String]) -> Turn {
+    if !children.iter().any(|name| name == own) {
+        return Turn::Absent;
+    }
+    if children.len() <= permits || mutant!(SemaphoreNotCounted) {
+        return Turn::Holds;
+    }
+    let others = children.iter().filter(|name| *name != own);
+    let first = others.min_by_key(|name| (permit_number(name).unwrap_or(NUMBER_MAX), *name));
+    first.map_or(Turn::Holds, |first| Turn::Full { first: first.clone() })
+}
+
 /// How many of the first contenders hold the lock, by the modes of the queue in its order.
 pub(crate) fn holders(mut modes: impl Iterator<Item = Mode>) -> usize {
     match modes.next() {
         None => 0,
-        Some(Mode::Mutex | Mode::Write | Mode::Candidate) => 1,
+        Some(Mode::Mutex | Mode::Write | Mode::Candidate | Mode::Permit) => 1,
         Some(Mode::Read) => 1 + modes.take_while(|mode| *mode == Mode::Read).count(),
     }
 }
@@ -146,6 +166,17 @@ mod tests {
         let (writer, reader, next) = ("a__WRIT__0000000001", "a__READ__0000000001", "b__WRIT__0000000002");
         assert_eq!(turn(Mode::Write, next, &names(&[reader, next])), waits(reader, reader, 1));
         assert_eq!(turn(Mode::Write, next, &names(&[writer, reader, next])), waits(writer, reader, 2));
+    }
+
+    #[test]
+    fn a_permit_is_held_while_no_more_nodes_than_permits_are_there_of_whatever_name() {
+        let queue = names(&["b-lease-0000000002", "a-lease-0000000003", "by hand"]);
+        assert_eq!(permit_turn(3, "a-lease-0000000003", &queue), Turn::Holds);
+        let full = Turn::Full { first: "b-lease-0000000002".to_owned() };
+        assert_eq!(permit_turn(2, "a-lease-0000000003", &queue), full);
+        let full = Turn::Full { first: "a-lease-0000000003".to_owned() };
+        assert_eq!(permit_turn(2, "b-lease-0000000002", &queue), full);
+        assert_eq!(permit_turn(3, "c-lease-0000000004", &queue), Turn::Absent);
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use futures::future::join_all;
 
 use crate::coordination::lock::picture::LockState;
-use crate::extension::lock::{Child, LockPaths, REVOKE, Roots};
+use crate::extension::lock::{
+    Below, Child, LockPaths, REVOKE, Roots, SEMAPHORE_PERMITS, SEMAPHORE_QUEUE, permit_number,
+};
 use crate::registry::Session;
 use crate::tree::{Error, Node, Operation, Path};
 
@@ -44,11 +46,25 @@ impl Locks {
     pub async fn look(&self, lock: &LockPaths) -> Result<LockState, LockError> {
         let session = self.session()?;
         let failed = |error| LockError::Registry { lock: lock.lock().clone(), error };
-        let mut names = session.children(lock.lock()).await.map_err(failed)?.unwrap_or_default();
+        let children = async |node: &Path| session.children(node).await.map_err(failed);
+        let mut names = children(lock.lock()).await?.unwrap_or_default();
+        if names.iter().any(|name| Below::read(name) == Below::Semaphore) {
+            for (folder, part) in
+                [(SEMAPHORE_QUEUE, lock.semaphore_queue()), (SEMAPHORE_PERMITS, lock.semaphore_permits())]
+            {
+                let below = children(part.lock()).await?.unwrap_or_default();
+                names.extend(below.into_iter().map(|name| format!("{folder}/{name}")));
+            }
+        }
         // The first contenders come first.
-        names.sort_by_cached_key(|name| match Child::read(name) {
-            Child::Contender { number, .. } => (number, name.clone()),
-            Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => (u32::MAX, name.clone()),
+        names.sort_by_cached_key(|name| match Below::read(name) {
+            Below::Child(Child::Contender { number, .. }) => (number, name.clone()),
+            Below::Permit(child) => (permit_number(child).unwrap_or(u32::MAX), name.clone()),
+            Below::Queued(child) => match Child::read(child) {
+                Child::Contender { number, .. } => (number, name.clone()),
+                _ => (u32::MAX, name.clone()),
+            },
+            Below::Child(_) | Below::Semaphore | Below::Foreign => (u32::MAX, name.clone()),
         });
         names.truncate(CHILDREN_MAX);
         let nodes = join_all(names.iter().map(|name| read(&*session, lock, name))).await;
@@ -103,8 +119,11 @@ fn read(
     lock: &LockPaths,
     name: &str,
 ) -> impl Future<Output = Result<Option<Node>, Error>> + use<> {
-    let is_contender = matches!(Child::read(name), Child::Contender { .. });
-    let answer = lock.child(name).filter(|_| is_contender).map(|path| session.get(&path));
+    let is_contender = matches!(
+        Below::read(name),
+        Below::Child(Child::Contender { .. }) | Below::Queued(_) | Below::Permit(_)
+    );
+    let answer = lock.below(name).filter(|_| is_contender).map(|path| session.get(&path));
     async move {
         match answer {
             Some(answer) => answer.await,

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::coordination::lock::contender::{Contender, Wanted};
+use crate::coordination::lock::claim::Claim;
+use crate::coordination::lock::contender::Wanted;
 use crate::coordination::lock::contract::End;
 use crate::coordination::time::Wakeup;
 use crate::extension::lock::{LockPaths, Mode, Roots};
@@ -36,6 +37,8 @@ pub struct Hold {
     pub is_foreign: bool,
     /// How it is to be held.
     pub mode: Mode,
+    /// The most holders at once, of a semaphore.
+    pub permits: usize,
     /// For how long to wait. `None`: without a limit.
     pub wait: Option<Duration>,
     /// For how long to hold. `None`: without a limit.
@@ -155,7 +158,7 @@ impl Locks {
         let clock = &self.shared.clock;
         let hold_id = clock.unguessable();
         let now = clock.now().mono;
-        let contender = Contender::new(Wanted {
+        let claim = Claim::new(Wanted {
             lock: hold.lock.clone(),
             mode: hold.mode,
             wait_until: hold.wait.map(|wait| now.saturating_add(wait)),
@@ -163,12 +166,13 @@ impl Locks {
             queue_max: QUEUE_MAX,
             looks_first: hold.is_foreign,
             stands_again: is_candidate,
+            permits: hold.permits,
             // Random text of 32 hexadecimal digits.
             seed: Uuid::try_parse(&clock.unguessable()).unwrap_or_default(),
         });
         let data = hold.data.clone().unwrap_or_else(|| self.holder());
         let (task, handle, outlet) =
-            Task::new(contender, hold.lock.clone(), data.as_bytes().into(), election, &self.shared);
+            Task::new(claim, (hold.lock.clone(), hold.mode), data.as_bytes().into(), election, &self.shared);
         let open = Open { lock: hold.lock.clone(), application_id: hold.application_id, handle };
         inner.holds.insert(hold_id.clone(), open);
         self.count.send_replace(inner.holds.len());
@@ -176,8 +180,14 @@ impl Locks {
         let (locks, id) = (self.clone(), hold_id.clone());
         // The task ends after its stream, with a drain, or with the session's lease.
         clock.spawn(async move {
-            // Before the contender has a node: the next process removes the node if it resumes the session.
-            locks.shared.state_file.add_lock(hold.lock.lock()).await;
+            // Before the claim has a node: the next process removes the node if it resumes the session.
+            let queues = match hold.mode {
+                Mode::Permit => vec![hold.lock.semaphore_queue(), hold.lock.semaphore_permits()],
+                Mode::Mutex | Mode::Read | Mode::Write | Mode::Candidate => vec![hold.lock.clone()],
+            };
+            for queue in &queues {
+                locks.shared.state_file.add_lock(queue.lock()).await;
+            }
             task.run().await;
             locks.remove(&id);
             let sticky_locks = sticky::default_root(&locks.shared.namespace);
@@ -194,7 +204,7 @@ impl Locks {
     }
 
     fn is_used(&self, lock: &Path) -> bool {
-        self.lock().holds.values().any(|open| open.lock.lock() == lock)
+        self.lock().holds.values().any(|open| lock.is_within(open.lock.lock()))
     }
 
     fn remove(&self, hold_id: &str) {

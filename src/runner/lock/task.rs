@@ -1,4 +1,4 @@
-//! The task of one contender: select, step, perform. It runs until the contender has ended, which is after its stream: no
+//! The task of one claim to a lock: select, step, perform. It runs until the claim has ended, which is after its stream: no
 //! caller can cancel it, so no node is left in a queue (locks specification L4, L5).
 
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio_stream::StreamExt;
 use tracing::{debug, info, warn};
 
 use super::observer::Observed;
-use crate::coordination::lock::contender::Contender;
-use crate::coordination::lock::contract::{Effect, End, Event, Input};
+use crate::coordination::lock::claim::Claim;
+use crate::coordination::lock::contract::{Effect, End, Event, Input, Part};
 use crate::coordination::time::{Now, Wakeup};
-use crate::extension::lock::{LockPaths, REVOKE};
+use crate::extension::lock::{LockPaths, Mode, REVOKE};
 use crate::job::FencingToken;
 use crate::registry::{Session, SessionState, Watch, latch};
 use crate::runner::clock::Clock;
@@ -60,19 +60,30 @@ pub struct Outlet {
     pub end: watch::Receiver<Option<End>>,
 }
 
-/// Runs one contender.
+/// The watches of one contender.
+#[derive(Default)]
+struct Watches {
+    own: Option<(Path, Watch)>,
+    before: Option<(Path, Watch)>,
+    /// Of all nodes of the queue.
+    queue: Option<Watch>,
+}
+
+/// Runs one claim.
 pub(super) struct Task {
-    contender: Contender,
+    claim: Claim,
     lock: LockPaths,
+    /// Where the nodes of each part are.
+    paths: PartPaths,
     /// The data of its node.
     holder: Arc<[u8]>,
     clock: Clock,
     current: Current,
     lease: Lease,
     session: Option<Followed>,
-    in_flight: FuturesUnordered<BoxFuture<'static, Input>>,
-    own: Option<(Path, Watch)>,
-    before: Option<(Path, Watch)>,
+    in_flight: FuturesUnordered<BoxFuture<'static, (Part, Input)>>,
+    queue: Watches,
+    permits: Watches,
     /// The nodes of the election of a candidate.
     election: Option<watch::Receiver<Observed>>,
     commands: mpsc::Receiver<Command>,
@@ -82,11 +93,32 @@ pub(super) struct Task {
     end: watch::Sender<Option<End>>,
 }
 
+/// The nodes of a claim's parts.
+struct PartPaths {
+    queue: LockPaths,
+    permits: LockPaths,
+    kind: LockPaths,
+}
+
+impl PartPaths {
+    fn new(lock: &LockPaths, mode: Mode) -> Self {
+        let queue = if mode == Mode::Permit { lock.semaphore_queue() } else { lock.clone() };
+        Self { queue, permits: lock.semaphore_permits(), kind: lock.clone() }
+    }
+
+    fn of(&self, part: Part) -> &LockPaths {
+        match part {
+            Part::Queue => &self.queue,
+            Part::Permits => &self.permits,
+            Part::Kind => &self.kind,
+        }
+    }
+}
+
 enum Ready {
     Session,
-    Input(Input),
-    Own(Option<WatchEvent>),
-    Before(Option<WatchEvent>),
+    Input((Part, Input)),
+    Watch(Part, Watched),
     Election,
     Command(Command),
     Left,
@@ -96,8 +128,8 @@ enum Ready {
 impl Task {
     /// A task, the handle for its callers, and the outlet for its application.
     pub(super) fn new(
-        contender: Contender,
-        lock: LockPaths,
+        claim: Claim,
+        (lock, mode): (LockPaths, Mode),
         holder: Arc<[u8]>,
         election: Option<watch::Receiver<Observed>>,
         shared: &Shared,
@@ -109,7 +141,8 @@ impl Task {
         let mut current = shared.current.clone();
         current.mark_changed();
         let task = Self {
-            contender,
+            claim,
+            paths: PartPaths::new(&lock, mode),
             lock,
             holder,
             clock: shared.clock.clone(),
@@ -117,8 +150,8 @@ impl Task {
             lease: shared.lease.clone(),
             session: None,
             in_flight: FuturesUnordered::new(),
-            own: None,
-            before: None,
+            queue: Watches::default(),
+            permits: Watches::default(),
             election,
             commands,
             events,
@@ -131,28 +164,32 @@ impl Task {
         (task, handle, Outlet { events: event_receiver, end: end_receiver })
     }
 
-    /// Runs until the contender has ended.
+    /// Runs until the claim has ended.
     pub(super) async fn run(mut self) {
-        while self.contender.end().is_none() {
+        while self.claim.end().is_none() {
             let mut inputs = self.select().await;
             // The time is read before the lease: no proof may come in between.
             let now = self.clock.now();
             self.take_lease(&mut inputs);
             self.step(now, inputs);
         }
-        let end = self.contender.end().cloned();
-        debug!(lock = %self.lock.lock(), ?end, "a contender has ended");
+        let end = self.claim.end().cloned();
+        debug!(lock = %self.lock.lock(), ?end, "a claim to a lock has ended");
         self.end.send_replace(end);
     }
 
-    fn step(&mut self, now: Now, inputs: Vec<Input>) {
-        let effects = self.contender.step(now, inputs);
-        for effect in effects {
-            self.perform(effect);
+    fn step(&mut self, now: Now, inputs: Vec<(Part, Input)>) {
+        let effects = self.claim.step(now, inputs);
+        for (part, effect) in effects {
+            self.perform(part, effect);
         }
     }
 
-    async fn select(&mut self) -> Vec<Input> {
+    fn watches(&mut self, part: Part) -> &mut Watches {
+        if part == Part::Permits { &mut self.permits } else { &mut self.queue }
+    }
+
+    async fn select(&mut self) -> Vec<(Part, Input)> {
         let mut inputs = Vec::new();
         let ready = self.next().await;
         self.take(ready, &mut inputs);
@@ -163,15 +200,15 @@ impl Task {
     }
 
     async fn next(&mut self) -> Ready {
-        let wakeup = Wakeup { wall: None, mono: self.contender.next_wakeup(self.clock.now().mono) };
+        let wakeup = Wakeup { wall: None, mono: self.claim.next_wakeup(self.clock.now().mono) };
         tokio::select! {
             // The session first; the application last.
             biased;
             () = replaced(&mut self.current) => Ready::Session,
             () = session_changed(&mut self.session) => Ready::Session,
             () = lease_changed(&mut self.lease), if self.session.is_some() => Ready::Alarm,
-            event = next_event(&mut self.own) => Ready::Own(event),
-            event = next_event(&mut self.before) => Ready::Before(event),
+            watched = self.queue.next() => Ready::Watch(Part::Queue, watched),
+            watched = self.permits.next() => Ready::Watch(Part::Permits, watched),
             () = election_changed(&mut self.election) => Ready::Election,
             Some(input) = self.in_flight.next() => Ready::Input(input),
             Some(command) = self.commands.recv() => Ready::Command(command),
@@ -180,31 +217,14 @@ impl Task {
         }
     }
 
-    fn take(&mut self, ready: Ready, inputs: &mut Vec<Input>) {
+    fn take(&mut self, ready: Ready, inputs: &mut Vec<(Part, Input)>) {
+        let mut push = |input| inputs.push((Part::Queue, input));
         match ready {
             Ready::Session => self.take_session(inputs),
             Ready::Input(input) => inputs.push(input),
-            Ready::Own(event) => {
-                let Some((path, _)) = &self.own else { return };
-                match event.map(|event| seen(path, event)) {
-                    Some(Seen::Gone) => {
-                        inputs.push(Input::Gone(path.clone()));
-                        self.own = None;
-                    }
-                    Some(Seen::Revoked) => inputs.push(Input::RevocationRequested),
-                    Some(Seen::There) => {}
-                    None => self.own = None,
-                }
-            }
-            Ready::Before(event) => {
-                let Some((path, _)) = &self.before else { return };
-                match event.map(|event| seen(path, event)) {
-                    Some(Seen::Gone) => {
-                        inputs.push(Input::Gone(path.clone()));
-                        self.before = None;
-                    }
-                    Some(Seen::Revoked | Seen::There) => {}
-                    None => self.before = None,
+            Ready::Watch(part, watched) => {
+                if let Some(input) = self.watches(part).take(watched) {
+                    inputs.push((part, input));
                 }
             }
             Ready::Election => {
@@ -212,25 +232,26 @@ impl Task {
                 let seen = election.borrow_and_update().clone();
                 if let Some(seen) = seen.filter(|seen| seen.is_current) {
                     let (leader, successor) = seen.state.leader();
-                    inputs.push(Input::LeaderSeen { leader, successor });
+                    push(Input::LeaderSeen { leader, successor });
                 }
             }
-            Ready::Command(Command::Release) => inputs.push(Input::Release),
-            Ready::Command(Command::Drain { deadline }) => inputs.push(Input::Drain { deadline }),
+            Ready::Command(Command::Release) => push(Input::Release),
+            Ready::Command(Command::Drain { deadline }) => push(Input::Drain { deadline }),
             Ready::Left => {
                 self.has_left = true;
-                inputs.push(Input::Left);
+                push(Input::Left);
             }
             Ready::Alarm => {}
         }
     }
 
-    fn take_session(&mut self, inputs: &mut Vec<Input>) {
+    fn take_session(&mut self, inputs: &mut Vec<(Part, Input)>) {
+        let mut push = |input| inputs.push((Part::Queue, input));
         let current = self.current.borrow_and_update().clone();
         if is_followed(self.session.as_ref(), current.as_ref()) {
             if let Some((_, state)) = &mut self.session {
                 let now = *state.borrow_and_update();
-                inputs.push(match now {
+                push(match now {
                     SessionState::Connected => Input::SessionResumed,
                     SessionState::Suspended => Input::SessionSuspended,
                     SessionState::Lost => Input::SessionLost,
@@ -239,69 +260,80 @@ impl Task {
             return;
         }
         if self.session.take().is_some() {
-            inputs.push(Input::SessionLost);
+            push(Input::SessionLost);
         }
         self.in_flight.clear();
-        (self.own, self.before) = (None, None);
+        (self.queue, self.permits) = (Watches::default(), Watches::default());
         if let Some(session) = current {
             let mut state = session.state();
             state.mark_changed();
-            inputs.push(Input::SessionOpened(session.id()));
+            push(Input::SessionOpened(session.id()));
             self.session = Some((session, state));
         }
     }
 
     /// Adds an input with the lease: before all others, or just behind the opening of the session.
-    fn take_lease(&mut self, inputs: &mut Vec<Input>) {
+    fn take_lease(&mut self, inputs: &mut Vec<(Part, Input)>) {
         let Some((session, _)) = &self.session else { return };
         let proof = *self.lease.proof.borrow_and_update();
         let Some(proof) = proof.filter(|proof| proof.session == session.id()) else { return };
-        let opened = inputs.iter().rposition(|input| matches!(input, Input::SessionOpened(_)));
+        let opened = inputs.iter().rposition(|(_, input)| matches!(input, Input::SessionOpened(_)));
         let place = opened.map_or(0, |opened| opened + 1);
-        inputs.insert(place, Input::Leased { until: proof.until });
+        inputs.insert(place, (Part::Queue, Input::Leased { until: proof.until }));
     }
 
-    fn perform(&mut self, effect: Effect) {
+    fn perform(&mut self, part: Part, effect: Effect) {
         // Whether there is a session or not.
         if let Effect::Notify(event) = effect {
             return self.notify(event);
         }
         let Some((session, _)) = &self.session else { return };
         let session = Arc::clone(session);
+        let lock = self.paths.of(part).clone();
         match effect {
             Effect::Create(attempt, path) => {
                 let create = Operation::create(path, NodeKind::EphemeralSequential, &self.holder);
                 let answer = session.commit(vec![create]);
-                self.in_flight.push(Box::pin(async move { Input::Created(attempt, created(answer.await)) }));
+                self.in_flight
+                    .push(Box::pin(async move { (part, Input::Created(attempt, created(answer.await))) }));
             }
             Effect::CreateParents => {
-                let lock = self.lock.lock().clone();
                 self.in_flight.push(Box::pin(async move {
-                    Input::ParentsCreated(latch::create_containers(&*session, &lock).await)
+                    (part, Input::ParentsCreated(latch::create_containers(&*session, lock.lock()).await))
                 }));
             }
             Effect::List(look) => {
-                let answer = session.children(self.lock.lock());
+                let answer = session.children(lock.lock());
                 self.in_flight.push(Box::pin(async move {
-                    Input::Listed(look, answer.await.map(Option::unwrap_or_default))
+                    (part, Input::Listed(look, answer.await.map(Option::unwrap_or_default)))
                 }));
             }
             Effect::Find(attempt, path) => {
                 let answer = session.get(&path);
-                self.in_flight.push(Box::pin(async move { Input::Found(attempt, path, answer.await) }));
+                self.in_flight
+                    .push(Box::pin(async move { (part, Input::Found(attempt, path, answer.await)) }));
             }
             Effect::ReadFirst(name) => {
-                let answer = self.lock.child(&name).map(|path| session.get(&path));
+                let answer = lock.child(&name).map(|path| session.get(&path));
                 self.in_flight.push(Box::pin(async move {
                     let node = match answer {
                         Some(answer) => answer.await.ok().flatten(),
                         None => None,
                     };
-                    Input::FirstRead(name, node)
+                    (part, Input::FirstRead(name, node))
                 }));
             }
-            Effect::WatchOwn(path) => self.own = path.and_then(|path| watch(&*session, path, true)),
-            Effect::WatchBefore(path) => self.before = path.and_then(|path| watch(&*session, path, false)),
+            Effect::WatchOwn(path) => {
+                self.watches(part).own = path.and_then(|path| watch(&*session, path, true));
+            }
+            Effect::WatchBefore(path) => {
+                self.watches(part).before = path.and_then(|path| watch(&*session, path, false));
+            }
+            Effect::WatchQueue(is_on) => {
+                let all = Some(lock.lock().clone()).filter(|_| is_on);
+                let watch = all.and_then(|path| watch(&*session, path, false));
+                self.watches(part).queue = watch.map(|(_, watch)| watch);
+            }
             Effect::Delete(path) => {
                 let answer = session.commit(vec![Operation::delete(path.clone())]);
                 self.in_flight.push(Box::pin(async move {
@@ -309,7 +341,7 @@ impl Task {
                         Ok(_) | Err(Error::NoNode(_)) => Ok(()),
                         Err(error) => Err(error),
                     };
-                    Input::Deleted(path, result)
+                    (part, Input::Deleted(path, result))
                 }));
             }
             Effect::GiveUpSession => self.lease.give_up(session.id()),
@@ -343,7 +375,63 @@ impl Task {
         {
             warn!(lock = %self.lock.lock(), "the application does not read the events of its lock, and loses the lock");
             self.has_left = true;
-            self.in_flight.push(Box::pin(std::future::ready(Input::Left)));
+            self.in_flight.push(Box::pin(std::future::ready((Part::Queue, Input::Left))));
+        }
+    }
+}
+
+/// An event of a watch; `None`: the watch has ended.
+enum Watched {
+    Own(Option<WatchEvent>),
+    Before(Option<WatchEvent>),
+    Queue(Option<WatchEvent>),
+}
+
+impl Watches {
+    /// The next event of a watch. Never ends without a watch.
+    async fn next(&mut self) -> Watched {
+        let of_queue = async |watch: &mut Option<Watch>| match watch {
+            Some(watch) => watch.recv().await,
+            None => std::future::pending().await,
+        };
+        tokio::select! {
+            biased;
+            event = next_event(&mut self.own) => Watched::Own(event),
+            event = next_event(&mut self.before) => Watched::Before(event),
+            event = of_queue(&mut self.queue) => Watched::Queue(event),
+        }
+    }
+
+    fn take(&mut self, watched: Watched) -> Option<Input> {
+        match watched {
+            Watched::Own(event) => {
+                let (path, _) = self.own.as_ref()?;
+                match event.map(|event| seen(path, event)) {
+                    Some(Seen::There) => None,
+                    Some(Seen::Revoked) => Some(Input::RevocationRequested),
+                    Some(Seen::Gone) => self.own.take().map(|(path, _)| Input::Gone(path)),
+                    None => {
+                        self.own = None;
+                        None
+                    }
+                }
+            }
+            Watched::Before(event) => {
+                let (path, _) = self.before.as_ref()?;
+                match event.map(|event| seen(path, event)) {
+                    Some(Seen::Revoked | Seen::There) => None,
+                    Some(Seen::Gone) => self.before.take().map(|(path, _)| Input::Gone(path)),
+                    None => {
+                        self.before = None;
+                        None
+                    }
+                }
+            }
+            Watched::Queue(Some(_)) => Some(Input::QueueChanged),
+            Watched::Queue(None) => {
+                self.queue = None;
+                None
+            }
         }
     }
 }

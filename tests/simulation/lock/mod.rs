@@ -1,5 +1,6 @@
-//! Contenders of a lock, or candidates of an election, in a simulated world full of faults: mutual exclusion among applications that obey their lease,
-//! growing tokens, no waiting without a cause, and nothing left in the queue.
+//! Contenders of a lock or of a semaphore, or candidates of an election, in a simulated world full of faults: mutual exclusion
+//! among applications that obey their lease, no more holders than permits, growing tokens, no waiting without a cause, and
+//! nothing left in the queue.
 
 pub mod world;
 
@@ -31,6 +32,7 @@ fn the_promises_of_locks_hold_in_random_schedules() {
                 total.timeouts += outcome.timeouts;
                 total.leaders += outcome.leaders;
                 total.successors += outcome.successors;
+                total.permits += outcome.permits;
             }
             Err(violation) => panic!("seed {seed}: {violation}"),
         }
@@ -38,6 +40,14 @@ fn the_promises_of_locks_hold_in_random_schedules() {
     println!("{seeds} schedules: {total:?}");
     // A world in which nothing happens proves nothing.
     let least = usize::try_from(seeds / 2).unwrap();
-    let counts = [total.grants, total.faults, total.losses, total.timeouts, total.leaders, total.successors];
+    let counts = [
+        total.grants,
+        total.faults,
+        total.losses,
+        total.timeouts,
+        total.leaders,
+        total.successors,
+        total.permits,
+    ];
     assert!(counts.iter().all(|count| *count >= least), "{total:?}");
 }

@@ -1,15 +1,16 @@
-//! A simulated world of one lock: a server with the lock's queue, sidecars with sessions, contenders, and applications.
+//! A simulated world of one lock: a server with the lock's queues, sidecars with sessions, claims, and applications.
 //!
 //! Each sidecar has one connection. Requests reach the server in the order of their sending, and answers and the events of
 //! watches come back in one order. A connection that breaks takes its requests along: some have taken effect, one may take
 //! effect after the next connection is made. The clock stands still unless the world moves it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sidekeeper::coordination::lock::contender::{Contender, Wanted};
-use sidekeeper::coordination::lock::contract::{Effect, End, Event, Input, Leader, LossReason};
+use sidekeeper::coordination::lock::claim::Claim;
+use sidekeeper::coordination::lock::contender::Wanted;
+use sidekeeper::coordination::lock::contract::{Effect, End, Event, Input, Leader, LossReason, Part};
 use sidekeeper::coordination::time::Now;
 use sidekeeper::extension::lock::{LockPaths, Mode};
 use sidekeeper::job::FencingToken;
@@ -33,10 +34,11 @@ struct Queued {
 
 #[derive(Debug, Default)]
 struct Server {
-    has_lock: bool,
+    /// The nodes of queues that exist, and the number of their next children.
+    folders: BTreeMap<Path, u32>,
     last_zxid: i64,
     last_session: i64,
-    next_number: u32,
+    /// By the name below the lock's node.
     queue: BTreeMap<String, Queued>,
     /// When the server ends each session, unless it hears from it before.
     sessions: BTreeMap<SessionId, Duration>,
@@ -51,10 +53,10 @@ struct Sidecar {
     /// The process is stopped until then.
     stopped_until: Duration,
     lease: Duration,
-    requests: VecDeque<(usize, Effect)>,
-    answers: VecDeque<(usize, Input)>,
+    requests: VecDeque<(usize, Part, Effect)>,
+    answers: VecDeque<(usize, Part, Input)>,
     /// A request of the former connection, which takes effect before the request with this number of the present one.
-    late: Option<(Effect, u32)>,
+    late: Option<(Part, Effect, u32)>,
     /// Sessions that were given up, and when they are closed.
     closing: Vec<(SessionId, Duration)>,
 }
@@ -67,17 +69,25 @@ enum Belief {
     Free,
 }
 
+/// What a claim watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Role {
+    Own,
+    Before,
+    /// All nodes of a queue.
+    Queue,
+}
+
 struct Hold {
     sidecar: usize,
     mode: Mode,
-    contender: Contender,
+    claim: Claim,
     belief: Belief,
     known_session: Option<SessionId>,
     known_up: bool,
     /// The node of the hold, once it is known.
     node: Option<String>,
-    watched_own: Option<String>,
-    watched_before: Option<String>,
+    watched: BTreeMap<(Part, Role), Path>,
     /// Whether its application counts the lease by itself. Otherwise it relies on the sidecar's word.
     counts: bool,
     /// Since when its application's lease is over, although the session's is not.
@@ -98,6 +108,7 @@ enum Kind {
     Mutex,
     ReadersAndWriters,
     Election,
+    Semaphore,
 }
 
 /// How a schedule went.
@@ -111,6 +122,8 @@ pub struct Outcome {
     pub leaders: usize,
     /// How often a leader has named its successor.
     pub successors: usize,
+    /// How many of the grants were of a semaphore's permits.
+    pub permits: usize,
 }
 
 pub struct World {
@@ -121,6 +134,8 @@ pub struct World {
     holds: Vec<Hold>,
     lock: LockPaths,
     kind: Kind,
+    /// The permits of a semaphore.
+    permits: usize,
     highest: Option<FencingToken>,
     /// A leader that an observer has seen before.
     seen: Option<Leader>,
@@ -158,11 +173,13 @@ impl World {
             closing: Vec::new(),
         };
         let sidecars = (0..=random.below(3)).map(|_| sidecar()).collect();
-        let kind = match random.below(3) {
+        let kind = match random.below(4) {
             0 => Kind::Mutex,
             1 => Kind::ReadersAndWriters,
-            _ => Kind::Election,
+            2 => Kind::Election,
+            _ => Kind::Semaphore,
         };
+        let permits = usize::try_from(1 + random.below(3)).unwrap();
         let lock = LockPaths::at(Path::parse("/locks/bill").unwrap());
         let (server, outcome) = (Server::default(), Outcome::default());
         Self {
@@ -173,6 +190,7 @@ impl World {
             holds: Vec::new(),
             lock,
             kind,
+            permits,
             highest: None,
             seen: None,
             violation: None,
@@ -209,7 +227,7 @@ impl World {
             let Sidecar { session, is_up, requests, answers, .. } = &self.sidecars[hold.sidecar];
             return Err(format!(
                 "a contender waits without a cause: {:?}, asked {}, {session:?}, up {is_up}, {requests:?}, {answers:?}, {:#?}, {:#?}",
-                hold.belief, hold.asked, hold.contender, self.server.queue
+                hold.belief, hold.asked, hold.claim, self.server.queue
             ));
         }
         if let Some(name) = self.server.queue.keys().next() {
@@ -245,6 +263,7 @@ impl World {
         let mode = match (self.kind, self.random.below(3)) {
             (Kind::Mutex, _) => Mode::Mutex,
             (Kind::Election, _) => Mode::Candidate,
+            (Kind::Semaphore, _) => Mode::Permit,
             (Kind::ReadersAndWriters, 0) => Mode::Write,
             (Kind::ReadersAndWriters, _) => Mode::Read,
         };
@@ -252,7 +271,7 @@ impl World {
             |random: &mut Random| random.once_in(4).then(|| Duration::from_millis(random.below(3_000)));
         let wait_until = limit(&mut self.random).map(|limit| self.now + limit);
         let hold_max = limit(&mut self.random).map(|limit| limit + Duration::from_millis(1));
-        let contender = Contender::new(Wanted {
+        let claim = Claim::new(Wanted {
             lock: self.lock.clone(),
             mode,
             wait_until,
@@ -260,18 +279,18 @@ impl World {
             queue_max: 100,
             looks_first: self.random.once_in(4),
             stands_again: mode == Mode::Candidate,
+            permits: self.permits,
             seed: Uuid::from_u128(u128::from(self.random.next()) << 64),
         });
         self.holds.push(Hold {
             sidecar,
             mode,
-            contender,
+            claim,
             belief: Belief::Waits,
             known_session: None,
             known_up: true,
             node: None,
-            watched_own: None,
-            watched_before: None,
+            watched: BTreeMap::new(),
             counts: self.random.once_in(2),
             stale_since: None,
             release_at: None,
@@ -294,7 +313,7 @@ impl World {
         }
         (self.holds[index].asked, self.holds[index].belief) = (true, Belief::Free);
         let input = if self.random.once_in(2) { Input::Release } else { Input::Left };
-        self.step(index, vec![input]);
+        self.step(index, vec![(Part::Queue, input)]);
     }
 
     /// The candidates of all connected sidecars see the leader; some of them as it was a moment ago. Sometimes the leader has
@@ -317,9 +336,11 @@ impl World {
             let sidecar = &mut self.sidecars[hold.sidecar];
             if sidecar.is_up && !hold.is_over {
                 let leader = if self.random.once_in(4) { self.seen.clone() } else { seen.clone() };
-                sidecar
-                    .answers
-                    .push_back((index, Input::LeaderSeen { leader, successor: successor.clone() }));
+                sidecar.answers.push_back((
+                    index,
+                    Part::Queue,
+                    Input::LeaderSeen { leader, successor: successor.clone() },
+                ));
             }
         }
         self.seen = seen;
@@ -353,8 +374,11 @@ impl World {
                 if let Some(name) = self.server.queue.keys().nth(nth).cloned() {
                     let now = self.now;
                     let its = self.holds.iter_mut().find(|hold| hold.node.as_ref() == Some(&name));
+                    let is_held = its.is_some();
                     if let Some(hold) = its {
                         hold.deleted_at = Some(now);
+                    }
+                    if is_held || self.kind == Kind::Semaphore {
                         self.remove(&name);
                     }
                 }
@@ -369,16 +393,17 @@ impl World {
         }
         let lost: Vec<_> = std::mem::take(&mut self.sidecars[index].requests).into();
         let had_effect = self.random.below(u64::try_from(lost.len()).unwrap() + 1);
-        for (place, (_, effect)) in lost.iter().enumerate() {
+        for (place, (_, part, effect)) in lost.iter().enumerate() {
             if u64::try_from(place).unwrap() < had_effect {
-                let _ = self.perform(index, effect);
+                let _ = self.perform(index, *part, effect);
             } else if u64::try_from(place).unwrap() == had_effect && self.random.once_in(2) {
-                self.sidecars[index].late = Some((effect.clone(), 1));
+                self.sidecars[index].late = Some((*part, effect.clone(), 1));
             }
         }
         let unknown = || Error::OutcomeUnknown("the connection broke".to_owned());
-        for (hold, effect) in lost {
-            self.sidecars[index].answers.extend(answer(&effect, Err(unknown())).map(|input| (hold, input)));
+        for (hold, part, effect) in lost {
+            let answer = answer(&effect, Err(unknown()));
+            self.sidecars[index].answers.extend(answer.map(|input| (hold, part, input)));
         }
         self.sidecars[index].is_up = false;
         self.tell_all(index);
@@ -415,65 +440,101 @@ impl World {
         if !self.sidecars[index].is_up {
             return;
         }
-        let Some((hold, effect)) = self.sidecars[index].requests.pop_front() else { return };
-        if let Some((late, after)) = self.sidecars[index].late.take() {
+        let Some((hold, part, effect)) = self.sidecars[index].requests.pop_front() else { return };
+        if let Some((its, late, after)) = self.sidecars[index].late.take() {
             match after {
                 0 => {
-                    let _ = self.perform(index, &late);
+                    let _ = self.perform(index, its, &late);
                 }
-                more => self.sidecars[index].late = Some((late, more - 1)),
+                more => self.sidecars[index].late = Some((its, late, more - 1)),
             }
         }
-        if let Effect::WatchOwn(Some(path)) | Effect::WatchBefore(Some(path)) = &effect {
-            if !self.server.queue.contains_key(path.name()) {
-                self.sidecars[index].answers.push_back((hold, Input::Gone(path.clone())));
+        match &effect {
+            Effect::WatchOwn(Some(path)) | Effect::WatchBefore(Some(path)) => {
+                if !self.has(path) {
+                    self.sidecars[index].answers.push_back((hold, part, Input::Gone(path.clone())));
+                }
+                return;
             }
-            return;
+            Effect::WatchQueue(true) => {
+                self.sidecars[index].answers.push_back((hold, part, Input::QueueChanged));
+                return;
+            }
+            _ => {}
         }
-        let result = self.perform(index, &effect);
-        self.sidecars[index].answers.extend(answer(&effect, Ok(result)).map(|input| (hold, input)));
+        let result = self.perform(index, part, &effect);
+        self.sidecars[index].answers.extend(answer(&effect, Ok(result)).map(|input| (hold, part, input)));
+    }
+
+    /// The node of a part of a claim.
+    fn folder(&self, part: Part) -> Path {
+        let lock = match (self.kind, part) {
+            (Kind::Semaphore, Part::Queue) => self.lock.semaphore_queue(),
+            (_, Part::Permits) => self.lock.semaphore_permits(),
+            (_, Part::Queue | Part::Kind) => self.lock.clone(),
+        };
+        lock.lock().clone()
+    }
+
+    /// The name of a node below the lock's node.
+    fn name(&self, path: &Path) -> String {
+        self.lock.name_below(path).unwrap().to_owned()
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        self.server.queue.contains_key(&self.name(path))
+    }
+
+    /// The names of the children of a node.
+    fn children(&self, folder: &Path) -> Vec<String> {
+        let queue = self.server.queue.keys().map(|name| self.lock.below(name).unwrap());
+        let nodes = queue.chain(self.server.folders.keys().cloned());
+        let names = nodes.filter(|path| path.parent().as_ref() == Some(folder));
+        let names: BTreeSet<_> = names.map(|path| path.name().to_owned()).collect();
+        names.into_iter().collect()
     }
 
     /// A request takes effect.
-    fn perform(&mut self, index: usize, effect: &Effect) -> Result<Answered, Error> {
+    fn perform(&mut self, index: usize, part: Part, effect: &Effect) -> Result<Answered, Error> {
         let session = self.sidecars[index].session;
         let Some(session) = session.filter(|session| self.server.sessions.contains_key(session)) else {
             return Err(Error::SessionLost);
         };
         Ok(match effect {
             Effect::Create(_, path) => {
-                if !self.server.has_lock {
+                let folder = path.parent().unwrap();
+                let Some(number) = self.server.folders.get_mut(&folder) else {
                     return Err(Error::NoNode(path.clone()));
-                }
+                };
                 self.server.last_zxid += 1;
                 let created = Zxid(self.server.last_zxid);
-                let name = format!("{}{:010}", path.name(), self.server.next_number);
-                self.server.next_number += 1;
-                let path = self.lock.child(&name).unwrap();
-                self.server.queue.insert(name, Queued { created, owner: session });
+                let path = folder.child(&format!("{}{number:010}", path.name()));
+                *number += 1;
+                self.server.queue.insert(self.name(&path), Queued { created, owner: session });
+                self.tell_queue(&folder);
                 Answered::Created(path, created)
             }
             Effect::CreateParents => {
-                if !std::mem::replace(&mut self.server.has_lock, true) {
-                    self.server.next_number = 0;
-                }
+                self.server.folders.entry(self.folder(part)).or_insert(0);
                 Answered::Done
             }
-            Effect::List(_) => Answered::Names(self.server.queue.keys().cloned().collect()),
-            Effect::Find(_, path) => Answered::Node(self.node(path.name())),
-            Effect::ReadFirst(name) => Answered::Node(self.node(name)),
+            Effect::List(_) => Answered::Names(self.children(&self.folder(part))),
+            Effect::Find(_, path) => Answered::Node(self.node(path)),
+            Effect::ReadFirst(name) => Answered::Node(self.node(&self.folder(part).child(name))),
             Effect::Delete(path) => {
-                self.remove(path.name());
+                self.remove(&self.name(path));
                 Answered::Done
             }
-            Effect::WatchOwn(_) | Effect::WatchBefore(_) | Effect::Notify(_) | Effect::GiveUpSession => {
-                Answered::Done
-            }
+            Effect::WatchOwn(_)
+            | Effect::WatchBefore(_)
+            | Effect::WatchQueue(_)
+            | Effect::Notify(_)
+            | Effect::GiveUpSession => Answered::Done,
         })
     }
 
-    fn node(&self, name: &str) -> Option<Node> {
-        let queued = self.server.queue.get(name)?;
+    fn node(&self, path: &Path) -> Option<Node> {
+        let queued = self.server.queue.get(&self.name(path))?;
         let stat = Stat {
             created: queued.created,
             modified: queued.created,
@@ -481,7 +542,7 @@ impl World {
             ephemeral_owner: Some(queued.owner),
             modified_ms: 0,
         };
-        Some(Node { path: self.lock.child(name)?, data: [].into(), stat })
+        Some(Node { path: path.clone(), data: [].into(), stat })
     }
 
     /// A node is deleted; watches fire.
@@ -489,14 +550,27 @@ impl World {
         if self.server.queue.remove(name).is_none() {
             return;
         }
+        let path = self.lock.below(name).unwrap();
         for (index, hold) in self.holds.iter_mut().enumerate() {
             let sidecar = &mut self.sidecars[hold.sidecar];
-            for watched in [&mut hold.watched_own, &mut hold.watched_before] {
-                if watched.as_deref() == Some(name) && sidecar.is_up {
-                    *watched = None;
-                    let gone = Input::Gone(self.lock.child(name).unwrap());
-                    sidecar.answers.push_back((index, gone));
+            for key in hold.watched.keys().copied().collect::<Vec<_>>() {
+                if key.1 != Role::Queue && hold.watched.get(&key) == Some(&path) && sidecar.is_up {
+                    hold.watched.remove(&key);
+                    sidecar.answers.push_back((index, key.0, Input::Gone(path.clone())));
                 }
+            }
+        }
+        self.tell_queue(&path.parent().unwrap());
+    }
+
+    /// The nodes of a queue have changed; watches fire.
+    fn tell_queue(&mut self, folder: &Path) {
+        for (index, hold) in self.holds.iter().enumerate() {
+            let sidecar = &mut self.sidecars[hold.sidecar];
+            let watches =
+                hold.watched.iter().filter(|((_, role), path)| *role == Role::Queue && *path == folder);
+            for ((part, _), _) in watches.filter(|_| sidecar.is_up).collect::<Vec<_>>() {
+                sidecar.answers.push_back((index, *part, Input::QueueChanged));
             }
         }
     }
@@ -507,9 +581,9 @@ impl World {
             return Ok(());
         }
         let all = self.random.once_in(4);
-        while let Some((hold, input)) = self.sidecars[index].answers.pop_front() {
+        while let Some((hold, part, input)) = self.sidecars[index].answers.pop_front() {
             if !self.holds[hold].is_over {
-                self.step(hold, vec![input]);
+                self.step(hold, vec![(part, input)]);
             }
             if !all {
                 break;
@@ -556,7 +630,7 @@ impl World {
             self.expire(session);
         }
         if self.server.queue.is_empty() && self.random.once_in(20) {
-            self.server.has_lock = false;
+            self.server.folders.clear();
         }
     }
 
@@ -579,12 +653,12 @@ impl World {
                 if self.holds[hold].sidecar != index {
                     continue;
                 }
-                let Hold { watched_own, watched_before, .. } = &self.holds[hold];
-                for name in [watched_own.clone(), watched_before.clone()].into_iter().flatten() {
-                    if !self.server.queue.contains_key(&name) {
-                        let gone = Input::Gone(self.lock.child(&name).unwrap());
-                        self.sidecars[index].answers.push_back((hold, gone));
-                    }
+                for ((part, role), path) in self.holds[hold].watched.clone() {
+                    let input = match role {
+                        Role::Queue => Some(Input::QueueChanged),
+                        Role::Own | Role::Before => (!self.has(&path)).then_some(Input::Gone(path)),
+                    };
+                    self.sidecars[index].answers.extend(input.map(|input| (hold, part, input)));
                 }
             }
             return;
@@ -613,7 +687,7 @@ impl World {
         sidecar.answers.clear();
         sidecar.late = None;
         for hold in self.holds.iter_mut().filter(|hold| hold.sidecar == index) {
-            (hold.watched_own, hold.watched_before) = (None, None);
+            hold.watched.clear();
         }
     }
 
@@ -628,23 +702,24 @@ impl World {
         self.check()
     }
 
-    fn step(&mut self, index: usize, more: Vec<Input>) {
+    fn step(&mut self, index: usize, more: Vec<(Part, Input)>) {
         let sidecar = self.holds[index].sidecar;
-        let mut inputs = self.session_inputs(index);
+        let session_inputs = self.session_inputs(index);
+        let mut inputs: Vec<_> = session_inputs.into_iter().map(|input| (Part::Queue, input)).collect();
         inputs.extend(more);
         if self.sidecars[sidecar].session.is_some() {
             let place = inputs
                 .iter()
-                .position(|input| matches!(input, Input::SessionOpened(_)))
+                .position(|(_, input)| matches!(input, Input::SessionOpened(_)))
                 .map_or(0, |at| at + 1);
-            inputs.insert(place, Input::Leased { until: self.sidecars[sidecar].lease });
+            inputs.insert(place, (Part::Queue, Input::Leased { until: self.sidecars[sidecar].lease }));
         }
         let now = Now { wall: Timestamp::UNIX_EPOCH, mono: self.now };
-        let effects = self.holds[index].contender.step(now, inputs);
-        for effect in effects {
-            self.take_effect(index, effect);
+        let effects = self.holds[index].claim.step(now, inputs);
+        for (part, effect) in effects {
+            self.take_effect(index, part, effect);
         }
-        if let Some(end) = self.holds[index].contender.end() {
+        if let Some(end) = self.holds[index].claim.end() {
             self.outcome.timeouts += usize::from(matches!(end, End::TimedOut(_)));
             if self.kind == Kind::Election
                 && matches!(end, End::Lost(LossReason::Lease | LossReason::Revoked))
@@ -662,17 +737,21 @@ impl World {
         }
     }
 
-    fn take_effect(&mut self, index: usize, effect: Effect) {
+    fn take_effect(&mut self, index: usize, part: Part, effect: Effect) {
         let sidecar = self.holds[index].sidecar;
         // A watch outlives the connection on which it was asked for.
-        match &effect {
-            Effect::WatchOwn(path) => {
-                self.holds[index].watched_own = path.as_ref().map(|path| path.name().to_owned());
+        let watch = match &effect {
+            Effect::WatchOwn(path) => Some((Role::Own, path.clone())),
+            Effect::WatchBefore(path) => Some((Role::Before, path.clone())),
+            Effect::WatchQueue(is_on) => Some((Role::Queue, is_on.then(|| self.folder(part)))),
+            _ => None,
+        };
+        if let Some((role, path)) = watch {
+            let watched = &mut self.holds[index].watched;
+            match path {
+                Some(path) => drop(watched.insert((part, role), path)),
+                None => drop(watched.remove(&(part, role))),
             }
-            Effect::WatchBefore(path) => {
-                self.holds[index].watched_before = path.as_ref().map(|path| path.name().to_owned());
-            }
-            _ => {}
         }
         match effect {
             Effect::Notify(event) => self.hear(index, event),
@@ -685,14 +764,14 @@ impl World {
                     self.sidecars[sidecar].down_until = self.sidecars[sidecar].down_until.max(self.now);
                 }
             }
-            Effect::WatchOwn(None) | Effect::WatchBefore(None) => {}
+            Effect::WatchOwn(None) | Effect::WatchBefore(None) | Effect::WatchQueue(false) => {}
             effect if self.sidecars[sidecar].session.is_none() => drop(effect),
             effect if !self.sidecars[sidecar].is_up => {
                 if let Some(input) = answer(&effect, Err(Error::Suspended)) {
-                    self.sidecars[sidecar].answers.push_back((index, input));
+                    self.sidecars[sidecar].answers.push_back((index, part, input));
                 }
             }
-            effect => self.sidecars[sidecar].requests.push_back((index, effect)),
+            effect => self.sidecars[sidecar].requests.push_back((index, part, effect)),
         }
     }
 
@@ -702,11 +781,13 @@ impl World {
         // Some hold for longer than a lease.
         let most = if self.random.once_in(5) { 20_000 } else { 1_000 };
         let held = Duration::from_millis(self.random.below(most));
+        let lock = self.lock.clone();
         let hold = &mut self.holds[index];
         match event {
             Event::Acquired { token, path, lease_end } => {
                 self.outcome.grants += 1;
-                hold.node = Some(path.name().to_owned());
+                self.outcome.permits += usize::from(self.kind == Kind::Semaphore);
+                hold.node = lock.name_below(&path).map(str::to_owned);
                 hold.deleted_at = None;
                 if token < hold.term {
                     self.violation = Some(format!("a candidate leads with {token:?} after {:?}", hold.term));
@@ -800,6 +881,12 @@ impl World {
             let since = &mut self.holds[index].stale_since;
             *since = if is_stale { since.or(Some(now)) } else { None };
         }
+        if self.kind == Kind::Semaphore {
+            return match believers.len() > self.permits {
+                true => Err(format!("more than {} applications have a permit: {believers:?}", self.permits)),
+                false => Ok(()),
+            };
+        }
         let writers = believers.iter().filter(|(mode, _)| *mode != Mode::Read).count();
         if writers > 1 || (writers == 1 && believers.len() > 1) {
             return Err(format!("two applications hold the lock: {believers:?}"));
@@ -856,8 +943,10 @@ fn answer(effect: &Effect, result: Result<Result<Answered, Error>, Error>) -> Op
             Input::FirstRead(name.clone(), node)
         }
         Effect::Delete(path) => Input::Deleted(path.clone(), result.map(drop)),
-        Effect::WatchOwn(_) | Effect::WatchBefore(_) | Effect::Notify(_) | Effect::GiveUpSession => {
-            return None;
-        }
+        Effect::WatchOwn(_)
+        | Effect::WatchBefore(_)
+        | Effect::WatchQueue(_)
+        | Effect::Notify(_)
+        | Effect::GiveUpSession => return None,
     })
 }

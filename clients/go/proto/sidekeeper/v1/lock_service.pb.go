@@ -23,8 +23,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// The ways to hold a lock. Locks of kind MUTEX and of kinds READ and WRITE at one path do not exclude each other, so a
-// sidecar refuses to contend where the other kind is in use.
+// The ways to hold a lock. Locks of kind MUTEX, of kinds READ and WRITE, and of kind SEMAPHORE at one path do not exclude each
+// other, so a sidecar refuses to contend where another kind is in use.
 type LockMode int32
 
 const (
@@ -36,6 +36,8 @@ const (
 	LockMode_LOCK_MODE_READ LockMode = 2
 	// One writer, and no reader: the write lock of Curator's `InterProcessReadWriteLock`.
 	LockMode_LOCK_MODE_WRITE LockMode = 3
+	// At most `permits` holders: Curator's `InterProcessSemaphoreV2`.
+	LockMode_LOCK_MODE_SEMAPHORE LockMode = 4
 )
 
 // Enum value maps for LockMode.
@@ -45,12 +47,14 @@ var (
 		1: "LOCK_MODE_MUTEX",
 		2: "LOCK_MODE_READ",
 		3: "LOCK_MODE_WRITE",
+		4: "LOCK_MODE_SEMAPHORE",
 	}
 	LockMode_value = map[string]int32{
 		"LOCK_MODE_UNSPECIFIED": 0,
 		"LOCK_MODE_MUTEX":       1,
 		"LOCK_MODE_READ":        2,
 		"LOCK_MODE_WRITE":       3,
+		"LOCK_MODE_SEMAPHORE":   4,
 	}
 )
 
@@ -247,6 +251,9 @@ type HoldRequest struct {
 	// The application, as in `AttachRequest`: at most 64 characters of [A-Za-z0-9_.-], and a secret. A second hold of the same lock by the same application is
 	// refused, because the application would wait for itself. Empty: each hold is an application of its own.
 	ApplicationId string `protobuf:"bytes,6,opt,name=application_id,json=applicationId,proto3" json:"application_id,omitempty"`
+	// The most holders at once, for SEMAPHORE: 1 to 1000. Zero for the other modes. The registry does not know it: each
+	// contender counts with its own number, so all programs have to give the same.
+	Permits       uint32 `protobuf:"varint,7,opt,name=permits,proto3" json:"permits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -321,6 +328,13 @@ func (x *HoldRequest) GetApplicationId() string {
 		return x.ApplicationId
 	}
 	return ""
+}
+
+func (x *HoldRequest) GetPermits() uint32 {
+	if x != nil {
+		return x.Permits
+	}
+	return 0
 }
 
 // An event of a hold.
@@ -1658,14 +1672,15 @@ const file_sidekeeper_v1_lock_service_proto_rawDesc = "" +
 	"\x06LockId\x12\x14\n" +
 	"\x04name\x18\x01 \x01(\tH\x00R\x04name\x12\x14\n" +
 	"\x04path\x18\x02 \x01(\tH\x00R\x04pathB\x04\n" +
-	"\x02id\"\xa0\x02\n" +
+	"\x02id\"\xba\x02\n" +
 	"\vHoldRequest\x12)\n" +
 	"\x04lock\x18\x01 \x01(\v2\x15.sidekeeper.v1.LockIdR\x04lock\x12+\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x17.sidekeeper.v1.LockModeR\x04mode\x12<\n" +
 	"\fwait_timeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\vwaitTimeout\x12<\n" +
 	"\fhold_timeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\vholdTimeout\x12\x16\n" +
 	"\x06holder\x18\x05 \x01(\tR\x06holder\x12%\n" +
-	"\x0eapplication_id\x18\x06 \x01(\tR\rapplicationId\"\xed\x04\n" +
+	"\x0eapplication_id\x18\x06 \x01(\tR\rapplicationId\x12\x18\n" +
+	"\apermits\x18\a \x01(\rR\apermits\"\xed\x04\n" +
 	"\fHoldResponse\x126\n" +
 	"\astarted\x18\x01 \x01(\v2\x1a.sidekeeper.v1.HoldStartedH\x00R\astarted\x126\n" +
 	"\awaiting\x18\x02 \x01(\v2\x1a.sidekeeper.v1.LockWaitingH\x00R\awaiting\x129\n" +
@@ -1736,12 +1751,13 @@ const file_sidekeeper_v1_lock_service_proto_rawDesc = "" +
 	"\x10BreakLockRequest\x12)\n" +
 	"\x04lock\x18\x01 \x01(\v2\x15.sidekeeper.v1.LockIdR\x04lock\x12\x1b\n" +
 	"\tnode_name\x18\x02 \x01(\tR\bnodeName\"\x13\n" +
-	"\x11BreakLockResponse*c\n" +
+	"\x11BreakLockResponse*|\n" +
 	"\bLockMode\x12\x19\n" +
 	"\x15LOCK_MODE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fLOCK_MODE_MUTEX\x10\x01\x12\x12\n" +
 	"\x0eLOCK_MODE_READ\x10\x02\x12\x13\n" +
-	"\x0fLOCK_MODE_WRITE\x10\x03*\xb3\x01\n" +
+	"\x0fLOCK_MODE_WRITE\x10\x03\x12\x17\n" +
+	"\x13LOCK_MODE_SEMAPHORE\x10\x04*\xb3\x01\n" +
 	"\x0eLockLossReason\x12 \n" +
 	"\x1cLOCK_LOSS_REASON_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bLOCK_LOSS_REASON_LEASE_LOST\x10\x01\x12\x1c\n" +

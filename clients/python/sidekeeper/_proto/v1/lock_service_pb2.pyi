@@ -36,10 +36,12 @@ class _LockModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LockMode.Val
     """Any number of readers, and no writer: the read lock of Curator's `InterProcessReadWriteLock`."""
     LOCK_MODE_WRITE: _LockMode.ValueType  # 3
     """One writer, and no reader: the write lock of Curator's `InterProcessReadWriteLock`."""
+    LOCK_MODE_SEMAPHORE: _LockMode.ValueType  # 4
+    """At most `permits` holders: Curator's `InterProcessSemaphoreV2`."""
 
 class LockMode(_LockMode, metaclass=_LockModeEnumTypeWrapper):
-    """The ways to hold a lock. Locks of kind MUTEX and of kinds READ and WRITE at one path do not exclude each other, so a
-    sidecar refuses to contend where the other kind is in use.
+    """The ways to hold a lock. Locks of kind MUTEX, of kinds READ and WRITE, and of kind SEMAPHORE at one path do not exclude each
+    other, so a sidecar refuses to contend where another kind is in use.
     """
 
 LOCK_MODE_UNSPECIFIED: LockMode.ValueType  # 0
@@ -50,6 +52,8 @@ LOCK_MODE_READ: LockMode.ValueType  # 2
 """Any number of readers, and no writer: the read lock of Curator's `InterProcessReadWriteLock`."""
 LOCK_MODE_WRITE: LockMode.ValueType  # 3
 """One writer, and no reader: the write lock of Curator's `InterProcessReadWriteLock`."""
+LOCK_MODE_SEMAPHORE: LockMode.ValueType  # 4
+"""At most `permits` holders: Curator's `InterProcessSemaphoreV2`."""
 Global___LockMode: _TypeAlias = LockMode  # noqa: Y015
 
 class _LockLossReason:
@@ -124,6 +128,7 @@ class HoldRequest(_message.Message):
     HOLD_TIMEOUT_FIELD_NUMBER: _builtins.int
     HOLDER_FIELD_NUMBER: _builtins.int
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
+    PERMITS_FIELD_NUMBER: _builtins.int
     mode: Global___LockMode.ValueType
     """How it is to be held."""
     holder: _builtins.str
@@ -133,6 +138,10 @@ class HoldRequest(_message.Message):
     application_id: _builtins.str
     """The application, as in `AttachRequest`: at most 64 characters of [A-Za-z0-9_.-], and a secret. A second hold of the same lock by the same application is
     refused, because the application would wait for itself. Empty: each hold is an application of its own.
+    """
+    permits: _builtins.int
+    """The most holders at once, for SEMAPHORE: 1 to 1000. Zero for the other modes. The registry does not know it: each
+    contender counts with its own number, so all programs have to give the same.
     """
     @_builtins.property
     def lock(self) -> Global___LockId:
@@ -157,10 +166,11 @@ class HoldRequest(_message.Message):
         hold_timeout: _duration_pb2.Duration | None = ...,
         holder: _builtins.str = ...,
         application_id: _builtins.str = ...,
+        permits: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hold_timeout", b"hold_timeout", "lock", b"lock", "wait_timeout", b"wait_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "hold_timeout", b"hold_timeout", "holder", b"holder", "lock", b"lock", "mode", b"mode", "wait_timeout", b"wait_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "hold_timeout", b"hold_timeout", "holder", b"holder", "lock", b"lock", "mode", b"mode", "permits", b"permits", "wait_timeout", b"wait_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,13 +10,15 @@ import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
+import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.framework.recipes.locks.Revoker;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 import org.apache.zookeeper.data.Stat;
 
 /**
  * Contenders for Curator's locks, each in a session of its own. Arguments: ZooKeeper's address, the lock's path, rounds, and
- * modes (MUTEX, READ, WRITE), one contender each. Tells each grant: begin and end in nanoseconds of CLOCK_MONOTONIC, the czxid
+ * modes (MUTEX, READ, WRITE, or SEMAPHORE with its permits, as in SEMAPHORE:3), one contender each. Tells each grant: begin and end in nanoseconds of CLOCK_MONOTONIC, the czxid
  * of the contender's node, the mode, and who. A line of standard input asks the holder of the lock to give it back.
  */
 public final class LockPeer {
@@ -58,6 +60,11 @@ public final class LockPeer {
 
     private static void contend(String address, String path, int rounds, String mode, String who) {
         try (CuratorFramework client = connect(address)) {
+            if (mode.startsWith("SEMAPHORE:")) {
+                int permits = Integer.parseInt(mode.substring("SEMAPHORE:".length()));
+                takePermits(client, path, rounds, permits, who);
+                return;
+            }
             InterProcessReadWriteLock both = new InterProcessReadWriteLock(client, path);
             InterProcessMutex lock = switch (mode) {
                 case "READ" -> both.readLock();
@@ -78,6 +85,23 @@ public final class LockPeer {
         } catch (Exception failed) {
             failed.printStackTrace();
             Events.tell("failed", "error", String.valueOf(failed));
+        }
+    }
+
+    private static void takePermits(CuratorFramework client, String path, int rounds, int permits, String who)
+            throws Exception {
+        InterProcessSemaphoreV2 semaphore = new InterProcessSemaphoreV2(client, path, permits);
+        for (int round = 0; round < rounds; round++) {
+            Lease lease = semaphore.acquire(60, TimeUnit.SECONDS);
+            if (lease == null) {
+                throw new IllegalStateException("no permit was free within a minute");
+            }
+            long begin = System.nanoTime();
+            long token = ownNode(client, path + "/leases");
+            Thread.sleep(1);
+            long end = System.nanoTime();
+            lease.close();
+            Events.tell("grant", "begin", begin, "end", end, "token", token, "mode", "SEMAPHORE", "who", who);
         }
     }
 
