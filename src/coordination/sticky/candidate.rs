@@ -572,7 +572,9 @@ impl Candidate {
         if own.session != session && is_last && is_free {
             return;
         }
-        if record.is_some_and(|record| record.stand == stand && record.resigned) {
+        // The deletion of the owner's node may show before the record.
+        let has_resigned = self.jobs.iter().any(|job| job.kind == Kind::Resign && job.is_sent);
+        if has_resigned || record.is_some_and(|record| record.stand == stand && record.resigned) {
             // As the application has asked.
             return self.lose(LossReason::Resigned, None);
         }
