@@ -444,8 +444,8 @@ async fn a_semaphore_has_as_many_holders_as_permits_and_a_queue(registry: TestRe
     let mut nodes = [Node::start(&registry, 1).await, Node::start(&registry, 2).await];
     let mut holds = Vec::new();
     let mut tokens = Vec::new();
-    for round in 0..2 {
-        let mut hold = nodes[round].hold(permits("bill", 2)).await.unwrap();
+    for node in &mut nodes {
+        let mut hold = node.hold(permits("bill", 2)).await.unwrap();
         tokens.push(hold.acquired().await.fencing_token);
         holds.push(hold);
     }
@@ -670,12 +670,21 @@ async fn a_contender_hears_that_the_registry_does_not_answer(registry: TestRegis
     held.acquired().await;
     let session = session_of_holder(&mut victim, "bill").await;
     registry.cut(session);
-    let mut hold = victim.hold(request("other")).await.unwrap();
-    let Some(Event::Waiting(waiting)) = hold.next().await.unwrap() else { panic!() };
-    assert_eq!((waiting.position, waiting.first), (0, None));
-    assert!(waiting.reason.contains("registry"), "{}", waiting.reason);
+    let mut limited =
+        victim.hold(HoldRequest { wait_timeout: seconds(1), ..permits("limited", 2) }).await.unwrap();
+    let mut holds = Vec::new();
+    for other in [request("other"), permits("permits", 2)] {
+        let mut hold = victim.hold(other).await.unwrap();
+        let Some(Event::Waiting(waiting)) = hold.next().await.unwrap() else { panic!() };
+        assert_eq!((waiting.position, waiting.first), (0, None));
+        assert!(waiting.reason.contains("registry"), "{}", waiting.reason);
+        holds.push(hold);
+    }
+    assert_ends(limited.next().await, Code::DeadlineExceeded, "LOCK_NOT_FREE");
     registry.mend(session);
-    hold.acquired().await;
+    for mut hold in holds {
+        hold.acquired().await;
+    }
 }
 
 async fn a_drain_ends_waiting_contenders_at_once_and_holders_at_the_deadline(registry: TestRegistry) {

@@ -67,10 +67,8 @@ impl Claim {
         };
         let looks_first = wanted.looks_first;
         let permits = Wanted { lock: wanted.lock.semaphore_permits(), looks_first: false, ..wanted };
-        let mut contender = Contender::new(permits);
-        contender.set_may_stand(Duration::ZERO, false);
         let permit = Permit {
-            contender,
+            contender: Contender::second(permits),
             kind: Kind::Unknown { not_before: None },
             looks: 0,
             looks_first,
@@ -121,10 +119,7 @@ impl Claim {
         let may_stand = permit.kind == Kind::Known && (has_place || permit.contender.holds());
         permit.contender.set_may_stand(now.mono, may_stand || mutant!(SemaphoreOutOfQueue));
         if let Some(end) = self.queue.end().filter(|_| !permit.has_left_queue) {
-            permit.contender.end_waiting(match end.clone() {
-                End::TimedOut(Some(first)) => End::TimedOut(Some(below(SEMAPHORE_QUEUE, first))),
-                end => end,
-            });
+            permit.contender.end_waiting(placed_end(SEMAPHORE_QUEUE, end));
         }
         let of_permits = permit.contender.step(now, of_permits);
         let mut of_queue: Vec<_> = of_queue
@@ -144,13 +139,7 @@ impl Claim {
         let of_permits = of_permits.into_iter().filter(is_of_permit);
         out.extend(of_permits.map(|effect| (Part::Permits, placed(SEMAPHORE_PERMITS, effect))));
         if let (None, Some(_), Some(end)) = (&permit.end, self.queue.end(), permit.contender.end()) {
-            permit.end = Some(match end.clone() {
-                // The queue's name is in it already.
-                End::TimedOut(Some(first)) if !first.name.contains('/') => {
-                    End::TimedOut(Some(below(SEMAPHORE_PERMITS, first)))
-                }
-                end => end,
-            });
+            permit.end = Some(placed_end(SEMAPHORE_PERMITS, end));
             if permit.end == Some(End::Released) {
                 out.push((Part::Permits, Effect::Notify(Event::Released)));
             }
@@ -181,28 +170,33 @@ impl Claim {
 impl Permit {
     /// Takes an input as far as the kind of the lock is concerned. Returns why the claim ends.
     fn take(&mut self, now: Duration, input: &Input, part: Part) -> Option<End> {
-        match input {
-            Input::SessionOpened(_) | Input::SessionResumed => self.is_connected = true,
-            Input::SessionSuspended | Input::SessionLost => {
-                self.is_connected = false;
-                if self.kind == Kind::Looking {
-                    self.kind = Kind::Unknown { not_before: None };
-                }
-                self.wants_parents &= *input != Input::SessionLost;
+        if matches!(input, Input::SessionOpened(_) | Input::SessionResumed) {
+            self.is_connected = true;
+        } else if matches!(input, Input::SessionSuspended | Input::SessionLost) {
+            self.is_connected = false;
+            if self.kind == Kind::Looking {
+                self.kind = Kind::Unknown { not_before: None };
             }
-            Input::Listed(look, result) if part == Part::Kind && *look == self.looks => match result {
-                Ok(children) => match other_kind(children) {
-                    Some(name) => return Some(End::Unclear(Unclear::OtherKind { name })),
-                    None => self.kind = Kind::Known,
-                },
-                Err(Error::Suspended | Error::SessionLost | Error::OutcomeUnknown(_)) => {
-                    self.kind = Kind::Unknown { not_before: Some(now.saturating_add(PAUSE)) };
-                }
-                Err(error) => return Some(End::Refused(error.clone())),
-            },
-            _ => {}
+            self.wants_parents &= *input != Input::SessionLost;
         }
-        None
+        let Input::Listed(look, result) = input else { return None };
+        if part != Part::Kind || *look != self.looks {
+            return None;
+        }
+        match result {
+            Ok(children) => {
+                let other = other_kind(children).map(|name| End::Unclear(Unclear::OtherKind { name }));
+                if other.is_none() {
+                    self.kind = Kind::Known;
+                }
+                other
+            }
+            Err(Error::Suspended | Error::SessionLost | Error::OutcomeUnknown(_)) => {
+                self.kind = Kind::Unknown { not_before: Some(now.saturating_add(PAUSE)) };
+                None
+            }
+            Err(error) => Some(End::Refused(error.clone())),
+        }
     }
 
     /// Whether a request of the queue is sent now.
@@ -264,12 +258,20 @@ fn below(folder: &str, first: First) -> First {
 }
 
 fn placed(folder: &str, effect: Effect) -> Effect {
-    match effect {
-        Effect::Notify(Event::Waiting { position, first }) => {
-            Effect::Notify(Event::Waiting { position, first: below(folder, first) })
-        }
-        effect => effect,
+    if let Effect::Notify(Event::Waiting { position, first }) = effect {
+        return Effect::Notify(Event::Waiting { position, first: below(folder, first) });
     }
+    effect
+}
+
+fn placed_end(folder: &str, end: &End) -> End {
+    // The queue's folder is in the name already.
+    if let End::TimedOut(Some(first)) = end
+        && !first.name.contains('/')
+    {
+        return End::TimedOut(Some(below(folder, first.clone())));
+    }
+    end.clone()
 }
 
 fn is_request(effect: &Effect) -> bool {

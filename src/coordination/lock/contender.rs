@@ -140,6 +140,8 @@ pub struct Contender {
     watches_queue: bool,
     /// Whether it may have a node: one that waits for a permit needs the first place of the semaphore's queue.
     may_stand: bool,
+    /// Whether another contender waits for the application while this one may have no node.
+    is_second: bool,
     /// Not before then a request is sent again; monotonic.
     retry_at: Option<Duration>,
     is_suspended: bool,
@@ -181,6 +183,7 @@ impl Contender {
             watched_before: None,
             watches_queue: false,
             may_stand: true,
+            is_second: false,
             retry_at: None,
             is_suspended: false,
             drain: None,
@@ -188,6 +191,11 @@ impl Contender {
             known_leader: None,
             out: Vec::new(),
         }
+    }
+
+    /// A contender that may have no node yet, because another one waits for the application.
+    pub(super) fn second(wanted: Wanted) -> Self {
+        Self { may_stand: false, is_second: true, ..Self::new(wanted) }
     }
 
     /// Takes the inputs, and returns the effects in their order.
@@ -239,11 +247,16 @@ impl Contender {
             return;
         }
         self.may_stand = may_stand;
-        if may_stand {
+        if may_stand && self.is_second {
             self.lost_place = Some(now);
-        } else if self.waits() {
+        } else if !may_stand && self.waits() {
             self.give_up_place();
         }
+    }
+
+    /// Whether it waits for the application itself.
+    fn is_asking(&self) -> bool {
+        self.may_stand || !self.is_second
     }
 
     /// Ends it, if it waits.
@@ -256,7 +269,7 @@ impl Contender {
     /// When to step again if nothing happens before; monotonic.
     pub fn next_wakeup(&self, now: Duration) -> Option<Duration> {
         let (limit, watch_at) = match &self.state {
-            State::Waiting if !self.may_stand => (None, None),
+            State::Waiting if !self.is_asking() => (None, None),
             State::Waiting => (earlier(self.waiting_limit(), self.silence_ends()), None),
             State::Held { until, watch_at } => (earlier(*until, self.drain), Some(*watch_at)),
             State::Ending(_) | State::Ended(_) => (None, None),
@@ -335,7 +348,7 @@ impl Contender {
         let is_over = |limit: Option<Duration>| limit.is_some_and(|limit| now >= limit);
         match self.state {
             State::Waiting if self.drain.is_some() => self.leave(End::Draining),
-            State::Waiting if self.may_stand && is_over(self.waiting_limit()) => {
+            State::Waiting if self.is_asking() && is_over(self.waiting_limit()) => {
                 self.leave(End::TimedOut(self.known_first.clone()));
             }
             State::Held { until, .. } if is_over(until) => self.lose(LossReason::HoldLimit),
@@ -676,7 +689,9 @@ impl Contender {
         }
         let turn = match self.wanted.mode {
             Mode::Permit => permit_turn(self.wanted.permits, path.name(), children),
-            mode => turn(mode, path.name(), children),
+            mode @ (Mode::Mutex | Mode::Read | Mode::Write | Mode::Candidate) => {
+                turn(mode, path.name(), children)
+            }
         };
         match turn {
             Turn::Absent => self.own_is_gone(path),
@@ -828,8 +843,7 @@ impl Contender {
 
     /// An application that waits without a place hears why, once.
     fn notify_silence(&mut self, now: Duration) {
-        let is_asking = self.state == State::Waiting && self.may_stand;
-        if is_asking && self.silence_ends().is_some_and(|end| now >= end) {
+        if self.waits() && self.is_asking() && self.silence_ends().is_some_and(|end| now >= end) {
             self.lost_place = None;
             self.out.push(Effect::Notify(Event::NoAnswer));
         }

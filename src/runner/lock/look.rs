@@ -62,7 +62,7 @@ impl Locks {
             Below::Permit(child) => (permit_number(child).unwrap_or(u32::MAX), name.clone()),
             Below::Queued(child) => match Child::read(child) {
                 Child::Contender { number, .. } => (number, name.clone()),
-                _ => (u32::MAX, name.clone()),
+                Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => (u32::MAX, name.clone()),
             },
             Below::Child(_) | Below::Semaphore | Below::Foreign => (u32::MAX, name.clone()),
         });
