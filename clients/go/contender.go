@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sidekeeper/sidekeeper/clients/go/internal/memory"
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
@@ -43,12 +44,15 @@ type contender struct {
 	lost      error
 }
 
-// connect opens the connection, and returns the endpoint.
-func (c *contender) connect(endpoint, token string, further []grpc.DialOption) (string, error) {
-	endpoint = resolve(endpoint, EndpointVariable, DefaultEndpoint)
-	connection, err := openChannel(endpoint, resolve(token, TokenVariable, ""), further)
-	c.connection = connection
-	return endpoint, err
+// connect opens the connection of a lock, a campaign or an observation, and returns the endpoint. In the context of a test it
+// leads to the test's sidecar in memory.
+func connect(ctx context.Context, endpoint, token string, further []grpc.DialOption) (*grpc.ClientConn, string, error) {
+	endpoint, token = resolve(endpoint, EndpointVariable, DefaultEndpoint), resolve(token, TokenVariable, "")
+	if inMemory := memory.DialOptions(ctx); inMemory != nil {
+		endpoint, token, further = DefaultEndpoint, "", inMemory
+	}
+	connection, err := openChannel(endpoint, token, further)
+	return connection, endpoint, err
 }
 
 // contend waits for the contender's turn. enter opens the stream and reads it until then; take reads an event after that.

@@ -48,12 +48,12 @@ type Campaign struct {
 // [*ElectionError], the context's, or that the endpoint cannot be read.
 func Lead(ctx context.Context, request CampaignRequest) (*Campaign, error) {
 	campaign := &Campaign{contender: contender{turn: "leadership", fail: electionError(request.Name + request.Path)}}
-	endpoint, err := campaign.connect(request.Endpoint, request.Token, request.DialOptions)
+	connection, endpoint, err := connect(ctx, request.Endpoint, request.Token, request.DialOptions)
 	if err != nil {
 		return nil, err
 	}
-	campaign.endpoint = endpoint
-	campaign.client = sidekeeperv1.NewElectionServiceClient(campaign.connection)
+	campaign.connection, campaign.endpoint = connection, endpoint
+	campaign.client = sidekeeperv1.NewElectionServiceClient(connection)
 	enter := func(ctx context.Context) error { return campaign.stand(ctx, request) }
 	if err := campaign.contend(ctx, endpoint, enter, campaign.take); err != nil {
 		return nil, err
@@ -65,6 +65,11 @@ func Lead(ctx context.Context, request CampaignRequest) (*Campaign, error) {
 // after [Campaign.Resign] and [Campaign.ResignTo].
 func (c *Campaign) Context() context.Context {
 	return c.ctx
+}
+
+// Suspended says that the registry does not answer. This program leads until its lease ends.
+func (c *Campaign) Suspended() bool {
+	return c.isSuspended()
 }
 
 // Resign gives the leadership to the next candidate. Its error is an [*ElectionError] if the leadership was lost before. It can
@@ -128,7 +133,7 @@ func (c *Campaign) take() error {
 		c.release()
 	}
 	c.renew(event.GetLeaseRenewed())
-	c.renew(event.GetResumed())
+	c.suspend(event.GetSuspended() != nil, event.GetResumed())
 	return nil
 }
 
@@ -176,8 +181,7 @@ func ObserveLeader(ctx context.Context, request ObserveRequest) iter.Seq2[*Leade
 // observe gives each other leader to a function, until that returns false.
 func observe(ctx context.Context, request ObserveRequest, tell func(*Leader) bool) error {
 	fail := electionError(request.Name + request.Path)
-	endpoint := resolve(request.Endpoint, EndpointVariable, DefaultEndpoint)
-	connection, err := openChannel(endpoint, resolve(request.Token, TokenVariable, ""), request.DialOptions)
+	connection, endpoint, err := connect(ctx, request.Endpoint, request.Token, request.DialOptions)
 	if err != nil {
 		return err
 	}

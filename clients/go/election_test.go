@@ -3,7 +3,6 @@ package sidekeeper_test
 import (
 	"context"
 	"errors"
-	"net"
 	"slices"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	sidekeeper "github.com/sidekeeper/sidekeeper/clients/go"
 	"github.com/sidekeeper/sidekeeper/clients/go/internal/script"
@@ -226,32 +224,10 @@ func TestAnObserverSeesEachLeaderOnce(t *testing.T) {
 	}
 }
 
-// silent is a sidecar that grants a lease, and says nothing more.
-type silent struct {
-	sidekeeperv1.UnimplementedElectionServiceServer
-	lease time.Duration
-}
-
-func (s silent) Campaign(_ *sidekeeperv1.CampaignRequest, stream sidekeeperv1.ElectionService_CampaignServer) error {
-	lease := &sidekeeperv1.LockLease{RemainingLease: durationpb.New(s.lease)}
-	leading := &sidekeeperv1.CampaignResponse_Leading{Leading: &sidekeeperv1.Leading{Term: 7, Lease: lease}}
-	if err := stream.Send(&sidekeeperv1.CampaignResponse{Event: leading}); err != nil {
-		return err
-	}
-	<-stream.Context().Done()
-	return nil
-}
-
 func TestALeadershipEndsWithItsLeaseIfTheSidecarIsSilent(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	sidekeeperv1.RegisterElectionServiceServer(server, silent{lease: 50 * time.Millisecond})
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
-	campaign := lead(t, context.Background(), sidekeeper.CampaignRequest{Name: "chief", Endpoint: listener.Addr().String()})
+	sidecar := sidekeepertest.Run(t, nil)
+	sidecar.SetElectionLease(50 * time.Millisecond)
+	campaign := lead(t, sidecar.Context(), sidekeeper.CampaignRequest{Name: "chief"})
 	<-campaign.Context().Done()
 	lost := refusedElection(t, context.Cause(campaign.Context()))
 	equal(t, "code", lost.Code, codes.DeadlineExceeded)

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/sidekeeper/sidekeeper/clients/go/internal/memory"
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
@@ -71,15 +70,12 @@ func HoldLock(ctx context.Context, request LockRequest) (*Lock, error) {
 	}}}
 	lock.asked = make(chan struct{})
 	lock.ask = sync.OnceFunc(func() { close(lock.asked) })
-	endpoint, token, options := request.Endpoint, request.Token, request.DialOptions
-	if inMemory := memory.DialOptions(ctx); inMemory != nil {
-		endpoint, token, options = DefaultEndpoint, "", inMemory
-	}
-	endpoint, err := lock.connect(endpoint, token, options)
+	connection, endpoint, err := connect(ctx, request.Endpoint, request.Token, request.DialOptions)
 	if err != nil {
 		return nil, err
 	}
-	lock.client = sidekeeperv1.NewLockServiceClient(lock.connection)
+	lock.connection = connection
+	lock.client = sidekeeperv1.NewLockServiceClient(connection)
 	enter := func(ctx context.Context) error { return lock.acquire(ctx, request) }
 	if err := lock.contend(ctx, endpoint, enter, lock.take); err != nil {
 		return nil, err

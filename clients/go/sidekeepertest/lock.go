@@ -10,15 +10,15 @@ import (
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
-// LockLoss is why a lock is lost.
+// LockLoss is why a lock or a leadership is lost.
 type LockLoss int
 
 const (
 	// LockLeaseLost says that the session with the registry could not be proven alive in time, or has ended.
 	LockLeaseLost = LockLoss(sidekeeperv1.LockLossReason_LOCK_LOSS_REASON_LEASE_LOST)
-	// LockRevoked says that somebody has deleted the node of the hold.
+	// LockRevoked says that somebody has deleted the node of the hold, or of the candidate.
 	LockRevoked = LockLoss(sidekeeperv1.LockLossReason_LOCK_LOSS_REASON_REVOKED)
-	// LockHoldTimeout says that the hold's own time limit was over.
+	// LockHoldTimeout says that the hold's own time limit was over. A leadership is never lost so.
 	LockHoldTimeout = LockLoss(sidekeeperv1.LockLossReason_LOCK_LOSS_REASON_HOLD_TIMEOUT)
 	// LockDraining says that the sidecar stops.
 	LockDraining = LockLoss(sidekeeperv1.LockLossReason_LOCK_LOSS_REASON_DRAINING)
@@ -44,8 +44,8 @@ type LockContender struct {
 	NodeName string
 }
 
-// Context is a context in which [sidekeeper.HoldLock] asks this sidecar, whatever the endpoint is. The contexts of handlers and
-// callbacks come from it.
+// Context is a context in which [sidekeeper.HoldLock], [sidekeeper.Lead] and [sidekeeper.ObserveLeader] ask this sidecar,
+// whatever the endpoint is. The contexts of handlers and callbacks come from it.
 func (s *Sidecar) Context() context.Context {
 	return s.ctx
 }

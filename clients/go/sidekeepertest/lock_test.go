@@ -276,11 +276,13 @@ func TestAHolderCanBeAskedForItsLock(t *testing.T) {
 }
 
 func TestAHandlerHoldsALock(t *testing.T) {
+	held := make(chan struct{}, 2)
 	app := application(func(ctx context.Context, _ *sidekeeper.Execution) error {
 		lock, err := sidekeeper.HoldLock(ctx, sidekeeper.LockRequest{Name: "bill", Endpoint: "nowhere:1"})
 		if err != nil {
 			return err
 		}
+		held <- struct{}{}
 		<-lock.Context().Done()
 		return lock.Release()
 	})
@@ -294,6 +296,9 @@ func TestAHandlerHoldsALock(t *testing.T) {
 		t.Errorf("got %+v", result)
 	}
 	sidecar.WaitLock("bill", 1, 0)
+	for range 2 {
+		receive(t, "the handler holds the lock", held)
+	}
 	cancelled.Cancel(sidekeeper.CancelOperator)
 	equal(t, "outcome", cancelled.Wait().Outcome, sidekeepertest.Success)
 	sidecar.WaitLock("bill", 0, 0)
@@ -315,6 +320,10 @@ func TestAMistakeOfTheTestEndsIt(t *testing.T) {
 		"nobody holds the lock /test-": func(s *sidekeepertest.Sidecar) { s.LoseLock("bill", sidekeepertest.LockRevoked) },
 		"nobody holds the lock /other": func(s *sidekeepertest.Sidecar) { s.RequestRevocation("/other") },
 		"lock.name: given `a/b`":       func(s *sidekeepertest.Sidecar) { s.Lock("a/b") },
+		"nobody leads the election /t": func(s *sidekeepertest.Sidecar) { s.LoseLeadership("chief", sidekeepertest.LockRevoked) },
+		"loss: given `HOLD_TIMEOUT`":   func(s *sidekeepertest.Sidecar) { s.LoseLeadership("chief", sidekeepertest.LockHoldTimeout) },
+		"election.name: given `a/b`":   func(s *sidekeepertest.Sidecar) { s.Election("a/b") },
+		"value: given `xx":             func(s *sidekeepertest.Sidecar) { s.AddCandidate("chief", strings.Repeat("x", 4097)) },
 		"there is no application to s": func(s *sidekeepertest.Sidecar) { _ = s.Stop() },
 	} {
 		test := &failing{TB: t}

@@ -5,17 +5,14 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 	"unicode"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -29,17 +26,12 @@ const (
 	lockLease = time.Hour
 
 	// The limits of a sidecar.
-	queueMax           = 1000
-	nameBytesMax       = 200
-	holderBytesMax     = 255
-	givenCharactersMax = 80
-	limitMax           = 365 * 24 * time.Hour
-	holdMin            = time.Millisecond
-	pageDefault        = 100
-	pageMax            = 1000
+	holderBytesMax = 255
+	limitMax       = 365 * 24 * time.Hour
+	holdMin        = time.Millisecond
+	pageDefault    = 100
+	pageMax        = 1000
 )
-
-var applicationID = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,64}$`)
 
 var lockMarks = map[sidekeeperv1.LockMode]string{
 	sidekeeperv1.LockMode_LOCK_MODE_MUTEX: "lock-",
@@ -84,10 +76,7 @@ type hold struct {
 	first    *hold
 	timer    *time.Timer
 
-	events []*sidekeeperv1.HoldResponse
-	over   bool
-	err    error
-	wake   chan struct{}
+	outbox[sidekeeperv1.HoldResponse]
 }
 
 // Hold is the lock service's.
@@ -97,22 +86,7 @@ func (l *locks) Hold(request *sidekeeperv1.HoldRequest, out grpc.ServerStreaming
 		return err
 	}
 	defer l.leave(one)
-	for {
-		select {
-		case <-one.wake:
-			events, over, err := l.take(one)
-			for _, event := range events {
-				if err := out.Send(event); err != nil {
-					return err
-				}
-			}
-			if over {
-				return err
-			}
-		case <-out.Context().Done():
-			return out.Context().Err()
-		}
-	}
+	return one.deliver(&l.mu, out)
 }
 
 // Release is the lock service's.
@@ -133,7 +107,7 @@ func (l *locks) Release(_ context.Context, request *sidekeeperv1.ReleaseRequest)
 // GetLock is the lock service's.
 func (l *locks) GetLock(_ context.Context, request *sidekeeperv1.GetLockRequest) (*sidekeeperv1.GetLockResponse, error) {
 	var wrong violations
-	lock := &sidekeeperv1.Lock{Path: lockPath(request.GetLock(), &wrong)}
+	lock := &sidekeeperv1.Lock{Path: pathOf("lock", request.GetLock(), lockRoot, &wrong)}
 	if err := wrong.status(); err != nil {
 		return nil, err
 	}
@@ -261,7 +235,7 @@ func (l *locks) enter(request *sidekeeperv1.HoldRequest) (*hold, error) {
 			"the lock %s has %d contenders, which is the most; try later, or use several locks", path, len(queue)))
 	}
 	l.count++
-	one := &hold{id: rand.Text(), path: path, request: request, wake: make(chan struct{}, 1)}
+	one := &hold{id: rand.Text(), path: path, request: request, outbox: newOutbox[sidekeeperv1.HoldResponse]()}
 	one.contender = &sidekeeperv1.Contender{
 		NodeName:     fmt.Sprintf("_c_%s-%s%010d", rand.Text(), lockMarks[request.GetMode()], l.count),
 		Holder:       cmp.Or(request.GetHolder(), fmt.Sprintf("10.0.0.1@-@test-%d", l.count)),
@@ -290,15 +264,6 @@ func (l *locks) leave(one *hold) {
 	l.end(one, nil)
 }
 
-// take returns what is to be sent, and whether the stream ends then.
-func (l *locks) take(one *hold) ([]*sidekeeperv1.HoldResponse, bool, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	events := one.events
-	one.events = nil
-	return events, one.over, one.err
-}
-
 // All of the following needs the mutex.
 
 func (l *locks) queue(path string) []*hold {
@@ -313,7 +278,7 @@ func (l *locks) queue(path string) []*hold {
 
 func (l *locks) holders(lock *sidekeeperv1.LockId) ([]*hold, error) {
 	var wrong violations
-	path := lockPath(lock, &wrong)
+	path := pathOf("lock", lock, lockRoot, &wrong)
 	if err := wrong.status(); err != nil {
 		return nil, err
 	}
@@ -392,8 +357,7 @@ func (l *locks) end(one *hold, err error) {
 	}
 	l.contenders = slices.Delete(l.contenders, index, index+1)
 	one.stopTimer()
-	one.over, one.err = true, err
-	one.rouse()
+	one.close(err)
 	l.settle(one.path)
 }
 
@@ -411,56 +375,10 @@ func (l *locks) leaseNow() *sidekeeperv1.LockLease {
 	return &sidekeeperv1.LockLease{RemainingLease: durationpb.New(l.lease)}
 }
 
-func (h *hold) send(event *sidekeeperv1.HoldResponse) {
-	h.events = append(h.events, event)
-	h.rouse()
-}
-
-// rouse wakes the goroutine that sends.
-func (h *hold) rouse() {
-	select {
-	case h.wake <- struct{}{}:
-	default: // it is to wake already
-	}
-}
-
 func (h *hold) stopTimer() {
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-}
-
-// violations are the wrong fields of a request.
-type violations []*errdetails.BadRequest_FieldViolation
-
-func (v *violations) add(field, given, allowed string) {
-	if characters := []rune(given); len(characters) > givenCharactersMax {
-		given = string(characters[:givenCharactersMax]) + "..."
-	}
-	*v = append(*v, &errdetails.BadRequest_FieldViolation{
-		Field: field, Description: fmt.Sprintf("given `%s`; allowed: %s", given, allowed),
-	})
-}
-
-// status returns the refusal. Nil: nothing is wrong.
-func (v *violations) status() error {
-	if len(*v) == 0 {
-		return nil
-	}
-	var texts []string
-	for _, one := range *v {
-		texts = append(texts, one.GetField()+": "+one.GetDescription())
-	}
-	return refusal(codes.InvalidArgument, "INVALID_REQUEST", strings.Join(texts, "; "), *v...)
-}
-
-func refusal(code codes.Code, reason, text string, fields ...*errdetails.BadRequest_FieldViolation) error {
-	info := &errdetails.ErrorInfo{Domain: "sidekeeper", Reason: reason}
-	told, err := status.New(code, text).WithDetails(info, &errdetails.BadRequest{FieldViolations: fields})
-	if err != nil {
-		return status.Error(code, text)
-	}
-	return told.Err()
 }
 
 // checkHold refuses what a sidecar refuses. It returns the lock's path.
@@ -469,7 +387,7 @@ func checkHold(request *sidekeeperv1.HoldRequest) (string, error) {
 	if _, known := lockMarks[request.GetMode()]; !known {
 		wrong.add("mode", fmt.Sprint(int32(request.GetMode())), "MUTEX, READ or WRITE")
 	}
-	path := lockPath(request.GetLock(), &wrong)
+	path := pathOf("lock", request.GetLock(), lockRoot, &wrong)
 	if wait := request.GetWaitTimeout(); wait != nil && (wait.AsDuration() < 0 || wait.AsDuration() > limitMax) {
 		wrong.add("wait_timeout", fmt.Sprintf("%ds", wait.GetSeconds()), "0s to 365 days")
 	}
@@ -479,35 +397,6 @@ func checkHold(request *sidekeeperv1.HoldRequest) (string, error) {
 	if holder := request.GetHolder(); len(holder) > holderBytesMax || strings.ContainsFunc(holder, unicode.IsControl) {
 		wrong.add("holder", holder, "at most 255 bytes without control characters")
 	}
-	if id := request.GetApplicationId(); !applicationID.MatchString(id) {
-		wrong.add("application_id", id, "at most 64 characters of [A-Za-z0-9_.-]")
-	}
+	checkApplicationID(request.GetApplicationId(), &wrong)
 	return path, wrong.status()
-}
-
-// lockPath returns the path of a request's lock, as a sidecar reads it.
-func lockPath(lock *sidekeeperv1.LockId, wrong *violations) string {
-	switch id := lock.GetId().(type) {
-	case *sidekeeperv1.LockId_Name:
-		if !isNodeName(id.Name) || strings.HasPrefix(id.Name, "@-@") || len(id.Name) > nameBytesMax {
-			wrong.add("lock.name", id.Name,
-				"1 to 200 bytes without `/` and control characters, not `.` or `..`, and not `@-@` at the beginning")
-		}
-		return lockRoot + "/" + id.Name
-	case *sidekeeperv1.LockId_Path:
-		names := strings.Split(id.Path, "/")
-		isPrivate := func(name string) bool { return !isNodeName(name) || strings.HasSuffix(name, "-sidekeeper") }
-		if len(names) < 2 || names[0] != "" || slices.ContainsFunc(names[1:], isPrivate) {
-			wrong.add("lock.path", id.Path, "a path like `/locks/bill`, not `/`, not in the namespace of the jobs, and not in a "+
-				"sidecar's own root (for a node below `"+lockRoot+"` give `lock.name`)")
-		}
-		return id.Path
-	default:
-		wrong.add("lock", "", "`lock.name` or `lock.path`")
-		return ""
-	}
-}
-
-func isNodeName(name string) bool {
-	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/") && !strings.ContainsFunc(name, unicode.IsControl)
 }

@@ -12,7 +12,8 @@
 // panics become failures, callbacks come before executions. What a test waits for ends the test if it does not come
 // within [Patience].
 //
-// Locks are in memory, too: [sidekeeper.HoldLock] asks this sidecar in the contexts of handlers and in [Sidecar.Context].
+// Locks and elections are in memory, too: [sidekeeper.HoldLock], [sidekeeper.Lead] and [sidekeeper.ObserveLeader] ask this
+// sidecar in the contexts of handlers and in [Sidecar.Context].
 package sidekeepertest
 
 import (
@@ -41,33 +42,37 @@ const connectionBytes = 1 << 20
 // Sidecar is a sidecar in memory that one application is attached to. Its methods may be called from any goroutine, but
 // those that can end the test only from the test's own.
 type Sidecar struct {
-	t       testing.TB
-	ctx     context.Context
-	app     *sidekeeper.Application
-	ended   chan struct{}
-	result  error
-	service *service
-	locks   *locks
+	t         testing.TB
+	ctx       context.Context
+	app       *sidekeeper.Application
+	ended     chan struct{}
+	result    error
+	service   *service
+	locks     *locks
+	elections *elections
 }
 
 // Run runs an application beside a sidecar in memory, until the test ends. It returns when all jobs are attached, own all
 // of their items, and have returned from the callbacks for that. A job without a configuration has one item.
 //
 // The application's endpoint and its settings of the connection are replaced. A nil application is for programs that have
-// locks and no jobs.
+// locks and elections, and no jobs.
 func Run(t testing.TB, app *sidekeeper.Application) *Sidecar {
 	t.Helper()
 	service := newService()
-	locks := newLocks(service.changed)
+	locks, elections := newLocks(service.changed), newElections(service.changed)
 	listener := bufconn.Listen(connectionBytes)
 	server := grpc.NewServer()
 	sidekeeperv1.RegisterParticipantServiceServer(server, service)
 	sidekeeperv1.RegisterLockServiceServer(server, locks)
+	sidekeeperv1.RegisterElectionServiceServer(server, elections)
 	go func() { _ = server.Serve(listener) }()
 
 	dialer := func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }
 	ctx := memory.With(context.Background(), grpc.WithContextDialer(dialer))
-	s := &Sidecar{t: t, ctx: ctx, app: app, ended: make(chan struct{}), service: service, locks: locks}
+	s := &Sidecar{
+		t: t, ctx: ctx, app: app, ended: make(chan struct{}), service: service, locks: locks, elections: elections,
+	}
 	if app == nil {
 		t.Cleanup(server.Stop)
 		return s

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar, Union, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -19,18 +19,17 @@ import grpc.aio
 from sidekeeper._proto.v1 import lock_service_pb2 as pb
 from sidekeeper._proto.v1.election_service_pb2 import CampaignResponse
 from sidekeeper._proto.v1.lock_service_pb2 import HoldResponse
-from sidekeeper.channel import open_blocking_channel, open_channel, resolve_endpoint, resolve_token
+from sidekeeper.channel import resolve_endpoint, resolve_token
+from sidekeeper.connection import blocking_connection, loop_connection
 from sidekeeper.errors import SidekeeperError
 from sidekeeper.lease import LOOK_INTERVAL, now, remaining_lease
 from sidekeeper.presence import no_sidecar
 from sidekeeper.reason import reason_of
 
-__all__ = ["RELEASE_TIMEOUT", "Channel", "Contender", "lock_id", "refusal"]
+__all__ = ["RELEASE_TIMEOUT", "Contender", "lock_id", "refusal"]
 
 #: How long the sidecar may take to delete the contender's node, in seconds.
 RELEASE_TIMEOUT = 30.0
-
-Channel = Union[grpc.Channel, grpc.aio.Channel]
 
 _EVENTS = (HoldResponse, CampaignResponse)
 
@@ -73,20 +72,12 @@ class Contender(ABC):
     _turn = ""
     _maker = ""
 
-    def _blocking_channel(self) -> Any:
-        """Opens the connection of a ``with`` block."""
-        return open_blocking_channel(self._endpoint)
-
-    def _loop_channel(self) -> Any:
-        """Opens the connection of an ``async with`` block."""
-        return open_channel(self._endpoint)
-
     @abstractmethod
-    def _open(self, channel: Channel) -> Any:
+    def _open(self, connection: Any) -> Any:
         """Opens the stream."""
 
     @abstractmethod
-    def _leave(self, channel: Channel) -> Any:
+    def _leave(self, connection: Any) -> Any:
         """Calls the method that ends the stream, and is answered when the node is deleted."""
 
     @abstractmethod
@@ -129,7 +120,7 @@ class Contender(ABC):
 
     def __enter__(self: C) -> C:
         self._begin()
-        channel = self._channel = self._blocking_channel()
+        channel = self._channel = blocking_connection(self._endpoint)
         try:
             self._stream = self._open(channel)
             while not self._take(next(self._stream, None)):
@@ -177,7 +168,7 @@ class Contender(ABC):
 
     async def __aenter__(self: C) -> C:
         self._begin()
-        channel = self._aio_channel = self._loop_channel()
+        channel = self._aio_channel = loop_connection(self._endpoint)
         try:
             self._stream = self._open(channel)
             while not self._take(await self._stream.read()):

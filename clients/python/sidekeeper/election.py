@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import grpc.aio
 
 from sidekeeper._proto.v1 import election_service_pb2 as pb
 from sidekeeper._proto.v1.election_service_pb2_grpc import ElectionServiceStub
-from sidekeeper.channel import authorized, open_blocking_channel, open_channel, resolve_endpoint, resolve_token
-from sidekeeper.contender import RELEASE_TIMEOUT, Channel, Contender, lock_id, refusal
+from sidekeeper.channel import resolve_endpoint, resolve_token
+from sidekeeper.connection import blocking_connection, loop_connection, service
+from sidekeeper.contender import RELEASE_TIMEOUT, Contender, lock_id, refusal
 from sidekeeper.errors import ElectionError
 
 __all__ = ["Campaign", "Leader", "LeaderObservation", "leader", "observe_leader"]
@@ -40,6 +40,7 @@ class Campaign(Contender):
     Attributes:
         term: The fencing token: greater than the term of each earlier leader. 0: this candidate has not led.
         node_path: The node that proves the leadership, for a check in a ZooKeeper transaction.
+        suspended: Whether the registry does not answer. The candidate leads until its lease ends.
     """
 
     _turn = "leadership"
@@ -85,13 +86,12 @@ class Campaign(Contender):
                 raise self._failure(error) from None
             self._give_back()
 
-    def _open(self, channel: Channel) -> Any:
-        return authorized(ElectionServiceStub(channel), self._token).Campaign(self._request)
+    def _open(self, connection: Any) -> Any:
+        return service(ElectionServiceStub, connection, self._token).Campaign(self._request)
 
-    def _leave(self, channel: Channel, successor: str = "") -> Any:
-        stub = authorized(ElectionServiceStub(channel), self._token)
+    def _leave(self, connection: Any, successor: str = "") -> Any:
         request = pb.ResignRequest(campaign_id=self._id, successor=successor)
-        return stub.Resign(request, timeout=RELEASE_TIMEOUT)
+        return service(ElectionServiceStub, connection, self._token).Resign(request, timeout=RELEASE_TIMEOUT)
 
     def _hear(self, event: pb.CampaignResponse) -> bool:
         kind = event.WhichOneof("event")
@@ -119,29 +119,33 @@ class LeaderObservation:
 
     def __iter__(self) -> Iterator[Leader | None]:
         seen = _Seen()
-        channel = open_blocking_channel(self._endpoint)
+        connection = blocking_connection(self._endpoint)
+        states = service(ElectionServiceStub, connection, self._token).Observe(self._request)
         try:
-            for state in authorized(ElectionServiceStub(channel), self._token).Observe(self._request):
+            for state in states:
                 if seen.changes(state):
                     yield seen.leader
             raise self._ended()
         except grpc.RpcError as error:
             raise self._failure(error) from None
         finally:
-            channel.close()
+            states.cancel()
+            connection.close()
 
     async def __aiter__(self) -> AsyncIterator[Leader | None]:
         seen = _Seen()
-        channel = open_channel(self._endpoint)
+        connection = loop_connection(self._endpoint)
+        states = service(ElectionServiceStub, connection, self._token).Observe(self._request)
         try:
-            async for state in authorized(ElectionServiceStub(channel), self._token).Observe(self._request):
+            async for state in states:
                 if seen.changes(state):
                     yield seen.leader
             raise self._ended()
         except grpc.RpcError as error:
             raise self._failure(error) from None
         finally:
-            await channel.close()
+            states.cancel()
+            await connection.close()
 
     def _ended(self) -> ElectionError:
         return ElectionError(self._what, "UNAVAILABLE", "the sidecar has ended the stream of the election")

@@ -2,66 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
-import enum
-import re
 import threading
-import unicodedata
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 
 import grpc
-import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from sidekeeper._proto.v1 import lock_service_pb2 as pb
+from sidekeeper.fake_call import (
+    LEASE,
+    QUEUE_MAX,
+    WHY_LOST,
+    FakeCall,
+    LockLoss,
+    check_application_id,
+    has_control,
+    invalid,
+    lease_of,
+    path_of,
+    refusal,
+    wrong,
+)
 from sidekeeper.lock import LockMode
-from sidekeeper.reason import details_of
 
-__all__ = ["FakeLocks", "LockContender", "LockLoss", "LockState"]
+__all__ = ["FakeLocks", "LockContender", "LockState"]
 
 #: Where the locks with names are.
 LOCK_ROOT = "/fake-sidekeeper/@-@locks/queues"
 
-#: Longer than any test. The fake renews no lease.
-LEASE = timedelta(hours=1)
-
 #: The limits of a sidecar.
-QUEUE_MAX = 1_000
-NAME_BYTES_MAX = 200
 HOLDER_BYTES_MAX = 255
-GIVEN_CHARACTERS_MAX = 80
 LIMIT_MAX_NS = 365 * 24 * 3600 * 10**9
 HOLD_MIN_NS = 10**6
 PAGE_DEFAULT, PAGE_MAX = 100, 1_000
 
 _MARKS = {LockMode.MUTEX: "lock-", LockMode.READ: "__READ__", LockMode.WRITE: "__WRIT__"}
-_APPLICATION_ID = re.compile(r"[A-Za-z0-9_.-]{0,64}")
-
-
-class LockLoss(enum.Enum):
-    """Why a lock is lost. The values are those of the protocol."""
-
-    #: The session with the registry could not be proven alive in time, or has ended.
-    LEASE_LOST = 1
-    #: Somebody has deleted the node of the hold.
-    REVOKED = 2
-    #: ``hold_timeout`` was over.
-    HOLD_TIMEOUT = 3
-    #: The sidecar stops.
-    DRAINING = 4
-
-
-_WHY_LOST = {
-    LockLoss.LEASE_LOST: "the session with the registry could not be proven alive in time, or has ended",
-    LockLoss.REVOKED: "its node was deleted",
-    LockLoss.HOLD_TIMEOUT: "hold_timeout was over",
-    LockLoss.DRAINING: "the sidecar is stopping",
-}
 
 
 @dataclass(frozen=True)
@@ -88,67 +65,21 @@ class LockState:
     waiting: tuple[LockContender, ...]
 
 
-def _refusal(code: grpc.StatusCode, reason: str, text: str) -> grpc.aio.AioRpcError:
-    trailing = grpc.aio.Metadata(details_of(reason)) if reason else grpc.aio.Metadata()
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, text)
-
-
-def _invalid(errors: list[str]) -> grpc.aio.AioRpcError:
-    return _refusal(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST", "; ".join(errors))
-
-
-def _wrong(field: str, given: str, allowed: str) -> str:
-    more = "..." if len(given) > GIVEN_CHARACTERS_MAX else ""
-    return f"{field}: given `{given[:GIVEN_CHARACTERS_MAX]}{more}`; allowed: {allowed}"
-
-
-def _has_control(text: str) -> bool:
-    return any(unicodedata.category(character) == "Cc" for character in text)
-
-
-def _is_node_name(name: str) -> bool:
-    return name not in ("", ".", "..") and "/" not in name and not _has_control(name)
-
-
-def _path_of(lock: pb.LockId, errors: list[str]) -> str:
-    """The path of a request's lock; as a sidecar reads it."""
-    kind = lock.WhichOneof("id")
-    if kind == "name":
-        if not _is_node_name(lock.name) or lock.name.startswith("@-@") or len(lock.name.encode()) > NAME_BYTES_MAX:
-            allowed = (
-                "1 to 200 bytes without `/` and control characters, not `.` or `..`, and not `@-@` at the beginning"
-            )
-            errors.append(_wrong("lock.name", lock.name, allowed))
-        return f"{LOCK_ROOT}/{lock.name}"
-    if kind == "path":
-        root, *names = lock.path.split("/")
-        fits = not root and names and all(_is_node_name(name) and not name.endswith("-sidekeeper") for name in names)
-        if not fits:
-            allowed = (
-                "a path like `/locks/bill`, not `/`, not in the namespace of the jobs, and not in a sidecar's own root "
-                f"(for a node below `{LOCK_ROOT}` give `lock.name`)"
-            )
-            errors.append(_wrong("lock.path", lock.path, allowed))
-        return lock.path
-    errors.append(_wrong("lock", "", "`lock.name` or `lock.path`"))
-    return ""
-
-
 def _limit(field: str, given: Duration, least: int, errors: list[str]) -> None:
     if not least <= given.ToNanoseconds() <= LIMIT_MAX_NS:
         allowed = "1 ms to 365 days" if least else "0s to 365 days"
-        errors.append(_wrong(field, f"{given.seconds}s", allowed))
+        errors.append(wrong(field, f"{given.seconds}s", allowed))
 
 
-class FakeHold:
-    """A hold, as the client calls it: an iterator on threads, ``read`` on loops."""
+class FakeHold(FakeCall):
+    """A hold."""
 
     def __init__(self, locks: FakeLocks, request: pb.HoldRequest) -> None:
+        super().__init__()
         #: Names it in ``Release``.
         self.hold_id = uuid.uuid4().hex
         self.request = pb.HoldRequest()
         self.request.CopyFrom(request)
-        self.path = ""
         self.node_name = ""
         self.fencing_token = 0
         self.holds = False
@@ -157,71 +88,15 @@ class FakeHold:
         #: Those of its time limits.
         self.timers: list[threading.Timer] = []
         self._locks = locks
-        self._mutex = threading.Lock()
-        self._events: deque[pb.HoldResponse] = deque()
-        self._readers: deque[Future[pb.HoldResponse | None]] = deque()
-        self._over = False
-        self._error: grpc.RpcError | None = None
 
     @property
     def mode(self) -> LockMode:
         """How it is to be held."""
         return LockMode(self.request.mode or LockMode.MUTEX.value)
 
-    # The service's side.
-
-    def send(self, event: pb.HoldResponse) -> None:
-        """Tells an event."""
-        with self._mutex:
-            self._events.append(event)
-            self._serve()
-
-    def end(self, error: grpc.RpcError | None) -> None:
-        """Ends the stream, behind the events; None: without an error."""
-        with self._mutex:
-            if not self._over:
-                self._over, self._error = True, error
-                self._serve()
-
-    def _serve(self) -> None:
-        while self._readers and (self._events or self._over):
-            reader = self._readers.popleft()
-            if not reader.set_running_or_notify_cancel():
-                continue
-            if self._events:
-                reader.set_result(self._events.popleft())
-            elif self._error is not None:
-                reader.set_exception(self._error)
-            else:
-                reader.set_result(None)
-
-    # The client's side.
-
-    def _next(self) -> Future[pb.HoldResponse | None]:
-        reader: Future[pb.HoldResponse | None] = Future()
-        with self._mutex:
-            self._readers.append(reader)
-            self._serve()
-        return reader
-
-    def __iter__(self) -> Iterator[pb.HoldResponse]:
-        return self
-
-    def __next__(self) -> pb.HoldResponse:
-        event = self._next().result()
-        if event is None:
-            raise StopIteration
-        return event
-
-    async def read(self) -> object:
-        """Returns the next event; None: the stream has ended well."""
-        return await asyncio.wrap_future(self._next())
-
-    def cancel(self) -> bool:
-        """The application ends the stream, which gives the lock back."""
-        self.end(_refusal(grpc.StatusCode.CANCELLED, "", "the application has ended the stream"))
+    def left(self) -> None:
+        """The application has ended the stream, which gives the lock back."""
         self._locks.leave(self)
-        return True
 
 
 class FakeLocks:
@@ -236,9 +111,6 @@ class FakeLocks:
         self._count = 0
         self._suspended = False
         self._closed = False
-        #: The service, as ``sidekeeper.lock`` calls it.
-        self.blocking_stub = FakeLockStub(self)
-        self.loop_stub = FakeLoopStub(self)
 
     # The service.
 
@@ -261,7 +133,7 @@ class FakeLocks:
                     self._end(hold, None)
                     return pb.ReleaseResponse()
         text = f"this sidecar has no hold `{request.hold_id}`: it has ended, or another sidecar has it"
-        raise _refusal(grpc.StatusCode.NOT_FOUND, "HOLD_UNKNOWN", text)
+        raise refusal(grpc.StatusCode.NOT_FOUND, "HOLD_UNKNOWN", text)
 
     def GetLock(self, request: pb.GetLockRequest) -> pb.GetLockResponse:  # noqa: N802
         """Returns a lock's holders and its queue."""
@@ -278,7 +150,7 @@ class FakeLocks:
     def ListLocks(self, request: pb.ListLocksRequest) -> pb.ListLocksResponse:  # noqa: N802
         """Returns the names of the locks that somebody holds or waits for."""
         if request.page_size > PAGE_MAX:
-            raise _invalid([_wrong("page_size", str(request.page_size), "0 to 1000")])
+            raise invalid([wrong("page_size", str(request.page_size), "0 to 1000")])
         size = request.page_size or PAGE_DEFAULT
         with self._changed:
             names = {one.request.lock.name for one in self._contenders if one.request.lock.HasField("name")}
@@ -330,7 +202,7 @@ class FakeLocks:
         with self._changed:
             self._closed = True
             for hold in list(self._contenders):
-                self._end(hold, _refusal(grpc.StatusCode.UNAVAILABLE, "", "the fake sidecar has ended"))
+                self._end(hold, refusal(grpc.StatusCode.UNAVAILABLE, "", "the fake sidecar has ended"))
 
     def leave(self, hold: FakeHold) -> None:
         """The application has ended its stream."""
@@ -344,26 +216,26 @@ class FakeLocks:
         request = hold.request
         hold.path = self._check(request)
         if self._closed:
-            raise _refusal(grpc.StatusCode.UNAVAILABLE, "SIDECAR_STOPPING", "the fake sidecar has ended")
+            raise refusal(grpc.StatusCode.UNAVAILABLE, "SIDECAR_STOPPING", "the fake sidecar has ended")
         queue = self._queue(hold.path)
         if request.application_id and any(one.request.application_id == request.application_id for one in queue):
             text = (
                 f"this application holds the lock {hold.path} already, or waits for it: it would wait for itself; "
                 "release that hold first"
             )
-            raise _refusal(grpc.StatusCode.FAILED_PRECONDITION, "LOCK_HELD_ALREADY", text)
+            raise refusal(grpc.StatusCode.FAILED_PRECONDITION, "LOCK_HELD_ALREADY", text)
         for one in queue:
             if (one.mode is LockMode.MUTEX) != (hold.mode is LockMode.MUTEX):
                 text = (
                     f"the lock {hold.path} is in use by contenders of another kind (`{one.node_name}`), which this one "
                     "would not exclude; use the same `mode`, or another lock"
                 )
-                raise _refusal(grpc.StatusCode.FAILED_PRECONDITION, "LOCK_OF_OTHER_KIND", text)
+                raise refusal(grpc.StatusCode.FAILED_PRECONDITION, "LOCK_OF_OTHER_KIND", text)
         if len(queue) >= QUEUE_MAX:
             text = (
                 f"the lock {hold.path} has {len(queue)} contenders, which is the most; try later, or use several locks"
             )
-            raise _refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY", text)
+            raise refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY", text)
         self._count += 1
         hold.fencing_token = self._count
         hold.node_name = f"_c_{uuid.uuid4()}-{_MARKS[hold.mode]}{self._count:010}"
@@ -383,26 +255,25 @@ class FakeLocks:
         """Refuses what a sidecar refuses. Returns the lock's path."""
         errors: list[str] = []
         if request.mode not in pb.LockMode.values():
-            errors.append(_wrong("mode", str(request.mode), "MUTEX, READ or WRITE"))
-        path = _path_of(request.lock, errors)
+            errors.append(wrong("mode", str(request.mode), "MUTEX, READ or WRITE"))
+        path = path_of("lock", request.lock, LOCK_ROOT, errors)
         if request.HasField("wait_timeout"):
             _limit("wait_timeout", request.wait_timeout, 0, errors)
         if request.HasField("hold_timeout"):
             _limit("hold_timeout", request.hold_timeout, HOLD_MIN_NS, errors)
-        if len(request.holder.encode()) > HOLDER_BYTES_MAX or _has_control(request.holder):
-            errors.append(_wrong("holder", request.holder, "at most 255 bytes without control characters"))
-        if not _APPLICATION_ID.fullmatch(request.application_id):
-            errors.append(_wrong("application_id", request.application_id, "at most 64 characters of [A-Za-z0-9_.-]"))
+        if len(request.holder.encode()) > HOLDER_BYTES_MAX or has_control(request.holder):
+            errors.append(wrong("holder", request.holder, "at most 255 bytes without control characters"))
+        check_application_id(request.application_id, errors)
         if errors:
-            raise _invalid(errors)
+            raise invalid(errors)
         return path
 
     @staticmethod
     def _read(lock: pb.LockId) -> str:
         errors: list[str] = []
-        path = _path_of(lock, errors)
+        path = path_of("lock", lock, LOCK_ROOT, errors)
         if errors:
-            raise _invalid(errors)
+            raise invalid(errors)
         return path
 
     def _queue(self, path: str) -> list[FakeHold]:
@@ -412,7 +283,7 @@ class FakeLocks:
         path = self._read(lock)
         holders = [one for one in self._queue(path) if one.holds]
         if not holders:
-            raise _refusal(grpc.StatusCode.NOT_FOUND, "LOCK_FREE", f"nobody holds the lock {path}")
+            raise refusal(grpc.StatusCode.NOT_FOUND, "LOCK_FREE", f"nobody holds the lock {path}")
         return holders
 
     def _settle(self, path: str) -> None:
@@ -451,13 +322,13 @@ class FakeLocks:
             text += ", or the registry did not answer"
         else:
             text += f"; `{first.node_name}` of `{first.request.holder}` is first"
-        self._end(hold, _refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "LOCK_NOT_FREE", text))
+        self._end(hold, refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "LOCK_NOT_FREE", text))
 
     def _lose(self, hold: FakeHold, loss: LockLoss) -> None:
         reason = pb.LockLossReason.Value(f"LOCK_LOSS_REASON_{loss.name}")
         hold.send(pb.HoldResponse(lost=pb.LockLost(reason=reason)))
-        text = f"the lock {hold.path} is lost: {_WHY_LOST[loss]}"
-        self._end(hold, _refusal(grpc.StatusCode.ABORTED, "LOCK_LOST", text))
+        text = f"the lock {hold.path} is lost: {WHY_LOST[loss]}"
+        self._end(hold, refusal(grpc.StatusCode.ABORTED, "LOCK_LOST", text))
 
     def _end(self, hold: FakeHold, error: grpc.RpcError | None) -> None:
         self._contenders.remove(hold)
@@ -483,9 +354,7 @@ class FakeLocks:
         hold.timers.clear()
 
     def _lease(self) -> pb.LockLease:
-        lease = pb.LockLease()
-        lease.remaining_lease.FromTimedelta(self.lease)
-        return lease
+        return lease_of(self.lease)
 
     @staticmethod
     def _message(hold: FakeHold) -> pb.Contender:
@@ -493,39 +362,3 @@ class FakeLocks:
         return pb.Contender(
             node_name=hold.node_name, holder=hold.request.holder, mode=mode, fencing_token=hold.fencing_token
         )
-
-
-class FakeLockStub:
-    """The lock service as the client calls it on threads. It is its own channel."""
-
-    def __init__(self, locks: FakeLocks) -> None:
-        self._locks = locks
-
-    def Hold(self, request: pb.HoldRequest) -> FakeHold:  # noqa: N802 - the service's names
-        """Asks for a lock."""
-        return self._locks.Hold(request)
-
-    def Release(self, request: pb.ReleaseRequest, timeout: float) -> pb.ReleaseResponse:  # noqa: N802
-        """Gives a lock back."""
-        return self._locks.Release(request)
-
-    def close(self) -> None:
-        """There is no connection."""
-
-
-class FakeLoopStub:
-    """The lock service as the client calls it on loops. It is its own channel."""
-
-    def __init__(self, locks: FakeLocks) -> None:
-        self._locks = locks
-
-    def Hold(self, request: pb.HoldRequest) -> FakeHold:  # noqa: N802 - the service's names
-        """Asks for a lock."""
-        return self._locks.Hold(request)
-
-    async def Release(self, request: pb.ReleaseRequest, timeout: float) -> pb.ReleaseResponse:  # noqa: N802
-        """Gives a lock back."""
-        return self._locks.Release(request)
-
-    async def close(self) -> None:
-        """There is no connection."""

@@ -7,23 +7,17 @@ protects; the store refuses its late writes by the fencing token.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from google.protobuf.duration_pb2 import Duration
 
 from sidekeeper._proto.v1 import lock_service_pb2 as pb
 from sidekeeper._proto.v1.lock_service_pb2_grpc import LockServiceStub
-from sidekeeper.channel import authorized
-from sidekeeper.contender import RELEASE_TIMEOUT, Channel, Contender, lock_id
+from sidekeeper.connection import service
+from sidekeeper.contender import RELEASE_TIMEOUT, Contender, lock_id
 from sidekeeper.errors import LockError
 
-if TYPE_CHECKING:
-    from sidekeeper.fake_locks import FakeLocks
-
 __all__ = ["Lock", "LockMode", "lock"]
-
-#: Where locks are held in place of sidecars: ``sidekeeper.testing`` adds and removes them. The last one counts.
-in_memory: list[FakeLocks] = []
 
 
 class LockMode(enum.Enum):
@@ -56,21 +50,12 @@ class Lock(Contender):
         self.fencing_token = 0
         self.revocation_requested = False
 
-    def _blocking_channel(self) -> Any:
-        return in_memory[-1].blocking_stub if in_memory else super()._blocking_channel()
+    def _open(self, connection: Any) -> Any:
+        return service(LockServiceStub, connection, self._token).Hold(self._request)
 
-    def _loop_channel(self) -> Any:
-        return in_memory[-1].loop_stub if in_memory else super()._loop_channel()
-
-    def _stub(self, channel: Any) -> Any:
-        """The methods of the sidecar; locks in memory have them themselves."""
-        return channel if hasattr(channel, "Hold") else authorized(LockServiceStub(channel), self._token)
-
-    def _open(self, channel: Channel) -> Any:
-        return self._stub(channel).Hold(self._request)
-
-    def _leave(self, channel: Channel) -> Any:
-        return self._stub(channel).Release(pb.ReleaseRequest(hold_id=self._id), timeout=RELEASE_TIMEOUT)
+    def _leave(self, connection: Any) -> Any:
+        request = pb.ReleaseRequest(hold_id=self._id)
+        return service(LockServiceStub, connection, self._token).Release(request, timeout=RELEASE_TIMEOUT)
 
     def _hear(self, event: pb.HoldResponse) -> bool:
         kind = event.WhichOneof("event")

@@ -13,8 +13,9 @@ thread with an event loop of its own, so tests are plain functions whatever the 
 
 There is no schedule and no registry: nothing fires, is tried again or changes hands by itself.
 
-While it runs, ``sidekeeper.lock`` holds its locks here, on any thread and any loop of the process. Each lock has a fair
-queue, and only the time limits of holds need a clock. ``FakeSidecar()`` is for programs that have locks and no jobs.
+While it runs, ``sidekeeper.lock`` holds its locks here, on any thread and any loop of the process, and so have
+``sidekeeper.leader`` and ``sidekeeper.observe_leader`` their elections here. Each lock and each election has a fair
+queue, and only the time limits of holds need a clock. ``FakeSidecar()`` is for programs without jobs.
 """
 
 from __future__ import annotations
@@ -29,18 +30,33 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc.aio
 
-from sidekeeper._proto.v1 import attach_pb2, execution_pb2, lock_service_pb2
+from sidekeeper._proto.v1 import attach_pb2, election_service_pb2, execution_pb2, lock_service_pb2
 from sidekeeper.application import Application
+from sidekeeper.connection import in_memory
+from sidekeeper.election import Leader
 from sidekeeper.events import AssignmentReason, SessionState
 from sidekeeper.execution import CancelReason, ExecutionSource
 from sidekeeper.fake import FakeStream, FakeStub, Outcome, Result
-from sidekeeper.fake_locks import FakeLocks, LockContender, LockLoss, LockState
-from sidekeeper.lock import LockMode, in_memory
+from sidekeeper.fake_call import LockLoss
+from sidekeeper.fake_elections import ElectionState, FakeCandidate
+from sidekeeper.fake_locks import LockContender, LockState
+from sidekeeper.fake_services import FakeServices
+from sidekeeper.lock import LockMode
 
 if TYPE_CHECKING:
     from sidekeeper._proto.v1.participant_service_pb2_grpc import ParticipantServiceAsyncStub
 
-__all__ = ["FakeExecution", "FakeSidecar", "LockContender", "LockLoss", "LockState", "Outcome", "Result"]
+__all__ = [
+    "ElectionState",
+    "FakeCandidate",
+    "FakeExecution",
+    "FakeSidecar",
+    "LockContender",
+    "LockLoss",
+    "LockState",
+    "Outcome",
+    "Result",
+]
 
 #: How long a test waits for the application, in seconds.
 PATIENCE = 10.0
@@ -96,18 +112,21 @@ class FakeSidecar:
     """Runs an application beside a sidecar that the test controls. A context manager, of both kinds.
 
     Args:
-        application: The application. It can be run in one test after the other. None: only locks are needed.
+        application: The application. It can be run in one test after the other. None: only locks and elections
+            are needed.
 
     Attributes:
         results: All results that were reported, in order.
         lock_lease: The lease of a lock that is acquired or resumed from now on. The fake does not renew it: with a
             short one a test sees how the application acts beside a silent sidecar.
+        election_lease: The same for leaderships.
     """
 
     def __init__(self, application: Application | None = None) -> None:
         self._application = application
         self._stub = FakeStub()
-        self._locks = FakeLocks()
+        self._services = FakeServices()
+        self._locks, self._elections = self._services.locks, self._services.elections
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -137,12 +156,12 @@ class FakeSidecar:
 
     async def __aenter__(self) -> FakeSidecar:
         self._loop = asyncio.get_running_loop()
-        in_memory.append(self._locks)
+        in_memory.append(self._services)
         try:
             if self._application is not None:
                 await self._serve(self._loop, self._application)
         except BaseException:
-            in_memory.remove(self._locks)
+            in_memory.remove(self._services)
             raise
         return self
 
@@ -164,14 +183,14 @@ class FakeSidecar:
         if self._application is not None:
             self._application.stop(immediately=True)
             self._application._connector = None
-        self._locks.close()
+        self._services.close()
         try:
             if serving is not None:
                 await asyncio.wait({serving}, timeout=PATIENCE)
                 if serving.done() and not serving.cancelled():
                     serving.result()
         finally:
-            in_memory.remove(self._locks)
+            in_memory.remove(self._services)
 
     def stop(self, *, wait: bool = True) -> None:
         """Stops the application as SIGTERM does: running executions may end, further ones get no answer.
@@ -440,6 +459,75 @@ class FakeSidecar:
         """The registry answers again: holders are told so, with a new lease."""
         self._locks.resume()
 
+    # Elections: these methods may be called on any thread. `election` is a name, or a path, which begins with `/`.
+
+    @property
+    def election_lease(self) -> timedelta:
+        """The lease of a leadership that begins or is resumed."""
+        return self._elections.lease
+
+    @election_lease.setter
+    def election_lease(self, lease: timedelta) -> None:
+        self._elections.lease = lease
+
+    def election_state(self, election: str) -> ElectionState:
+        """Which candidate leads, and which wait.
+
+        Raises:
+            ValueError: The election cannot have this name.
+        """
+        found = _told(self._elections.state, _lock_id(election))
+        leader = _candidate(found.leader) if found.HasField("leader") else None
+        return ElectionState(leader, tuple(map(_candidate, found.candidates)))
+
+    def wait_election(
+        self, election: str, *, leaders: int | None = None, waiting: int | None = None, timeout: float = PATIENCE
+    ) -> ElectionState:
+        """Waits until so many candidates lead (0 or 1), and so many wait; None: any number.
+
+        Raises:
+            TimeoutError: It was not so, in so many seconds.
+        """
+
+        def fits() -> bool:
+            state = self.election_state(election)
+            leading = 0 if state.leader is None else 1
+            return leaders in (None, leading) and waiting in (None, len(state.waiting))
+
+        if not self._elections.wait_until(fits, timeout):
+            raise TimeoutError(f"not within {timeout:g} s: election {election!r}: leaders {leaders}, waiting {waiting}")
+        return self.election_state(election)
+
+    async def wait_election_async(
+        self, election: str, *, leaders: int | None = None, waiting: int | None = None, timeout: float = PATIENCE
+    ) -> ElectionState:
+        """As ``wait_election``, on a test's own loop."""
+        return await asyncio.to_thread(self.wait_election, election, leaders=leaders, waiting=waiting, timeout=timeout)
+
+    def lose_leadership(self, election: str, loss: LockLoss = LockLoss.REVOKED) -> None:
+        """Takes the leadership from the leader, which is told so. The next candidate leads.
+
+        Raises:
+            ValueError: Nobody leads, or a leadership cannot be lost in this way.
+        """
+        _told(self._elections.lose, _lock_id(election), loss)
+
+    def add_candidate(self, election: str, value: str = "") -> FakeCandidate:
+        """Has another program stand, at the end of the queue. It leads at once if nobody else stands.
+
+        Raises:
+            ValueError: The election cannot have this name, or the candidate this value.
+        """
+        return _told(self._elections.stand, _lock_id(election), value)
+
+    def suspend_elections(self) -> None:
+        """The registry does not answer: leaders are told so, and nobody comes to lead until ``resume_elections``."""
+        self._elections.suspend()
+
+    def resume_elections(self) -> None:
+        """The registry answers again: leaders are told so, with a new lease."""
+        self._elections.resume()
+
     # How calls get to the loop.
 
     def _connect(self) -> ParticipantServiceAsyncStub:
@@ -478,8 +566,12 @@ def _contender(one: lock_service_pb2.Contender) -> LockContender:
     return LockContender(one.holder, LockMode(int(one.mode)), one.fencing_token, one.node_name)
 
 
+def _candidate(one: election_service_pb2.ElectionLeader) -> Leader:
+    return Leader(one.value, one.term, one.node_name)
+
+
 def _told(call: Callable[..., T], *arguments: object) -> T:
-    """Calls the lock service. A refusal is the test's mistake."""
+    """Calls a service in memory. A refusal is the test's mistake."""
     try:
         return call(*arguments)
     except grpc.aio.AioRpcError as error:

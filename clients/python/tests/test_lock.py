@@ -42,18 +42,20 @@ def refused(lock: sidekeeper.Lock) -> sidekeeper.LockError:
 
 
 class Program:
-    """A program that holds a lock on a thread until it is told to end."""
+    """A program that holds a lock, or leads, on a thread until it is told to end."""
 
-    def __init__(self, pool: ThreadPoolExecutor, lock: sidekeeper.Lock, held: list[int] | None = None) -> None:
+    def __init__(
+        self, pool: ThreadPoolExecutor, place: sidekeeper.Lock | sidekeeper.Campaign, numbers: list[int] | None = None
+    ) -> None:
         self.end = threading.Event()
         self.held = threading.Event()
-        self.lock = lock
-        self._all = [] if held is None else held
+        self._place = place
+        self._numbers = [] if numbers is None else numbers
         self.result: Future[None] = pool.submit(self._run)
 
     def _run(self) -> None:
-        with self.lock as lock:
-            self._all.append(lock.fencing_token)
+        with self._place as place:
+            self._numbers.append(place.term if isinstance(place, sidekeeper.Campaign) else place.fencing_token)
             self.held.set()
             assert self.end.wait(PATIENCE)
 
