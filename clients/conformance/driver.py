@@ -16,8 +16,9 @@ from typing import Any, Callable
 
 import grpc
 from sidekeeper._proto.v1 import assignment_service_pb2 as watch_pb2
-from sidekeeper._proto.v1 import job_service_pb2, lock_service_pb2, sidecar_service_pb2
+from sidekeeper._proto.v1 import election_service_pb2, job_service_pb2, lock_service_pb2, sidecar_service_pb2
 from sidekeeper._proto.v1.assignment_service_pb2_grpc import AssignmentServiceStub
+from sidekeeper._proto.v1.election_service_pb2_grpc import ElectionServiceStub
 from sidekeeper._proto.v1.job_service_pb2_grpc import JobServiceStub
 from sidekeeper._proto.v1.lock_service_pb2_grpc import LockServiceStub
 from sidekeeper._proto.v1.sidecar_service_pb2_grpc import SidecarServiceStub
@@ -177,6 +178,27 @@ class Sidecar(Process):
             request = lock_service_pb2.RequestRevocationRequest(lock=lock_service_pb2.LockId(name=name))
             LockServiceStub(channel).RequestRevocation(request, timeout=PATIENCE)
 
+    def election(self, name: str) -> election_service_pb2.ObserveResponse:
+        """The leader of an election, and the candidates that wait; by the name, or by the path, which begins with /."""
+        which = lock_service_pb2.LockId(**{"path" if name.startswith("/") else "name": name})
+        with self.channel() as channel:
+            request = election_service_pb2.ObserveRequest(election=which)
+            call = ElectionServiceStub(channel).Observe(request, timeout=PATIENCE)
+            state: election_service_pb2.ObserveResponse = next(iter(call))
+            call.cancel()
+            return state
+
+    def delete_leader(self, path: str) -> None:
+        """Deletes the node of the leader, as an operator; by the election's path."""
+        which = lock_service_pb2.LockId(path=path)
+        with self.channel() as channel:
+            request = election_service_pb2.ObserveRequest(election=which)
+            call = ElectionServiceStub(channel).Observe(request, timeout=PATIENCE)
+            leader = next(state.leader for state in call if state.HasField("leader"))
+            call.cancel()
+            broken = lock_service_pb2.BreakLockRequest(lock=which, node_name=leader.node_name)
+            LockServiceStub(channel).BreakLock(broken, timeout=PATIENCE)
+
     def drain(self, timeout: float) -> None:
         """Has all instances leave."""
         with self.channel() as channel:
@@ -245,6 +267,18 @@ class Application(CommandedProcess):
     def unlock(self, name: str) -> None:
         """Ends its work under a lock."""
         self.order("unlock", name=name)
+
+    def stand(self, name: str, **fields: Any) -> None:
+        """Has it stand for election, and work as the leader until ``resign``."""
+        self.order("stand", name=name, **fields)
+
+    def resign(self, name: str, **fields: Any) -> None:
+        """Has it resign."""
+        self.order("resign", name=name, **fields)
+
+    def observe(self, name: str) -> None:
+        """Has it observe an election."""
+        self.order("observe", name=name)
 
     def stop(self, **fields: Any) -> None:
         """Has the client stop."""

@@ -25,6 +25,9 @@ type command struct {
 	ForGood        bool       `json:"for_good"`
 	Jobs           []jobGiven `json:"jobs"`
 	DrainTimeout   *float64   `json:"drain_timeout"`
+	Value          string     `json:"value"`
+	Successor      string     `json:"successor"`
+	Lingers        bool       `json:"lingers"`
 	lockGiven
 }
 
@@ -71,6 +74,7 @@ type driven struct {
 	running    []*running
 	held       map[string]chan struct{}
 	locks      []*underLock
+	candidates []*candidate
 }
 
 // rule is what executions of some items of some jobs do.

@@ -141,6 +141,12 @@ func (d *driven) obey(given command) {
 		d.lock(given.lockGiven)
 	case "unlock":
 		d.unlock(given.lockGiven)
+	case "stand":
+		d.stand(given)
+	case "resign":
+		d.resign(given)
+	case "observe":
+		go observe(sidekeeper.ObserveRequest{Name: given.Name, Path: given.Path})
 	default:
 		slog.Error("no such command: " + given.Command)
 		os.Exit(exitOther)

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import os
+import queue
 import sys
 import threading
 import time
@@ -183,6 +184,125 @@ class UnderLock:
         tell(event, lock=self.name, **fields)
 
 
+class Candidate:
+    """The work of a leader, on a thread of its own."""
+
+    def __init__(self, command: dict[str, Any]) -> None:
+        names = ("name", "path", "value", "application_id")
+        given = {name: command[name] for name in names if name in command}
+        self.name: str = command.get("name") or command["path"]
+        self.campaign = sidekeeper.leader(**given)
+        self.lingers: bool = command.get("lingers", False)
+        #: The successor for each time that it is to resign; empty: the next candidate in the order.
+        self.resignations: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.suspended = False
+
+    def run(self) -> None:
+        """Leads until the driver ends it, or until the leadership is lost."""
+        try:
+            if ON_LOOP:
+                asyncio.run(self.run_on_loop())
+            else:
+                self.run_on_thread()
+        except sidekeeper.ElectionError as error:
+            self.failed("election_failed", error)
+        else:
+            self.tell("resigned")
+
+    async def run_on_loop(self) -> None:
+        """The work as a coroutine, which the client cancels."""
+        async with self.campaign:
+            self.leads()
+            try:
+                while True:
+                    await asyncio.sleep(LOOK_INTERVAL)
+                    successor = self.look()
+                    if successor is None:
+                        continue
+                    try:
+                        await self.campaign.resign_async(successor=successor)
+                    except sidekeeper.ElectionError as error:
+                        self.failed("resign_failed", error)
+                    else:
+                        return
+            except asyncio.CancelledError:
+                self.tell("leader_cancelled")
+                while self.lingers and self.resignations.empty():  # noqa: ASYNC110 - of another thread
+                    await asyncio.sleep(LOOK_INTERVAL)
+                raise
+
+    def run_on_thread(self) -> None:
+        """The work as a function, which looks by itself whether the leadership is lost."""
+        with self.campaign:
+            self.leads()
+            while not self.campaign.wait_lost(LOOK_INTERVAL):
+                successor = self.look()
+                if successor is None:
+                    continue
+                try:
+                    self.campaign.resign(successor=successor)
+                except sidekeeper.ElectionError as error:
+                    self.failed("resign_failed", error)
+                else:
+                    return
+            self.tell("leader_cancelled")
+            if self.lingers:
+                self.resignations.get()
+
+    def leads(self) -> None:
+        """Reports that it leads."""
+        self.tell("leads", term=self.campaign.term, node=self.campaign.node_path)
+
+    def look(self) -> str | None:
+        """Reports whether the registry answers. Returns the successor if it is to resign."""
+        if self.campaign.suspended != self.suspended:
+            self.suspended = self.campaign.suspended
+            self.tell("leader_suspended", suspended=self.suspended)
+        try:
+            return self.resignations.get_nowait()
+        except queue.Empty:
+            return None
+
+    def failed(self, event: str, error: sidekeeper.ElectionError) -> None:
+        """Reports the client's error."""
+        self.tell(event, code=error.code, reason=error.reason, message=error.details)
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Reports an event of the election."""
+        tell(event, election=self.name, **fields)
+
+
+class Observer:
+    """An observer of an election, on a thread of its own."""
+
+    def __init__(self, command: dict[str, Any]) -> None:
+        given = {name: command[name] for name in ("name", "path") if name in command}
+        self.name: str = command.get("name") or command["path"]
+        self.leaders = sidekeeper.observe_leader(**given)
+
+    def run(self) -> None:
+        """Reports each leader until the observation ends."""
+        try:
+            if ON_LOOP:
+                asyncio.run(self.run_on_loop())
+            else:
+                for leader in self.leaders:
+                    self.seen(leader)
+        except sidekeeper.ElectionError as error:
+            fields = {"code": error.code, "reason": error.reason, "message": error.details}
+            tell("observation_failed", election=self.name, **fields)
+
+    async def run_on_loop(self) -> None:
+        """The same in a coroutine."""
+        async for leader in self.leaders:
+            self.seen(leader)
+
+    def seen(self, leader: sidekeeper.Leader | None) -> None:
+        """Reports a leader."""
+        value, term = (None, None) if leader is None else (leader.value, leader.term)
+        tell("leader_seen", election=self.name, value=value, term=term)
+
+
 class Driven:
     """The application, and what the driver has asked for."""
 
@@ -192,6 +312,7 @@ class Driven:
         self.default = Behaviour()
         self.running: list[Running] = []
         self.locks: list[UnderLock] = []
+        self.candidates: list[Candidate] = []
         self.held: set[str] = set()
         self.callbacks_released = threading.Event()
         self.app: sidekeeper.Application | None = None
@@ -394,6 +515,19 @@ class Driven:
         for one in self.locks:
             if one.name == command["name"]:
                 one.released.set()
+
+    def stand(self, command: dict[str, Any]) -> None:
+        one = Candidate(command)
+        self.candidates.append(one)
+        threading.Thread(target=one.run, daemon=True).start()
+
+    def resign(self, command: dict[str, Any]) -> None:
+        for one in self.candidates:
+            if one.name == command["name"]:
+                one.resignations.put(command.get("successor", ""))
+
+    def observe(self, command: dict[str, Any]) -> None:
+        threading.Thread(target=Observer(command).run, daemon=True).start()
 
     def run(self, command: dict[str, Any]) -> int:
         """Runs the client; returns the exit status."""
