@@ -49,7 +49,7 @@ class Kazoo:
 
 
 class Sidekeeper:
-    """The client of sidecars. It opens a connection for each hold."""
+    """The client of sidecars. Its holds share a connection."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         self._endpoints = endpoints

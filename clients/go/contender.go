@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sidekeeper/sidekeeper/clients/go/internal/memory"
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
@@ -30,7 +29,8 @@ type contender struct {
 	id         string
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
-	connection *grpc.ClientConn
+	connection *connection
+	endpoint   string
 	end        context.CancelFunc
 	read       chan struct{}
 
@@ -44,43 +44,52 @@ type contender struct {
 	lost      error
 }
 
-// connect opens the connection of a lock, a campaign or an observation, and returns the endpoint. In the context of a test it
-// leads to the test's sidecar in memory.
-func connect(ctx context.Context, endpoint, token string, further []grpc.DialOption) (*grpc.ClientConn, string, error) {
-	endpoint, token = resolve(endpoint, EndpointVariable, DefaultEndpoint), resolve(token, TokenVariable, "")
-	if inMemory := memory.DialOptions(ctx); inMemory != nil {
-		endpoint, token, further = DefaultEndpoint, "", inMemory
-	}
-	connection, err := openChannel(endpoint, token, further)
-	return connection, endpoint, err
+// address is where the sidecar is, and how to connect to it.
+type address struct {
+	endpoint, token string
+	further         []grpc.DialOption
 }
 
-// contend waits for the contender's turn. enter opens the stream and reads it until then; take reads an event after that.
-func (c *contender) contend(ctx context.Context, endpoint string, enter func(ctx context.Context) error, take func() error) error {
-	// The stream lasts until the contender leaves, also after the context is done.
-	streaming, end := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, end)
-	c.end, c.read = end, make(chan struct{})
-	err := enter(streaming)
-	if !stop() && err == nil {
-		err = ctx.Err() // the context was done just when the turn came
-	}
-	if err != nil {
-		end()
-		c.connection.Close()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+// contend waits for the contender's turn. enter opens the stream on the connection, and reads it until then; take reads an event
+// after that.
+func (c *contender) contend(ctx context.Context, to address, enter func(ctx context.Context) error, take func() error) error {
+	for again := true; again; {
+		connection, endpoint, err := connect(ctx, to.endpoint, to.token, to.further)
+		if err != nil {
+			return err
 		}
-		return c.refused(err, endpoint)
+		c.connection, c.endpoint = connection, endpoint
+		// The stream lasts until the contender leaves, also after the context is done.
+		streaming, end := context.WithCancel(context.WithoutCancel(ctx))
+		stop := context.AfterFunc(ctx, end)
+		c.end = end
+		err = enter(streaming)
+		if !stop() && err == nil {
+			err = ctx.Err() // the context was done just when the turn came
+		}
+		if err == nil {
+			break
+		}
+		end()
+		again = connection.failed(err) && c.id == ""
+		connection.close()
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case !again:
+			return c.refused(err)
+		}
 	}
+	c.connection.answers()
+	c.read = make(chan struct{})
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	c.watch()
 	go c.follow(take)
 	return nil
 }
 
-func (c *contender) refused(err error, endpoint string) error {
-	details, told := refusal(err, endpoint)
+func (c *contender) refused(err error) error {
+	details, told := refusal(err, c.endpoint)
 	return c.fail(told.Code(), details, reasonOf(told))
 }
 
@@ -99,7 +108,7 @@ func (c *contender) leave(call func(ctx context.Context) error) error {
 		c.cancel(nil)
 		c.end()
 		<-c.read
-		c.connection.Close()
+		c.connection.close()
 	}
 	return lost
 }
@@ -135,6 +144,7 @@ func (c *contender) follow(take func() error) {
 			c.lose(codes.Aborted, "the sidecar has ended the stream of the "+c.turn, "")
 			return
 		case err != nil:
+			c.connection.failed(err)
 			told := status.Convert(err)
 			// Without a word of the sidecar: it is gone, and the contender with the stream.
 			c.lose(told.Code(), told.Message(), reasonOf(told))
@@ -178,6 +188,7 @@ func (c *contender) watch() {
 	}
 	left := c.until - boottime()
 	if left <= 0 {
+		c.connection.discard()
 		c.loseLocked(codes.DeadlineExceeded, "the lease of the "+c.turn+" is over, and the sidecar is silent", "")
 		return
 	}

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
@@ -39,23 +40,17 @@ type Campaign struct {
 	NodePath string
 
 	contender
-	endpoint string
-	client   sidekeeperv1.ElectionServiceClient
-	stream   sidekeeperv1.ElectionService_CampaignClient
+	client sidekeeperv1.ElectionServiceClient
+	stream sidekeeperv1.ElectionService_CampaignClient
 }
 
 // Lead stands for election, and returns when this program leads. While it waits, the context ends the waiting. Its error is an
 // [*ElectionError], the context's, or that the endpoint cannot be read.
 func Lead(ctx context.Context, request CampaignRequest) (*Campaign, error) {
 	campaign := &Campaign{contender: contender{turn: "leadership", fail: electionError(request.Name + request.Path)}}
-	connection, endpoint, err := connect(ctx, request.Endpoint, request.Token, request.DialOptions)
-	if err != nil {
-		return nil, err
-	}
-	campaign.connection, campaign.endpoint = connection, endpoint
-	campaign.client = sidekeeperv1.NewElectionServiceClient(connection)
+	to := address{endpoint: request.Endpoint, token: request.Token, further: request.DialOptions}
 	enter := func(ctx context.Context) error { return campaign.stand(ctx, request) }
-	if err := campaign.contend(ctx, endpoint, enter, campaign.take); err != nil {
+	if err := campaign.contend(ctx, to, enter, campaign.take); err != nil {
 		return nil, err
 	}
 	return campaign, nil
@@ -89,7 +84,7 @@ func (c *Campaign) ResignTo(successor string) error {
 		return lost
 	}
 	if err := c.call(func(ctx context.Context) error { return c.resign(ctx, successor) }); err != nil {
-		return c.refused(err, c.endpoint)
+		return c.refused(err)
 	}
 	c.release()
 	return c.Resign()
@@ -101,6 +96,7 @@ func (c *Campaign) stand(ctx context.Context, request CampaignRequest) error {
 		return err
 	}
 	message := &sidekeeperv1.CampaignRequest{Election: election, Value: request.Value, ApplicationId: request.ApplicationID}
+	c.client = sidekeeperv1.NewElectionServiceClient(c.connection)
 	if c.stream, err = c.client.Campaign(ctx, message); err != nil {
 		return err
 	}
@@ -181,36 +177,55 @@ func ObserveLeader(ctx context.Context, request ObserveRequest) iter.Seq2[*Leade
 // observe gives each other leader to a function, until that returns false.
 func observe(ctx context.Context, request ObserveRequest, tell func(*Leader) bool) error {
 	fail := electionError(request.Name + request.Path)
-	connection, endpoint, err := connect(ctx, request.Endpoint, request.Token, request.DialOptions)
-	if err != nil {
-		return err
-	}
-	defer connection.Close()
-	failed := func(err error) error {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if errors.Is(err, io.EOF) {
-			return fail(codes.Unavailable, "the sidecar has ended the stream of the election", "")
-		}
-		details, told := refusal(err, endpoint)
-		return fail(told.Code(), details, reasonOf(told))
-	}
 	election, err := lockID(request.Name, request.Path)
 	if err != nil {
-		return failed(err)
+		return fail(codes.InvalidArgument, status.Convert(err).Message(), "")
 	}
+	seen := leaderSeen{tell: tell}
+	for {
+		connection, endpoint, err := connect(ctx, request.Endpoint, request.Token, request.DialOptions)
+		if err != nil {
+			return err
+		}
+		again, err := seen.follow(ctx, connection, election)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, io.EOF):
+			return fail(codes.Unavailable, "the sidecar has ended the stream of the election", "")
+		case !again:
+			details, told := refusal(err, endpoint)
+			return fail(told.Code(), details, reasonOf(told))
+		}
+	}
+}
+
+// leaderSeen is the leader that was seen last.
+type leaderSeen struct {
+	tell func(*Leader) bool
+	last *Leader
+	any  bool
+}
+
+// follow tells each other leader until the stream ends, or until nobody listens any more: then without an error. It returns
+// whether a new connection may do better.
+func (s *leaderSeen) follow(ctx context.Context, connection *connection, election *sidekeeperv1.LockId) (bool, error) {
+	defer connection.close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	client := sidekeeperv1.NewElectionServiceClient(connection)
 	states, err := client.Observe(ctx, &sidekeeperv1.ObserveRequest{Election: election})
 	if err != nil {
-		return failed(err)
+		return connection.failed(err) && !s.any, err
 	}
-	last, known := (*Leader)(nil), false
 	for {
 		state, err := states.Recv()
 		if err != nil {
-			return failed(err)
+			return connection.failed(err) && !s.any, err
 		}
+		connection.answers()
 		if state.GetStaleReason() != "" {
 			continue // the same as before, or less
 		}
@@ -218,12 +233,12 @@ func observe(ctx context.Context, request ObserveRequest, tell func(*Leader) boo
 		if found := state.GetLeader(); found != nil {
 			leader = &Leader{Value: found.GetValue(), Term: found.GetTerm(), NodeName: found.GetNodeName()}
 		}
-		if known && (leader == last || leader != nil && last != nil && *leader == *last) {
+		if s.any && (leader == s.last || leader != nil && s.last != nil && *leader == *s.last) {
 			continue
 		}
-		known, last = true, leader
-		if !tell(leader) {
-			return nil
+		s.any, s.last = true, leader
+		if !s.tell(leader) {
+			return false, nil
 		}
 	}
 }

@@ -15,3 +15,10 @@ func SetFirstEventTimeout(timeout time.Duration) time.Duration {
 	firstEventTimeout = timeout
 	return before
 }
+
+// SetConnectionIdle changes how long a connection without users is kept, and returns how long it was.
+func SetConnectionIdle(idle time.Duration) time.Duration {
+	before := connectionIdle
+	connectionIdle = idle
+	return before
+}

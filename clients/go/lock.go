@@ -70,14 +70,9 @@ func HoldLock(ctx context.Context, request LockRequest) (*Lock, error) {
 	}}}
 	lock.asked = make(chan struct{})
 	lock.ask = sync.OnceFunc(func() { close(lock.asked) })
-	connection, endpoint, err := connect(ctx, request.Endpoint, request.Token, request.DialOptions)
-	if err != nil {
-		return nil, err
-	}
-	lock.connection = connection
-	lock.client = sidekeeperv1.NewLockServiceClient(connection)
+	to := address{endpoint: request.Endpoint, token: request.Token, further: request.DialOptions}
 	enter := func(ctx context.Context) error { return lock.acquire(ctx, request) }
-	if err := lock.contend(ctx, endpoint, enter, lock.take); err != nil {
+	if err := lock.contend(ctx, to, enter, lock.take); err != nil {
 		return nil, err
 	}
 	return lock, nil
@@ -112,6 +107,7 @@ func (l *Lock) acquire(ctx context.Context, request LockRequest) error {
 	if err != nil {
 		return err
 	}
+	l.client = sidekeeperv1.NewLockServiceClient(l.connection)
 	if l.stream, err = l.client.Hold(ctx, message); err != nil {
 		return err
 	}

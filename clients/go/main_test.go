@@ -34,7 +34,17 @@ func TestMain(m *testing.M) {
 		runStoppable()
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(withoutIdleConnections{m})
+}
+
+// withoutIdleConnections runs tests, and closes the connections that are kept for a while.
+type withoutIdleConnections struct {
+	*testing.M
+}
+
+func (w withoutIdleConnections) Run() int {
+	defer sidekeeper.CloseIdleConnections()
+	return w.M.Run()
 }
 
 // records keeps what is logged.

@@ -15,7 +15,7 @@ import (
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
-// client is the client library: it opens a connection for each hold.
+// client is the client library, whose holds share a connection.
 type client struct {
 	endpoints []string
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, Union
 from urllib.parse import urlsplit
 
 import grpc
@@ -47,7 +47,9 @@ MAX_RECONNECT_MS = 1_000
 #: How long one attempt to connect may take: a machine that is short of CPU needs its time for the first frames.
 CONNECT_TIMEOUT_MS = 5_000
 
-_OPTIONS: Sequence[tuple[str, str | int]] = (
+Options = Sequence[tuple[str, Union[str, int]]]
+
+_OPTIONS: Options = (
     # For a Unix socket gRPC would send the socket's path as the authority, which HTTP/2 servers may refuse.
     ("grpc.default_authority", "localhost"),
     # The sidecar is on this machine: a proxy of the environment is not meant for it.
@@ -124,11 +126,11 @@ def endpoint_target(endpoint: str) -> str:
     return f"dns:///{host}:{port}"
 
 
-def open_channel(endpoint: str) -> grpc.aio.Channel:
+def open_channel(endpoint: str, further: Options = ()) -> grpc.aio.Channel:
     """Opens a channel; it connects when it is first used, and again whenever the connection breaks."""
-    return grpc.aio.insecure_channel(endpoint_target(endpoint), options=_OPTIONS)
+    return grpc.aio.insecure_channel(endpoint_target(endpoint), options=[*_OPTIONS, *further])
 
 
-def open_blocking_channel(endpoint: str) -> grpc.Channel:
+def open_blocking_channel(endpoint: str, further: Options = ()) -> grpc.Channel:
     """Opens the same channel for calls that block."""
-    return grpc.insecure_channel(endpoint_target(endpoint), options=_OPTIONS)
+    return grpc.insecure_channel(endpoint_target(endpoint), options=[*_OPTIONS, *further])

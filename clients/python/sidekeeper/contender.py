@@ -55,6 +55,7 @@ class Contender(ABC):
         self._entered = False
         self._given_back = False
         self._stream: Any = None
+        self._connection: Any = None
         # In a `with` block.
         self._channel: Any = None
         self._reader: threading.Thread | None = None
@@ -73,11 +74,11 @@ class Contender(ABC):
     _maker = ""
 
     @abstractmethod
-    def _open(self, connection: Any) -> Any:
+    def _open(self, channel: Any) -> Any:
         """Opens the stream."""
 
     @abstractmethod
-    def _leave(self, connection: Any) -> Any:
+    def _leave(self, channel: Any) -> Any:
         """Calls the method that ends the stream, and is answered when the node is deleted."""
 
     @abstractmethod
@@ -95,6 +96,7 @@ class Contender(ABC):
         """Whether it was lost: by the sidecar's word, or by the clock."""
         until = self._until
         if not self._lost.is_set() and until is not None and now() >= until:
+            self._connection.discard()
             self._lose("DEADLINE_EXCEEDED", f"the lease of the {self._turn} is over, and the sidecar is silent")
         return self._lost.is_set()
 
@@ -120,19 +122,24 @@ class Contender(ABC):
 
     def __enter__(self: C) -> C:
         self._begin()
-        channel = self._channel = blocking_connection(self._endpoint)
-        try:
-            self._stream = self._open(channel)
-            while not self._take(next(self._stream, None)):
-                self.raise_if_lost()
-        except grpc.RpcError as error:
-            channel.close()
-            raise self._failure(error) from None
-        except BaseException:
-            if self._stream is not None:
-                self._stream.cancel()
-            channel.close()
-            raise
+        while True:
+            connection = self._connection = blocking_connection(self._endpoint)
+            try:
+                self._stream = self._open(connection.channel)
+                while not self._take(next(self._stream, None)):
+                    self.raise_if_lost()
+                break
+            except grpc.RpcError as error:
+                again = connection.failed(error) and not self._id
+                connection.close()
+                if not again:
+                    raise self._failure(error) from None
+            except BaseException:
+                if self._stream is not None:
+                    self._stream.cancel()
+                connection.close()
+                raise
+        self._channel = connection.channel
         self._reader = threading.Thread(target=self._read, name=f"sidekeeper-{self._maker}", daemon=True)
         self._reader.start()
         return self
@@ -150,9 +157,9 @@ class Contender(ABC):
                     self._leave(channel)
         finally:
             self._stream.cancel()
-            channel.close()
             if self._reader is not None:
                 self._reader.join()
+            self._connection.close()
         if was_lost and kind is None:
             self.raise_if_lost()
 
@@ -168,19 +175,24 @@ class Contender(ABC):
 
     async def __aenter__(self: C) -> C:
         self._begin()
-        channel = self._aio_channel = loop_connection(self._endpoint)
-        try:
-            self._stream = self._open(channel)
-            while not self._take(await self._stream.read()):
-                self.raise_if_lost()
-        except grpc.RpcError as error:
-            await channel.close()
-            raise self._failure(error) from None
-        except BaseException:
-            if self._stream is not None:
-                self._stream.cancel()
-            await channel.close()
-            raise
+        while True:
+            connection = self._connection = loop_connection(self._endpoint)
+            try:
+                self._stream = self._open(connection.channel)
+                while not self._take(await self._stream.read()):
+                    self.raise_if_lost()
+                break
+            except grpc.RpcError as error:
+                again = connection.failed(error) and not self._id
+                await connection.close_async()
+                if not again:
+                    raise self._failure(error) from None
+            except BaseException:
+                if self._stream is not None:
+                    self._stream.cancel()
+                await connection.close_async()
+                raise
+        self._aio_channel = connection.channel
         self._body = asyncio.current_task()
         self._reading = asyncio.get_running_loop().create_task(self._follow())
         return self
@@ -199,7 +211,7 @@ class Contender(ABC):
                     await self._leave(channel)
         finally:
             self._stream.cancel()
-            await channel.close()
+            await self._connection.close_async()
         if self._interrupted and self._body is not None and hasattr(self._body, "uncancel"):
             self._body.uncancel()
         if was_lost and (kind is None or (self._interrupted and kind is asyncio.CancelledError)):
@@ -252,6 +264,7 @@ class Contender(ABC):
         if not isinstance(event, _EVENTS):  # the end of the stream
             self._lose("ABORTED", f"the sidecar has ended the stream of the {self._turn}")
             return False
+        self._connection.answers()
         kind = event.WhichOneof("event")
         if kind == "lease_renewed":
             self._renew(event.lease_renewed)
@@ -277,6 +290,7 @@ class Contender(ABC):
         """The stream has ended with an error."""
         if error.code() is not grpc.StatusCode.CANCELLED:
             # Without a word of the sidecar: it is gone, and the contender with the stream.
+            self._connection.failed(error)
             self._lose(error.code().name, error.details() or "", reason_of(error) or "LOCK_LOST")
 
     def _lose(self, code: str, details: str, reason: str = "LOCK_LOST") -> None:

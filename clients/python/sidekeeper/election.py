@@ -15,7 +15,7 @@ import grpc
 from sidekeeper._proto.v1 import election_service_pb2 as pb
 from sidekeeper._proto.v1.election_service_pb2_grpc import ElectionServiceStub
 from sidekeeper.channel import resolve_endpoint, resolve_token
-from sidekeeper.connection import blocking_connection, loop_connection, service
+from sidekeeper.connection import Connection, blocking_connection, loop_connection, service
 from sidekeeper.contender import RELEASE_TIMEOUT, Contender, lock_id, refusal
 from sidekeeper.errors import ElectionError
 
@@ -86,12 +86,12 @@ class Campaign(Contender):
                 raise self._failure(error) from None
             self._give_back()
 
-    def _open(self, connection: Any) -> Any:
-        return service(ElectionServiceStub, connection, self._token).Campaign(self._request)
+    def _open(self, channel: Any) -> Any:
+        return service(ElectionServiceStub, channel, self._token).Campaign(self._request)
 
-    def _leave(self, connection: Any, successor: str = "") -> Any:
+    def _leave(self, channel: Any, successor: str = "") -> Any:
         request = pb.ResignRequest(campaign_id=self._id, successor=successor)
-        return service(ElectionServiceStub, connection, self._token).Resign(request, timeout=RELEASE_TIMEOUT)
+        return service(ElectionServiceStub, channel, self._token).Resign(request, timeout=RELEASE_TIMEOUT)
 
     def _hear(self, event: pb.CampaignResponse) -> bool:
         kind = event.WhichOneof("event")
@@ -119,33 +119,46 @@ class LeaderObservation:
 
     def __iter__(self) -> Iterator[Leader | None]:
         seen = _Seen()
-        connection = blocking_connection(self._endpoint)
-        states = service(ElectionServiceStub, connection, self._token).Observe(self._request)
-        try:
-            for state in states:
-                if seen.changes(state):
-                    yield seen.leader
-            raise self._ended()
-        except grpc.RpcError as error:
-            raise self._failure(error) from None
-        finally:
-            states.cancel()
-            connection.close()
+        again = True
+        while again:
+            connection = blocking_connection(self._endpoint)
+            states = self._observe(connection)
+            try:
+                for state in states:
+                    connection.answers()
+                    if seen.changes(state):
+                        yield seen.leader
+                raise self._ended()
+            except grpc.RpcError as error:
+                again = connection.failed(error) and not seen.any
+                if not again:
+                    raise self._failure(error) from None
+            finally:
+                states.cancel()
+                connection.close()
 
     async def __aiter__(self) -> AsyncIterator[Leader | None]:
         seen = _Seen()
-        connection = loop_connection(self._endpoint)
-        states = service(ElectionServiceStub, connection, self._token).Observe(self._request)
-        try:
-            async for state in states:
-                if seen.changes(state):
-                    yield seen.leader
-            raise self._ended()
-        except grpc.RpcError as error:
-            raise self._failure(error) from None
-        finally:
-            states.cancel()
-            await connection.close()
+        again = True
+        while again:
+            connection = loop_connection(self._endpoint)
+            states = self._observe(connection)
+            try:
+                async for state in states:
+                    connection.answers()
+                    if seen.changes(state):
+                        yield seen.leader
+                raise self._ended()
+            except grpc.RpcError as error:
+                again = connection.failed(error) and not seen.any
+                if not again:
+                    raise self._failure(error) from None
+            finally:
+                states.cancel()
+                await connection.close_async()
+
+    def _observe(self, connection: Connection) -> Any:
+        return service(ElectionServiceStub, connection.channel, self._token).Observe(self._request)
 
     def _ended(self) -> ElectionError:
         return ElectionError(self._what, "UNAVAILABLE", "the sidecar has ended the stream of the election")
@@ -159,7 +172,8 @@ class _Seen:
 
     def __init__(self) -> None:
         self.leader: Leader | None = None
-        self._any = False
+        #: Whether there was any.
+        self.any = False
 
     def changes(self, state: pb.ObserveResponse) -> bool:
         """Takes a state. Returns whether it has another leader."""
@@ -167,8 +181,8 @@ class _Seen:
             return False  # the same as before, or less
         found = state.leader
         leader = Leader(found.value, found.term, found.node_name) if state.HasField("leader") else None
-        changed = not self._any or leader != self.leader
-        self.leader, self._any = leader, True
+        changed = not self.any or leader != self.leader
+        self.leader, self.any = leader, True
         return changed
 
 

@@ -45,7 +45,7 @@ class _FakeStreams:
 
 
 class FakeStub(_FakeStreams):
-    """The services as the client calls them on threads. It is its own channel."""
+    """The services as the client calls them on threads."""
 
     def Release(  # noqa: N802
         self, request: lock_service_pb2.ReleaseRequest, timeout: float
@@ -59,12 +59,9 @@ class FakeStub(_FakeStreams):
         """Ends a campaign."""
         return self._services.elections.Resign(request)
 
-    def close(self) -> None:
-        """There is no connection."""
-
 
 class FakeLoopStub(_FakeStreams):
-    """The services as the client calls them on loops. It is its own channel."""
+    """The services as the client calls them on loops."""
 
     async def Release(  # noqa: N802
         self, request: lock_service_pb2.ReleaseRequest, timeout: float
@@ -77,6 +74,3 @@ class FakeLoopStub(_FakeStreams):
     ) -> election_service_pb2.ResignResponse:
         """Ends a campaign."""
         return self._services.elections.Resign(request)
-
-    async def close(self) -> None:
-        """There is no connection."""

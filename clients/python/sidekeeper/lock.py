@@ -50,12 +50,12 @@ class Lock(Contender):
         self.fencing_token = 0
         self.revocation_requested = False
 
-    def _open(self, connection: Any) -> Any:
-        return service(LockServiceStub, connection, self._token).Hold(self._request)
+    def _open(self, channel: Any) -> Any:
+        return service(LockServiceStub, channel, self._token).Hold(self._request)
 
-    def _leave(self, connection: Any) -> Any:
+    def _leave(self, channel: Any) -> Any:
         request = pb.ReleaseRequest(hold_id=self._id)
-        return service(LockServiceStub, connection, self._token).Release(request, timeout=RELEASE_TIMEOUT)
+        return service(LockServiceStub, channel, self._token).Release(request, timeout=RELEASE_TIMEOUT)
 
     def _hear(self, event: pb.HoldResponse) -> bool:
         kind = event.WhichOneof("event")
