@@ -238,28 +238,35 @@ def test_a_connection_on_which_nobody_has_answered_is_not_tried_again(sidecar: S
     assert len(sidecar.hub.peers) == 2
 
 
-def test_a_connection_that_has_failed_serves_its_users_to_their_end(
-    sidecar: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    channels: list[Any] = []
-    opened = open_blocking_channel
+class Counted:
+    """A channel that notes its end."""
 
-    class Counted:
-        """A channel that notes its end."""
+    def __init__(self, *arguments: Any) -> None:
+        self.channel = open_blocking_channel(*arguments)
+        self.closed = 0
 
-        def __init__(self, *arguments: Any) -> None:
-            self.channel = opened(*arguments)
-            self.closed = 0
-            channels.append(self)
+    def close(self) -> None:
+        self.closed += 1
+        self.channel.close()
 
-        def close(self) -> None:
-            self.closed += 1
-            self.channel.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.channel, name)
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.channel, name)
 
-    monkeypatch.setattr("sidekeeper.connection.open_blocking_channel", Counted)
+@pytest.fixture
+def channels(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
+    """All channels that are opened for calls that block."""
+    opened: list[Counted] = []
+
+    def open_counted(*arguments: Any) -> Counted:
+        opened.append(Counted(*arguments))
+        return opened[-1]
+
+    monkeypatch.setattr("sidekeeper.connection.open_blocking_channel", open_counted)
+    return opened
+
+
+def test_a_connection_that_has_failed_serves_its_users_to_their_end(sidecar: Serving, channels: list[Counted]) -> None:
     with sidecar.lock("old"):
         sidecar.hub.failures.put((grpc.StatusCode.UNAVAILABLE, ""))
         with sidecar.lock("new"):
@@ -324,33 +331,25 @@ def test_the_socket_of_a_connection_without_calls_is_closed(sidecar: Serving, mo
     assert passage.ended.wait(PATIENCE)
 
 
-FORKS = """
-import os, signal, sys, sidekeeper
-with sidekeeper.lock("bill"):
-    pass
-child = os.fork()
-if child == 0:
-    signal.alarm(20)  # it ends, whatever happens to its parent
-    with sidekeeper.lock("bill"):
+# gRPC's own handlers of a fork stop a child now and then, so that no test forks.
+
+
+def test_connections_without_users_are_closed_before_a_fork(sidecar: Serving, channels: list[Counted]) -> None:
+    with sidecar.lock():
         pass
-    os._exit(7)
-with sidekeeper.lock("bill"):
-    pass
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_has_a_connection_of_its_own(sidecar: Serving) -> None:
-    environment = {**os.environ, "SIDEKEEPER_ENDPOINT": sidecar.endpoint}
-    del environment["GRPC_ENABLE_FORK_SUPPORT"]  # for the tests only
-    done = subprocess.run([sys.executable, "-c", FORKS], env=environment, timeout=PATIENCE, check=False)
-    assert done.returncode == 7
-    assert len(set(sidecar.hub.peers)) == 3
+    assert [channel.closed for channel in channels] == [0]
+    connection._before_fork()
+    connection._after_fork_in_parent()
+    assert [channel.closed for channel in channels] == [1]
+    with sidecar.lock():
+        connection._before_fork()
+        connection._after_fork_in_parent()
+        # Another thread gets the connection as before.
+        assert ThreadPoolExecutor(1).submit(sidecar.first_leader).result(PATIENCE) is None
+    assert [channel.closed for channel in channels] == [1, 0]
 
 
 def test_a_child_gets_no_connection_that_its_parent_uses(sidecar: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A fork while gRPC is at work would not be safe in a test.
     monkeypatch.setattr(connection, "_pool", connection._pool)
     monkeypatch.setattr(connection, "_of_parents", [])
     with sidecar.lock():
