@@ -109,6 +109,24 @@ def test_a_command_that_does_not_wait_hears_who_holds(fleet: Fleet, binary: Path
     eventually("the lock is free", lambda: locks(binary, sidecar, "nightly")["holders"] == [])
 
 
+def test_a_command_that_does_not_wait_hears_that_all_permits_are_taken(fleet: Fleet, binary: Path) -> None:
+    sidecar = serving(fleet, binary, 1)
+    tries = ("lock", "nightly", "--permits", "2", "--wait", "0s", "--", "true")
+    with holding(binary, sidecar, "--permits", "2", "--holder", "machine-7"):
+        assert run(binary, sidecar, *tries).returncode == 0
+        with holding(binary, sidecar, "--permits", "2", "--holder", "machine-8"):
+            told = run(binary, sidecar, *tries)
+            assert told.returncode == 75
+            assert "LOCK_NOT_FREE" in told.stderr
+            assert "machine-7" in told.stderr
+            shown = run(binary, sidecar, "locks", "nightly").stdout
+            line = r"holds  semaphore  token \d+  machine-[78]  leases/_c_\S+-lease-\d{10}  session 0x[0-9a-f]+\n"
+            assert re.fullmatch(line * 2, shown)
+    both = run(binary, sidecar, "lock", "nightly", "--permits", "2", "--write", "--", "true")
+    assert both.returncode == 64
+    assert "--permits" in both.stderr
+
+
 def test_a_signal_reaches_the_command_and_the_lock_is_given_back(fleet: Fleet, binary: Path) -> None:
     sidecar = serving(fleet, binary, 1)
     with holding(binary, sidecar) as process:

@@ -12,7 +12,7 @@ use sidekeeper::coordination::lock::claim::Claim;
 use sidekeeper::coordination::lock::contender::Wanted;
 use sidekeeper::coordination::lock::contract::{Effect, End, Event, Input, Leader, LossReason, Part};
 use sidekeeper::coordination::time::Now;
-use sidekeeper::extension::lock::{LockPaths, Mode};
+use sidekeeper::extension::lock::{Below, LockPaths, Mode};
 use sidekeeper::job::FencingToken;
 use sidekeeper::tree::{Error, Node, Path, SessionId, Stat, Zxid};
 use uuid::Uuid;
@@ -378,7 +378,9 @@ impl World {
                     if let Some(hold) = its {
                         hold.deleted_at = Some(now);
                     }
-                    if is_held || self.kind == Kind::Semaphore {
+                    // A place in the queue of a semaphore proves nothing. The owner of a permit that has not heard of the grant
+                    // would hear of the deletion only later, so that permit stays.
+                    if is_held || matches!(Below::read(&name), Below::Queued(_)) {
                         self.remove(&name);
                     }
                 }
