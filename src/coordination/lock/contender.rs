@@ -420,14 +420,14 @@ impl Contender {
 
     /// A waiting contender deletes its node.
     fn give_up_place(&mut self) {
+        // A node of which it is not known whether it exists is looked for all the same.
         if let Own::At { path, .. } = self.own.clone() {
-            self.own = Own::None;
+            (self.own, self.must_look) = (Own::None, false);
             if !mutant!(CandidateLeavesNode) {
                 self.doom(path);
             }
         }
         self.stand_again();
-        self.must_look = false;
     }
 
     fn leave(&mut self, end: End) {
