@@ -344,10 +344,15 @@ class FaultFleet(Fleet):
     def sessions(self) -> list[Session]:
         return [session for slot in self.slots for session in slot.sessions()]
 
-    def judge(self, reigns_of_previous: Sequence[tuple[float, float]] = ()) -> Judge:
+    def judge(
+        self,
+        reigns_of_previous: Sequence[tuple[float, float]] = (),
+        dropped_flags: Sequence[tuple[int, float]] = (),
+    ) -> Judge:
         """A judge over all that has happened so far."""
         records = [application.record() for application in self.applications]
-        return Judge(records, self.store.log(), self.sessions(), self.unledgered, reigns_of_previous)
+        sessions = self.sessions()
+        return Judge(records, self.store.log(), sessions, self.unledgered, reigns_of_previous, dropped_flags)
 
     def ended_by_themselves(self) -> list[str]:
         """Processes that have ended, and that no test has ended."""

@@ -45,7 +45,9 @@ interrupted by its application's death or by a Cancel is no excuse: with failove
 sidecars of this version did among themselves (`Judge._alone`): they executed the item from before the interruption
 until the FAILOVER, owned it and led meanwhile. A sidecar of the previous release may begin what makes up for missed
 fires before the FAILOVER, and note that in place of what was interrupted. Its FAILOVER may have the instant of another
-fire, and may leave a plan behind that becomes a re-run for the same instant.
+fire, and may leave a plan behind that becomes a re-run for the same instant. It may delete the flag of an interrupted item, so
+that no instance takes the item over: *Redone* and *Lost* excuse an interruption whose flag was deleted so, by ZooKeeper's log
+(`dropped_flags.py`), before the item was executed again.
 """
 
 from __future__ import annotations
@@ -207,10 +209,13 @@ class Judge:
         sessions: Sequence[Session] = (),
         unledgered: Collection[int] = (),
         reigns_of_previous: Sequence[tuple[float, float]] = (),
+        dropped_flags: Sequence[tuple[int, float]] = (),
     ):
         """`unledgered`: items whose entry in the ledger was deleted. `reigns_of_previous`: from when until when sidecars of
-        the previous release led, monotonic."""
+        the previous release led, monotonic. `dropped_flags`: items whose flags the previous release has deleted without a
+        takeover, and when; wall clock."""
         self.unledgered = unledgered
+        self.dropped_flags = dropped_flags
         self.reigns_of_previous = reigns_of_previous
         self.applications = list(applications)
         self.writes = writes
@@ -520,7 +525,7 @@ class Judge:
             for one in executions:
                 later = [other for other in executions if other.token > one.token]
                 failovers = [other for other in later if other.source == "FAILOVER"]
-                redone = any(other.scheduled == one.scheduled for other in failovers)
+                redone = any(other.scheduled == one.scheduled for other in failovers) or self._was_dropped(one)
                 last = min(failovers, key=_token, default=max(later, key=_token, default=one))
                 if one.interrupted and not redone and self._alone(one, last) and not self._stopped_early(one):
                     text = f"item {item} was interrupted, and not executed again for {one.scheduled:.3f}: {one}"
@@ -566,9 +571,20 @@ class Judge:
                 if self._is_excused(executions, fire):
                     self.excused += 1
                     continue
+                for_it = (one for one in executions if one.scheduled == fire or _makes_up(one, fire))
+                if any(one.interrupted and self._was_dropped(one) for one in for_it):
+                    continue
                 near = [one for one in executions if abs(one.start_wall - fire) < 8]
                 problems.append(Problem("lost", f"item {item} was not executed for {fire:.0f}", near))
         return problems
+
+    def _was_dropped(self, one: Execution) -> bool:
+        """Whether a sidecar of the previous release has deleted the flag of an interrupted execution, before the item was
+        executed again."""
+        over = one.over + one.start_wall - one.start - DYING
+        later = (other for other in self.of(one.item) if other.token > one.token)
+        following = min((other.start_wall for other in later), default=float("inf"))
+        return any(item == one.item and over <= at <= following for item, at in self.dropped_flags)
 
     def _makes_good(self, one: Execution, fire: float, all_of_item: Sequence[Execution]) -> bool:
         if not _is_done(one, all_of_item):
@@ -649,6 +665,11 @@ def _owned(application: Record, item: int) -> list[tuple[float, float]]:
     told = sorted((entry for entry in application.entries if entry["event"] == "assignment"), key=lambda e: e["time"])
     ends = [entry["time"] for entry in told[1:]] + [float("inf") if application.died is None else application.died]
     return [(entry["time"], end) for entry, end in zip(told, ends) if item in entry["items"]]
+
+
+def _makes_up(one: Execution, fire: float) -> bool:
+    """Whether an execution was to make up for a missed fire."""
+    return one.source in ("MISFIRE", "FAILOVER") and one.scheduled > fire
 
 
 def _within(begin: float | None, end: float | None, since: float, until: float) -> bool:

@@ -24,12 +24,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Callable
 
+from faults.dropped_flags import dropped_flags, of_servers
 from faults.ensemble import Server, now
 from faults.fault_kinds import Fault, draw
 from faults.fenced_store import Write
 from faults.fleet import AWAY, SESSION, FaultFleet, Slot, own_fleet, sleep_until
 from faults.judge import Judge, Problem, Record, Session
-from support.job_nodes import NEVER
+from support.job_nodes import JOB, NEVER
 from support.processes import Process, sidekeeper_binary
 
 SLOTS = 4
@@ -265,7 +266,7 @@ class Run:
         fleet.look("no leftovers", lambda: not fleet.tree.leftovers())
 
     def _judge(self, began: float, ended: float) -> Result:
-        judge = self.fleet.judge(self.leaders.reigns_of_previous())
+        judge = self.fleet.judge(self.leaders.reigns_of_previous(), self._dropped_flags())
         fires, found = pass_judgement(judge, began, ended)
         kinds = Counter(fault.kind for fault in self.faults)
         refused = sum(not write.accepted for write in judge.writes)
@@ -286,10 +287,21 @@ class Run:
         lines.insert(3, f"{len(failovers)} failovers, {given} with a checkpoint")
         if self.previous is not None:
             led = ", ".join(f"{version} {count} times" for version, count in self._led().items())
-            lines.append(f"led: {led}")
+            lines.append(
+                f"led: {led}; flags of interrupted items deleted by the previous release: {len(judge.dropped_flags)}"
+            )
         lines.append(f"problems: {_told(counts)}" if problems else "no problems")
         self._keep(began, ended)
         return Result(problems, "\n".join(lines))
+
+    def _dropped_flags(self) -> list[tuple[int, float]]:
+        """The flags that sidecars of the previous release have deleted without a takeover."""
+        slots = [slot for slot in self.fleet.slots if slot.previous is not None]
+        sessions = {int(session.session, 16) for slot in slots for session in slot.sessions()}
+        if not slots:
+            return []
+        folders = [server.data for server in self.fleet.ensemble.servers]
+        return dropped_flags(of_servers(folders, f"/{self.fleet.namespace}/{JOB}"), sessions)
 
     def _keep(self, began: float, ended: float) -> None:
         """Keeps what is needed to judge again, beside the journals."""
@@ -303,6 +315,7 @@ class Run:
             "writes": writes,
             "sessions": sessions,
             "reigns_of_previous": self.leaders.reigns_of_previous(),
+            "dropped_flags": self._dropped_flags(),
         }
         (self.fleet.folder / "run.json").write_text(json.dumps(kept))
 
@@ -375,6 +388,7 @@ def judge_again(folder: Path) -> int:
         [Write(**write) for write in kept["writes"]],
         [Session(**session) for session in kept["sessions"]],
         reigns_of_previous=kept["reigns_of_previous"],
+        dropped_flags=kept["dropped_flags"],
     )
     _, found = pass_judgement(judge, kept["began"], kept["ended"])
     print("\n".join(map(str, found)))

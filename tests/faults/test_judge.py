@@ -576,3 +576,19 @@ def test_a_surplus_re_run_counts_only_if_no_sidecar_of_the_previous_release_had_
     assert surplus(*two, fires=[10.0]) == 1
     two[previous].record = replace(two[previous].record, previous=True)
     assert surplus(*two, fires=[10.0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("item", "at", "problems"),
+    [(0, 11.2, 0), (1, 11.2, 2), (0, 9.0, 2), (0, 12.5, 2)],
+    ids=["meanwhile", "of another item", "before the interruption", "after the item was executed again"],
+)
+def test_an_interruption_is_excused_only_if_the_previous_release_has_deleted_its_flag(
+    item: int, at: float, problems: int
+) -> None:
+    one, other = Journal(1), Journal(2)
+    one.execute(10.0)
+    one.record.died = 11.0
+    other.execute(12.0, 13.0)
+    judge = Judge([one.record, other.record], dropped_flags=[(item, EPOCH + at)])
+    assert len([*judge.redone([0]), *judge.missing([0], [EPOCH + 10.0])]) == problems

@@ -93,15 +93,14 @@ def test_s9_permits_of_curators_semaphore(fleet: MixedFleet) -> None:
         eventually("all wait", lambda: len(client.get_children(f"{path}/locks")) == 8, 2 * PATIENCE)
         # One of them waits for a permit: its node is there, and it does not hold.
         eventually("the first asks", lambda: len(client.get_children(f"{path}/leases")) == 4)
-        assert journal.grants == [] and peer.events("grant") == []
+        assert journal.grants == []
+        assert peer.events("grant") == []
         held.close()
         for future in futures:
             future.result(8 * PATIENCE)
     peer.wait("done", lambda events: any(event["event"] == "done" for event in events), 8 * PATIENCE)
     assert peer.events("failed") == []
-    journal.add(
-        Grant(one["begin"], one["end"], one["token"], one["mode"], one["who"]) for one in peer.events("grant")
-    )
+    journal.add(Grant(one["begin"], one["end"], one["token"], one["mode"], one["who"]) for one in peer.events("grant"))
     assert len(journal.grants) == 8 * ROUNDS
     assert 1 < journal.most_at_once() <= 3
     for part in ("locks", "leases"):

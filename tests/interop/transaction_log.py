@@ -31,6 +31,8 @@ class Change:
     data: str | None
     #: Whether it was created as a container.
     container: bool = False
+    #: The session that has asked for it.
+    session: int = 0
 
 
 class _Reader:
@@ -119,4 +121,4 @@ def _of(entry: bytes, ephemerals: dict[int, set[str]]) -> Iterator[Change]:
         return path
 
     for path, data, container in step(kind, reader):
-        yield Change(zxid, milliseconds / 1000, path, data, container)
+        yield Change(zxid, milliseconds / 1000, path, data, container, session)

@@ -39,9 +39,7 @@ def connection(sidecar: Sidecar) -> Iterator[stubs.LockServiceStub]:
 def request(path: str, mode: str, who: str) -> pb.HoldRequest:
     """Asks for the lock at a path. A semaphore's mode has its permits, as in SEMAPHORE:3."""
     kind, _, permits = mode.partition(":")
-    return pb.HoldRequest(
-        lock=pb.LockId(path=path), mode=f"LOCK_MODE_{kind}", holder=who, permits=int(permits or 0)
-    )
+    return pb.HoldRequest(lock=pb.LockId(path=path), mode=f"LOCK_MODE_{kind}", holder=who, permits=int(permits or 0))
 
 
 @contextmanager
