@@ -27,8 +27,8 @@ use crate::job::FencingToken;
 use crate::mutants::mutant;
 use crate::tree::{Error, Node, Path, SessionId, Zxid};
 
-/// After which time a holder watches its own node. A short hold needs no watch, which would cost three requests. Somebody
-/// deletes a holder's node by hand, in seconds.
+/// After which time a contender watches its own node. A short wait and a short hold need no watch, which would cost four
+/// requests. Somebody deletes a contender's node by hand, in seconds.
 const WATCH_AFTER: Duration = Duration::from_millis(100);
 /// The pause before a request is sent again whose outcome is unknown although the session is connected.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -126,6 +126,8 @@ pub struct Contender {
     /// The answer of the last look, until a step uses it.
     children: Option<Vec<String>>,
     waits_for: Option<Cause>,
+    /// When a waiting contender begins to watch its own node; monotonic. `None`: it does not wait.
+    watch_at: Option<Duration>,
     position: usize,
     /// The first contender's name by the last look, and what is known of it.
     first: Option<String>,
@@ -172,6 +174,7 @@ impl Contender {
             must_look: false,
             children: None,
             waits_for: None,
+            watch_at: None,
             position: 0,
             first: None,
             reading_first: false,
@@ -270,7 +273,7 @@ impl Contender {
     pub fn next_wakeup(&self, now: Duration) -> Option<Duration> {
         let (limit, watch_at) = match &self.state {
             State::Waiting if !self.is_asking() => (None, None),
-            State::Waiting => (earlier(self.waiting_limit(), self.silence_ends()), None),
+            State::Waiting => (earlier(self.waiting_limit(), self.silence_ends()), self.watch_at),
             State::Held { until, watch_at } => (earlier(*until, self.drain), Some(*watch_at)),
             State::Ending(_) | State::Ended(_) => (None, None),
         };
@@ -383,7 +386,7 @@ impl Contender {
         self.doomed.clear();
         (self.is_looking, self.must_look, self.children) = (false, false, None);
         (self.creating_parents, self.reading_first) = (false, false);
-        (self.waits_for, self.first) = (None, None);
+        (self.waits_for, self.watch_at, self.first) = (None, None, None);
         match &self.state {
             State::Waiting | State::Ended(_) => {}
             State::Held { .. } => {
@@ -415,7 +418,7 @@ impl Contender {
     fn stand_again(&mut self) {
         self.state = State::Waiting;
         self.is_suspended = false;
-        (self.waits_for, self.first, self.notified) = (None, None, None);
+        (self.waits_for, self.watch_at, self.first, self.notified) = (None, None, None, None);
     }
 
     /// A waiting contender deletes its node.
@@ -704,6 +707,7 @@ impl Contender {
             Turn::Waits { before, first, position } => {
                 let cause = Cause::Contender(before);
                 (self.waits_for, self.position, self.lost_place) = (Some(cause), position, None);
+                self.watch_at = self.watch_at.or(Some(now.saturating_add(WATCH_AFTER)));
                 self.first = Some(first);
             }
             Turn::Full { first } => {
@@ -721,7 +725,7 @@ impl Contender {
         };
         let until = self.wanted.hold_max.map(|max| now.saturating_add(max));
         self.state = State::Held { until, watch_at: now.saturating_add(WATCH_AFTER) };
-        (self.waits_for, self.first) = (None, None);
+        (self.waits_for, self.watch_at, self.first) = (None, None, None);
         self.lease.notify_again();
         let (token, path) = (FencingToken::from(created), path.clone());
         self.term = self.term.max(token);
@@ -808,14 +812,12 @@ impl Contender {
     /// Asks for the watches that are needed.
     fn watch(&mut self, now: Duration) {
         let own = match (&self.state, &self.own) {
-            (State::Waiting, Own::At { path, .. }) if matches!(self.waits_for, Some(Cause::Contender(_))) => {
-                Some(path.clone())
-            }
-            (State::Held { watch_at, .. }, Own::At { path, .. }) => {
-                (now >= *watch_at || self.watched_own.is_some()).then(|| path.clone())
-            }
+            (State::Waiting, Own::At { path, .. }) => self.watch_at.map(|at| (path, at)),
+            (State::Held { watch_at, .. }, Own::At { path, .. }) => Some((path, *watch_at)),
             _ => None,
         };
+        let own = own.filter(|(path, at)| now >= *at || self.watched_own.as_ref() == Some(path));
+        let own = own.map(|(path, _)| path.clone());
         let cause = self.waits_for.as_ref().filter(|_| self.state == State::Waiting);
         let before = match cause {
             Some(Cause::Contender(name)) => self.wanted.lock.child(name),

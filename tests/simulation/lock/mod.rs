@@ -4,6 +4,15 @@
 
 pub mod world;
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sidekeeper::coordination::lock::contender::{Contender, Wanted};
+use sidekeeper::coordination::lock::contract::{Effect, Event, Input};
+use sidekeeper::coordination::time::Now;
+use sidekeeper::extension::lock::{LockPaths, Mode};
+use sidekeeper::tree::{Path, SessionId, Zxid};
+use uuid::Uuid;
 use world::{Outcome, World};
 
 /// The steps of a schedule before its faults end.
@@ -50,4 +59,44 @@ fn the_promises_of_locks_hold_in_random_schedules() {
         total.permits,
     ];
     assert!(counts.iter().all(|count| *count >= least), "{total:?}");
+}
+
+#[test]
+fn a_contender_watches_its_own_node_only_if_it_waits_for_a_while() {
+    let lock = LockPaths::at(Path::parse("/locks/bill").unwrap());
+    let mut contender = Contender::new(Wanted {
+        lock: lock.clone(),
+        mode: Mode::Mutex,
+        wait_until: None,
+        hold_max: None,
+        queue_max: 10,
+        looks_first: false,
+        stands_again: false,
+        permits: 0,
+        seed: Uuid::from_u128(1),
+    });
+    let at = |millis: u64| Now { wall: Timestamp::UNIX_EPOCH, mono: Duration::from_millis(millis) };
+    let effects = contender.step(at(0), vec![Input::SessionOpened(SessionId(1))]);
+    let Some(Effect::Create(attempt, path)) = effects.first().cloned() else { panic!("{effects:?}") };
+    let own = lock.child(&format!("{}0000000002", path.name())).unwrap();
+    let other = "_c_other-lock-0000000001".to_owned();
+    let seen = vec![
+        Input::Created(attempt, Ok((own.clone(), Zxid(2)))),
+        Input::Listed(1, Ok(vec![other.clone(), own.name().to_owned()])),
+    ];
+    let effects = contender.step(at(1), seen);
+    let other = lock.child(&other).unwrap();
+    assert!(effects.contains(&Effect::WatchBefore(Some(other.clone()))), "{effects:?}");
+    let watches_own = |effects: &[Effect]| effects.contains(&Effect::WatchOwn(Some(own.clone())));
+    assert!(!watches_own(&effects), "{effects:?}");
+    let wakeup = contender.next_wakeup(at(1).mono).unwrap();
+    assert!(wakeup <= Duration::from_millis(200), "{wakeup:?}");
+    assert!(watches_own(&contender.step(Now { mono: wakeup, ..at(0) }, Vec::new())));
+    // The holder's watch is that of the waiting contender.
+    let effects = contender.step(at(300), vec![Input::Gone(other)]);
+    let Some(Effect::List(look)) = effects.first().cloned() else { panic!("{effects:?}") };
+    let effects = contender.step(at(301), vec![Input::Listed(look, Ok(vec![own.name().to_owned()]))]);
+    let is_watch = |effect: &&Effect| matches!(effect, Effect::WatchOwn(_));
+    assert!(matches!(effects.first(), Some(Effect::Notify(Event::Acquired { .. }))), "{effects:?}");
+    assert_eq!(effects.iter().find(is_watch), None);
 }
