@@ -99,6 +99,20 @@ mutants! {
     /// A contender that has got its permit keeps its first place in the queue.
     SemaphoreQueueHeld,
 
+    // Item locks.
+    /// An execution starts without waiting for the lock of its item.
+    ItemLockNotAwaited,
+    /// An instance keeps the lock of an item after the execution.
+    ItemLockKept,
+    /// A wait goes on though the execution is not wanted any more.
+    ItemLockWaitsOn,
+    /// An execution waits beyond its limit.
+    ItemLockLimitIgnored,
+    /// A lost lock does not cancel the execution.
+    ItemLockLossIgnored,
+    /// An execution that stopped because its lock was lost is recorded as one that failed.
+    ItemLockLossIsFailure,
+
     // Sticky locks.
     /// The end of the lease is ignored: the owner relies on the session until the registry ends it.
     StickyLeaseIgnored,

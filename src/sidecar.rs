@@ -44,6 +44,7 @@ use crate::runner::attachments::drain::Drained;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::clock::Clock;
 use crate::runner::lock::registry::Locks;
+use crate::runner::lock_waits::LockWaits;
 use crate::runner::nodes::feed::Feeds;
 use crate::runner::outcomes::Outcomes;
 use crate::runner::session::current::Current;
@@ -157,9 +158,10 @@ impl Sidecar {
             state_file: state_file.clone(),
             trouble,
             outcomes: Outcomes::default(),
+            lock_waits: LockWaits::default(),
         };
-        let attachments = Attachments::new(shared.clone());
         let locks = Locks::new(shared.clone(), Roots::new(&shared.namespace, config.lock_root.as_ref()));
+        let attachments = Attachments::new(shared.clone(), locks.clone());
         let sticky_locks = StickyLocks::new(shared.clone());
         if let Some(former) = former {
             attachments.restore(former);

@@ -52,6 +52,7 @@ impl ElectionCalls {
                     hold_max: None,
                     data,
                     application_id,
+                    is_of_item: false,
                 })
             }
             _ => Err(InvalidRequest(errors)),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::coordination::admin::status::{Ending, JobStatus, LastExecution};
+use crate::coordination::admin::status::{Ending, JobStatus, LastExecution, WaitingForLock};
 use crate::coordination::job::contract::answer::CompletionStatus;
 use crate::coordination::job::contract::event::WaitsFor;
 use crate::coordination::job::contract::event::{
@@ -81,6 +81,7 @@ pub fn to_message(
                 attempt: execute.attempt,
                 checkpoint: execute.checkpoint.map(|data| data.to_vec()),
                 resumed: execute.resumed,
+                lock_token: execute.lock_token.map_or(0, |token| token.0),
             })
         }
         Event::Cancel { execution_id, item, reason } => Message::Cancel(proto::Cancel {
@@ -203,6 +204,14 @@ fn last_execution(last: &LastExecution) -> proto::LastExecution {
     }
 }
 
+fn item_lock_wait(waiting: &WaitingForLock) -> proto::ItemLockWait {
+    proto::ItemLockWait {
+        lock_name: waiting.lock.clone(),
+        holder: waiting.holder.as_deref().map(|holder| Excerpt::of(holder).to_string()).unwrap_or_default(),
+        since: Some(timestamp(waiting.since)),
+    }
+}
+
 fn listener_call(call: ListenerCall, job: &JobName, now: Timestamp) -> Message {
     let (call_id, job_name) = (call.call_id, job.to_string());
     let scheduled_time = Some(timestamp(call.scheduled));
@@ -258,6 +267,7 @@ pub fn status_to_message(job: &JobName, status: &JobStatus) -> proto::WatchAssig
                     disabled: item.disabled,
                     next_instance_id: item.next.as_ref().map(ToString::to_string).unwrap_or_default(),
                     last_execution: item.last.as_ref().map(last_execution),
+                    waiting_for_lock: item.waiting_for_lock.as_ref().map(item_lock_wait),
                 }
             })
             .collect(),
@@ -327,6 +337,7 @@ fn cancel_reason(reason: CancelReason) -> proto::CancelReason {
         CancelReason::Deadline => proto::CancelReason::Deadline,
         CancelReason::Operator => proto::CancelReason::Operator,
         CancelReason::DrainTimeout => proto::CancelReason::DrainTimeout,
+        CancelReason::ItemLockLost => proto::CancelReason::ItemLockLost,
     }
 }
 

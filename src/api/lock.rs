@@ -94,7 +94,17 @@ impl LockCalls {
             (Some((lock, is_foreign)), Some(mode)) if errors.is_empty() => {
                 let (data, application_id) =
                     (Some(holder).filter(|text| !text.is_empty()), request.application_id);
-                Ok(Hold { lock, is_foreign, mode, permits, wait, hold_max, data, application_id })
+                Ok(Hold {
+                    lock,
+                    is_foreign,
+                    mode,
+                    permits,
+                    wait,
+                    hold_max,
+                    data,
+                    application_id,
+                    is_of_item: false,
+                })
             }
             _ => Err(InvalidRequest(errors)),
         }

@@ -89,5 +89,6 @@ fn cancelled(reason: proto::CancelReason) -> Option<CancelReason> {
         proto::CancelReason::Deadline => Some(CancelReason::Deadline),
         proto::CancelReason::DrainTimeout => Some(CancelReason::DrainTimeout),
         proto::CancelReason::Operator => Some(CancelReason::Operator),
+        proto::CancelReason::ItemLockLost => Some(CancelReason::ItemLockLost),
     }
 }

@@ -22,6 +22,7 @@ pub mod checkpoint;
 pub mod execution_policy;
 pub mod handoff_plan;
 pub mod handoff_policy;
+pub mod item_lock;
 pub mod ledger_entry;
 pub mod lock;
 pub mod name_record;

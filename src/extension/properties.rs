@@ -3,14 +3,14 @@
 use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
 use crate::extension::strategy::STRATEGY_PROPERTY;
-use crate::extension::{execution_policy, handoff_policy, once_listener, reattach_grace};
+use crate::extension::{execution_policy, handoff_policy, item_lock, once_listener, reattach_grace};
 use crate::job::ShardingStrategy;
 
 /// The beginning of these keys.
 const PREFIX: &str = "sidekeeper.";
 
 /// All keys, in the order in which an error lists them.
-const PROPERTIES: [&str; 15] = [
+const PROPERTIES: [&str; 17] = [
     STRATEGY_PROPERTY,
     once_listener::ENABLED_PROPERTY,
     once_listener::STARTED_PROPERTY,
@@ -26,6 +26,8 @@ const PROPERTIES: [&str; 15] = [
     handoff_policy::OWNERSHIP_PROPERTY,
     handoff_policy::ITEM_LABELS_PROPERTY,
     reattach_grace::PROPERTY,
+    item_lock::LOCK_PROPERTY,
+    item_lock::TIMEOUT_PROPERTY,
 ];
 
 /// Checks a key of `props` and its value. Keys of others pass.
@@ -45,7 +47,8 @@ pub fn check(key: &str, value: &str) -> Result<(), FieldError> {
         _ => once_listener::check(key, value)
             .and_then(|()| execution_policy::check(key, value))
             .and_then(|()| handoff_policy::check(key, value))
-            .and_then(|()| reattach_grace::check(key, value)),
+            .and_then(|()| reattach_grace::check(key, value))
+            .and_then(|()| item_lock::check(key, value)),
     };
     checked.map_err(|allowed| FieldError::new(&format!("props[{}]", Excerpt::of(key)), value, allowed))
 }

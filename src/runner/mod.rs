@@ -3,8 +3,9 @@
 //! The rooms, from the ground up; a room uses those before it, and `tests/tidy/rooms.rs` checks that. [`clock`] is the only
 //! reader of clocks and entropy. [`state_file`] is what the next process of the sidecar finds. [`session`] keeps one session
 //! with the registry for the whole sidecar. [`nodes`] knows the nodes of each job. [`shared`] is the state that all tasks share,
-//! with the last executions ([`outcomes`]). [`job`] runs one participant for each instance. [`attachments`] has the list of
-//! instances and takes the calls for them; [`admin`] serves observers and operators.
+//! with the last executions ([`outcomes`]) and the waits for locks ([`lock_waits`]). [`lock`] runs one contender for each
+//! lock. [`job`] runs one participant for each instance. [`attachments`] has the list of instances and takes the calls for
+//! them; [`admin`] serves observers and operators.
 //!
 //! Must not know protos and sockets: `api` and `dump` do.
 
@@ -13,6 +14,7 @@ pub mod attachments;
 pub mod clock;
 pub mod job;
 pub mod lock;
+pub mod lock_waits;
 pub mod nodes;
 pub mod outcomes;
 pub mod session;

@@ -10,6 +10,7 @@ use crate::job::{JobConfiguration, JobName};
 use crate::tree::Path;
 
 use super::clock::Clock;
+use super::lock_waits::LockWaits;
 use super::nodes::feed::{Feeds, Follower};
 use super::outcomes::Outcomes;
 use super::session::current::Current;
@@ -41,6 +42,8 @@ pub struct Shared {
     pub trouble: watch::Receiver<String>,
     /// How items were executed last.
     pub outcomes: Outcomes,
+    /// Which executions wait for locks.
+    pub lock_waits: LockWaits,
 }
 
 impl Shared {

@@ -28,6 +28,7 @@ mod full_disk;
 mod grace;
 mod instance_names;
 mod invalid_nodes;
+mod item_lock;
 mod misfire;
 mod once;
 mod operator;

@@ -90,12 +90,12 @@ async fn expire_session_of_executing_application(failover: bool) {
 
 #[tokio::test]
 async fn p2_p4_a_lost_session_cancels_executions_and_revokes_items_until_the_next_session() {
-    expire_session_of_executing_application(false).await;
+    Box::pin(expire_session_of_executing_application(false)).await;
 }
 
 #[tokio::test]
 async fn p2_p6_running_nodes_that_outlived_the_session_do_not_block_the_item() {
-    expire_session_of_executing_application(true).await;
+    Box::pin(expire_session_of_executing_application(true)).await;
 }
 
 #[tokio::test]

@@ -11,10 +11,13 @@ use futures::future::BoxFuture;
 use jiff::SignedDuration;
 use sidekeeper::api::job::Jobs;
 use sidekeeper::api::participant::Participants;
+use sidekeeper::extension::lock::Roots;
 use sidekeeper::proto;
 use sidekeeper::proto::job_service_server::JobService;
 use sidekeeper::runner::attachments::registry::Attachments;
 use sidekeeper::runner::clock::Clock;
+use sidekeeper::runner::lock::registry::Locks;
+use sidekeeper::runner::lock_waits::LockWaits;
 use sidekeeper::runner::nodes::feed::Feeds;
 use sidekeeper::runner::outcomes::Outcomes;
 use sidekeeper::runner::session::former::FormerSession;
@@ -105,8 +108,10 @@ impl World {
             state_file: state_file.clone(),
             trouble,
             outcomes: Outcomes::default(),
+            lock_waits: LockWaits::default(),
         };
-        let attachments = Attachments::new(shared);
+        let roots = Roots::new(&shared.namespace, None);
+        let attachments = Attachments::new(shared.clone(), Locks::new(shared, roots));
         if let Some(former) = former {
             attachments.restore(former);
         }

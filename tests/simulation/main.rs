@@ -22,6 +22,7 @@ mod failover;
 mod fleet;
 mod handoff;
 mod instance_name;
+mod item_lock;
 mod java;
 mod java_fleet;
 mod java_peers;

@@ -77,6 +77,21 @@ const DIRECTED: &[Directed] = &[
         UnknownOutcomeIsFailure,
         start::p5_p6_a_start_whose_answer_was_lost_is_sent_once_with_its_source_and_instant
     ),
+    directed!(ItemLockNotAwaited, item_lock::s53_an_execution_waits_until_the_other_job_gives_the_lock_back),
+    directed!(ItemLockKept, item_lock::s53_an_execution_waits_until_the_other_job_gives_the_lock_back),
+    directed!(
+        ItemLockLimitIgnored,
+        item_lock::s54_an_execution_that_has_waited_for_too_long_is_not_run_and_counts_as_missed
+    ),
+    directed!(ItemLockWaitsOn, item_lock::s55_an_item_that_moves_away_while_it_waits_leaves_the_queue),
+    directed!(
+        ItemLockLossIgnored,
+        item_lock::s56_a_lost_lock_cancels_the_execution_which_then_counts_as_interrupted
+    ),
+    directed!(
+        ItemLockLossIsFailure,
+        item_lock::s56_a_lost_lock_cancels_the_execution_which_then_counts_as_interrupted
+    ),
     directed!(DisabledLeaderStays, leadership::a_disabled_server_gets_no_items_and_does_not_lead),
     directed!(LeftoverLeaderKept, leadership::p7_a_leader_that_is_not_online_is_removed),
     directed!(DisabledServerGetsItems, leadership::a_disabled_server_gets_no_items_and_does_not_lead),

@@ -119,10 +119,16 @@ fn all_wrong_fields_are_named_at_once() {
     message.job_class = "a\nb".to_owned();
     message.description = "a\0".to_owned();
     message.job_listener_types = vec![String::new()];
-    message.props = [("", "x"), ("n", "\0"), ("sidekeeper.lock", "x"), (STRATEGY_PROPERTY, "ODEVITY")]
-        .into_iter()
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect();
+    message.props = [
+        ("", "x"),
+        ("n", "\0"),
+        ("sidekeeper.lock", "x"),
+        ("sidekeeper.item-lock", "a/b"),
+        (STRATEGY_PROPERTY, "ODEVITY"),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .collect();
     expect![[r#"
         job_name: given `a/b`; allowed: a name that is a node's name in ZooKeeper, but this one holds a `/`, which separates nodes
         configuration.max_time_diff: given `1 s and 1 ns`; allowed: whole seconds, 0 to 2147483647
@@ -134,7 +140,8 @@ fn all_wrong_fields_are_named_at_once() {
         configuration.job_sharding_strategy_type: given `RANDOM`; allowed: one of `AVG_ALLOCATION`, `ODEVITY`, `ROUND_ROBIN`, `SINGLE_SHARDING_BALANCE`, `CONSISTENT_HASH`
         configuration.props: given `an empty key`; allowed: keys that are not empty
         configuration.props[n]: given `a text with a NUL character`; allowed: texts without NUL characters
-        configuration.props: given `sidekeeper.lock`; allowed: keys that begin with `sidekeeper.` are Sidekeeper's: sidekeeper.sharding-strategy, sidekeeper.once-listener, sidekeeper.once-listener.started-timeout, sidekeeper.once-listener.completed-timeout, sidekeeper.execution-timeout, sidekeeper.cancel-grace, sidekeeper.retry-max-attempts, sidekeeper.retry-backoff, sidekeeper.retry-backoff-max, sidekeeper.retry-on, sidekeeper.handoff, sidekeeper.handoff-deadline, sidekeeper.ownership, sidekeeper.item-labels, sidekeeper.grace
+        configuration.props[sidekeeper.item-lock]: given `a/b`; allowed: `true` or nothing (a lock of the job's own), `false` (no lock), or a name that the job shares with others: at most 187 bytes, without `/`, not beginning with `@-@`
+        configuration.props: given `sidekeeper.lock`; allowed: keys that begin with `sidekeeper.` are Sidekeeper's: sidekeeper.sharding-strategy, sidekeeper.once-listener, sidekeeper.once-listener.started-timeout, sidekeeper.once-listener.completed-timeout, sidekeeper.execution-timeout, sidekeeper.cancel-grace, sidekeeper.retry-max-attempts, sidekeeper.retry-backoff, sidekeeper.retry-backoff-max, sidekeeper.retry-on, sidekeeper.handoff, sidekeeper.handoff-deadline, sidekeeper.ownership, sidekeeper.item-labels, sidekeeper.grace, sidekeeper.item-lock, sidekeeper.item-lock-timeout
         configuration.props[sidekeeper.sharding-strategy]: given `ODEVITY`; allowed: `CONSISTENT_HASH`; all other strategies go into `jobShardingStrategyType`
         configuration.job_parameter: given `a text of 65537 bytes`; allowed: a text of at most 65536 bytes
         configuration.description: given `a text with a NUL character`; allowed: texts without NUL characters

@@ -5,7 +5,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::proto::{
-    InstanceStatus, ItemStatus, JobConfiguration, LastExecution, Problem, WatchAssignmentsResponse,
+    InstanceStatus, ItemLockWait, ItemStatus, JobConfiguration, LastExecution, Problem,
+    WatchAssignmentsResponse,
 };
 
 /// One object with the whole state.
@@ -52,6 +53,7 @@ fn item(status: &ItemStatus) -> Value {
         disabled,
         next_instance_id,
         last_execution,
+        waiting_for_lock,
     } = status;
     json!({
         "item": item,
@@ -63,6 +65,7 @@ fn item(status: &ItemStatus) -> Value {
         "disabled": disabled,
         "next_instance_id": next_instance_id,
         "last_execution": last_execution.as_ref().map(self::last_execution),
+        "waiting_for_lock": waiting_for_lock.as_ref().map(item_lock_wait),
     })
 }
 
@@ -75,6 +78,11 @@ fn last_execution(last: &LastExecution) -> Value {
         "at": at.as_ref().and_then(instant),
         "message": message,
     })
+}
+
+fn item_lock_wait(waiting: &ItemLockWait) -> Value {
+    let ItemLockWait { lock_name, holder, since } = waiting;
+    json!({ "lock_name": lock_name, "holder": holder, "since": since.as_ref().and_then(instant) })
 }
 
 fn problem(problem: &Problem) -> Value {
@@ -139,6 +147,7 @@ mod tests {
             items: vec![ItemStatus {
                 fencing_token: i64::MAX,
                 last_execution: Some(LastExecution::default()),
+                waiting_for_lock: Some(ItemLockWait::default()),
                 ..Default::default()
             }],
             next_fire_time: Some(prost_types::Timestamp { seconds: 1_767_225_605, nanos: 5_000_000 }),
@@ -163,6 +172,7 @@ mod tests {
         assert_eq!(keys(&value["instances"][0]), fields("InstanceStatus"));
         assert_eq!(keys(&value["items"][0]), fields("ItemStatus"));
         assert_eq!(keys(&value["items"][0]["last_execution"]), fields("LastExecution"));
+        assert_eq!(keys(&value["items"][0]["waiting_for_lock"]), fields("ItemLockWait"));
         assert_eq!(keys(&value["problems"][0]), fields("Problem"));
     }
 

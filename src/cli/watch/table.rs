@@ -14,10 +14,13 @@ use crate::proto::{
 const SHORT_ID: usize = 6;
 /// The most items with failures that get a line each.
 const FAILURES_SHOWN: usize = 10;
+/// The most items that wait for locks that get a line each.
+const WAITS_SHOWN: usize = 10;
 /// The most shown characters of a parameter.
 const PARAMETER_LIMIT: usize = 24;
 
-const LEGEND: &str = "o owned, R running, M misfired, D disabled, . another's; * leads\n";
+const LEGEND: &str =
+    "o owned, R running, M misfired, D disabled, W waits for its lock, . another's; * leads\n";
 
 /// Lays out a state.
 pub(super) fn table(state: &WatchAssignmentsResponse) -> String {
@@ -29,6 +32,7 @@ pub(super) fn table(state: &WatchAssignmentsResponse) -> String {
         text.push('\n');
         text.push_str(LEGEND);
     }
+    text.push_str(&waits(&state.items));
     text.push_str(&failures(&state.items));
     for problem in &state.problems {
         let path = if problem.path.is_empty() { "job" } else { &problem.path };
@@ -119,13 +123,37 @@ fn failures(items: &[ItemStatus]) -> String {
     text
 }
 
+/// The items whose executions wait for their locks, a line each.
+fn waits(items: &[ItemStatus]) -> String {
+    let mut text = String::new();
+    let wait = |item: &ItemStatus| item.waiting_for_lock.clone().map(|wait| (item.item, wait));
+    let waiting: Vec<_> = items.iter().filter_map(wait).collect();
+    for (item, wait) in waiting.iter().take(WAITS_SHOWN) {
+        let since = wait.since.as_ref().and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
+        let since = since.map(|at| format!(" since {at:.0}")).unwrap_or_default();
+        let holder = if wait.holder.is_empty() { "unknown" } else { &wait.holder };
+        let (lock, holder) = (printable(&wait.lock_name), printable(holder));
+        line(&mut text, &format!("item {item}: waits for lock {lock}{since}; its holder is {holder}"));
+    }
+    if waiting.len() > WAITS_SHOWN {
+        let hidden = waiting.len().saturating_sub(WAITS_SHOWN);
+        line(&mut text, &format!("and {hidden} more items that wait for locks"));
+    }
+    text
+}
+
 fn times(number: u32) -> String {
     if number == 1 { "once".to_owned() } else { format!("{number} times in a row") }
 }
 
 fn row(item: &ItemStatus, instances: &[InstanceStatus]) -> Vec<String> {
     let mut flags = String::new();
-    for (is_set, flag) in [(item.running, 'R'), (item.misfire, 'M'), (item.disabled, 'D')] {
+    for (is_set, flag) in [
+        (item.running, 'R'),
+        (item.misfire, 'M'),
+        (item.disabled, 'D'),
+        (item.waiting_for_lock.is_some(), 'W'),
+    ] {
         if is_set {
             flags.push(flag);
         }
@@ -277,7 +305,7 @@ mod tests {
                 a1b2c3  10.0.0.1@-@4711-a1b2c3
                 12      10.0.0.2@-@12  (server disabled)
 
-                o owned, R running, M misfired, D disabled, . another's; * leads
+                o owned, R running, M misfired, D disabled, W waits for its lock, . another's; * leads
                 item 0: failed 3 times in a row since 2025-12-31T23:59:50Z: ValueError: no such city
                 problem: /orderSync/config: not YAML\u{1b}[2J
             "#]],

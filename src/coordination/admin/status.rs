@@ -43,6 +43,19 @@ pub struct ItemStatus {
     pub next: Option<InstanceId>,
     /// How its owner executed it last, if this sidecar knows it.
     pub last: Option<LastExecution>,
+    /// The lock for which its execution waits, if this sidecar knows it.
+    pub waiting_for_lock: Option<WaitingForLock>,
+}
+
+/// The wait of an execution for the lock of its item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingForLock {
+    /// The lock's name.
+    pub lock: String,
+    /// The first contender of its queue, in its own words.
+    pub holder: Option<String>,
+    /// Since when the execution waits.
+    pub since: Timestamp,
 }
 
 /// How an execution ended, as the application reported.
@@ -130,6 +143,7 @@ impl JobStatus {
                 .filter(|next| known.owner.as_ref().is_some_and(|owner| owner.instance != **next))
                 .cloned(),
             last: None,
+            waiting_for_lock: None,
         });
         let mut problems: Vec<_> = view.problems().collect();
         for message in settings.iter().flat_map(|settings| &settings.problems) {

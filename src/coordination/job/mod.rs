@@ -8,7 +8,7 @@
 //! registration and renewal of items ([`membership`]), the turn (`rotation`), starts of unknown outcome ([`firing`]),
 //! messages to the application ([`notices`]), election and the instances that are offline ([`membership`]), the owner
 //! of each item ([`ownership`]), the items of crashed instances (`failover`), the ledger ([`ledger`]), the round of the
-//! once-listener (`once`), due, missed and triggered fires ([`firing`]), retries ([`execution`]), starts ([`firing`]),
+//! once-listener (`once`), due, missed and triggered fires ([`firing`]), retries ([`execution`]), starts ([`firing`], with the locks of items: `item_lock`),
 //! the check of the clock ([`membership`]), completions and deadlines ([`execution`]), the departure ([`lifecycle`]).
 
 pub(crate) mod agenda;
@@ -17,6 +17,7 @@ pub mod execution;
 mod failover;
 pub mod firing;
 pub mod frame;
+pub(crate) mod item_lock;
 pub mod ledger;
 pub mod lifecycle;
 pub mod membership;

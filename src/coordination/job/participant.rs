@@ -24,6 +24,7 @@ use crate::coordination::job::frame::context::{Context, Identity};
 use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::{Phase, Session, Verdict};
+use crate::coordination::job::item_lock::ItemLocks;
 use crate::coordination::job::ledger::Ledger;
 use crate::coordination::job::lifecycle::Lifecycle;
 use crate::coordination::job::lifecycle::departure::{application_left, end, leave_failed};
@@ -59,6 +60,7 @@ pub struct Participant {
     retries: Retries,
     checkpoints: Checkpoints,
     slow: Slow,
+    locks: ItemLocks,
     ownership: Ownership,
     once: Once,
     firing: Firing,
@@ -87,6 +89,7 @@ impl Participant {
             retries: Retries::default(),
             checkpoints: Checkpoints::default(),
             slow: Slow::default(),
+            locks: ItemLocks::default(),
             ownership: Ownership::default(),
             once: Once::default(),
             firing: Firing::default(),
@@ -177,8 +180,8 @@ impl Participant {
         if self.rotation.update_turn(&self.cx) {
             self.notified.look_again();
         }
-        let Self { cx, out, agenda, ledger, executions, checkpoints, .. } = self;
-        resolve(cx, executions, ledger, checkpoints, agenda, out);
+        let Self { cx, out, agenda, ledger, executions, checkpoints, locks, .. } = self;
+        resolve(cx, executions, ledger, checkpoints, locks, agenda, out);
         if self.ownership.forget_given(cx) {
             self.notified.look_again();
         }
@@ -209,7 +212,8 @@ impl Participant {
     fn fire(&mut self) {
         let Self { cx, out, agenda, membership, rotation, ledger, executions, retries, .. } = self;
         let (checkpoints, ownership, once) = (&mut self.checkpoints, &self.ownership, &mut self.once);
-        let (firing, failover) = (&mut self.firing, &mut self.failover);
+        let (firing, failover, locks) = (&mut self.firing, &mut self.failover, &mut self.locks);
+        locks.look(cx, executions, retries, agenda, out);
         retries.take_back_retries(cx, executions, agenda);
         failover.fail_over(cx, membership.liveness(), executions, agenda, out);
         repair_rotation(cx, out);
@@ -219,12 +223,12 @@ impl Participant {
         }
         once.pass_barrier(cx, executions, retries, agenda);
         firing.fire(cx, ledger, rotation, executions, ownership, once, agenda, out);
-        firing.apply_trigger(cx, ledger, executions, once, agenda, out);
+        firing.apply_trigger(cx, ledger, executions, locks, once, agenda, out);
         let is_barrier_open = once.is_barrier_open(cx);
         retries.retry(cx, executions, checkpoints, agenda, out, is_barrier_open);
         firing.flag_misfires(cx, ledger, executions, agenda, out);
         once.guard(cx, ledger, executions, retries, agenda, out);
-        firing.start(cx, executions, ledger, rotation, retries, checkpoints, once, agenda, out);
+        firing.start(cx, executions, ledger, rotation, retries, checkpoints, locks, once, agenda, out);
     }
 
     fn finish(&mut self) {
@@ -238,6 +242,7 @@ impl Participant {
         }
         slow.update_slow(cx, executions);
         retries.record_failures(cx, executions, checkpoints, out);
+        self.locks.look(cx, executions, retries, &mut self.agenda, out);
         self.depart();
         self.executions.investigate(&self.cx, &mut self.out);
     }
@@ -267,6 +272,7 @@ impl Participant {
             self.retries.next_retry(now),
             self.checkpoints.next_retry(now),
             self.slow.next_look(&self.cx, &self.executions),
+            self.locks.next_look(&self.cx),
             self.once.next_retry(now),
             self.failover.next_retry(now),
             self.notified.next_notice(),
@@ -357,6 +363,9 @@ impl Participant {
             }
             Input::LatchHeld(barrier) => self.once.latch_held(&self.cx, &mut self.out, barrier),
             Input::LatchLeft(barrier, result) => self.once.latch_left(now, barrier, result),
+            Input::ItemLock(number, news) => {
+                self.locks.news(&self.cx, &mut self.executions, &mut self.out, number, news);
+            }
             Input::ListenerReport(ticket, call, outcome) => {
                 self.once.listener_reported(&self.cx, &mut self.agenda, &mut self.out, ticket, &call, outcome)
             }
@@ -437,6 +446,7 @@ impl Participant {
         self.retries.drop_retries(&mut self.checkpoints, &mut self.out, "the session is lost");
         self.checkpoints.forget_checkpoints(&self.executions, &mut self.out);
         self.once.forget();
+        self.locks.forget(&mut self.out);
         self.lifecycle.lose_restart(&mut self.executions);
         if !mutant!(LostSessionKeepsExecutions) {
             self.executions.cancel_executions(&self.cx, &mut self.out, CancelReason::LeaseLost);
@@ -577,6 +587,7 @@ impl Participant {
                 &mut self.executions,
                 &mut self.ledger,
                 &self.checkpoints,
+                &mut self.locks,
                 &mut self.out,
                 results,
             ),
@@ -622,6 +633,7 @@ impl Participant {
             }
         }
         problems.extend(self.slow.slow_problem(&self.cx));
+        problems.extend(self.locks.problems(&self.cx));
         problems.extend(request_limit(&self.cx));
         problems.extend(self.membership.problems(&self.cx));
         problems.extend(self.ownership.problem(&self.cx));

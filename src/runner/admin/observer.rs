@@ -74,6 +74,7 @@ async fn follow(shared: Shared, job: &JobName, latest: &watch::Sender<Observed>)
     let mut current = shared.current.clone();
     let mut picture = shared.follow(job, None);
     let (mut settings, mut next_fire) = (None, None);
+    let mut lock_waits = shared.lock_waits.subscribe();
     loop {
         tokio::select! {
             biased;
@@ -83,6 +84,8 @@ async fn follow(shared: Shared, job: &JobName, latest: &watch::Sender<Observed>)
                 return false;
             },
             () = picture.changed() => {}
+            // The sender is in `shared`.
+            _ = lock_waits.changed() => {}
             () = shared.clock.sleep_until(Wakeup { wall: next_fire, mono: None }) => {}
         }
         let session = current.borrow_and_update().as_ref().map(|session| session.id());
@@ -94,6 +97,7 @@ async fn follow(shared: Shared, job: &JobName, latest: &watch::Sender<Observed>)
         match (status, session) {
             (Some(mut status), _) => {
                 shared.outcomes.add_to(job, &mut status);
+                shared.lock_waits.add_to(job, &mut status);
                 latest.send_if_modified(|known| {
                     let changed = known.as_deref() != Some(&status);
                     if changed {

@@ -15,6 +15,7 @@ use crate::job::{InstanceId, InstanceName, JobConfiguration, JobName};
 use crate::runner::job::command::Handle;
 use crate::runner::job::outlet::Outlet;
 use crate::runner::job::task::Task;
+use crate::runner::lock::registry::Locks;
 use crate::runner::shared::Shared;
 use crate::runner::state_file::contents::Member;
 
@@ -51,6 +52,8 @@ pub(super) struct Inner {
 #[derive(Clone)]
 pub struct Attachments {
     shared: Shared,
+    /// The locks that executions hold for their items.
+    locks: Locks,
     inner: Arc<Mutex<Inner>>,
     /// The number of attachments.
     pub(super) count: Arc<watch::Sender<usize>>,
@@ -58,9 +61,9 @@ pub struct Attachments {
 
 impl Attachments {
     /// A list without attachments.
-    pub fn new(shared: Shared) -> Self {
+    pub fn new(shared: Shared, locks: Locks) -> Self {
         let count = Arc::new(watch::channel(0).0);
-        Self { shared, inner: Arc::default(), count }
+        Self { shared, locks, inner: Arc::default(), count }
     }
 
     /// The state that all tasks share.
@@ -101,7 +104,7 @@ impl Attachments {
         });
         let picture = self.shared.follow(&attach.job, attach.configuration.as_ref());
         let (task, handle, outlet) =
-            Task::new(participant(identity.clone()), identity, picture, &self.shared);
+            Task::new(participant(identity.clone()), identity, picture, &self.shared, self.locks.clone());
         let attachment = Attachment {
             job: attach.job.clone(),
             instance: instance.clone(),

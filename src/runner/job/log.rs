@@ -7,9 +7,10 @@ use std::time::Duration;
 use tracing::{debug, info, warn};
 
 use crate::coordination::job::contract::commit::Purpose;
-use crate::coordination::job::contract::effect::RetryNews;
+use crate::coordination::job::contract::effect::{LockWait, RetryNews};
 use crate::coordination::job::contract::event::Event;
 use crate::coordination::time::Now;
+use crate::excerpt::Excerpt;
 use crate::job::{Item, Problem};
 use crate::registry::Error;
 use crate::telemetry::limiter::{Limiter, Verdict};
@@ -63,6 +64,20 @@ pub(super) fn retry(item: Item, news: RetryNews) {
         RetryNews::GivenUp { attempts } => {
             warn!(%item, attempts, "an execution failed for the last time and is given up");
         }
+    }
+}
+
+/// Logs the wait of an execution for the lock of its item. `is_new`: its holder was not known.
+pub(super) fn lock_wait(item: Item, wait: &LockWait, is_new: bool) {
+    match wait {
+        LockWait::Behind { lock, holder } if is_new => {
+            let holder = holder.as_deref().map(Excerpt::of).map(tracing::field::display);
+            info!(%item, lock, holder, "an execution waits for the lock of its item");
+        }
+        LockWait::GivenUp { lock, after } => {
+            warn!(%item, lock, ?after, "an execution does not begin: the lock of its item was not free in time");
+        }
+        LockWait::Behind { .. } | LockWait::Over => {}
     }
 }
 

@@ -3,13 +3,15 @@
 //!
 //! `task` selects what has happened, steps and performs. [`command`] has the calls that a task takes, [`outlet`] what an
 //! application reads, and `backlog` the events that wait until the application reads them. The requests to the registry
-//! that are more than one transaction: `commits`, `latches`, [`reads`]. `log` has the log lines about a participant.
+//! that are more than one transaction: `commits`, `latches`, [`reads`]. `item_locks` has the locks that executions hold for
+//! their items. `log` has the log lines about a participant.
 //!
 //! Must not know the other tasks: what concerns several instances is in [`super::attachments`].
 
 mod backlog;
 pub mod command;
 mod commits;
+mod item_locks;
 mod latches;
 mod log;
 pub mod outlet;

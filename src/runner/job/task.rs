@@ -28,6 +28,8 @@ use crate::elasticjob::path::Barrier;
 use crate::job::Item;
 use crate::registry::SessionState;
 use crate::runner::clock::Clock;
+use crate::runner::lock::registry::Locks;
+use crate::runner::lock_waits::LockWaits;
 use crate::runner::nodes::feed::Follower;
 use crate::runner::outcomes::Outcomes;
 use crate::runner::session::current::{Current, Followed, is_followed, replaced, session_changed};
@@ -39,6 +41,7 @@ use crate::tree::{Path, Transaction};
 use super::backlog::Backlog;
 use super::command::{Command, Handle};
 use super::commits::commit;
+use super::item_locks::ItemLocks;
 use super::latches::{self, HeldLatch};
 use super::log::Refusals;
 use super::outlet::{Outlet, StreamEnd, TracedEvent};
@@ -77,6 +80,8 @@ pub(crate) struct Task {
     request_limit: Option<usize>,
     refusals: Arc<Refusals>,
     outcomes: Outcomes,
+    item_locks: ItemLocks,
+    lock_waits: LockWaits,
 }
 
 /// An event that a task has waited for.
@@ -97,10 +102,12 @@ impl Task {
         identity: Identity,
         picture: Follower,
         shared: &Shared,
+        locks: Locks,
     ) -> (Self, Handle, Outlet) {
         let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE);
         let (backlog, outlet) = Backlog::new(shared.clock.clone());
         let (over, over_receiver) = watch::channel(false);
+        let item_locks = ItemLocks::new(locks, &identity);
         let task = Self {
             participant,
             identity,
@@ -125,6 +132,8 @@ impl Task {
             request_limit: None,
             refusals: Arc::default(),
             outcomes: shared.outcomes.clone(),
+            item_locks,
+            lock_waits: shared.lock_waits.clone(),
         };
         (task, Handle { commands: command_sender, over: over_receiver }, outlet)
     }
@@ -143,6 +152,7 @@ impl Task {
         }
         self.backlog.finish();
         self.outcomes.forget(&self.identity.job, &self.identity.instance);
+        self.lock_waits.forget(&self.identity.job, &self.identity.instance);
         self.over.send_replace(true);
     }
 
@@ -195,6 +205,7 @@ impl Task {
             () = session_changed(&mut self.session) => Ready::Session,
             () = self.picture.changed() => Ready::Picture,
             Some(input) = self.in_flight.next() => Ready::Inputs(vec![input]),
+            Some(input) = self.item_locks.next() => Ready::Inputs(vec![input]),
             () = self.backlog.broken() => Ready::Broken,
             Some(room) = self.backlog.room() => Ready::Room(room),
             Some(command) = self.commands.recv() => Ready::Command(command),
@@ -206,6 +217,10 @@ impl Task {
     fn next_now(&mut self) -> Option<Ready> {
         let in_flight = self.in_flight.next().now_or_never();
         if let Some(Some(input)) = in_flight {
+            return Some(Ready::Inputs(vec![input]));
+        }
+        let lock = self.item_locks.next().now_or_never();
+        if let Some(Some(input)) = lock {
             return Some(Ready::Inputs(vec![input]));
         }
         self.commands.try_recv().ok().map(Ready::Command)
@@ -409,6 +424,17 @@ impl Task {
                 warn!(%item, %scheduled, "fire skipped: the item was busy or the fire too late, and misfire is off");
             }
             Effect::Retry(item, news) => log::retry(item, news),
+            Effect::AskItemLock { number, lock } => {
+                if let Some(refused) = self.item_locks.ask(number, &lock) {
+                    self.in_flight.push(Box::pin(std::future::ready(refused)));
+                }
+            }
+            Effect::GiveBackItemLock(number) => self.item_locks.give_back(number),
+            Effect::LockWait(item, wait) => {
+                let Identity { job, instance, .. } = &self.identity;
+                let is_new = self.lock_waits.record(now, job, instance, item, &wait);
+                log::lock_wait(item, &wait, is_new);
+            }
             Effect::Reported(item, outcome) => self.record_outcome(now, item, &outcome),
             Effect::CloseStream(reason) => self.backlog.close(StreamEnd::Ended(reason)),
             Effect::End(reason) => {

@@ -47,6 +47,8 @@ pub struct Hold {
     pub data: Option<String>,
     /// The application. Empty: it gave none.
     pub application_id: String,
+    /// Whether an execution holds it for its item. A drain leaves it to the execution.
+    pub is_of_item: bool,
 }
 
 /// Why a hold is refused.
@@ -90,6 +92,7 @@ pub enum ReleaseError {
 struct Open {
     lock: LockPaths,
     application_id: String,
+    is_of_item: bool,
     handle: Handle,
 }
 
@@ -173,7 +176,8 @@ impl Locks {
         let data = hold.data.clone().unwrap_or_else(|| self.holder());
         let (task, handle, outlet) =
             Task::new(claim, (hold.lock.clone(), hold.mode), data.as_bytes().into(), election, &self.shared);
-        let open = Open { lock: hold.lock.clone(), application_id: hold.application_id, handle };
+        let is_of_item = hold.is_of_item;
+        let open = Open { lock: hold.lock.clone(), application_id: hold.application_id, is_of_item, handle };
         inner.holds.insert(hold_id.clone(), open);
         self.count.send_replace(inner.holds.len());
         drop(inner);
@@ -181,15 +185,23 @@ impl Locks {
         // The task ends after its stream, with a drain, or with the session's lease.
         clock.spawn(async move {
             // Before the claim has a node: the next process removes the node if it resumes the session.
-            let queues = match hold.mode {
-                Mode::Permit => vec![hold.lock.semaphore_queue(), hold.lock.semaphore_permits()],
-                Mode::Mutex | Mode::Read | Mode::Write | Mode::Candidate => vec![hold.lock.clone()],
-            };
-            for queue in &queues {
-                locks.shared.state_file.add_lock(queue.lock()).await;
+            let state_file = &locks.shared.state_file;
+            if is_of_item {
+                state_file.begin_item_lock().await;
+            } else {
+                let queues = match hold.mode {
+                    Mode::Permit => vec![hold.lock.semaphore_queue(), hold.lock.semaphore_permits()],
+                    Mode::Mutex | Mode::Read | Mode::Write | Mode::Candidate => vec![hold.lock.clone()],
+                };
+                for queue in &queues {
+                    state_file.add_lock(queue.lock()).await;
+                }
             }
             task.run().await;
             locks.remove(&id);
+            if is_of_item {
+                return state_file.end_item_lock().await;
+            }
             let sticky_locks = sticky::default_root(&locks.shared.namespace);
             let is_used = |lock: &Path| locks.is_used(lock) || lock.is_within(&sticky_locks);
             locks.shared.state_file.keep_locks(is_used).await;
@@ -233,12 +245,13 @@ impl Locks {
     }
 
     /// Refuses holds from now on. Contenders that wait end at once; holders may go on until the deadline (monotonic), and
-    /// lose their locks then. Ends when no hold is left, or some seconds after the deadline.
+    /// lose their locks then. An execution keeps the lock of its item until it has ended. Ends when no hold is left, or some seconds after the deadline.
     pub async fn drain(&self, deadline: Duration) {
         let handles: Vec<_> = {
             let mut inner = self.lock();
             inner.draining = inner.draining.into_iter().chain([deadline]).min();
-            inner.holds.values().map(|open| open.handle.clone()).collect()
+            let holds = inner.holds.values().filter(|open| !open.is_of_item);
+            holds.map(|open| open.handle.clone()).collect()
         };
         for handle in handles {
             // A task that has ended has nothing to drain.

@@ -67,6 +67,9 @@ struct Written {
     /// A program that does not know locks does not use a file with locks: it would keep their nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     locks: Vec<String>,
+    /// Whether executions held locks for their items, or waited for some.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    item_locks: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -87,6 +90,7 @@ pub(crate) fn text<'a>(
     session: Option<&SessionKey>,
     members: impl Iterator<Item = &'a Member>,
     locks: impl Iterator<Item = &'a Path>,
+    item_locks: bool,
 ) -> Option<String> {
     let key = session?;
     let member = |member: &Member| WrittenMember {
@@ -106,6 +110,7 @@ pub(crate) fn text<'a>(
         timeout_ms: u64::try_from(key.timeout.as_millis()).unwrap_or(u64::MAX),
         members: members.map(member).collect(),
         locks: locks.map(Path::to_string).collect(),
+        item_locks,
     };
     // All its values have a form in JSON.
     serde_json::to_string(&written).ok()
@@ -122,6 +127,10 @@ pub(crate) fn read(text: &str, place: &Place) -> Result<FormerProcess, String> {
     let written: Written = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if written.place != *place {
         return Err(format!("it is about {:?}, and this sidecar is configured for {place:?}", written.place));
+    }
+    // Nobody can say whose they were; they end with the session, after the executions that its lease stops.
+    if written.item_locks {
+        return Err("executions held locks for their items, which end with the session only".to_owned());
     }
     let members: Result<Vec<_>, String> =
         written.members.into_iter().map(|member| read_member(member, place)).collect();

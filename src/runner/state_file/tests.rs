@@ -95,6 +95,20 @@ async fn an_instance_that_has_left_is_removed_and_without_a_session_there_is_no_
 }
 
 #[tokio::test]
+async fn a_file_is_not_used_while_executions_hold_locks_for_their_items() {
+    let folder = left_behind().await;
+    let (state_file, _) = open(folder.path()).unwrap();
+    state_file.add("a", member("a-1")).await;
+    state_file.begin_item_lock().await;
+    state_file.begin_item_lock().await;
+    state_file.end_item_lock().await;
+    let error = read(&folder.path().join(FILE), &place()).unwrap_err();
+    assert!(error.contains("held locks"), "{error}");
+    state_file.end_item_lock().await;
+    assert_eq!(read(&folder.path().join(FILE), &place()).unwrap().unwrap().members, [member("a-1")]);
+}
+
+#[tokio::test]
 async fn a_write_that_was_cut_short_changes_nothing() {
     let folder = left_behind().await;
     let before = found(folder.path());

@@ -44,6 +44,8 @@ struct Facts {
     session: Option<SessionKey>,
     members: BTreeMap<String, Member>,
     locks: BTreeSet<tree::Path>,
+    /// How many locks executions hold for their items, or wait for.
+    item_locks: usize,
 }
 
 impl Inner {
@@ -128,6 +130,29 @@ impl StateFile {
         }
     }
 
+    /// An execution is about to stand in the queue of its item's lock. The next process then does not resume the session:
+    /// it could not give the lock back at the right time.
+    pub async fn begin_item_lock(&self) {
+        self.count_item_locks(|count| count.saturating_add(1)).await;
+    }
+
+    /// An execution has no node in the queue of its item's lock any more.
+    pub async fn end_item_lock(&self) {
+        self.count_item_locks(|count| count.saturating_sub(1)).await;
+    }
+
+    async fn count_item_locks(&self, count: impl Fn(usize) -> usize) {
+        let Some(inner) = &self.inner else { return };
+        let revision = {
+            let mut facts = inner.facts();
+            let before = facts.item_locks;
+            facts.item_locks = count(before);
+            facts.revision += u64::from((before == 0) != (facts.item_locks == 0));
+            facts.revision
+        };
+        reach(inner, revision).await;
+    }
+
     /// Changes the facts. Ends when the file has them, or when it cannot be written.
     async fn change(&self, change: impl FnOnce(&mut Facts)) {
         let Some(inner) = &self.inner else { return };
@@ -137,15 +162,17 @@ impl StateFile {
             facts.revision += 1;
             facts.revision
         };
-        let limit = std::pin::pin!(inner.clock.sleep(WRITE_LIMIT));
-        let written = std::pin::pin!(write(Arc::clone(inner), revision));
-        if let Either::Right(_) = select(written, limit).await {
-            let file = inner.storage.describe();
-            warn!(
-                file,
-                "the disk does not answer; the next process may not find this change of the state file"
-            );
-        }
+        reach(inner, revision).await;
+    }
+}
+
+/// Ends when the file has this revision of the facts, or when it cannot be written.
+async fn reach(inner: &Arc<Inner>, revision: u64) {
+    let limit = std::pin::pin!(inner.clock.sleep(WRITE_LIMIT));
+    let written = std::pin::pin!(write(Arc::clone(inner), revision));
+    if let Either::Right(_) = select(written, limit).await {
+        let file = inner.storage.describe();
+        warn!(file, "the disk does not answer; the next process may not find this change of the state file");
     }
 }
 
@@ -158,7 +185,10 @@ async fn write(inner: Arc<Inner>, revision: u64) {
     let (now, text) = {
         let facts = inner.facts();
         let (members, locks) = (facts.members.values(), facts.locks.iter());
-        (facts.revision, contents::text(&inner.place, facts.session.as_ref(), members, locks))
+        (
+            facts.revision,
+            contents::text(&inner.place, facts.session.as_ref(), members, locks, facts.item_locks > 0),
+        )
     };
     let (done, is_done) = oneshot::channel::<()>();
     // The task goes on if its caller is dropped. The lock keeps the next write behind it.

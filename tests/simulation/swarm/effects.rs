@@ -55,6 +55,8 @@ impl World {
             Effect::Answer(ticket, answer) => self.answered(m, ticket, &answer),
             Effect::Warn(problem) => self.note(m, || format!("warns: {} {}", problem.path, problem.message)),
             Effect::Reported(..) => {}
+            // No job of this world has item locks: directed tests have them.
+            Effect::AskItemLock { .. } | Effect::GiveBackItemLock(_) | Effect::LockWait(..) => {}
             Effect::Retry(item, news) => self.note(m, || format!("item {item}: {news:?}")),
             Effect::Skipped { item, scheduled } => {
                 self.note(m, || format!("skips item {item} for {scheduled}"));

@@ -69,7 +69,8 @@ impl World {
                 self.happened.extend(ended);
                 let execute = stopped.as_ref().map(|stopped| stopped.execute.clone());
                 self.nodes[index].life.unanswered.extend(execute);
-                if let Some(stopped) = stopped.filter(|_| reason == CancelReason::LeaseLost) {
+                let is_lost = matches!(reason, CancelReason::LeaseLost | CancelReason::ItemLockLost);
+                if let Some(stopped) = stopped.filter(|_| is_lost) {
                     self.interrupted.push((stopped.execute.item, self.now));
                 }
                 self.report(index, Some(item), execution_id);
@@ -115,6 +116,9 @@ impl World {
                 other.name, self.now
             );
         }
+        if !execute.resumed {
+            self.check_lock(index, &execute);
+        }
         assert!(execute.task_id.len() <= 255, "seed {seed}: {}", execute.task_id);
         let newest = self.tokens.entry(item).or_default();
         // Without running nodes all executions of one owner have the same.
@@ -141,6 +145,7 @@ impl World {
             attempt: execute.attempt,
             checkpoint: execute.checkpoint.as_ref().map(|data| data.to_vec()),
             execution_id: execute.execution_id.clone(),
+            lock_token: execute.lock_token.map(|token| token.0),
             monitored: execute.configuration.monitor_execution,
             at: self.now,
         });

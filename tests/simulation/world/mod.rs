@@ -6,6 +6,7 @@
 mod applications;
 mod checks;
 mod lives;
+mod locks;
 mod outside;
 mod peers;
 mod requests;
@@ -23,7 +24,7 @@ use jiff::Timestamp;
 use sidekeeper::coordination::job::contract::answer::Ticket;
 use sidekeeper::coordination::job::contract::answer::{Answer, Refusal};
 use sidekeeper::coordination::job::contract::commit::{CommitId, Purpose};
-use sidekeeper::coordination::job::contract::effect::{Effect, EndReason, RetryNews};
+use sidekeeper::coordination::job::contract::effect::{Effect, EndReason, LockWait, RetryNews};
 use sidekeeper::coordination::job::contract::event::WaitsFor;
 use sidekeeper::coordination::job::contract::event::{CancelReason, Execute};
 use sidekeeper::coordination::job::contract::input::Input;
@@ -145,6 +146,8 @@ pub struct Start {
     pub attempt: u32,
     pub checkpoint: Option<Vec<u8>>,
     pub execution_id: String,
+    /// The token of the lock that it holds for its item.
+    pub lock_token: Option<i64>,
     /// Whether the job monitored its executions, so that there was a ledger.
     pub monitored: bool,
     /// When it was told.
@@ -212,6 +215,12 @@ pub struct World {
     pub answers: Vec<Answer>,
     /// The news about retries.
     pub retries: Vec<(Item, RetryNews)>,
+    /// The queues of the items' locks.
+    pub locks: locks::Queues,
+    /// The waits for locks.
+    pub waits: Vec<(Item, LockWait)>,
+    /// The fires that were not executed and will not be re-run.
+    pub skips: Vec<(Item, Timestamp)>,
     /// Java instances of the job.
     pub javas: Vec<Java>,
     /// By how much the caches of those that start are behind, at most.
@@ -267,6 +276,9 @@ impl World {
             expiring: false,
             answers: Vec::new(),
             retries: Vec::new(),
+            locks: locks::Queues::default(),
+            waits: Vec::new(),
+            skips: Vec::new(),
             javas: Vec::new(),
             java_cache_lag_ms: 0,
             java_scheduler_after_ms: 0,
@@ -407,6 +419,7 @@ impl World {
     /// The server ends the session of a node that has crashed.
     pub fn end_session(&mut self, node: usize) {
         self.registry.expire(self.nodes[node].session.id());
+        self.end_locks(node);
     }
 
     /// An operator cancels the executions of these items of a node.
@@ -554,7 +567,11 @@ impl World {
             }
             Effect::Warn(problem) => self.problems.push(problem.message),
             Effect::Retry(item, news) => self.retries.push((item, news)),
-            Effect::Reported(..) | Effect::Skipped { .. } => {}
+            Effect::AskItemLock { number, lock } => self.ask_lock(index, number, &lock),
+            Effect::GiveBackItemLock(number) => self.give_lock_back(index, number),
+            Effect::LockWait(item, wait) => self.waits.push((item, wait)),
+            Effect::Skipped { item, scheduled } => self.skips.push((item, scheduled)),
+            Effect::Reported(..) => {}
             // Its stream has broken: the application does not read the end, and goes on for its grace.
             Effect::CloseStream(_) if node.detached_until.is_some() => {}
             Effect::CloseStream(_) => {
@@ -570,6 +587,7 @@ impl World {
                 node.ended = Some(reason);
                 self.note_owned(index, &[]);
                 self.take_late_effect(index);
+                self.end_locks(index);
                 for barrier in [Barrier::Started, Barrier::Completed] {
                     self.leave_latch(barrier, index);
                 }

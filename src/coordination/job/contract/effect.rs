@@ -71,6 +71,18 @@ pub enum Effect {
     Retry(Item, RetryNews),
     /// Log a new problem once.
     Warn(Problem),
+    /// Ask for a lock, and report its news with the number. The runner gives it back when
+    /// [`Effect::GiveBackItemLock`] asks for that, and when the participant has ended.
+    AskItemLock {
+        /// Distinguishes it from all others of the participant.
+        number: u64,
+        /// The name of the lock.
+        lock: String,
+    },
+    /// Give the lock with this number back, or end the wait for it.
+    GiveBackItemLock(u64),
+    /// The execution of this item waits for its lock, or does not any more.
+    LockWait(Item, LockWait),
     /// The application has reported how it executed an item.
     Reported(Item, Outcome),
     /// A fire was not executed and will not be re-run, because the job does not want misfires.
@@ -84,6 +96,27 @@ pub enum Effect {
     CloseStream(EndReason),
     /// The participant has ended; close the application's stream.
     End(EndReason),
+}
+
+/// The wait of an execution for the lock of its item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockWait {
+    /// Others are first.
+    Behind {
+        /// The lock.
+        lock: String,
+        /// The first of them, in its own words; `None`: it is not known.
+        holder: Option<String>,
+    },
+    /// The wait is over: the execution has begun, or is not wanted here any more.
+    Over,
+    /// The limit has passed: the execution does not begin.
+    GivenUp {
+        /// The lock.
+        lock: String,
+        /// How long it has waited.
+        after: Duration,
+    },
 }
 
 /// The consequence of a failed execution.

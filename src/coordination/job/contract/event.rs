@@ -152,6 +152,8 @@ pub enum CancelReason {
     Operator,
     /// The drain timeout has passed.
     DrainTimeout,
+    /// The lock of its item is lost.
+    ItemLockLost,
 }
 
 /// The state of the session, for the application.
@@ -192,6 +194,8 @@ pub struct Execute {
     pub deadline: Option<Timestamp>,
     /// The token.
     pub token: FencingToken,
+    /// The token of the lock that it holds for its item; `None`: it holds none.
+    pub lock_token: Option<FencingToken>,
     /// Whether the sidecar sent it on an earlier stream before.
     pub resumed: bool,
 }

@@ -10,7 +10,7 @@ use crate::coordination::job::contract::records::{FoundCheckpoints, WrittenDown}
 use crate::coordination::job::contract::report::{ExecutionResult, ProgressReport};
 use crate::elasticjob::path::Barrier;
 use crate::extension::ledger_entry::LedgerNode;
-use crate::job::{Generation, Item};
+use crate::job::{FencingToken, Generation, Item};
 use crate::tree::{CommitResult, SessionId};
 
 /// An input.
@@ -53,6 +53,8 @@ pub enum Input {
     LatchHeld(Barrier),
     /// The latch of a barrier was left, or not reached; with the error, if there was one.
     LatchLeft(Barrier, Result<(), String>),
+    /// A lock that was asked for with this number has a new state.
+    ItemLock(u64, LockNews),
     /// The application reports how a call of its listener ended: the call, and the error if it failed.
     ListenerReport(Ticket, String, Result<(), String>),
     /// An operator cancels executions: those of these items, or all.
@@ -75,4 +77,18 @@ pub enum Input {
         /// When executions that still run are cancelled; monotonic.
         deadline: Duration,
     },
+}
+
+/// The state of a lock that an item asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockNews {
+    /// Others are first.
+    Behind {
+        /// The first of them, in its own words; `None`: it is not known.
+        holder: Option<String>,
+    },
+    /// This instance holds the lock, with this token.
+    Held(FencingToken),
+    /// The lock is lost, or cannot be had: why.
+    Lost(String),
 }

@@ -11,9 +11,10 @@ use std::time::Duration;
 use crate::coordination::job::contract::answer::{Answer, CompletionStatus, Refusal, Ticket};
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::contract::effect::Effect;
-use crate::coordination::job::contract::report::{Ended, Ending, ExecutionResult};
+use crate::coordination::job::contract::event::CancelReason;
+use crate::coordination::job::contract::report::{Ended, Ending, ExecutionResult, Outcome};
 use crate::coordination::job::execution::checkpoint::Checkpoints;
-use crate::coordination::job::execution::{Executions, Report, State};
+use crate::coordination::job::execution::{Execution, Executions, Report, State};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
@@ -83,6 +84,14 @@ impl Executions {
             let execution = item.and_then(|item| self.open.get_mut(&item));
             let status = match (item, execution) {
                 (Some(item), Some(execution)) if execution.state == State::Lost => {
+                    lost.push(item);
+                    CompletionStatus::LeaseLost
+                }
+                (Some(item), Some(execution)) if is_interrupted(execution, &result.outcome) => {
+                    out.push(Effect::Reported(item, result.outcome.clone()));
+                    self.remember_lost(number);
+                    // The view may not know that the running node left behind is this instance's.
+                    self.suspected.insert(item);
                     lost.push(item);
                     CompletionStatus::LeaseLost
                 }
@@ -322,4 +331,13 @@ impl Executions {
     fn pause_ends(&self) -> Option<Duration> {
         self.investigated.map(|at| at.saturating_add(INVESTIGATION_PAUSE))
     }
+}
+
+/// Whether this result says that the execution stopped because its item's lock was lost. Its running node stays, as that
+/// of a crashed execution: it is flagged for a failover, or removed (see [`Executions::left_running`]).
+fn is_interrupted(execution: &Execution, outcome: &Outcome) -> bool {
+    execution.state == State::Running
+        && execution.limit.cancelled() == Some(CancelReason::ItemLockLost)
+        && *outcome != Outcome::Success
+        && !mutant!(ItemLockLossIsFailure)
 }

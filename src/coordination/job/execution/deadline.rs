@@ -52,15 +52,26 @@ impl Executions {
                 State::Running => {
                     if lost {
                         execution.state = State::Lost;
-                        self.lost.insert(number);
-                        if self.lost.len() > LOST_REMEMBERED {
-                            self.lost.pop_first();
-                        }
+                        self.remember_lost(number);
                     }
                     self.stop_execution(cx, out, item, reason);
                 }
                 State::Reported | State::Lost => {}
             }
+        }
+    }
+
+    pub(super) fn remember_lost(&mut self, number: u64) {
+        self.lost.insert(number);
+        if self.lost.len() > LOST_REMEMBERED {
+            self.lost.pop_first();
+        }
+    }
+
+    /// The lock of an item is lost: its execution has to stop. A result that was reported before counts.
+    pub(crate) fn lose_lock(&mut self, cx: &Context, out: &mut Outbox, item: Item) {
+        if self.open.get(&item).is_some_and(|execution| execution.state == State::Running) {
+            self.stop_execution(cx, out, item, CancelReason::ItemLockLost);
         }
     }
 

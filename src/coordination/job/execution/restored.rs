@@ -58,7 +58,7 @@ impl Executions {
         let same = running.is_some_and(|running| {
             running.token == Some(claimed.token) && running.owner.as_ref() == Some(&cx.identity.instance)
         });
-        let lost = claimed.cancelled == Some(CancelReason::LeaseLost);
+        let lost = matches!(claimed.cancelled, Some(CancelReason::LeaseLost | CancelReason::ItemLockLost));
         if !held || !same || lost || !is_still_ours(cx, rotation, item) {
             return;
         }
@@ -82,6 +82,7 @@ impl Executions {
             fired: scheduled,
             deadline,
             token: claimed.token,
+            lock_token: None,
             resumed: true,
         };
         let remaining = deadline.map(|deadline| {

@@ -28,6 +28,9 @@ use crate::coordination::job::frame::phase::Phase;
 use crate::job::Item;
 use crate::mutants::mutant;
 
+/// Why a retry is dropped that met an execution of another instance.
+pub(crate) const BUSY_ELSEWHERE: &str = "another instance executes the item";
+
 /// A retry that waits for its time.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
@@ -139,7 +142,7 @@ impl Retries {
         }
     }
 
-    /// The planned retry has met an execution of another instance.
+    /// The planned execution cannot begin: a retry is dropped because of `why`, and a fire is missed.
     pub(crate) fn could_not_start(
         &mut self,
         cx: &Context,
@@ -147,10 +150,10 @@ impl Retries {
         out: &mut Outbox,
         item: Item,
         planned: Planned,
+        why: &'static str,
     ) {
         if planned.is_retry() {
             self.offered.remove(&item);
-            let why = "another instance executes the item";
             out.push(Effect::Retry(item, RetryNews::Dropped { attempt: planned.attempt, why }));
         } else {
             agenda.miss(cx, out, item, planned.scheduled);

@@ -21,6 +21,7 @@ pub(crate) use crate::coordination::job::firing::start::{resolve, start_failed, 
 use crate::coordination::job::firing::trigger::Trigger;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
+use crate::coordination::job::item_lock::ItemLocks;
 use crate::coordination::job::ledger::{Ledger, Reread};
 use crate::coordination::job::membership::Membership;
 use crate::coordination::job::once::Once;
@@ -112,16 +113,18 @@ impl Firing {
     }
 
     /// Plans the executions that a trigger asks for.
+    #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
     pub(crate) fn apply_trigger(
         &mut self,
         cx: &Context,
         ledger: &Ledger,
         executions: &mut Executions,
+        locks: &ItemLocks,
         once: &Once,
         agenda: &mut Agenda,
         out: &mut Outbox,
     ) {
-        self.trigger.apply_trigger(cx, ledger, executions, once, &self.fires, agenda, out);
+        self.trigger.apply_trigger(cx, ledger, executions, locks, once, &self.fires, agenda, out);
     }
 
     /// The instance ignores triggers for a while; afterwards it looks at the request again.
@@ -157,6 +160,7 @@ impl Firing {
         rotation: &Rotation,
         retries: &mut Retries,
         checkpoints: &Checkpoints,
+        locks: &mut ItemLocks,
         once: &Once,
         agenda: &mut Agenda,
         out: &mut Outbox,
@@ -169,6 +173,7 @@ impl Firing {
             rotation,
             retries,
             checkpoints,
+            locks,
             once,
             fires,
             misfires,

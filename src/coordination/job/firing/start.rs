@@ -18,12 +18,13 @@ use crate::coordination::job::contract::event::{Event, Execute};
 use crate::coordination::job::contract::plan::{Planned, Source, Starting};
 use crate::coordination::job::execution::Executions;
 use crate::coordination::job::execution::checkpoint::Checkpoints;
-use crate::coordination::job::execution::retry::Retries;
+use crate::coordination::job::execution::retry::{BUSY_ELSEWHERE, Retries};
 use crate::coordination::job::firing::misfire::{Misfires, rerun_for_missed};
 use crate::coordination::job::firing::schedule::Fires;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::item_lock::ItemLocks;
 use crate::coordination::job::ledger::Ledger;
 use crate::coordination::job::once::Once;
 use crate::coordination::job::rotation::Rotation;
@@ -41,6 +42,7 @@ pub(crate) fn start(
     rotation: &Rotation,
     retries: &mut Retries,
     checkpoints: &Checkpoints,
+    locks: &mut ItemLocks,
     once: &Once,
     fires: &Fires,
     misfires: &Misfires,
@@ -68,6 +70,7 @@ pub(crate) fn start(
         ledger,
         rotation,
         retries,
+        locks,
         fires,
         misfires,
         agenda,
@@ -80,11 +83,11 @@ pub(crate) fn start(
     }
     executions.set_starting(batch);
     if mutant!(SentBeforeNode) {
-        started(cx, executions, ledger, checkpoints, out, &[]);
+        started(cx, executions, ledger, checkpoints, locks, out, &[]);
         out.commit(Purpose::Start, transaction);
     } else if transaction.is_empty() {
         // Executions are not monitored: there is nothing to write.
-        started(cx, executions, ledger, checkpoints, out, &[]);
+        started(cx, executions, ledger, checkpoints, locks, out, &[]);
     } else {
         out.commit(Purpose::Start, transaction);
     }
@@ -97,6 +100,7 @@ fn start_batch(
     ledger: &Ledger,
     rotation: &Rotation,
     retries: &mut Retries,
+    locks: &mut ItemLocks,
     fires: &Fires,
     misfires: &Misfires,
     agenda: &mut Agenda,
@@ -122,6 +126,10 @@ fn start_batch(
             continue;
         }
         if !may_start(cx, executions, retries, agenda, out, item, planned) {
+            continue;
+        }
+        if !locks.may_start(cx, out, item) {
+            waiting.push((item, planned));
             continue;
         }
         let planned = rerun_for_missed(cx, ledger, rotation, executions, fires, agenda, item, planned);
@@ -170,7 +178,7 @@ fn may_start(
     }
     if executions.is_busy(cx, agenda, item) {
         executions.suspect(cx, item);
-        retries.could_not_start(cx, agenda, out, item, planned);
+        retries.could_not_start(cx, agenda, out, item, planned, BUSY_ELSEWHERE);
         return false;
     }
     true
@@ -182,6 +190,7 @@ pub(crate) fn started(
     executions: &mut Executions,
     ledger: &mut Ledger,
     checkpoints: &Checkpoints,
+    locks: &mut ItemLocks,
     out: &mut Outbox,
     results: &[OperationResult],
 ) {
@@ -189,7 +198,7 @@ pub(crate) fn started(
         OperationResult::Created { stat, .. } => Some(FencingToken::from(stat.created)),
         OperationResult::Set { .. } | OperationResult::Deleted | OperationResult::Checked => None,
     };
-    begin(cx, executions, ledger, checkpoints, out, &results.iter().map(token).collect::<Vec<_>>());
+    begin(cx, executions, ledger, checkpoints, locks, out, &results.iter().map(token).collect::<Vec<_>>());
 }
 
 /// Sends the starting executions, each with the token at its index, or else the assignment's.
@@ -198,6 +207,7 @@ fn begin(
     executions: &mut Executions,
     ledger: &mut Ledger,
     checkpoints: &Checkpoints,
+    locks: &mut ItemLocks,
     out: &mut Outbox,
     tokens: &[Option<FencingToken>],
 ) {
@@ -240,6 +250,7 @@ fn begin(
             fired: now.wall,
             deadline: timeout.and_then(|timeout| now.wall.checked_add(timeout).ok()),
             token,
+            lock_token: locks.token(item),
             resumed: false,
         };
         let running = cx.view.item(item).and_then(|view| view.running.as_ref());
@@ -248,6 +259,7 @@ fn begin(
         if cx.assigned.attached && begins {
             out.notify(cx, Event::Execute(execute));
         }
+        locks.began(cx, executions, out, item);
     }
 }
 
@@ -293,6 +305,7 @@ pub(crate) fn resolve(
     executions: &mut Executions,
     ledger: &mut Ledger,
     checkpoints: &Checkpoints,
+    locks: &mut ItemLocks,
     agenda: &mut Agenda,
     out: &mut Outbox,
 ) {
@@ -312,7 +325,15 @@ pub(crate) fn resolve(
         }
     }
     executions.set_starting(confirmed);
-    begin(cx, executions, ledger, checkpoints, out, &results.into_iter().map(Some).collect::<Vec<_>>());
+    begin(
+        cx,
+        executions,
+        ledger,
+        checkpoints,
+        locks,
+        out,
+        &results.into_iter().map(Some).collect::<Vec<_>>(),
+    );
 }
 
 /// Takes the next planned execution that may begin now.

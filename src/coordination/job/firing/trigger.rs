@@ -12,6 +12,7 @@ use crate::coordination::job::firing::schedule::Fires;
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
+use crate::coordination::job::item_lock::ItemLocks;
 use crate::coordination::job::ledger::Ledger;
 use crate::coordination::job::once::Once;
 use crate::job::Item;
@@ -32,6 +33,7 @@ impl Trigger {
         cx: &Context,
         ledger: &Ledger,
         executions: &mut Executions,
+        locks: &ItemLocks,
         once: &Once,
         fires: &Fires,
         agenda: &mut Agenda,
@@ -56,7 +58,8 @@ impl Trigger {
             };
             for item in items {
                 let scheduled = fires.present_of(cx, ledger, executions, item);
-                if executions.is_busy(cx, agenda, item) || once.is_round_open() {
+                let is_busy = executions.is_busy(cx, agenda, item) || locks.concerns_planned(item);
+                if is_busy || once.is_round_open() {
                     executions.suspect(cx, item);
                     agenda.miss(cx, out, item, scheduled);
                 } else {

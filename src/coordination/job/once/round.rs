@@ -29,7 +29,7 @@ use std::time::Duration;
 use crate::coordination::job::agenda::Agenda;
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::execution::Executions;
-use crate::coordination::job::execution::retry::Retries;
+use crate::coordination::job::execution::retry::{BUSY_ELSEWHERE, Retries};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Phase;
@@ -204,7 +204,7 @@ impl Once {
             planned.into_iter().partition(|(item, _)| self.is_inside(cx, *item));
         for (item, planned) in outside {
             agenda.withdraw(item);
-            retries.could_not_start(cx, agenda, out, item, planned);
+            retries.could_not_start(cx, agenda, out, item, planned, BUSY_ELSEWHERE);
         }
         let busy: Vec<_> = executions.busy_items().collect();
         if let Some(round) = &mut self.round {

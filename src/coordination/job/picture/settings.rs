@@ -11,6 +11,7 @@ use crate::elasticjob::item_parameters;
 use crate::elasticjob::validate::Checks;
 use crate::extension::execution_policy::{self, ExecutionPolicy};
 use crate::extension::handoff_policy::{self, HandoffPolicy};
+use crate::extension::item_lock::{self, ItemLock};
 use crate::extension::once_listener::{self, OnceListener};
 use crate::extension::{properties, reattach_grace, strategy};
 use crate::job::{Item, JobConfiguration, Problem, ShardingStrategy};
@@ -71,6 +72,8 @@ pub struct Settings {
     /// `reattach_grace`: how long an instance may stay when its application's stream has broken, and how long the items
     /// of an offline instance with a name are reserved.
     pub grace: Duration,
+    /// The locks that executions hold. `None`: none.
+    pub item_lock: Option<ItemLock>,
     /// The problems of the configuration, each with the setting's name.
     pub problems: Vec<String>,
 }
@@ -104,6 +107,8 @@ impl Settings {
         problems.extend(wrong);
         let (policy, wrong) = execution_policy::of(&configuration);
         problems.extend(wrong);
+        let (item_lock, wrong) = item_lock::of(&configuration, policy.timeout);
+        problems.extend(wrong);
         let (handoff, wrong) = handoff_policy::of(&configuration);
         problems.extend(wrong);
         let schedule = schedule.filter(|_| !handoff.continuous);
@@ -127,6 +132,7 @@ impl Settings {
             policy,
             handoff,
             grace,
+            item_lock,
             problems,
         }
     }

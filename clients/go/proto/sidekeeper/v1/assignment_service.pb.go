@@ -354,8 +354,11 @@ type ItemStatus struct {
 	// The item's last execution. Absent: its owner is attached to another sidecar, is a Java instance, or has not executed the
 	// item yet.
 	LastExecution *LastExecution `protobuf:"bytes,9,opt,name=last_execution,json=lastExecution,proto3" json:"last_execution,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The lock for which its execution waits (property `sidekeeper.item-lock`). Absent: it waits for none, or its owner is
+	// attached to another sidecar.
+	WaitingForLock *ItemLockWait `protobuf:"bytes,10,opt,name=waiting_for_lock,json=waitingForLock,proto3" json:"waiting_for_lock,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ItemStatus) Reset() {
@@ -451,6 +454,77 @@ func (x *ItemStatus) GetLastExecution() *LastExecution {
 	return nil
 }
 
+func (x *ItemStatus) GetWaitingForLock() *ItemLockWait {
+	if x != nil {
+		return x.WaitingForLock
+	}
+	return nil
+}
+
+// The wait of an execution for the lock of its item.
+type ItemLockWait struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lock's name.
+	LockName string `protobuf:"bytes,1,opt,name=lock_name,json=lockName,proto3" json:"lock_name,omitempty"`
+	// The first contender in the queue, in its own words: the holder. Empty: not known.
+	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Since when the execution waits.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ItemLockWait) Reset() {
+	*x = ItemLockWait{}
+	mi := &file_sidekeeper_v1_assignment_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ItemLockWait) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ItemLockWait) ProtoMessage() {}
+
+func (x *ItemLockWait) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_assignment_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ItemLockWait.ProtoReflect.Descriptor instead.
+func (*ItemLockWait) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_assignment_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ItemLockWait) GetLockName() string {
+	if x != nil {
+		return x.LockName
+	}
+	return ""
+}
+
+func (x *ItemLockWait) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *ItemLockWait) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // An item's last execution by its owner, as the owner's application reported it to this sidecar.
 type LastExecution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -470,7 +544,7 @@ type LastExecution struct {
 
 func (x *LastExecution) Reset() {
 	*x = LastExecution{}
-	mi := &file_sidekeeper_v1_assignment_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_assignment_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +556,7 @@ func (x *LastExecution) String() string {
 func (*LastExecution) ProtoMessage() {}
 
 func (x *LastExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_assignment_service_proto_msgTypes[4]
+	mi := &file_sidekeeper_v1_assignment_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +569,7 @@ func (x *LastExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastExecution.ProtoReflect.Descriptor instead.
 func (*LastExecution) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_assignment_service_proto_rawDescGZIP(), []int{4}
+	return file_sidekeeper_v1_assignment_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LastExecution) GetOutcome() ExecutionOutcome {
@@ -563,7 +637,7 @@ const file_sidekeeper_v1_assignment_service_proto_rawDesc = "" +
 	"instanceId\x12\x1b\n" +
 	"\tserver_ip\x18\x02 \x01(\tR\bserverIp\x12\x18\n" +
 	"\aenabled\x18\x03 \x01(\bR\aenabled\x12\x16\n" +
-	"\x06leader\x18\x04 \x01(\bR\x06leader\"\xe4\x02\n" +
+	"\x06leader\x18\x04 \x01(\bR\x06leader\"\xab\x03\n" +
 	"\n" +
 	"ItemStatus\x12\x12\n" +
 	"\x04item\x18\x01 \x01(\rR\x04item\x12*\n" +
@@ -575,8 +649,14 @@ const file_sidekeeper_v1_assignment_service_proto_rawDesc = "" +
 	"\amisfire\x18\x06 \x01(\bR\amisfire\x12\x1a\n" +
 	"\bdisabled\x18\a \x01(\bR\bdisabled\x12(\n" +
 	"\x10next_instance_id\x18\b \x01(\tR\x0enextInstanceId\x12C\n" +
-	"\x0elast_execution\x18\t \x01(\v2\x1c.sidekeeper.v1.LastExecutionR\rlastExecutionB\x11\n" +
-	"\x0f_item_parameter\"\xe7\x01\n" +
+	"\x0elast_execution\x18\t \x01(\v2\x1c.sidekeeper.v1.LastExecutionR\rlastExecution\x12E\n" +
+	"\x10waiting_for_lock\x18\n" +
+	" \x01(\v2\x1b.sidekeeper.v1.ItemLockWaitR\x0ewaitingForLockB\x11\n" +
+	"\x0f_item_parameter\"u\n" +
+	"\fItemLockWait\x12\x1b\n" +
+	"\tlock_name\x18\x01 \x01(\tR\blockName\x12\x16\n" +
+	"\x06holder\x18\x02 \x01(\tR\x06holder\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xe7\x01\n" +
 	"\rLastExecution\x129\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1f.sidekeeper.v1.ExecutionOutcomeR\aoutcome\x12#\n" +
 	"\x0etimes_in_a_row\x18\x02 \x01(\rR\vtimesInARow\x120\n" +
@@ -604,37 +684,40 @@ func file_sidekeeper_v1_assignment_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sidekeeper_v1_assignment_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sidekeeper_v1_assignment_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_sidekeeper_v1_assignment_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_sidekeeper_v1_assignment_service_proto_goTypes = []any{
 	(HandoffMode)(0),                 // 0: sidekeeper.v1.HandoffMode
 	(*WatchAssignmentsRequest)(nil),  // 1: sidekeeper.v1.WatchAssignmentsRequest
 	(*WatchAssignmentsResponse)(nil), // 2: sidekeeper.v1.WatchAssignmentsResponse
 	(*InstanceStatus)(nil),           // 3: sidekeeper.v1.InstanceStatus
 	(*ItemStatus)(nil),               // 4: sidekeeper.v1.ItemStatus
-	(*LastExecution)(nil),            // 5: sidekeeper.v1.LastExecution
-	(*JobConfiguration)(nil),         // 6: sidekeeper.v1.JobConfiguration
-	(*timestamppb.Timestamp)(nil),    // 7: google.protobuf.Timestamp
-	(*Problem)(nil),                  // 8: sidekeeper.v1.Problem
-	(ExecutionOutcome)(0),            // 9: sidekeeper.v1.ExecutionOutcome
+	(*ItemLockWait)(nil),             // 5: sidekeeper.v1.ItemLockWait
+	(*LastExecution)(nil),            // 6: sidekeeper.v1.LastExecution
+	(*JobConfiguration)(nil),         // 7: sidekeeper.v1.JobConfiguration
+	(*timestamppb.Timestamp)(nil),    // 8: google.protobuf.Timestamp
+	(*Problem)(nil),                  // 9: sidekeeper.v1.Problem
+	(ExecutionOutcome)(0),            // 10: sidekeeper.v1.ExecutionOutcome
 }
 var file_sidekeeper_v1_assignment_service_proto_depIdxs = []int32{
-	6,  // 0: sidekeeper.v1.WatchAssignmentsResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	7,  // 0: sidekeeper.v1.WatchAssignmentsResponse.configuration:type_name -> sidekeeper.v1.JobConfiguration
 	3,  // 1: sidekeeper.v1.WatchAssignmentsResponse.instances:type_name -> sidekeeper.v1.InstanceStatus
 	4,  // 2: sidekeeper.v1.WatchAssignmentsResponse.items:type_name -> sidekeeper.v1.ItemStatus
-	7,  // 3: sidekeeper.v1.WatchAssignmentsResponse.next_fire_time:type_name -> google.protobuf.Timestamp
-	8,  // 4: sidekeeper.v1.WatchAssignmentsResponse.problems:type_name -> sidekeeper.v1.Problem
+	8,  // 3: sidekeeper.v1.WatchAssignmentsResponse.next_fire_time:type_name -> google.protobuf.Timestamp
+	9,  // 4: sidekeeper.v1.WatchAssignmentsResponse.problems:type_name -> sidekeeper.v1.Problem
 	0,  // 5: sidekeeper.v1.WatchAssignmentsResponse.handoff_mode:type_name -> sidekeeper.v1.HandoffMode
-	5,  // 6: sidekeeper.v1.ItemStatus.last_execution:type_name -> sidekeeper.v1.LastExecution
-	9,  // 7: sidekeeper.v1.LastExecution.outcome:type_name -> sidekeeper.v1.ExecutionOutcome
-	7,  // 8: sidekeeper.v1.LastExecution.since:type_name -> google.protobuf.Timestamp
-	7,  // 9: sidekeeper.v1.LastExecution.at:type_name -> google.protobuf.Timestamp
-	1,  // 10: sidekeeper.v1.AssignmentService.WatchAssignments:input_type -> sidekeeper.v1.WatchAssignmentsRequest
-	2,  // 11: sidekeeper.v1.AssignmentService.WatchAssignments:output_type -> sidekeeper.v1.WatchAssignmentsResponse
-	11, // [11:12] is the sub-list for method output_type
-	10, // [10:11] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	6,  // 6: sidekeeper.v1.ItemStatus.last_execution:type_name -> sidekeeper.v1.LastExecution
+	5,  // 7: sidekeeper.v1.ItemStatus.waiting_for_lock:type_name -> sidekeeper.v1.ItemLockWait
+	8,  // 8: sidekeeper.v1.ItemLockWait.since:type_name -> google.protobuf.Timestamp
+	10, // 9: sidekeeper.v1.LastExecution.outcome:type_name -> sidekeeper.v1.ExecutionOutcome
+	8,  // 10: sidekeeper.v1.LastExecution.since:type_name -> google.protobuf.Timestamp
+	8,  // 11: sidekeeper.v1.LastExecution.at:type_name -> google.protobuf.Timestamp
+	1,  // 12: sidekeeper.v1.AssignmentService.WatchAssignments:input_type -> sidekeeper.v1.WatchAssignmentsRequest
+	2,  // 13: sidekeeper.v1.AssignmentService.WatchAssignments:output_type -> sidekeeper.v1.WatchAssignmentsResponse
+	13, // [13:14] is the sub-list for method output_type
+	12, // [12:13] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_assignment_service_proto_init() }
@@ -651,7 +734,7 @@ func file_sidekeeper_v1_assignment_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_assignment_service_proto_rawDesc), len(file_sidekeeper_v1_assignment_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -89,7 +89,8 @@ const (
 	CompletionStatus_COMPLETION_STATUS_RECORDED CompletionStatus = 1
 	// It had been recorded before; this report changed nothing.
 	CompletionStatus_COMPLETION_STATUS_ALREADY_RECORDED CompletionStatus = 2
-	// It was too late: the lease was lost during the execution, and another instance may have executed the item.
+	// It was too late: the lease or the lock of the item was lost during the execution, and another instance may have executed
+	// the item.
 	CompletionStatus_COMPLETION_STATUS_LEASE_LOST CompletionStatus = 3
 )
 

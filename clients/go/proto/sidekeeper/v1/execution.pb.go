@@ -97,6 +97,9 @@ const (
 	CancelReason_CANCEL_REASON_DRAIN_TIMEOUT CancelReason = 3
 	// An operator cancelled it.
 	CancelReason_CANCEL_REASON_OPERATOR CancelReason = 4
+	// The lock of its item is lost (property `sidekeeper.item-lock`): another execution may hold it from now on. A failure
+	// that is reported then is answered with LEASE_LOST, and the execution counts as interrupted.
+	CancelReason_CANCEL_REASON_ITEM_LOCK_LOST CancelReason = 5
 )
 
 // Enum value maps for CancelReason.
@@ -107,13 +110,15 @@ var (
 		2: "CANCEL_REASON_DEADLINE",
 		3: "CANCEL_REASON_DRAIN_TIMEOUT",
 		4: "CANCEL_REASON_OPERATOR",
+		5: "CANCEL_REASON_ITEM_LOCK_LOST",
 	}
 	CancelReason_value = map[string]int32{
-		"CANCEL_REASON_UNSPECIFIED":   0,
-		"CANCEL_REASON_LEASE_LOST":    1,
-		"CANCEL_REASON_DEADLINE":      2,
-		"CANCEL_REASON_DRAIN_TIMEOUT": 3,
-		"CANCEL_REASON_OPERATOR":      4,
+		"CANCEL_REASON_UNSPECIFIED":    0,
+		"CANCEL_REASON_LEASE_LOST":     1,
+		"CANCEL_REASON_DEADLINE":       2,
+		"CANCEL_REASON_DRAIN_TIMEOUT":  3,
+		"CANCEL_REASON_OPERATOR":       4,
+		"CANCEL_REASON_ITEM_LOCK_LOST": 5,
 	}
 )
 
@@ -191,7 +196,12 @@ type Execute struct {
 	// `Attached.resumed_execution_ids`). Its item may have been revoked meanwhile. An application that is still executing it,
 	// or has its result, continues with that. An application that does not know it executes it: it was started while there
 	// was no stream.
-	Resumed       bool `protobuf:"varint,17,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	Resumed bool `protobuf:"varint,17,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	// The token of the lock that the execution holds for its item, if the job has the property `sidekeeper.item-lock`: greater
+	// than the token of each earlier holder, also of other jobs and deployments that share the lock. A store that they share
+	// has to refuse writers by this token, because `fencing_token` grows within one job only. Zero: the execution holds no
+	// lock.
+	LockToken     int64 `protobuf:"varint,18,opt,name=lock_token,json=lockToken,proto3" json:"lock_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -345,6 +355,13 @@ func (x *Execute) GetResumed() bool {
 	return false
 }
 
+func (x *Execute) GetLockToken() int64 {
+	if x != nil {
+		return x.LockToken
+	}
+	return 0
+}
+
 // Stop an execution.
 type Cancel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -413,7 +430,7 @@ var File_sidekeeper_v1_execution_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_execution_proto_rawDesc = "" +
 	"\n" +
-	"\x1dsidekeeper/v1/execution.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x05\n" +
+	"\x1dsidekeeper/v1/execution.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe4\x05\n" +
 	"\aExecute\x12!\n" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12\x12\n" +
 	"\x04item\x18\x02 \x01(\rR\x04item\x12*\n" +
@@ -436,7 +453,9 @@ const file_sidekeeper_v1_execution_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\x10 \x01(\fH\x01R\n" +
 	"checkpoint\x88\x01\x01\x12\x18\n" +
-	"\aresumed\x18\x11 \x01(\bR\aresumedB\x11\n" +
+	"\aresumed\x18\x11 \x01(\bR\aresumed\x12\x1d\n" +
+	"\n" +
+	"lock_token\x18\x12 \x01(\x03R\tlockTokenB\x11\n" +
 	"\x0f_item_parameterB\r\n" +
 	"\v_checkpoint\"t\n" +
 	"\x06Cancel\x12!\n" +
@@ -448,13 +467,14 @@ const file_sidekeeper_v1_execution_proto_rawDesc = "" +
 	"\x19EXECUTION_SOURCE_SCHEDULE\x10\x01\x12\x1c\n" +
 	"\x18EXECUTION_SOURCE_TRIGGER\x10\x02\x12\x1c\n" +
 	"\x18EXECUTION_SOURCE_MISFIRE\x10\x03\x12\x1d\n" +
-	"\x19EXECUTION_SOURCE_FAILOVER\x10\x04*\xa4\x01\n" +
+	"\x19EXECUTION_SOURCE_FAILOVER\x10\x04*\xc6\x01\n" +
 	"\fCancelReason\x12\x1d\n" +
 	"\x19CANCEL_REASON_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18CANCEL_REASON_LEASE_LOST\x10\x01\x12\x1a\n" +
 	"\x16CANCEL_REASON_DEADLINE\x10\x02\x12\x1f\n" +
 	"\x1bCANCEL_REASON_DRAIN_TIMEOUT\x10\x03\x12\x1a\n" +
-	"\x16CANCEL_REASON_OPERATOR\x10\x04Bb\n" +
+	"\x16CANCEL_REASON_OPERATOR\x10\x04\x12 \n" +
+	"\x1cCANCEL_REASON_ITEM_LOCK_LOST\x10\x05Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

@@ -193,6 +193,7 @@ class ItemStatus(_message.Message):
     DISABLED_FIELD_NUMBER: _builtins.int
     NEXT_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     LAST_EXECUTION_FIELD_NUMBER: _builtins.int
+    WAITING_FOR_LOCK_FIELD_NUMBER: _builtins.int
     item: _builtins.int
     """The item."""
     item_parameter: _builtins.str
@@ -215,6 +216,12 @@ class ItemStatus(_message.Message):
         item yet.
         """
 
+    @_builtins.property
+    def waiting_for_lock(self) -> Global___ItemLockWait:
+        """The lock for which its execution waits (property `sidekeeper.item-lock`). Absent: it waits for none, or its owner is
+        attached to another sidecar.
+        """
+
     def __init__(
         self,
         *,
@@ -227,16 +234,49 @@ class ItemStatus(_message.Message):
         disabled: _builtins.bool = ...,
         next_instance_id: _builtins.str = ...,
         last_execution: Global___LastExecution | None = ...,
+        waiting_for_lock: Global___ItemLockWait | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "item_parameter", b"item_parameter", "last_execution", b"last_execution"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "item_parameter", b"item_parameter", "last_execution", b"last_execution", "waiting_for_lock", b"waiting_for_lock"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "disabled", b"disabled", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "item", b"item", "item_parameter", b"item_parameter", "last_execution", b"last_execution", "misfire", b"misfire", "next_instance_id", b"next_instance_id", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter", "disabled", b"disabled", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "item", b"item", "item_parameter", b"item_parameter", "last_execution", b"last_execution", "misfire", b"misfire", "next_instance_id", b"next_instance_id", "running", b"running", "waiting_for_lock", b"waiting_for_lock"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__item_parameter: _TypeAlias = _typing.Literal["item_parameter"]  # noqa: Y015
     _WhichOneofArgType__item_parameter: _TypeAlias = _typing.Literal["_item_parameter", b"_item_parameter"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__item_parameter) -> _WhichOneofReturnType__item_parameter | None: ...
 
 Global___ItemStatus: _TypeAlias = ItemStatus  # noqa: Y015
+
+@_typing.final
+class ItemLockWait(_message.Message):
+    """The wait of an execution for the lock of its item."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOCK_NAME_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    lock_name: _builtins.str
+    """The lock's name."""
+    holder: _builtins.str
+    """The first contender in the queue, in its own words: the holder. Empty: not known."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Since when the execution waits."""
+
+    def __init__(
+        self,
+        *,
+        lock_name: _builtins.str = ...,
+        holder: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "lock_name", b"lock_name", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemLockWait: _TypeAlias = ItemLockWait  # noqa: Y015
 
 @_typing.final
 class LastExecution(_message.Message):

@@ -64,7 +64,9 @@ class _CompletionStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Comp
     COMPLETION_STATUS_ALREADY_RECORDED: _CompletionStatus.ValueType  # 2
     """It had been recorded before; this report changed nothing."""
     COMPLETION_STATUS_LEASE_LOST: _CompletionStatus.ValueType  # 3
-    """It was too late: the lease was lost during the execution, and another instance may have executed the item."""
+    """It was too late: the lease or the lock of the item was lost during the execution, and another instance may have executed
+    the item.
+    """
 
 class CompletionStatus(_CompletionStatus, metaclass=_CompletionStatusEnumTypeWrapper):
     """How a reported result was recorded."""
@@ -76,7 +78,9 @@ COMPLETION_STATUS_RECORDED: CompletionStatus.ValueType  # 1
 COMPLETION_STATUS_ALREADY_RECORDED: CompletionStatus.ValueType  # 2
 """It had been recorded before; this report changed nothing."""
 COMPLETION_STATUS_LEASE_LOST: CompletionStatus.ValueType  # 3
-"""It was too late: the lease was lost during the execution, and another instance may have executed the item."""
+"""It was too late: the lease or the lock of the item was lost during the execution, and another instance may have executed
+the item.
+"""
 Global___CompletionStatus: _TypeAlias = CompletionStatus  # noqa: Y015
 
 @_typing.final

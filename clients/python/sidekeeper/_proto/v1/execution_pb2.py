@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsidekeeper/v1/execution.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x80\x04\n\x07\x45xecute\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x1b\n\x0eitem_parameter\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rjob_parameter\x18\x04 \x01(\t\x12\x1c\n\x14sharding_total_count\x18\x05 \x01(\r\x12\x0f\n\x07task_id\x18\x06 \x01(\t\x12.\n\x06source\x18\x07 \x01(\x0e\x32\x1e.sidekeeper.v1.ExecutionSource\x12\x32\n\x0escheduled_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tfire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rfencing_token\x18\x0b \x01(\x03\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x12\n\ntracestate\x18\r \x01(\t\x12\x10\n\x08job_name\x18\x0e \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0f \x01(\r\x12\x17\n\ncheckpoint\x18\x10 \x01(\x0cH\x01\x88\x01\x01\x12\x0f\n\x07resumed\x18\x11 \x01(\x08\x42\x11\n\x0f_item_parameterB\r\n\x0b_checkpoint\"Y\n\x06\x43\x61ncel\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12+\n\x06reason\x18\x03 \x01(\x0e\x32\x1b.sidekeeper.v1.CancelReason*\xad\x01\n\x0f\x45xecutionSource\x12 \n\x1c\x45XECUTION_SOURCE_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x45XECUTION_SOURCE_SCHEDULE\x10\x01\x12\x1c\n\x18\x45XECUTION_SOURCE_TRIGGER\x10\x02\x12\x1c\n\x18\x45XECUTION_SOURCE_MISFIRE\x10\x03\x12\x1d\n\x19\x45XECUTION_SOURCE_FAILOVER\x10\x04*\xa4\x01\n\x0c\x43\x61ncelReason\x12\x1d\n\x19\x43\x41NCEL_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43\x41NCEL_REASON_LEASE_LOST\x10\x01\x12\x1a\n\x16\x43\x41NCEL_REASON_DEADLINE\x10\x02\x12\x1f\n\x1b\x43\x41NCEL_REASON_DRAIN_TIMEOUT\x10\x03\x12\x1a\n\x16\x43\x41NCEL_REASON_OPERATOR\x10\x04\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsidekeeper/v1/execution.proto\x12\rsidekeeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x94\x04\n\x07\x45xecute\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12\x1b\n\x0eitem_parameter\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rjob_parameter\x18\x04 \x01(\t\x12\x1c\n\x14sharding_total_count\x18\x05 \x01(\r\x12\x0f\n\x07task_id\x18\x06 \x01(\t\x12.\n\x06source\x18\x07 \x01(\x0e\x32\x1e.sidekeeper.v1.ExecutionSource\x12\x32\n\x0escheduled_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tfire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rfencing_token\x18\x0b \x01(\x03\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x12\n\ntracestate\x18\r \x01(\t\x12\x10\n\x08job_name\x18\x0e \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x0f \x01(\r\x12\x17\n\ncheckpoint\x18\x10 \x01(\x0cH\x01\x88\x01\x01\x12\x0f\n\x07resumed\x18\x11 \x01(\x08\x12\x12\n\nlock_token\x18\x12 \x01(\x03\x42\x11\n\x0f_item_parameterB\r\n\x0b_checkpoint\"Y\n\x06\x43\x61ncel\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\r\x12+\n\x06reason\x18\x03 \x01(\x0e\x32\x1b.sidekeeper.v1.CancelReason*\xad\x01\n\x0f\x45xecutionSource\x12 \n\x1c\x45XECUTION_SOURCE_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x45XECUTION_SOURCE_SCHEDULE\x10\x01\x12\x1c\n\x18\x45XECUTION_SOURCE_TRIGGER\x10\x02\x12\x1c\n\x18\x45XECUTION_SOURCE_MISFIRE\x10\x03\x12\x1d\n\x19\x45XECUTION_SOURCE_FAILOVER\x10\x04*\xc6\x01\n\x0c\x43\x61ncelReason\x12\x1d\n\x19\x43\x41NCEL_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43\x41NCEL_REASON_LEASE_LOST\x10\x01\x12\x1a\n\x16\x43\x41NCEL_REASON_DEADLINE\x10\x02\x12\x1f\n\x1b\x43\x41NCEL_REASON_DRAIN_TIMEOUT\x10\x03\x12\x1a\n\x16\x43\x41NCEL_REASON_OPERATOR\x10\x04\x12 \n\x1c\x43\x41NCEL_REASON_ITEM_LOCK_LOST\x10\x05\x42\x62\n\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +33,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sidekeeper._proto.v1.execut
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020io.sidekeeper.v1P\001ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1'
-  _globals['_EXECUTIONSOURCE']._serialized_start=688
-  _globals['_EXECUTIONSOURCE']._serialized_end=861
-  _globals['_CANCELREASON']._serialized_start=864
-  _globals['_CANCELREASON']._serialized_end=1028
+  _globals['_EXECUTIONSOURCE']._serialized_start=708
+  _globals['_EXECUTIONSOURCE']._serialized_end=881
+  _globals['_CANCELREASON']._serialized_start=884
+  _globals['_CANCELREASON']._serialized_end=1082
   _globals['_EXECUTE']._serialized_start=82
-  _globals['_EXECUTE']._serialized_end=594
-  _globals['_CANCEL']._serialized_start=596
-  _globals['_CANCEL']._serialized_end=685
+  _globals['_EXECUTE']._serialized_end=614
+  _globals['_CANCEL']._serialized_start=616
+  _globals['_CANCEL']._serialized_end=705
 # @@protoc_insertion_point(module_scope)

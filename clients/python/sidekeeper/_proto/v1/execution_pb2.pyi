@@ -66,6 +66,10 @@ class _CancelReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CancelRe
     """The sidecar is stopping, and its drain timeout has passed."""
     CANCEL_REASON_OPERATOR: _CancelReason.ValueType  # 4
     """An operator cancelled it."""
+    CANCEL_REASON_ITEM_LOCK_LOST: _CancelReason.ValueType  # 5
+    """The lock of its item is lost (property `sidekeeper.item-lock`): another execution may hold it from now on. A failure
+    that is reported then is answered with LEASE_LOST, and the execution counts as interrupted.
+    """
 
 class CancelReason(_CancelReason, metaclass=_CancelReasonEnumTypeWrapper):
     """Why an execution is cancelled."""
@@ -80,6 +84,10 @@ CANCEL_REASON_DRAIN_TIMEOUT: CancelReason.ValueType  # 3
 """The sidecar is stopping, and its drain timeout has passed."""
 CANCEL_REASON_OPERATOR: CancelReason.ValueType  # 4
 """An operator cancelled it."""
+CANCEL_REASON_ITEM_LOCK_LOST: CancelReason.ValueType  # 5
+"""The lock of its item is lost (property `sidekeeper.item-lock`): another execution may hold it from now on. A failure
+that is reported then is answered with LEASE_LOST, and the execution counts as interrupted.
+"""
 Global___CancelReason: _TypeAlias = CancelReason  # noqa: Y015
 
 @_typing.final
@@ -105,6 +113,7 @@ class Execute(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     RESUMED_FIELD_NUMBER: _builtins.int
+    LOCK_TOKEN_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """Names this execution; unique, and never used again."""
     item: _builtins.int
@@ -146,6 +155,12 @@ class Execute(_message.Message):
     or has its result, continues with that. An application that does not know it executes it: it was started while there
     was no stream.
     """
+    lock_token: _builtins.int
+    """The token of the lock that the execution holds for its item, if the job has the property `sidekeeper.item-lock`: greater
+    than the token of each earlier holder, also of other jobs and deployments that share the lock. A store that they share
+    has to refuse writers by this token, because `fencing_token` grows within one job only. Zero: the execution holds no
+    lock.
+    """
     @_builtins.property
     def scheduled_time(self) -> _timestamp_pb2.Timestamp:
         """The instant that the execution is for. SCHEDULE: the instant of the schedule. TRIGGER: when the sidecar saw the trigger.
@@ -183,10 +198,11 @@ class Execute(_message.Message):
         attempt: _builtins.int = ...,
         checkpoint: _builtins.bytes | None = ...,
         resumed: _builtins.bool = ...,
+        lock_token: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "_item_parameter", b"_item_parameter", "checkpoint", b"checkpoint", "deadline", b"deadline", "fire_time", b"fire_time", "item_parameter", b"item_parameter", "scheduled_time", b"scheduled_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "_item_parameter", b"_item_parameter", "attempt", b"attempt", "checkpoint", b"checkpoint", "deadline", b"deadline", "execution_id", b"execution_id", "fencing_token", b"fencing_token", "fire_time", b"fire_time", "item", b"item", "item_parameter", b"item_parameter", "job_name", b"job_name", "job_parameter", b"job_parameter", "resumed", b"resumed", "scheduled_time", b"scheduled_time", "sharding_total_count", b"sharding_total_count", "source", b"source", "task_id", b"task_id", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint", "_item_parameter", b"_item_parameter", "attempt", b"attempt", "checkpoint", b"checkpoint", "deadline", b"deadline", "execution_id", b"execution_id", "fencing_token", b"fencing_token", "fire_time", b"fire_time", "item", b"item", "item_parameter", b"item_parameter", "job_name", b"job_name", "job_parameter", b"job_parameter", "lock_token", b"lock_token", "resumed", b"resumed", "scheduled_time", b"scheduled_time", "sharding_total_count", b"sharding_total_count", "source", b"source", "task_id", b"task_id", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint: _TypeAlias = _typing.Literal["checkpoint"]  # noqa: Y015
     _WhichOneofArgType__checkpoint: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint"]  # noqa: Y015
