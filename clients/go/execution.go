@@ -54,6 +54,8 @@ const (
 	CancelDrainTimeout CancelReason = 3
 	// CancelOperator says that an operator asked for it.
 	CancelOperator CancelReason = 4
+	// CancelItemLockLost says that the lock of the item is lost: another execution may hold it from now on.
+	CancelItemLockLost CancelReason = 5
 	// CancelDetached says that the stream to the sidecar has ended: this instance has left, and another one may own the
 	// item from now on.
 	CancelDetached CancelReason = -1
@@ -67,6 +69,7 @@ var cancelReasons = map[CancelReason]string{
 	CancelDeadline:     "DEADLINE",
 	CancelDrainTimeout: "DRAIN_TIMEOUT",
 	CancelOperator:     "OPERATOR",
+	CancelItemLockLost: "ITEM_LOCK_LOST",
 	CancelDetached:     "DETACHED",
 	CancelStopped:      "STOPPED",
 }
@@ -101,6 +104,9 @@ type Execution struct {
 	// FencingToken grows with each execution and each owner of the item. A store that keeps the highest token it saw can
 	// refuse a late writer.
 	FencingToken int64
+	// LockToken is the token of the lock that it holds for its item: greater than that of each earlier holder, also of
+	// other jobs and deployments that share the lock. 0: the job has no sidekeeper.item-lock.
+	LockToken int64
 	// Traceparent is the W3C trace context of the sidecar's span. Empty: the sidecar does not trace.
 	Traceparent string
 	// Tracestate is the W3C trace context of the sidecar's span.
@@ -260,6 +266,7 @@ func executionFromProto(message *sidekeeperv1.Execute, instance string, log *slo
 		ScheduledTime:      scheduled,
 		FireTime:           fired,
 		FencingToken:       message.GetFencingToken(),
+		LockToken:          message.GetLockToken(),
 		Traceparent:        message.GetTraceparent(),
 		Tracestate:         message.GetTracestate(),
 		Attempt:            max(int(message.GetAttempt()), 1), // an older sidecar does not say

@@ -88,7 +88,7 @@ func TestAHandlerGetsEverything(t *testing.T) {
 		message.JobParameter = "all"
 		message.TaskId = "orderSync@-@3@-@READY@-@10.0.0.1@-@1"
 		message.Source = sidekeeperv1.ExecutionSource_EXECUTION_SOURCE_FAILOVER
-		message.FencingToken = 4711
+		message.FencingToken, message.LockToken = 4711, 815
 		message.Traceparent, message.Tracestate = "00-1-2-01", "a=b"
 		message.Attempt, message.Checkpoint = 3, []byte("row 7")
 		message.Deadline = timestamppb.New(deadline)
@@ -113,7 +113,7 @@ func TestAHandlerGetsEverything(t *testing.T) {
 		"JobName": "orderSync", "InstanceID": stream.InstanceID, "ExecutionID": id, "Item": 3, "ItemParameter": "Shenzhen",
 		"JobParameter": "all", "ShardingTotalCount": 6, "TaskID": "orderSync@-@3@-@READY@-@10.0.0.1@-@1",
 		"Source": sidekeeper.SourceFailover, "ScheduledTime": script.ScheduledTime,
-		"FireTime": script.ScheduledTime.Add(12 * time.Millisecond), "FencingToken": int64(4711),
+		"FireTime": script.ScheduledTime.Add(12 * time.Millisecond), "FencingToken": int64(4711), "LockToken": int64(815),
 		"Traceparent": "00-1-2-01", "Tracestate": "a=b", "Attempt": 3, "Checkpoint": []byte("row 7"),
 	}
 	if !reflect.DeepEqual(told, want) {
@@ -197,9 +197,10 @@ func TestCancelReachesAHandlerWithItsReason(t *testing.T) {
 		cancelled sidekeeper.CancelReason
 		err       error
 	}{
-		sidekeeperv1.CancelReason_CANCEL_REASON_LEASE_LOST: {sidekeeper.CancelLeaseLost, context.Canceled},
-		sidekeeperv1.CancelReason_CANCEL_REASON_OPERATOR:   {sidekeeper.CancelOperator, context.Canceled},
-		sidekeeperv1.CancelReason_CANCEL_REASON_DEADLINE:   {sidekeeper.CancelDeadline, context.DeadlineExceeded},
+		sidekeeperv1.CancelReason_CANCEL_REASON_LEASE_LOST:     {sidekeeper.CancelLeaseLost, context.Canceled},
+		sidekeeperv1.CancelReason_CANCEL_REASON_ITEM_LOCK_LOST: {sidekeeper.CancelItemLockLost, context.Canceled},
+		sidekeeperv1.CancelReason_CANCEL_REASON_OPERATOR:       {sidekeeper.CancelOperator, context.Canceled},
+		sidekeeperv1.CancelReason_CANCEL_REASON_DEADLINE:       {sidekeeper.CancelDeadline, context.DeadlineExceeded},
 		99: {sidekeeper.CancelUnspecified, context.Canceled},
 	} {
 		id := stream.Execute(0)

@@ -48,6 +48,8 @@ class CancelReason(enum.Enum):
     DRAIN_TIMEOUT = 3
     #: An operator asked for it.
     OPERATOR = 4
+    #: The lock of its item is lost: another execution may hold it from now on.
+    ITEM_LOCK_LOST = 5
     #: The stream to the sidecar has ended: this instance has left, and another one may own the item from now on.
     DETACHED = -1
     #: This application was stopped immediately.
@@ -134,6 +136,9 @@ class Execution:
     attempt: int = 1
     #: The last checkpoint of the earlier attempt, or of the crashed instance. None: there is none.
     checkpoint: bytes | None = None
+    #: The token of the lock that it holds for its item: greater than that of each earlier holder, also of other jobs
+    #: and deployments that share the lock. 0: the job has no ``sidekeeper.item-lock``.
+    lock_token: int = 0
     #: Whether to stop: for handlers on threads. Coroutines are cancelled by ``asyncio.CancelledError`` instead.
     cancelled: Cancellation = field(default_factory=Cancellation, compare=False)
     _progress: ProgressReporter | None = field(default=None, compare=False, repr=False)
@@ -221,6 +226,7 @@ class Execution:
             tracestate=message.tracestate,
             attempt=message.attempt or 1,  # an older sidecar does not say
             checkpoint=message.checkpoint if message.HasField("checkpoint") else None,
+            lock_token=message.lock_token,
             _progress=progress,
         )
 

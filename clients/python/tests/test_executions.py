@@ -74,6 +74,7 @@ async def test_a_function_runs_on_a_thread_and_gets_everything(sidecar: FakeSide
             task_id="orderSync@-@3@-@READY@-@10.0.0.1@-@1",
             source=execution_pb2.EXECUTION_SOURCE_FAILOVER,
             fencing_token=4711,
+            lock_token=815,
             traceparent="00-1-2-01",
             tracestate="a=b",
         )
@@ -95,6 +96,7 @@ async def test_a_function_runs_on_a_thread_and_gets_everything(sidecar: FakeSide
         fire_time=datetime(2023, 11, 14, 22, 13, 20, 12_000, tzinfo=timezone.utc),
         deadline=None,
         fencing_token=4711,
+        lock_token=815,
         traceparent="00-1-2-01",
         tracestate="a=b",
     )
