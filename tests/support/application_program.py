@@ -61,6 +61,7 @@ def handler(execution: sidekeeper.Execution) -> None:
         "source": execution.source.name,
         "scheduled": execution.scheduled_time.timestamp(),
         "fencing_token": execution.fencing_token,
+        "lock_token": execution.lock_token,
         "execution_id": execution.execution_id,
     }
     report("start", **fields)
