@@ -259,7 +259,7 @@ fn a_lock_that_cannot_be_had_is_a_problem_and_is_asked_for_again() {
 
 #[test]
 pub fn an_item_is_never_executed_without_its_lock_while_instances_come_and_go() {
-    for seed in seeds(60) {
+    for seed in seeds(40) {
         let mut configuration = six_items();
         configuration.failover = seed % 2 == 0;
         with(&[("item-lock", "bills"), ("item-lock-timeout", "5s")])(&mut configuration);
