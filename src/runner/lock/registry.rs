@@ -174,9 +174,9 @@ impl Locks {
             seed: Uuid::try_parse(&clock.unguessable()).unwrap_or_default(),
         });
         let data = hold.data.clone().unwrap_or_else(|| self.holder());
+        let (place, is_of_item) = ((hold.lock.clone(), hold.mode), hold.is_of_item);
         let (task, handle, outlet) =
-            Task::new(claim, (hold.lock.clone(), hold.mode), data.as_bytes().into(), election, &self.shared);
-        let is_of_item = hold.is_of_item;
+            Task::new(claim, place, is_of_item, data.as_bytes().into(), election, &self.shared);
         let open = Open { lock: hold.lock.clone(), application_id: hold.application_id, is_of_item, handle };
         inner.holds.insert(hold_id.clone(), open);
         self.count.send_replace(inner.holds.len());

@@ -75,6 +75,8 @@ pub(super) struct Task {
     lock: LockPaths,
     /// Where the nodes of each part are.
     paths: PartPaths,
+    /// Whether it is for one execution of an item, of which the log of the job tells.
+    is_of_item: bool,
     /// The data of its node.
     holder: Arc<[u8]>,
     clock: Clock,
@@ -130,6 +132,7 @@ impl Task {
     pub(super) fn new(
         claim: Claim,
         (lock, mode): (LockPaths, Mode),
+        is_of_item: bool,
         holder: Arc<[u8]>,
         election: Option<watch::Receiver<Observed>>,
         shared: &Shared,
@@ -144,6 +147,7 @@ impl Task {
             claim,
             paths: PartPaths::new(&lock, mode),
             lock,
+            is_of_item,
             holder,
             clock: shared.clock.clone(),
             current,
@@ -353,7 +357,11 @@ impl Task {
         match &event {
             Event::Acquired { token, path, .. } => {
                 self.held.send_replace(Some((path.clone(), *token)));
-                info!(%path, fencing.token = token.0, "lock acquired");
+                if self.is_of_item {
+                    debug!(%path, fencing.token = token.0, "lock acquired");
+                } else {
+                    info!(%path, fencing.token = token.0, "lock acquired");
+                }
             }
             Event::Lost(reason) => {
                 self.held.send_replace(None);
