@@ -84,6 +84,23 @@ def test_readers_hold_together_and_a_writer_alone(world: World) -> None:
     writer.told("lock_held", lock="bill")
 
 
+def test_a_semaphore_has_as_many_holders_as_permits(world: World) -> None:
+    sidecar = world.sidecar().ready()
+    programs = [world.application(sidecar) for _ in range(3)]
+    for program in programs[:2]:
+        program.lock("bill", permits=2)
+        program.told("lock_held", lock="bill")
+    programs[2].lock("bill", permits=2)
+    waiting(sidecar, 1)
+    assert programs[2].all("lock_held") == []
+    # The second one goes first.
+    programs[1].unlock("bill")
+    programs[1].told("lock_released", lock="bill")
+    token = programs[2].told("lock_held", lock="bill")["token"]
+    assert token > max(program.all("lock_held")[0]["token"] for program in programs[:2])
+    assert programs[0].all("lock_released", "lock_cancelled", "lock_failed") == []
+
+
 def test_a_program_that_is_killed_frees_its_lock(world: World) -> None:
     # The sessions of the embedded registry do not end by themselves: the end of the stream frees the lock.
     sidecar = world.sidecar().ready()

@@ -22,16 +22,21 @@ const (
 	LockRead
 	// LockWrite is for one writer, and no reader.
 	LockWrite
+	// LockSemaphore is for as many holders as [LockRequest.Permits].
+	LockSemaphore
 )
 
 // LockRequest says which lock is wanted, and how.
 type LockRequest struct {
 	// Name is the lock's name, below the sidecar's lock root. This or Path is required.
 	Name string
-	// Path is the path of a lock that other programs use, for example Curator's InterProcessMutex.
+	// Path is the path of a lock that other programs use, for example Curator's InterProcessMutex or InterProcessSemaphoreV2.
 	Path string
-	// Mode is how the lock is to be held.
+	// Mode is how the lock is to be held. With Permits a mutex is a semaphore.
 	Mode LockMode
+	// Permits is the most holders at once, of a semaphore: 1 to 1000. All programs have to give the same number, because each
+	// counts with its own. The fencing token of such a lock fences one permit only.
+	Permits uint32
 	// WaitTimeout is how long to wait. Zero: as long as the context lasts; negative: not at all.
 	WaitTimeout time.Duration
 	// HoldTimeout is how long the lock may be held; then it is lost. Zero: without a limit.
@@ -149,9 +154,14 @@ func holdRequest(request LockRequest) (*sidekeeperv1.HoldRequest, error) {
 	if err != nil {
 		return nil, err
 	}
+	mode := request.Mode
+	if mode == LockMutex && request.Permits > 0 {
+		mode = LockSemaphore
+	}
 	message := &sidekeeperv1.HoldRequest{
 		Lock:          id,
-		Mode:          sidekeeperv1.LockMode(request.Mode) + sidekeeperv1.LockMode_LOCK_MODE_MUTEX,
+		Mode:          sidekeeperv1.LockMode(mode) + sidekeeperv1.LockMode_LOCK_MODE_MUTEX,
+		Permits:       request.Permits,
 		Holder:        request.Holder,
 		ApplicationId: request.ApplicationID,
 	}

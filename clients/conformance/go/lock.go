@@ -17,6 +17,7 @@ type lockGiven struct {
 	Name          string   `json:"name"`
 	Path          string   `json:"path"`
 	Mode          string   `json:"mode"`
+	Permits       uint32   `json:"permits"`
 	WaitTimeout   *float64 `json:"wait_timeout"`
 	HoldTimeout   *float64 `json:"hold_timeout"`
 	Holder        string   `json:"holder"`
@@ -26,7 +27,7 @@ type lockGiven struct {
 func (g lockGiven) request() sidekeeper.LockRequest {
 	modes := map[string]sidekeeper.LockMode{"READ": sidekeeper.LockRead, "WRITE": sidekeeper.LockWrite}
 	request := sidekeeper.LockRequest{
-		Name: g.Name, Path: g.Path, Mode: modes[g.Mode], Holder: g.Holder, ApplicationID: g.ApplicationID,
+		Name: g.Name, Path: g.Path, Mode: modes[g.Mode], Permits: g.Permits, Holder: g.Holder, ApplicationID: g.ApplicationID,
 	}
 	if g.WaitTimeout != nil {
 		request.WaitTimeout = cmp.Or(duration(*g.WaitTimeout), -1)

@@ -129,10 +129,11 @@ class UnderLock:
     """The work under a lock, on a thread of its own."""
 
     def __init__(self, command: dict[str, Any]) -> None:
-        names = ("name", "path", "wait_timeout", "hold_timeout", "holder", "application_id")
+        names = ("name", "path", "permits", "wait_timeout", "hold_timeout", "holder", "application_id")
         given = {name: command[name] for name in names if name in command}
         self.name: str = command.get("name") or command["path"]
-        self.lock = sidekeeper.lock(mode=sidekeeper.LockMode[command.get("mode", "MUTEX")], **given)
+        mode = sidekeeper.LockMode[command["mode"]] if "mode" in command else None
+        self.lock = sidekeeper.lock(mode=mode, **given)
         self.released = threading.Event()
         self.asked = False
 

@@ -127,6 +127,42 @@ func TestReadersHoldTogetherAndWritersAlone(t *testing.T) {
 	}
 }
 
+func TestASemaphoreHasAsManyHoldersAsPermits(t *testing.T) {
+	sidecar := sidekeepertest.Run(t, nil)
+	request := sidekeeper.LockRequest{Name: "bill", Permits: 2}
+	var programs []<-chan *sidekeeper.Lock
+	var state sidekeepertest.LockState
+	for number := range 4 {
+		programs = append(programs, holding(t, sidecar, request))
+		state = sidecar.WaitLock("bill", min(number+1, 2), max(number-1, 0))
+	}
+	for number, one := range append(state.Holders, state.Waiting...) {
+		equal(t, "mode", one.Mode, sidekeeper.LockSemaphore)
+		if folder := []string{"leases/_c_", "locks/_c_"}[number/2]; !strings.HasPrefix(one.NodeName, folder) {
+			t.Errorf("node %d: %s", number, one.NodeName)
+		}
+	}
+	tries := request
+	tries.WaitTimeout = -1
+	full := refused(t, sidecar, tries)
+	equal(t, "reason", full.Reason, "LOCK_NOT_FREE")
+	if !strings.Contains(full.Details, state.Waiting[0].NodeName) {
+		t.Errorf("not the first that waits: %s", full.Details)
+	}
+	equal(t, "reason", refused(t, sidecar, sidekeeper.LockRequest{Name: "bill", WaitTimeout: -1}).Reason, "LOCK_OF_OTHER_KIND")
+	// The second holder goes first: the third holds, and the fourth waits for the first one.
+	token := int64(0)
+	for _, number := range []int{1, 2, 0, 3} {
+		lock := receive(t, "a permit", programs[number])
+		if number > 1 && lock.FencingToken <= token {
+			t.Errorf("token %d after %d", lock.FencingToken, token)
+		}
+		token = max(token, lock.FencingToken)
+		equal(t, "Release", lock.Release(), nil)
+	}
+	sidecar.WaitLock("bill", 0, 0)
+}
+
 func TestLocksHaveNamesAndPaths(t *testing.T) {
 	sidecar := sidekeepertest.Run(t, nil)
 	named := hold(t, sidecar, sidekeeper.LockRequest{Name: "bill"})
@@ -192,6 +228,9 @@ func TestAHoldThatASidecarRefusesIsRefused(t *testing.T) {
 		"holder":                 {Name: "x", Holder: strings.Repeat("x", 256)},
 		"application_id":         {Name: "x", ApplicationID: "a b"},
 		"mode: given `8`":        {Name: "x", Mode: 7},
+		"permits: given `0`":     {Name: "x", Mode: sidekeeper.LockSemaphore},
+		"permits: given `1001`":  {Name: "x", Permits: 1001},
+		"permits: given `2`":     {Name: "x", Mode: sidekeeper.LockWrite, Permits: 2},
 	} {
 		wrong := refused(t, sidecar, request)
 		if wrong.Code != codes.InvalidArgument || wrong.Reason != "INVALID_REQUEST" || !strings.HasPrefix(wrong.Details, field) {

@@ -33,10 +33,15 @@ const (
 	pageMax        = 1000
 )
 
+// permitsMax is the most permits of a semaphore.
+const permitsMax = 1000
+
 var lockMarks = map[sidekeeperv1.LockMode]string{
 	sidekeeperv1.LockMode_LOCK_MODE_MUTEX: "lock-",
 	sidekeeperv1.LockMode_LOCK_MODE_READ:  "__READ__",
 	sidekeeperv1.LockMode_LOCK_MODE_WRITE: "__WRIT__",
+
+	sidekeeperv1.LockMode_LOCK_MODE_SEMAPHORE: "lock-",
 }
 
 var whyLost = map[LockLoss]string{
@@ -223,8 +228,7 @@ func (l *locks) enter(request *sidekeeperv1.HoldRequest) (*hold, error) {
 		}
 	}
 	for _, one := range queue {
-		mutex := sidekeeperv1.LockMode_LOCK_MODE_MUTEX
-		if (one.request.GetMode() == mutex) != (request.GetMode() == mutex) {
+		if lockKind(one.request.GetMode()) != lockKind(request.GetMode()) {
 			return nil, refusal(codes.FailedPrecondition, "LOCK_OF_OTHER_KIND", fmt.Sprintf(
 				"the lock %s is in use by contenders of another kind (`%s`), which this one would not exclude; use the same `mode`, or another lock",
 				path, one.contender.GetNodeName()))
@@ -241,6 +245,9 @@ func (l *locks) enter(request *sidekeeperv1.HoldRequest) (*hold, error) {
 		Holder:       cmp.Or(request.GetHolder(), fmt.Sprintf("10.0.0.1@-@test-%d", l.count)),
 		Mode:         request.GetMode(),
 		FencingToken: l.count,
+	}
+	if request.GetMode() == sidekeeperv1.LockMode_LOCK_MODE_SEMAPHORE {
+		one.contender.NodeName = "locks/" + one.contender.NodeName
 	}
 	l.contenders = append(l.contenders, one)
 	one.send(&sidekeeperv1.HoldResponse{
@@ -296,28 +303,64 @@ func (l *locks) settle(path string) {
 		return
 	}
 	queue := l.queue(path)
-	for position, one := range queue {
-		blocks := func(other *hold) bool {
-			read := sidekeeperv1.LockMode_LOCK_MODE_READ
-			return one.request.GetMode() != read || other.request.GetMode() != read
+	for place, one := range queue {
+		if one.holds {
+			continue
 		}
-		switch blocked := slices.ContainsFunc(queue[:position], blocks); {
-		case blocked && (one.first != queue[0] || one.position != position):
-			one.first, one.position = queue[0], position
-			first := proto.CloneOf(queue[0].contender)
+		ahead, blocked := aheadOf(queue, place)
+		position := place
+		if one.request.GetMode() == sidekeeperv1.LockMode_LOCK_MODE_SEMAPHORE {
+			// Behind those that wait; the first of them waits for a permit.
+			position = len(slices.DeleteFunc(slices.Clone(ahead), func(other *hold) bool { return other.holds }))
+		}
+		switch {
+		case blocked && (one.first != ahead[0] || one.position != position):
+			one.first, one.position = ahead[0], position
+			first := proto.CloneOf(ahead[0].contender)
 			first.FencingToken = 0
 			one.send(&sidekeeperv1.HoldResponse{Event: &sidekeeperv1.HoldResponse_Waiting{
 				Waiting: &sidekeeperv1.LockWaiting{Position: uint32(position), First: first},
 			}})
-		case !blocked && !one.holds:
+		case !blocked:
 			l.acquire(one)
 		}
 	}
 }
 
+// aheadOf returns the contenders that one at this place of the queue waits for, the first of them first, and whether it has to.
+func aheadOf(queue []*hold, place int) ([]*hold, bool) {
+	one, ahead := queue[place], queue[:place]
+	if one.request.GetMode() == sidekeeperv1.LockMode_LOCK_MODE_SEMAPHORE {
+		waiting := slices.DeleteFunc(slices.Clone(ahead), func(other *hold) bool { return other.holds })
+		if len(waiting) > 0 {
+			return waiting, true
+		}
+		holders := slices.DeleteFunc(slices.Clone(queue), func(other *hold) bool { return !other.holds })
+		return holders, len(holders) >= int(one.request.GetPermits())
+	}
+	read := sidekeeperv1.LockMode_LOCK_MODE_READ
+	return ahead, slices.ContainsFunc(ahead, func(other *hold) bool {
+		return one.request.GetMode() != read || other.request.GetMode() != read
+	})
+}
+
+// lockKind tells modes that exclude each other from those that do not.
+func lockKind(mode sidekeeperv1.LockMode) sidekeeperv1.LockMode {
+	if mode == sidekeeperv1.LockMode_LOCK_MODE_WRITE {
+		return sidekeeperv1.LockMode_LOCK_MODE_READ
+	}
+	return mode
+}
+
 func (l *locks) acquire(one *hold) {
 	one.holds = true
 	one.stopTimer()
+	if one.request.GetMode() == sidekeeperv1.LockMode_LOCK_MODE_SEMAPHORE {
+		// The permit has a node of its own.
+		l.count++
+		one.contender.FencingToken = l.count
+		one.contender.NodeName = fmt.Sprintf("leases/_c_%s-lease-%010d", rand.Text(), l.count)
+	}
 	one.send(&sidekeeperv1.HoldResponse{Event: &sidekeeperv1.HoldResponse_Acquired{Acquired: &sidekeeperv1.LockAcquired{
 		FencingToken: one.contender.GetFencingToken(),
 		NodePath:     one.path + "/" + one.contender.GetNodeName(),
@@ -334,9 +377,11 @@ func (l *locks) giveUp(one *hold) {
 		return
 	}
 	text := fmt.Sprintf("the lock %s was not free within wait_timeout", one.path)
-	if first := l.queue(one.path)[0]; first == one {
+	queue := l.queue(one.path)
+	if ahead, _ := aheadOf(queue, slices.Index(queue, one)); len(ahead) == 0 {
 		text += ", or the registry did not answer"
 	} else {
+		first := ahead[0]
 		text += fmt.Sprintf("; `%s` of `%s` is first", first.contender.GetNodeName(), first.contender.GetHolder())
 	}
 	l.end(one, refusal(codes.DeadlineExceeded, "LOCK_NOT_FREE", text))
@@ -385,7 +430,15 @@ func (h *hold) stopTimer() {
 func checkHold(request *sidekeeperv1.HoldRequest) (string, error) {
 	var wrong violations
 	if _, known := lockMarks[request.GetMode()]; !known {
-		wrong.add("mode", fmt.Sprint(int32(request.GetMode())), "MUTEX, READ or WRITE")
+		wrong.add("mode", fmt.Sprint(int32(request.GetMode())), "MUTEX, READ, WRITE or SEMAPHORE")
+	}
+	switch permits := request.GetPermits(); {
+	case request.GetMode() == sidekeeperv1.LockMode_LOCK_MODE_SEMAPHORE:
+		if permits < 1 || permits > permitsMax {
+			wrong.add("permits", fmt.Sprint(permits), "1 to 1000")
+		}
+	case permits > 0:
+		wrong.add("permits", fmt.Sprint(permits), "0: only a semaphore has permits")
 	}
 	path := pathOf("lock", request.GetLock(), lockRoot, &wrong)
 	if wait := request.GetWaitTimeout(); wait != nil && (wait.AsDuration() < 0 || wait.AsDuration() > limitMax) {

@@ -38,7 +38,12 @@ LIMIT_MAX_NS = 365 * 24 * 3600 * 10**9
 HOLD_MIN_NS = 10**6
 PAGE_DEFAULT, PAGE_MAX = 100, 1_000
 
-_MARKS = {LockMode.MUTEX: "lock-", LockMode.READ: "__READ__", LockMode.WRITE: "__WRIT__"}
+PERMITS_MAX = 1_000
+
+_MARKS = {LockMode.MUTEX: "lock-", LockMode.READ: "__READ__", LockMode.WRITE: "__WRIT__", LockMode.SEMAPHORE: "lock-"}
+
+#: Modes of one kind exclude each other.
+_KINDS = {LockMode.MUTEX: 0, LockMode.READ: 1, LockMode.WRITE: 1, LockMode.SEMAPHORE: 2}
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,7 @@ class FakeLocks:
             )
             raise refusal(grpc.StatusCode.FAILED_PRECONDITION, "LOCK_HELD_ALREADY", text)
         for one in queue:
-            if (one.mode is LockMode.MUTEX) != (hold.mode is LockMode.MUTEX):
+            if _KINDS[one.mode] != _KINDS[hold.mode]:
                 text = (
                     f"the lock {hold.path} is in use by contenders of another kind (`{one.node_name}`), which this one "
                     "would not exclude; use the same `mode`, or another lock"
@@ -239,6 +244,8 @@ class FakeLocks:
         self._count += 1
         hold.fencing_token = self._count
         hold.node_name = f"_c_{uuid.uuid4()}-{_MARKS[hold.mode]}{self._count:010}"
+        if hold.mode is LockMode.SEMAPHORE:
+            hold.node_name = f"locks/{hold.node_name}"
         request.holder = request.holder or f"127.0.0.1@-@fake-{self._count}"
         self._contenders.append(hold)
         hold.send(pb.HoldResponse(started=pb.HoldStarted(hold_id=hold.hold_id, path=hold.path)))
@@ -255,7 +262,11 @@ class FakeLocks:
         """Refuses what a sidecar refuses. Returns the lock's path."""
         errors: list[str] = []
         if request.mode not in pb.LockMode.values():
-            errors.append(wrong("mode", str(request.mode), "MUTEX, READ or WRITE"))
+            errors.append(wrong("mode", str(request.mode), "MUTEX, READ, WRITE or SEMAPHORE"))
+        if request.mode == pb.LOCK_MODE_SEMAPHORE and not 1 <= request.permits <= PERMITS_MAX:
+            errors.append(wrong("permits", str(request.permits), "1 to 1000"))
+        elif request.mode != pb.LOCK_MODE_SEMAPHORE and request.permits:
+            errors.append(wrong("permits", str(request.permits), "0: only a semaphore has permits"))
         path = path_of("lock", request.lock, LOCK_ROOT, errors)
         if request.HasField("wait_timeout"):
             _limit("wait_timeout", request.wait_timeout, 0, errors)
@@ -289,21 +300,40 @@ class FakeLocks:
     def _settle(self, path: str) -> None:
         """Gives the lock to the contenders whose turn it is, and tells the others their places."""
         queue = [] if self._suspended else self._queue(path)
-        for position, one in enumerate(queue):
-            ahead = queue[:position]
-            blocked = any(one.mode is not LockMode.READ or other.mode is not LockMode.READ for other in ahead)
+        for one in [contender for contender in queue if not contender.holds]:
+            ahead = self._ahead(one)
+            if one.mode is LockMode.SEMAPHORE:
+                # Behind those that wait; the first of them waits for a permit.
+                blocked = len(ahead) >= one.request.permits or any(not other.holds for other in ahead)
+                position = sum(not other.holds for other in ahead)
+            else:
+                blocked = any(one.mode is not LockMode.READ or other.mode is not LockMode.READ for other in ahead)
+                position = len(ahead)
             if blocked and one.told_place != (position, ahead[0].node_name):
                 one.told_place = (position, ahead[0].node_name)
                 waiting = pb.LockWaiting(position=position, first=self._message(ahead[0]))
                 waiting.first.ClearField("fencing_token")
                 one.send(pb.HoldResponse(waiting=waiting))
-            elif not blocked and not one.holds:
+            elif not blocked:
                 self._acquire(one)
         self._changed.notify_all()
+
+    def _ahead(self, hold: FakeHold) -> list[FakeHold]:
+        """The contenders that it waits for, the first of them first."""
+        queue = self._queue(hold.path)
+        ahead = queue[: queue.index(hold)]
+        if hold.mode is not LockMode.SEMAPHORE:
+            return ahead
+        return [one for one in ahead if not one.holds] or [one for one in queue if one.holds]
 
     def _acquire(self, hold: FakeHold) -> None:
         hold.holds = True
         self._stop_timers(hold)
+        if hold.mode is LockMode.SEMAPHORE:
+            # The permit has a node of its own.
+            self._count += 1
+            hold.fencing_token = self._count
+            hold.node_name = f"leases/_c_{uuid.uuid4()}-lease-{self._count:010}"
         acquired = pb.LockAcquired(
             fencing_token=hold.fencing_token, node_path=f"{hold.path}/{hold.node_name}", lease=self._lease()
         )
@@ -316,12 +346,12 @@ class FakeLocks:
         """The time is over for which it wanted to wait."""
         if hold.holds:
             return
-        first = self._queue(hold.path)[0]
+        ahead = self._ahead(hold)
         text = f"the lock {hold.path} was not free within wait_timeout"
-        if first is hold:
+        if not ahead:
             text += ", or the registry did not answer"
         else:
-            text += f"; `{first.node_name}` of `{first.request.holder}` is first"
+            text += f"; `{ahead[0].node_name}` of `{ahead[0].request.holder}` is first"
         self._end(hold, refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "LOCK_NOT_FREE", text))
 
     def _lose(self, hold: FakeHold, loss: LockLoss) -> None:

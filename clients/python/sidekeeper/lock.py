@@ -29,6 +29,8 @@ class LockMode(enum.Enum):
     READ = 2
     #: One writer, and no reader.
     WRITE = 3
+    #: As many holders as permits: ``lock(..., permits=3)``.
+    SEMAPHORE = 4
 
 
 class Lock(Contender):
@@ -76,7 +78,8 @@ def lock(
     name: str = "",
     *,
     path: str = "",
-    mode: LockMode = LockMode.MUTEX,
+    mode: LockMode | None = None,
+    permits: int = 0,
     wait_timeout: float | None = None,
     hold_timeout: float | None = None,
     holder: str = "",
@@ -95,8 +98,11 @@ def lock(
 
     Args:
         name: The lock's name, below the sidecar's lock root. This or ``path`` is required.
-        path: The path of a lock that other programs use, for example Curator's ``InterProcessMutex``.
-        mode: How it is to be held.
+        path: The path of a lock that other programs use, for example Curator's ``InterProcessMutex`` or
+            ``InterProcessSemaphoreV2``.
+        mode: How it is to be held. Default: as a mutex, or with ``permits`` as a semaphore.
+        permits: The most holders at once, of a semaphore: 1 to 1000. All programs have to give the same number, because
+            each counts with its own. The fencing token of such a lock fences one permit only.
         wait_timeout: How long to wait, in seconds; 0: not at all. Default: without a limit.
         hold_timeout: How long it may be held, in seconds; then it is lost. Default: without a limit.
         holder: Whom others see as the holder. Default: the sidecar's address.
@@ -105,11 +111,14 @@ def lock(
         token: The sidecar's token. Default: as for ``Application``.
 
     Raises:
-        ValueError: Neither a name nor a path is given, or both; the endpoint or the token cannot be read.
+        ValueError: Neither a name nor a path is given, or both; the permits are no number that fits into 32 bits; the
+            endpoint or the token cannot be read.
     """
     which = lock_id("lock", name, path)
+    if mode is None:
+        mode = LockMode.SEMAPHORE if permits else LockMode.MUTEX
     value = cast("pb.LockMode.ValueType", mode.value)
-    request = pb.HoldRequest(lock=which, mode=value, holder=holder, application_id=application_id)
+    request = pb.HoldRequest(lock=which, mode=value, holder=holder, application_id=application_id, permits=permits)
     for field, limit in (("wait_timeout", wait_timeout), ("hold_timeout", hold_timeout)):
         if limit is not None:
             duration = Duration()

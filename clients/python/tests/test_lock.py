@@ -94,6 +94,38 @@ def test_readers_hold_together_and_writers_alone(sidecar: FakeSidecar, pool: Thr
         program.result.result(PATIENCE)
 
 
+def test_a_semaphore_has_as_many_holders_as_permits(sidecar: FakeSidecar, pool: ThreadPoolExecutor) -> None:
+    tokens: list[int] = []
+    programs = []
+    for number in range(4):
+        programs.append(Program(pool, sidekeeper.lock("bill", permits=2), tokens))
+        state = sidecar.wait_lock("bill", holders=min(2, number + 1), waiting=max(0, number - 1))
+    contenders = (*state.holders, *state.waiting)
+    assert {one.mode for one in contenders} == {sidekeeper.LockMode.SEMAPHORE}
+    assert [one.node_name.split("_c_")[0] for one in contenders] == ["leases/", "leases/", "locks/", "locks/"]
+    error = refused(sidekeeper.lock("bill", permits=2, wait_timeout=0))
+    assert (error.reason, state.waiting[0].node_name in error.details) == ("LOCK_NOT_FREE", True)
+    # The second holder goes first: the third holds, and the fourth waits for the first one.
+    programs[1].end.set()
+    assert programs[2].held.wait(PATIENCE)
+    state = sidecar.wait_lock("bill", holders=2, waiting=1)
+    assert not programs[3].held.is_set()
+    for program in (programs[0], programs[2], programs[3]):
+        assert program.held.wait(PATIENCE)
+        program.end.set()
+        program.result.result(PATIENCE)
+    assert tokens == sorted(set(tokens))
+    assert sidecar.lock_state("bill").holders == ()
+
+
+def test_the_first_that_waits_for_a_permit_hears_of_a_holder(sidecar: FakeSidecar) -> None:
+    with sidekeeper.lock("bill", permits=1) as held:
+        error = refused(sidekeeper.lock("bill", permits=1, wait_timeout=0))
+        assert (error.reason, held.node_path.rpartition("/")[2] in error.details) == ("LOCK_NOT_FREE", True)
+        error = refused(sidekeeper.lock("bill", wait_timeout=0))
+        assert error.reason == "LOCK_OF_OTHER_KIND"
+
+
 def test_an_object_holds_once_and_names_the_lock_everywhere(sidecar: FakeSidecar) -> None:
     with sidekeeper.lock("bill") as first, sidekeeper.lock(path="/locks/bill") as second:
         assert first.node_path.startswith("/fake-sidekeeper/@-@locks/queues/bill/_c_")
@@ -158,6 +190,9 @@ def test_a_lock_of_another_kind_is_refused(sidecar: FakeSidecar) -> None:
         (lambda: sidekeeper.lock("bill", hold_timeout=0), "hold_timeout"),
         (lambda: sidekeeper.lock("bill", holder="x" * 256), "holder"),
         (lambda: sidekeeper.lock("bill", application_id="a b"), "application_id"),
+        (lambda: sidekeeper.lock("bill", permits=1_001), "permits"),
+        (lambda: sidekeeper.lock("bill", mode=sidekeeper.LockMode.SEMAPHORE), "permits: given `0`"),
+        (lambda: sidekeeper.lock("bill", mode=sidekeeper.LockMode.READ, permits=2), "permits: given `2`"),
     ],
 )
 def test_what_a_sidecar_refuses_is_refused(
