@@ -572,15 +572,16 @@ impl Candidate {
         if own.session != session && is_last && is_free {
             return;
         }
-        // The deletion of the owner's node may show before the record.
-        let has_resigned = self.jobs.iter().any(|job| job.kind == Kind::Resign && job.is_sent);
-        if has_resigned || record.is_some_and(|record| record.stand == stand && record.resigned) {
+        if record.is_some_and(|record| record.stand == stand && record.resigned) {
             // As the application has asked.
             return self.lose(LossReason::Resigned, None);
         }
         let owner = record.filter(|record| record.stand != stand).and_then(|record| record.owner.clone());
         let reason = if owner.is_some() { LossReason::Taken } else { LossReason::Revoked };
         self.revoked = is_last.then_some(self.view.version);
+        // The deletion of the owner's node may show before the record does; or somebody else has deleted the node.
+        let has_resigned = self.jobs.iter().any(|job| job.kind == Kind::Resign && job.is_sent);
+        let reason = if has_resigned { LossReason::Resigned } else { reason };
         self.lose(reason, owner);
     }
 

@@ -81,8 +81,8 @@ struct Stand {
     owned: Option<Owned>,
     /// Whether its application counts the lease by itself. Otherwise it relies on the sidecar's word.
     counts: bool,
-    /// Whether an operator has deleted its owner's node.
-    is_deleted: bool,
+    /// Its owner's node that an operator has deleted last. It may hear of that grant only later.
+    deleted: Option<Zxid>,
     /// The runs that its application was told of by the last `Acquired`.
     told: Vec<i64>,
     calls: BTreeSet<u64>,
@@ -256,7 +256,7 @@ impl World {
             known_up: true,
             owned: None,
             counts: self.random.once_in(2),
-            is_deleted: false,
+            deleted: None,
             told: Vec::new(),
             calls: BTreeSet::new(),
             is_trying: false,
@@ -358,8 +358,8 @@ impl World {
             _ => {
                 let owner = self.owner_stand();
                 if let Some(index) = owner.filter(|_| self.random.once_in(3)) {
-                    self.stands[index].is_deleted = true;
                     let owner = self.lock.owner();
+                    self.stands[index].deleted = self.server.nodes.get(&owner).map(|(_, stat)| stat.created);
                     self.delete(vec![owner]);
                 }
             }
@@ -837,7 +837,6 @@ impl World {
             Event::Acquired { token, is_continued, unfinished, leases, .. } => {
                 self.outcome.grants += 1;
                 self.outcome.continued += usize::from(is_continued);
-                stand.is_deleted = false;
                 stand.resigning = stand.resigning.filter(|resigning| stand.calls.contains(resigning));
                 stand.told = unfinished.iter().map(|run| run.token).collect();
                 let run = stand.owned.as_ref().and_then(|owned| owned.run.clone()).filter(|_| is_continued);
@@ -875,7 +874,8 @@ impl World {
             let is_over = end.is_some_and(|end| now >= end);
             // A stopped sidecar tells its application nothing.
             let counts = stand.counts || self.is_stopped(stand.sidecar);
-            !(stand.is_deleted || stand.resigning.is_some() || is_over && counts)
+            let is_deleted = stand.deleted.is_some_and(|deleted| FencingToken::from(deleted) == owned.token);
+            !(is_deleted || stand.resigning.is_some() || is_over && counts)
         };
         let acting: Vec<_> =
             self.stands.iter().filter(acts).map(|stand| (&stand.instance, &stand.owned)).collect();
