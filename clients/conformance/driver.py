@@ -163,9 +163,9 @@ class Sidecar(Process):
             request = lock_service_pb2.GetLockRequest(lock=lock_service_pb2.LockId(name=name))
             return LockServiceStub(channel).GetLock(request, timeout=PATIENCE).lock
 
-    def break_lock(self, name: str) -> None:
-        """Takes a lock from its holder, as an operator."""
-        (holder,) = self.lock(name).holders
+    def break_lock(self, name: str, token: int | None = None) -> None:
+        """Takes a lock from its holder, as an operator; of several holders from the one with this token."""
+        (holder,) = (one for one in self.lock(name).holders if token in (None, one.fencing_token))
         with self.channel() as channel:
             request = lock_service_pb2.BreakLockRequest(
                 lock=lock_service_pb2.LockId(name=name), node_name=holder.node_name

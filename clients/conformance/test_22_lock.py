@@ -101,6 +101,24 @@ def test_a_semaphore_has_as_many_holders_as_permits(world: World) -> None:
     assert programs[0].all("lock_released", "lock_cancelled", "lock_failed") == []
 
 
+def test_the_work_under_a_lost_permit_ends_and_the_other_permits_are_held_on(world: World) -> None:
+    sidecar = world.sidecar().ready()
+    program, other, following = (world.application(sidecar) for _ in range(3))
+    tokens = []
+    for one in (program, other):
+        one.lock("bill", permits=2)
+        tokens.append(one.told("lock_held", lock="bill")["token"])
+    following.lock("bill", permits=2)
+    waiting(sidecar, 1)
+    sidecar.break_lock("bill", tokens[0])
+    lost(program, "ABORTED")
+    assert "REVOKED" in program.told("lock_failed")["message"]
+    assert following.told("lock_held", lock="bill")["token"] > max(tokens)
+    assert other.all("lock_released", "lock_cancelled", "lock_failed") == []
+    other.unlock("bill")
+    other.told("lock_released", lock="bill")
+
+
 def test_a_program_that_is_killed_frees_its_lock(world: World) -> None:
     # The sessions of the embedded registry do not end by themselves: the end of the stream frees the lock.
     sidecar = world.sidecar().ready()
