@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,6 +30,16 @@ from sidekeeper.reason import details_of
 from tests.test_lock import eventually
 
 PATIENCE = 20.0
+
+
+def on_a_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Runs it on an event loop of its own, and on a thread of its own.
+
+    `asyncio.run` takes the loop of its thread away, and the loop that pytest-asyncio has made for this thread would
+    never be closed.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result(PATIENCE)
 
 
 class Hub(LockServiceServicer, ElectionServiceServicer):
@@ -162,10 +172,10 @@ def test_each_event_loop_has_its_connection(sidecar: Serving) -> None:
         await asyncio.gather(*(use(number) for number in range(8)))
         await use(9)
 
-    asyncio.run(work())
+    on_a_loop(work())
     assert len(sidecar.hub.peers) == 9 * 5
     assert len(set(sidecar.hub.peers)) == 1
-    asyncio.run(use(1))
+    on_a_loop(use(1))
     assert len(set(sidecar.hub.peers)) == 2
     loops = [loop for _, loop in connection._pool._all if loop is not None]
     assert len(loops) == 1, "the connections of loops that have ended are kept"
@@ -184,7 +194,7 @@ def test_a_sidecar_that_was_restarted_is_reached_at_once(sidecar: Serving) -> No
 
     with sidecar.lock():
         pass
-    asyncio.run(use())
+    on_a_loop(use())
     assert len(set(sidecar.hub.peers)) == 8
 
 
@@ -208,7 +218,7 @@ def test_a_connection_that_breaks_before_the_answer_is_replaced(sidecar: Serving
     sidecar.hub.failures.put((grpc.StatusCode.UNAVAILABLE, ""))
     assert sidecar.first_leader() is None
     assert len(set(sidecar.hub.peers)) == 3
-    asyncio.run(use())
+    on_a_loop(use())
     assert len(set(sidecar.hub.peers)) == 6
 
 

@@ -99,6 +99,7 @@ def test_a_semaphore_has_as_many_holders_as_permits(sidecar: FakeSidecar, pool: 
     programs = []
     for number in range(4):
         programs.append(Program(pool, sidekeeper.lock("bill", permits=2), tokens))
+        assert number > 1 or programs[number].held.wait(PATIENCE)
         state = sidecar.wait_lock("bill", holders=min(2, number + 1), waiting=max(0, number - 1))
     contenders = (*state.holders, *state.waiting)
     assert {one.mode for one in contenders} == {sidekeeper.LockMode.SEMAPHORE}
