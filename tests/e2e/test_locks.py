@@ -184,6 +184,37 @@ def test_s14_the_lock_of_a_killed_sidecar_is_free_after_its_session(fleet: Fleet
         assert fleet.tree.client.exists(path) is None, session
 
 
+@pytest.mark.parametrize("fault", ["killed", "stopped"])
+def test_the_first_of_a_semaphores_queue_whose_sidecar_is_gone_does_not_hold_up_the_others(
+    fleet: Fleet, fault: str
+) -> None:
+    victim, other = fleet.sidecar(1), fleet.sidecar(2)
+    path, mode = f"/{fleet.namespace}-locks/bill", "SEMAPHORE:1"
+    client = fleet.tree.client
+    with hold(other, path, mode) as held, ExitStack() as rest:
+        next(event for event in held if event.WhichOneof("event") == "acquired")
+        first = rest.enter_context(hold(victim, path, mode))
+        assert next(event.waiting for event in first if event.WhichOneof("event") == "waiting").position == 0
+        # It has the first place, and a node among the permits that waits for room.
+        assert (len(client.get_children(f"{path}/locks")), len(client.get_children(f"{path}/leases"))) == (1, 2)
+        second = rest.enter_context(hold(other, path, mode))
+        assert next(event.waiting for event in second if event.WhichOneof("event") == "waiting").position == 1
+        if fault == "killed":
+            victim.kill()
+        else:
+            victim.freeze()
+        held.cancel()  # type: ignore[attr-defined]  # a call of gRPC
+        next(event for event in second if event.WhichOneof("event") == "acquired")
+        # The session of the other sidecar has ended: until then its node took the only permit.
+        eventually("the first is gone", lambda: client.get_children(f"{path}/locks") == [])
+        assert len(client.get_children(f"{path}/leases")) == 1
+        if fault == "stopped":
+            victim.thaw()
+            # It stands again, behind the holder.
+            eventually("it waits", lambda: len(client.get_children(f"{path}/locks")) == 1)
+            eventually("it asks", lambda: len(client.get_children(f"{path}/leases")) == 2)
+
+
 def test_the_next_process_of_a_killed_sidecar_resumes_the_session_without_its_locks(
     fleet: Fleet, binary: Path, tmp_path: Path
 ) -> None:

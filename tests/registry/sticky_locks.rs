@@ -1,5 +1,5 @@
-//! Sticky locks through the API of whole sidecars, on both registries: who owns, who waits, and who hears what. The numbers are
-//! those of the scenarios in the locks specification.
+//! Sticky locks through the API of whole sidecars, on both registries: the owner, the candidates that wait, and the events of
+//! each. The numbers are those of the scenarios in the locks specification.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

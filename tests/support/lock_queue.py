@@ -22,8 +22,9 @@ exec((ROOT / "examples" / "locks" / "curator_lock.py").read_text(), _example)
 #: The kazoo lock of the example, which stands in one queue with Curator's.
 CuratorLock = _example["CuratorLock"]
 
-#: How long a holder has the lock, in seconds.
-HELD = 0.001
+#: How long a holder has the lock, in seconds; and how long a permit, which is longer than a grant takes: otherwise never
+#: more than one would hold.
+HELD, PERMIT_HELD = 0.001, 0.02
 
 
 @contextmanager
@@ -72,7 +73,7 @@ class Journal:
     def hold(self, who: str, token: int, mode: str = "MUTEX") -> None:
         """Notes that the caller holds the lock, for a moment."""
         begin = time.monotonic_ns()
-        time.sleep(HELD)
+        time.sleep(PERMIT_HELD if mode.startswith("SEMAPHORE") else HELD)
         self.add([Grant(begin, time.monotonic_ns(), token, mode, who)])
 
     def add(self, grants: Iterable[Grant]) -> None:

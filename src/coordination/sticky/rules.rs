@@ -1,7 +1,7 @@
-//! Who may try to become the owner, and when (the table of locks specification 9.3). A pure function of the lock's nodes and of
-//! how long this candidate has seen that nobody owns the lock.
+//! When a candidate may try to become the owner (the table of locks specification 9.3). A pure function of the lock's nodes,
+//! and of how long this candidate has seen no owner.
 //!
-//! Who owns does not rest on these rules but on the exclusive creation and on the record's version. The length of a run does:
+//! Ownership does not rest on these rules but on the exclusive creation and on the record's version. The length of a run does:
 //! an owner inside a run goes on for the grace after its lease, because nobody tries before.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The queues of the items' locks: whoever has asked first holds, and the token grows with each holder.
+//! The queues of the items' locks: the first instance of a queue holds, and the token grows with each holder.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

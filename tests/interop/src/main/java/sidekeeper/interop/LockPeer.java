@@ -98,7 +98,8 @@ public final class LockPeer {
             }
             long begin = System.nanoTime();
             long token = ownNode(client, path + "/leases");
-            Thread.sleep(1);
+            // Longer than a grant takes: otherwise never more than one would hold.
+            Thread.sleep(20);
             long end = System.nanoTime();
             lease.close();
             Events.tell("grant", "begin", begin, "end", end, "token", token, "mode", "SEMAPHORE", "who", who);
