@@ -170,6 +170,11 @@ impl Session for CountedSession {
         self.session.watch(root, wants_data)
     }
 
+    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
+        self.counts.watches.fetch_add(1, Ordering::Relaxed);
+        self.session.watch_node(node)
+    }
+
     fn close(&self) -> BoxFuture<'static, ()> {
         self.session.close()
     }

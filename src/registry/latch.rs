@@ -268,7 +268,7 @@ impl<H: Host> Contender<H> {
 
     /// Waits until a node is deleted.
     async fn until_deleted(&self, node: &Path) -> Result<(), Error> {
-        let mut watch = self.session.watch(node, Arc::new(|_| false)).await?;
+        let mut watch = self.session.watch_node(node).await?;
         while let Some(event) = watch.recv().await {
             let is_gone = match event {
                 WatchEvent::Snapshot(nodes) => nodes.is_empty(),

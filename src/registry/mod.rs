@@ -147,6 +147,11 @@ pub trait Session: Send + Sync + 'static {
     /// paths whose changes bring data; snapshots bring all data. The watch ends when the session is lost.
     fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>>;
 
+    /// Watches one node, with fewer requests than [`Self::watch`]. Every event brings the node's data. Its events may come
+    /// after the results of commits. After the event that the node does not exist, the watch may end. A node that the caller
+    /// may not read counts as missing, a second later.
+    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>>;
+
     /// Ends the session. If this succeeds, its ephemeral nodes are deleted. Bounded in time.
     fn close(&self) -> BoxFuture<'static, ()>;
 

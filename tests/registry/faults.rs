@@ -322,6 +322,8 @@ async fn a_digest_denies_access_to_other_users() {
     for closed in ["/", "/deep", "/deep/node", "/committed"] {
         assert_eq!(other.get(&path(closed)).await, Err(Error::NoPermission(path(closed))));
     }
+    let mut watch = other.watch_node(&path("/committed")).await.unwrap();
+    assert!(next_snapshot(&mut watch).await.is_empty());
     let refused = other.commit(vec![persistent("/deep/x")]).await.unwrap_err();
     assert_eq!((refused.index, refused.error), (Some(0), Error::NoPermission(path("/deep/x"))));
     // Without a digest, every session has access.

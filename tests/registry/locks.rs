@@ -13,8 +13,9 @@ use sidekeeper::proto::{
     LockId, LockLossReason, LockMode, ReleaseRequest, RequestRevocationRequest, WatchLockRequest,
     WatchLockResponse,
 };
-use sidekeeper::registry::Session;
 use sidekeeper::registry::counted::Counted;
+use sidekeeper::registry::zookeeper::ZooKeeper;
+use sidekeeper::registry::{Registry, Session};
 use sidekeeper::sidecar::Sidecar;
 use sidekeeper::tree::{NodeKind, Operation, SessionId};
 use tempfile::TempDir;
@@ -26,7 +27,9 @@ use tonic_types::StatusExt as _;
 
 use crate::application::{config, connect_channel};
 use crate::conformance::on_both;
-use crate::registries::{PATIENCE, TestRegistry, path};
+use crate::registries::{PATIENCE, TestRegistry, path, settings};
+use crate::support::proxy::Proxy;
+use crate::support::zookeeper::Server;
 
 on_both! {
     contenders_hold_one_after_another_in_the_order_of_the_queue,
@@ -68,7 +71,7 @@ impl Node {
         Self::start_on(registry.shared(), number).await
     }
 
-    pub(crate) async fn start_on(registry: Arc<dyn sidekeeper::registry::Registry>, number: u8) -> Self {
+    pub(crate) async fn start_on(registry: Arc<dyn Registry>, number: u8) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(&folder.path().join("socket"));
         config.instance_ip = Ipv4Addr::new(10, 0, 0, number);
@@ -723,10 +726,49 @@ async fn an_uncontended_lock_costs_one_flight_and_its_release_one_request(regist
     assert!(matches!(cost, (1, 2..=3, 0)), "{cost:?}");
 }
 
-/// A registry behind a pointer.
-struct SharedRegistry(Arc<dyn sidekeeper::registry::Registry>);
+/// ZooKeeper's numbers of the types of requests: <https://github.com/apache/zookeeper>, `ZooDefs.OpCode`.
+const GET_DATA: i32 = 4;
+const GET_CHILDREN: i32 = 12;
+const MULTI: i32 = 14;
 
-impl sidekeeper::registry::Registry for SharedRegistry {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_costs_five_requests() {
+    let server = Server::shared();
+    let proxy = Proxy::start(server.port()).await;
+    let below = |address: &str| ZooKeeper::new(settings(&format!("{address}/five_requests"))).unwrap();
+    let direct: Arc<dyn Registry> = Arc::new(below(&server.address()));
+    let mut first = Node::start_on(Arc::clone(&direct), 1).await;
+    let mut second = Node::start_on(Arc::new(below(&proxy.address())), 2).await;
+    let session = direct.open().await.unwrap();
+    session.ensure(&path("/jobs-sidekeeper/@-@locks/queues/bill"), NodeKind::Persistent, b"").await.unwrap();
+    // Creation, look, read with a watch, look, deletion.
+    let usual = [MULTI, GET_CHILDREN, GET_DATA, GET_CHILDREN, MULTI];
+    let mut cost = Vec::new();
+    // A proof of the lease may come in between, and what a long wait costs if the machine is slow.
+    for _ in 0..50 {
+        let mut held = first.hold(request("bill")).await.unwrap();
+        held.acquired().await;
+        second.client.list_locks(ListLocksRequest::default()).await.unwrap();
+        proxy.take_requests();
+        let mut waiting = second.hold(request("bill")).await.unwrap();
+        while !proxy.requests().contains(&GET_DATA) {
+            tokio::task::yield_now().await;
+        }
+        first.client.release(ReleaseRequest { hold_id: held.id.clone() }).await.unwrap();
+        waiting.acquired().await;
+        second.client.release(ReleaseRequest { hold_id: waiting.id.clone() }).await.unwrap();
+        cost = proxy.take_requests();
+        if cost == usual {
+            break;
+        }
+    }
+    assert_eq!(cost, usual);
+}
+
+/// A registry behind a pointer.
+struct SharedRegistry(Arc<dyn Registry>);
+
+impl Registry for SharedRegistry {
     fn open(&self) -> futures::future::BoxFuture<'_, Result<Arc<dyn Session>, sidekeeper::registry::Error>> {
         self.0.open()
     }

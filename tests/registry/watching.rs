@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use sidekeeper::registry::Session;
+use sidekeeper::registry::{Session, Watch};
 use sidekeeper::tree::{NodeChange, NodeKind, Operation, Path, WatchEvent};
+use tokio::time::timeout;
 
 use crate::conformance::on_both;
-use crate::registries::{TestRegistry, View, commit, next, next_changes, next_snapshot, path};
+use crate::registries::{PATIENCE, TestRegistry, View, commit, next, next_changes, next_snapshot, path};
 
 on_both! {
     a_watch_sends_a_snapshot_and_then_changes,
@@ -20,6 +21,9 @@ on_both! {
     a_slow_reader_delays_no_commit,
     a_watch_sends_a_new_snapshot_after_an_interruption,
     watches_of_one_root_do_not_disturb_each_other,
+    a_watch_of_one_node_shows_its_states_until_it_is_gone,
+    a_watch_of_one_node_survives_an_interruption,
+    watches_of_one_node_do_not_disturb_each_other,
 }
 
 fn create(at: &str) -> Operation {
@@ -273,6 +277,76 @@ async fn watches_of_one_root_do_not_disturb_each_other(registry: TestRegistry) {
         drop(dropped);
         commit(&*session, vec![create(&format!("/a/{round}"))]).await;
         assert_eq!(next_changes(&mut kept).await.len(), 1);
+    }
+}
+
+/// The data of a node that is watched alone; `None`: it does not exist.
+async fn next_data(watch: &mut Watch) -> Option<String> {
+    let data = match next(watch).await {
+        WatchEvent::Snapshot(nodes) => nodes.into_iter().next().map(|node| node.data),
+        WatchEvent::Changes(changes) => match changes.into_iter().next_back() {
+            Some(NodeChange::Put { content, .. }) => Some(content.expect("its data").0),
+            Some(NodeChange::Removed { .. }) | None => None,
+        },
+    };
+    data.map(|data| String::from_utf8(data.to_vec()).unwrap())
+}
+
+async fn a_watch_of_one_node_shows_its_states_until_it_is_gone(registry: TestRegistry) {
+    let (session, other) = (registry.session().await, registry.session().await);
+    commit(&*session, vec![create("/a"), create("/a/beside")]).await;
+    let mut watch = session.watch_node(&path("/a/beside")).await.unwrap();
+    assert_eq!(next_data(&mut watch).await.as_deref(), Some("/a/beside"));
+    commit(&*other, vec![Operation::set(path("/a"), "unwanted"), create("/a/unwanted")]).await;
+    commit(&*other, vec![Operation::set(path("/a/beside"), "new")]).await;
+    assert_eq!(next_data(&mut watch).await.as_deref(), Some("new"));
+    commit(&*other, vec![Operation::delete(path("/a/beside"))]).await;
+    assert_eq!(next_data(&mut watch).await, None);
+    let mut missing = session.watch_node(&path("/a/beside")).await.unwrap();
+    assert_eq!(next_data(&mut missing).await, None);
+}
+
+async fn a_watch_of_one_node_survives_an_interruption(registry: TestRegistry) {
+    let (victim, other) = (registry.victim().await, registry.session().await);
+    commit(&*victim, vec![create("/kept"), create("/removed")]).await;
+    let mut kept = victim.watch_node(&path("/kept")).await.unwrap();
+    let mut removed = victim.watch_node(&path("/removed")).await.unwrap();
+    assert!(next_data(&mut kept).await.is_some() && next_data(&mut removed).await.is_some());
+    registry.interrupt(&*victim).await;
+    let late = victim.watch_node(&path("/removed")).await;
+    commit(&*other, vec![Operation::set(path("/kept"), "new"), Operation::delete(path("/removed"))]).await;
+    registry.reconnect(&*victim).await;
+    assert_eq!(next_data(&mut kept).await.as_deref(), Some("new"));
+    assert_eq!(next_data(&mut removed).await, None);
+    assert_eq!(next_data(&mut late.unwrap()).await, None);
+    commit(&*other, vec![Operation::delete(path("/kept"))]).await;
+    assert_eq!(next_data(&mut kept).await, None);
+    let mut last = victim.watch_node(&path("/")).await.unwrap();
+    next(&mut last).await;
+    registry.lose(&*victim).await;
+    assert_eq!(timeout(PATIENCE, last.recv()).await, Ok(None));
+}
+
+async fn watches_of_one_node_do_not_disturb_each_other(registry: TestRegistry) {
+    let session = registry.session().await;
+    for round in 0..50 {
+        let node = path("/").child(&round.to_string());
+        commit(&*session, vec![create(node.as_str())]).await;
+        let mut kept = session.watch_node(&node).await.unwrap();
+        let mut dropped = session.watch_node(&node).await.unwrap();
+        if round % 2 == 0 {
+            next(&mut dropped).await;
+        }
+        if round % 3 == 0 {
+            next(&mut kept).await;
+        }
+        drop(dropped);
+        if round % 5 == 0 {
+            // The removal of the other watch has been answered.
+            session.get(&node).await.unwrap();
+        }
+        commit(&*session, vec![Operation::delete(node)]).await;
+        while next_data(&mut kept).await.is_some() {}
     }
 }
 

@@ -1,6 +1,7 @@
 //! A TCP proxy that delays, drops and breaks connections as networks do.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,6 +31,12 @@ pub enum Mode {
 /// The bytes that clients have sent on each silent connection.
 type Received = watch::Sender<Vec<Vec<u8>>>;
 
+/// The types of the requests that clients have sent.
+type Requests = Arc<Mutex<Vec<i32>>>;
+
+/// The type of a ping, which a client sends by itself.
+const PING: i32 = 11;
+
 /// How long to wait for bytes that must come.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -39,6 +46,7 @@ pub struct Proxy {
     /// Counts up; connections made before are closed.
     resets: watch::Sender<u64>,
     received: Received,
+    requests: Requests,
     accepting: AbortHandle,
 }
 
@@ -51,6 +59,8 @@ impl Proxy {
         let (resets, reset) = watch::channel(0);
         let received = Received::default();
         let received_there = received.clone();
+        let requests = Requests::default();
+        let requests_there = requests.clone();
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let mode = *modes.borrow();
@@ -65,12 +75,13 @@ impl Proxy {
                         tokio::spawn(keep_silent(client, reset.clone(), received_there.clone(), place));
                     }
                     Mode::Pass | Mode::Delay(_) | Mode::Blackhole | Mode::DropReplies => {
-                        tokio::spawn(serve(client, server, modes.clone(), reset.clone()));
+                        let requests = requests_there.clone();
+                        tokio::spawn(serve(client, server, modes.clone(), reset.clone(), requests));
                     }
                 }
             }
         });
-        Self { address, mode, resets, received, accepting: accepting.abort_handle() }
+        Self { address, mode, resets, received, requests, accepting: accepting.abort_handle() }
     }
 
     /// Whether a client has sent these bytes, and no others, on a silent connection.
@@ -84,6 +95,16 @@ impl Proxy {
         let received = received.wait_for(|received| received.iter().any(|sent| sent == bytes));
         let received = tokio::time::timeout(LIMIT, received).await;
         received.expect("no client has sent the bytes").expect("the proxy runs");
+    }
+
+    /// The types of the requests, as ZooKeeper numbers them, that clients have sent since they were last taken. No pings.
+    pub fn requests(&self) -> Vec<i32> {
+        self.requests.lock().expect("no test has failed").clone()
+    }
+
+    /// As [`Self::requests`], and forgets them.
+    pub fn take_requests(&self) -> Vec<i32> {
+        std::mem::take(&mut self.requests.lock().expect("no test has failed"))
     }
 
     pub fn address(&self) -> String {
@@ -126,23 +147,54 @@ async fn keep_silent(
     }
 }
 
-async fn serve(client: TcpStream, port: u16, modes: watch::Receiver<Mode>, mut resets: watch::Receiver<u64>) {
+/// Finds the requests in the bytes of a client.
+struct Frames {
+    bytes: Vec<u8>,
+    has_greeted: bool,
+    requests: Requests,
+}
+
+impl Frames {
+    fn take(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        // A word for the operator is no request.
+        while let Some(length) = self.bytes.first_chunk().filter(|first| *first != b"srvr") {
+            let length = usize::try_from(u32::from_be_bytes(*length)).expect("a length");
+            let Some(frame) = self.bytes.get(4..4 + length) else { return };
+            let kind = i32::from_be_bytes(*frame[4..].first_chunk().expect("a type"));
+            if std::mem::replace(&mut self.has_greeted, true) && kind != PING {
+                self.requests.lock().expect("no test has failed").push(kind);
+            }
+            self.bytes.drain(..4 + length);
+        }
+    }
+}
+
+async fn serve(
+    client: TcpStream,
+    port: u16,
+    modes: watch::Receiver<Mode>,
+    mut resets: watch::Receiver<u64>,
+    requests: Requests,
+) {
     resets.mark_unchanged();
     let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
+    let frames = Frames { bytes: Vec::new(), has_greeted: false, requests };
     tokio::select! {
         _ = resets.changed() => {}
-        () = pump(from_client, to_server, modes.clone(), false) => {}
-        () = pump(from_server, to_client, modes, true) => {}
+        () = pump(from_client, to_server, modes.clone(), Some(frames)) => {}
+        () = pump(from_server, to_client, modes, None) => {}
     }
 }
 
+/// Forwards the bytes of a client, with the finder of its requests; or those of the server, without.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut modes: watch::Receiver<Mode>,
-    are_replies: bool,
+    mut frames: Option<Frames>,
 ) {
     let mut buffer = vec![0; 64 * 1024];
     let mut has_lost = false;
@@ -166,7 +218,7 @@ async fn pump(
         let mode = *modes.borrow();
         match mode {
             Mode::Delay(delay) => tokio::time::sleep(delay).await,
-            Mode::DropReplies if are_replies => {
+            Mode::DropReplies if frames.is_none() => {
                 has_lost = true;
                 continue;
             }
@@ -176,6 +228,9 @@ async fn pump(
                 }
             }
             Mode::Pass | Mode::DropReplies | Mode::Refuse | Mode::Silent => {}
+        }
+        if let Some(frames) = &mut frames {
+            frames.take(&buffer[..count]);
         }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;

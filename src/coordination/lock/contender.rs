@@ -27,9 +27,9 @@ use crate::job::FencingToken;
 use crate::mutants::mutant;
 use crate::tree::{Error, Node, Path, SessionId, Zxid};
 
-/// After which time a contender watches its own node. A short wait and a short hold need no watch, which would cost four
-/// requests. Somebody deletes a contender's node by hand, in seconds.
-const WATCH_AFTER: Duration = Duration::from_millis(100);
+/// After which time a wait or a hold is long: a contender watches its own node, and tells its application its place. A short
+/// one needs neither, and would cost two requests more. Somebody deletes a contender's node by hand, in seconds.
+const LONG: Duration = Duration::from_millis(100);
 /// The pause before a request is sent again whose outcome is unknown although the session is connected.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long the first answer about the queue may take, beyond the time that a contender wants to wait. Also for a contender
@@ -97,7 +97,7 @@ enum Cause {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Waiting,
-    Held { until: Option<Duration>, watch_at: Duration },
+    Held { until: Option<Duration>, long_at: Duration },
     Ending(End),
     Ended(End),
 }
@@ -126,8 +126,8 @@ pub struct Contender {
     /// The answer of the last look, until a step uses it.
     children: Option<Vec<String>>,
     waits_for: Option<Cause>,
-    /// When a waiting contender begins to watch its own node; monotonic. `None`: it does not wait.
-    watch_at: Option<Duration>,
+    /// When the wait of a contender becomes long; monotonic. `None`: it does not wait.
+    long_at: Option<Duration>,
     position: usize,
     /// The first contender's name by the last look, and what is known of it.
     first: Option<String>,
@@ -174,7 +174,7 @@ impl Contender {
             must_look: false,
             children: None,
             waits_for: None,
-            watch_at: None,
+            long_at: None,
             position: 0,
             first: None,
             reading_first: false,
@@ -271,14 +271,14 @@ impl Contender {
 
     /// When to step again if nothing happens before; monotonic.
     pub fn next_wakeup(&self, now: Duration) -> Option<Duration> {
-        let (limit, watch_at) = match &self.state {
+        let (limit, long_at) = match &self.state {
             State::Waiting if !self.is_asking() => (None, None),
-            State::Waiting => (earlier(self.waiting_limit(), self.silence_ends()), self.watch_at),
-            State::Held { until, watch_at } => (earlier(*until, self.drain), Some(*watch_at)),
+            State::Waiting => (earlier(self.waiting_limit(), self.silence_ends()), self.long_at),
+            State::Held { until, long_at } => (earlier(*until, self.drain), Some(*long_at)),
             State::Ending(_) | State::Ended(_) => (None, None),
         };
         let notice = self.lease.next_notice().filter(|_| self.holds());
-        let waits = [limit, watch_at, self.retry_at, self.lease.end(), notice];
+        let waits = [limit, long_at, self.retry_at, self.lease.end(), notice];
         waits.into_iter().flatten().filter(|at| *at > now).min()
     }
 
@@ -386,7 +386,7 @@ impl Contender {
         self.doomed.clear();
         (self.is_looking, self.must_look, self.children) = (false, false, None);
         (self.creating_parents, self.reading_first) = (false, false);
-        (self.waits_for, self.watch_at, self.first) = (None, None, None);
+        (self.waits_for, self.long_at, self.first) = (None, None, None);
         match &self.state {
             State::Waiting | State::Ended(_) => {}
             State::Held { .. } => {
@@ -418,7 +418,7 @@ impl Contender {
     fn stand_again(&mut self) {
         self.state = State::Waiting;
         self.is_suspended = false;
-        (self.waits_for, self.watch_at, self.first, self.notified) = (None, None, None, None);
+        (self.waits_for, self.long_at, self.first, self.notified) = (None, None, None, None);
     }
 
     /// A waiting contender deletes its node.
@@ -707,11 +707,12 @@ impl Contender {
             Turn::Waits { before, first, position } => {
                 let cause = Cause::Contender(before);
                 (self.waits_for, self.position, self.lost_place) = (Some(cause), position, None);
-                self.watch_at = self.watch_at.or(Some(now.saturating_add(WATCH_AFTER)));
+                self.long_at = self.long_at.or(Some(now.saturating_add(LONG)));
                 self.first = Some(first);
             }
             Turn::Full { first } => {
                 (self.waits_for, self.position, self.lost_place) = (Some(Cause::Room), 0, None);
+                self.long_at = self.long_at.or(Some(now.saturating_add(LONG)));
                 self.first = Some(first);
             }
         }
@@ -724,8 +725,8 @@ impl Contender {
             return;
         };
         let until = self.wanted.hold_max.map(|max| now.saturating_add(max));
-        self.state = State::Held { until, watch_at: now.saturating_add(WATCH_AFTER) };
-        (self.waits_for, self.watch_at, self.first) = (None, None, None);
+        self.state = State::Held { until, long_at: now.saturating_add(LONG) };
+        (self.waits_for, self.long_at, self.first) = (None, None, None);
         self.lease.notify_again();
         let (token, path) = (FencingToken::from(created), path.clone());
         self.term = self.term.max(token);
@@ -763,9 +764,14 @@ impl Contender {
             self.looks += 1;
             self.out.push(Effect::List(self.looks));
         }
-        if let Some(first) = self.first.clone().filter(|_| self.state == State::Waiting) {
+        if let Some(first) = self.first.clone().filter(|_| self.waits() && self.tells_place(now)) {
             self.tell_place(first);
         }
+    }
+
+    /// Is the wait long? One that will not become long needs the place for its answer.
+    fn tells_place(&self, now: Duration) -> bool {
+        self.long_at.is_none_or(|at| now >= at || self.wanted.wait_until.is_some_and(|until| until < at))
     }
 
     fn tell_place(&mut self, first: String) {
@@ -812,8 +818,10 @@ impl Contender {
     /// Asks for the watches that are needed.
     fn watch(&mut self, now: Duration) {
         let own = match (&self.state, &self.own) {
-            (State::Waiting, Own::At { path, .. }) => self.watch_at.map(|at| (path, at)),
-            (State::Held { watch_at, .. }, Own::At { path, .. }) => Some((path, *watch_at)),
+            (State::Waiting, Own::At { path, .. }) if self.waits_for != Some(Cause::Room) => {
+                self.long_at.map(|at| (path, at))
+            }
+            (State::Held { long_at, .. }, Own::At { path, .. }) => Some((path, *long_at)),
             _ => None,
         };
         let own = own.filter(|(path, at)| now >= *at || self.watched_own.as_ref() == Some(path));

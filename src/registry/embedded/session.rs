@@ -120,6 +120,10 @@ impl Session for EmbeddedSession {
         Box::pin(ready(Ok(watch)))
     }
 
+    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
+        self.watch(node, Arc::new(|_| true))
+    }
+
     fn close(&self) -> BoxFuture<'static, ()> {
         self.end();
         Box::pin(ready(()))

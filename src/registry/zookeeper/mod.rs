@@ -5,7 +5,7 @@
 //!
 //! | fault | where it ends |
 //! | --- | --- |
-//! | watches are lost at every reconnect, silently | `connection`, `watch`: a new connection, a new snapshot |
+//! | watches are lost at every reconnect, silently | `connection`, `watch`, `watch_node`: a new connection, a new snapshot |
 //! | a request in flight ends with any error when the connection breaks | `convert`: an unknown outcome |
 //! | requests wait without limit while disconnected, and are sent late | `session`: refused; `connection`: dropped |
 //! | its pauses between connection attempts have no cap | `supervisor`: ours have |
@@ -13,7 +13,7 @@
 //! | a `tcp+tls://` address makes it spin | `settings`: refused |
 //! | its queues are unbounded | `session`: bounds the requests in flight; `watch`: reads them at once |
 //! | a session's password cannot be read from it, nor given to it | `key`: read and set by a handshake with itself |
-//! | a watcher panics when asked after the end | `watch`: never asked again; `connection`: waits for it |
+//! | a watcher panics when asked after the end | `watch`, `watch_node`: never asked again; `connection`: waits for it |
 //!
 //! Not used: the library's locks, which leave their nodes behind when they fail. `registry::latch` is our
 //! own.
@@ -29,6 +29,7 @@ mod session;
 mod settings;
 mod supervisor;
 mod watch;
+mod watch_node;
 
 use std::sync::Arc;
 

@@ -15,7 +15,8 @@ use super::connection::{Connection, Link, LinkState};
 use super::convert::{self, from_the_top};
 use super::key;
 use super::settings::Checked;
-use super::watch::{Flush, WatchTask};
+use super::watch::{self as watching, Flush, Follower, TreeFollower};
+use super::watch_node::NodeFollower;
 use crate::registry::{
     CommitError, DataFilter, Error, Session, SessionKey, SessionState, Watch, watch_channel,
 };
@@ -168,6 +169,17 @@ impl Shared {
         })
     }
 
+    /// Follows nodes until the session is lost, or no reader wants it.
+    fn follow(&self, follower: impl Follower) -> Result<(), Error> {
+        let links = self.links.subscribe();
+        if matches!(*links.borrow(), LinkState::Lost) {
+            return Err(Error::SessionLost);
+        }
+        #[expect(clippy::disallowed_methods, reason = "ends with its reader or its session")]
+        tokio::spawn(watching::run(links, follower));
+        Ok(())
+    }
+
     /// Waits until the watches that cover any of these nodes have sent all changes up to now.
     async fn flush(&self, changed: impl Iterator<Item = &Path> + Clone) {
         let mut flushed_watches = Vec::new();
@@ -314,19 +326,20 @@ impl Session for ZooKeeperSession {
     }
 
     fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
-        let links = self.shared.links.subscribe();
-        if matches!(*links.borrow(), LinkState::Lost) {
-            return Box::pin(ready(Err(Error::SessionLost)));
-        }
         let (sender, watch) = watch_channel();
         let (flushes, flushed) = mpsc::unbounded_channel();
-        let task = WatchTask::new(root.clone(), wants_data, sender, flushed, links);
-        #[expect(clippy::disallowed_methods, reason = "ends with its reader or its session")]
-        tokio::spawn(task.run());
+        if let Err(error) = self.shared.follow(TreeFollower::new(root.clone(), wants_data, sender, flushed)) {
+            return Box::pin(ready(Err(error)));
+        }
         let mut watches = self.shared.watches();
         watches.retain(|watch| !watch.flushes.is_closed());
         watches.push(WatchHandle { root: root.clone(), flushes });
         Box::pin(ready(Ok(watch)))
+    }
+
+    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
+        let (sender, watch) = watch_channel();
+        Box::pin(ready(self.shared.follow(NodeFollower::new(node.clone(), sender)).map(|()| watch)))
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {

@@ -34,24 +34,19 @@ const READS_MAX: usize = 20;
 /// Asks a watch to send all changes up to now. Answered when the watch has sent them.
 pub(super) type Flush = oneshot::Sender<()>;
 
-pub(super) struct WatchTask {
-    links: watch::Receiver<LinkState>,
-    follower: Follower,
-}
+/// What a watch follows on one connection after another.
+pub(super) trait Follower: Send + 'static {
+    /// Follows the connection until it breaks, or nobody wants the watch. Begins with a snapshot.
+    fn follow(&mut self, client: &zk::Client) -> impl Future<Output = Stopped> + Send;
 
-struct Follower {
-    root: Path,
-    wants_data: DataFilter,
-    sender: WatchSender,
-    flushes: mpsc::UnboundedReceiver<Flush>,
-    /// To be answered after the next changes were sent. They outlive a connection: the next snapshot answers
-    /// them.
-    held: Vec<Flush>,
+    /// Ends when the reader has dropped the watch.
+    fn closed(&self) -> impl Future<Output = ()> + Send;
 }
 
 /// Why a follower stopped.
-enum Stopped {
-    ReaderGone,
+pub(super) enum Stopped {
+    /// No more events are wanted: the reader has gone, or the watched node.
+    Finished,
     ConnectionBroken,
 }
 
@@ -62,57 +57,73 @@ impl From<zk::Error> for Stopped {
     }
 }
 
-impl WatchTask {
+/// Follows one connection after another. Ends when the follower has finished, or the session is lost.
+pub(super) async fn run(mut links: watch::Receiver<LinkState>, mut follower: impl Follower) {
+    loop {
+        let link = match &*links.borrow_and_update() {
+            LinkState::Up(link) => Some(Arc::clone(link)),
+            LinkState::Down => None,
+            LinkState::Lost => return,
+        };
+        // The connection's end comes first: a broken connection brings no more events.
+        tokio::select! {
+            biased;
+            changed = links.changed() => if changed.is_err() { return },
+            () = serve(&mut follower, link) => return,
+        }
+    }
+}
+
+/// Follows the connection if there is one. Ends when the follower has finished; otherwise the caller drops this.
+async fn serve(follower: &mut impl Follower, link: Option<Arc<Link>>) {
+    if let Some(link) = link {
+        // Not available: the connection is being cut.
+        let watching = Arc::clone(&link.watching).try_read_owned();
+        let stopped = match &watching {
+            Ok(_) => follower.follow(&link.client).await,
+            Err(_) => Stopped::ConnectionBroken,
+        };
+        drop(watching);
+        match stopped {
+            Stopped::Finished => return,
+            Stopped::ConnectionBroken => link.give_up(),
+        }
+    }
+    follower.closed().await;
+}
+
+/// Follows a node and all below it.
+pub(super) struct TreeFollower {
+    root: Path,
+    wants_data: DataFilter,
+    sender: WatchSender,
+    flushes: mpsc::UnboundedReceiver<Flush>,
+    /// To be answered after the next changes were sent. They outlive a connection: the next snapshot answers
+    /// them.
+    held: Vec<Flush>,
+}
+
+impl Follower for TreeFollower {
+    async fn follow(&mut self, client: &zk::Client) -> Stopped {
+        match self.follow_until_stopped(client).await {
+            Ok(never) => match never {},
+            Err(stopped) => stopped,
+        }
+    }
+
+    async fn closed(&self) {
+        self.sender.closed().await;
+    }
+}
+
+impl TreeFollower {
     pub(super) fn new(
         root: Path,
         wants_data: DataFilter,
         sender: WatchSender,
         flushes: mpsc::UnboundedReceiver<Flush>,
-        links: watch::Receiver<LinkState>,
     ) -> Self {
-        Self { links, follower: Follower { root, wants_data, sender, flushes, held: Vec::new() } }
-    }
-
-    /// Ends when the reader has dropped the watch, or the session is lost.
-    pub(super) async fn run(mut self) {
-        loop {
-            let link = match &*self.links.borrow_and_update() {
-                LinkState::Up(link) => Some(Arc::clone(link)),
-                LinkState::Down => None,
-                LinkState::Lost => return,
-            };
-            // The connection's end comes first: a broken connection brings no more events.
-            tokio::select! {
-                biased;
-                changed = self.links.changed() => if changed.is_err() { return },
-                () = self.follower.serve(link) => return,
-            }
-        }
-    }
-}
-
-impl Follower {
-    /// Follows the connection if there is one. Ends when the reader has dropped the watch; otherwise the
-    /// caller drops this.
-    async fn serve(&mut self, link: Option<Arc<Link>>) {
-        if let Some(link) = link {
-            match self.follow(&link).await {
-                Stopped::ReaderGone => return,
-                Stopped::ConnectionBroken => link.give_up(),
-            }
-        }
-        self.sender.closed().await;
-    }
-
-    async fn follow(&mut self, link: &Link) -> Stopped {
-        // Not available: the connection is being cut.
-        let Ok(_watching) = Arc::clone(&link.watching).try_read_owned() else {
-            return Stopped::ConnectionBroken;
-        };
-        match self.follow_until_stopped(&link.client).await {
-            Ok(never) => match never {},
-            Err(stopped) => stopped,
-        }
+        Self { root, wants_data, sender, flushes, held: Vec::new() }
     }
 
     async fn follow_until_stopped(
@@ -140,7 +151,7 @@ impl Follower {
             // No reader, no more work. Flushes come before events, because they take the events along.
             tokio::select! {
                 biased;
-                () = self.sender.closed() => return Err(Stopped::ReaderGone),
+                () = self.sender.closed() => return Err(Stopped::Finished),
                 Some(flush) = self.flushes.recv() => self.held.push(flush),
                 event = watcher.changed() => batch.add(event)?,
             }

@@ -328,15 +328,14 @@ impl Task {
                 }));
             }
             Effect::WatchOwn(path) => {
-                self.watches(part).own = path.and_then(|path| watch(&*session, path, true));
+                self.watches(part).own = path.and_then(|path| watch_node(&*session, path));
             }
             Effect::WatchBefore(path) => {
-                self.watches(part).before = path.and_then(|path| watch(&*session, path, false));
+                self.watches(part).before = path.and_then(|path| watch_node(&*session, path));
             }
             Effect::WatchQueue(is_on) => {
-                let all = Some(lock.lock().clone()).filter(|_| is_on);
-                let watch = all.and_then(|path| watch(&*session, path, false));
-                self.watches(part).queue = watch.map(|(_, watch)| watch);
+                let watch = is_on.then(|| session.watch(lock.lock(), Arc::new(|_: &Path| false)));
+                self.watches(part).queue = watch.and_then(ready);
             }
             Effect::Delete(path) => {
                 let answer = session.commit(vec![Operation::delete(path.clone())]);
@@ -469,10 +468,14 @@ async fn next_event(watch: &mut Option<(Path, Watch)>) -> Option<WatchEvent> {
     }
 }
 
-fn watch(session: &dyn Session, path: Path, wants_data: bool) -> Option<(Path, Watch)> {
-    // The request is sent at the call, and this future is ready at once; it fails only if the session is lost.
-    let watch = session.watch(&path, Arc::new(move |_: &Path| wants_data)).now_or_never()?.ok()?;
+fn watch_node(session: &dyn Session, path: Path) -> Option<(Path, Watch)> {
+    let watch = ready(session.watch_node(&path))?;
     Some((path, watch))
+}
+
+/// The watch that was asked for. The future is ready at once; it fails only if the session is lost.
+fn ready(watch: BoxFuture<'_, Result<Watch, Error>>) -> Option<Watch> {
+    watch.now_or_never()?.ok()
 }
 
 /// The state of the watched node by an event.

@@ -253,6 +253,10 @@ impl Session for ProvenSession {
         self.session.watch(root, wants_data)
     }
 
+    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
+        self.session.watch_node(node)
+    }
+
     fn close(&self) -> BoxFuture<'static, ()> {
         self.session.close()
     }

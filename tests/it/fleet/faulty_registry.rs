@@ -117,6 +117,10 @@ impl Session for FaultySession {
         self.inner.watch(root, wants_data)
     }
 
+    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
+        self.inner.watch_node(node)
+    }
+
     fn close(&self) -> BoxFuture<'static, ()> {
         self.inner.close()
     }

@@ -239,6 +239,10 @@ impl Session for ClientSession {
         Box::pin(ready(Ok(watch)))
     }
 
+    fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
+        self.watch(node, Arc::new(|_| true))
+    }
+
     fn close(&self) -> BoxFuture<'static, ()> {
         if !self.ensemble.end_by_client(self.id) {
             return Box::pin(ready(()));

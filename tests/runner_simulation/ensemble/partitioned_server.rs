@@ -117,6 +117,10 @@ impl Session for PartitionedServer {
         Box::pin(ready(Err(Error::SessionLost)))
     }
 
+    fn watch_node(&self, _: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
+        Box::pin(ready(Err(Error::SessionLost)))
+    }
+
     fn close(&self) -> BoxFuture<'static, ()> {
         Box::pin(ready(()))
     }
