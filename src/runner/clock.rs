@@ -86,6 +86,8 @@ struct Shared {
 struct State {
     sleepers: BTreeMap<(Duration, u64), Waker>,
     last_key: u64,
+    /// When the thread wakes up by itself. `None`: it is awake, and looks at the sleepers before it waits.
+    wakes_at: Option<Duration>,
     stopped: bool,
     /// Counts the times that the time of day was set.
     steps: u64,
@@ -233,7 +235,9 @@ impl Sleep {
         let key = (deadline, state.last_key);
         state.sleepers.insert(key, waker.clone());
         self.key = Some(key);
-        if state.sleepers.first_key_value().is_some_and(|(first, _)| *first == key) {
+        let is_early = state.wakes_at.is_some_and(|at| deadline < at);
+        drop(state);
+        if is_early {
             self.shared.changed.notify_one();
         }
         Poll::Pending
@@ -270,15 +274,22 @@ impl Shared {
             due.into_values().for_each(Waker::wake);
             state = self.lock();
             state = match next {
-                // A new sleeper may have come while the state was not locked.
+                // A new sleeper, or the end, may have come while the state was not locked.
+                _ if state.stopped => state,
                 _ if state.sleepers.first_key_value().map(|((deadline, _), _)| *deadline) != next => state,
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    state.wakes_at = Some(Duration::MAX);
+                    self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+                }
                 Some(next) => {
-                    let pause = next.saturating_sub(self.now().mono).min(STEP_CHECK);
+                    let now = self.now().mono;
+                    let pause = next.saturating_sub(now).min(STEP_CHECK);
+                    state.wakes_at = Some(now.saturating_add(pause));
                     let waited = self.changed.wait_timeout(state, pause);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
+            state.wakes_at = None;
             let difference_now = self.difference_ms();
             if difference_now.abs_diff(difference) >= STEP_MIN_MS.unsigned_abs() {
                 state.steps += 1;
@@ -348,6 +359,26 @@ mod tests {
         });
         futures::future::join_all(sleepers).await;
         assert_eq!(*order.lock().unwrap(), [10, 20, 30]);
+    }
+
+    /// The thread is not notified of a sleeper for which it will be awake in time anyway. None may be forgotten for that.
+    #[tokio::test]
+    async fn sleepers_that_begin_and_give_up_at_any_time_all_wake() {
+        let clock = Clock::start();
+        let tasks = (0..8_u64).map(|task| {
+            let clock = clock.clone();
+            async move {
+                for round in 0..200 {
+                    let now = clock.now().mono;
+                    let at = |micros| Wakeup { wall: None, mono: Some(now + Duration::from_micros(micros)) };
+                    let given_up = clock.sleep_until(at((task * 131 + round * 17) % 700));
+                    let sleep = clock.sleep_until(at((task * 37 + round * 211) % 900));
+                    tokio::select! { biased; () = sleep => {} () = given_up => {} }
+                }
+            }
+        });
+        let all = tokio::time::timeout(Duration::from_secs(20), futures::future::join_all(tasks));
+        all.await.expect("a sleeper does not wake");
     }
 
     #[test]
