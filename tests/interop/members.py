@@ -81,18 +81,18 @@ class _JavaProcess(CommandedProcess):
 
 
 class LockPeer(_JavaProcess):
-    """Contenders for Curator's locks, one for each mode."""
+    """Contenders for Curator's locks, one for each mode; or, with the rounds "steps", those that lines of standard input name."""
 
-    def __init__(self, fleet: MixedFleet, path: str, rounds: int, modes: Sequence[str]):
+    def __init__(self, fleet: MixedFleet, path: str, rounds: int | str, modes: Sequence[str]):
         arguments = [fleet.server.address, path, str(rounds), *modes]
         super().__init__(f"lock-peer-{len(fleet.processes)}", "LockPeer", arguments, fleet.folder)
         fleet.processes.append(self)
 
 
 class GoLockPeer(CommandedProcess):
-    """Contenders for the lock of go-zookeeper. A server's address may be a proxy's."""
+    """Contenders for the lock of go-zookeeper, as `LockPeer`. A server's address may be a proxy's."""
 
-    def __init__(self, fleet: MixedFleet, path: str, rounds: int, contenders: int, address: str = ""):
+    def __init__(self, fleet: MixedFleet, path: str, rounds: int | str, contenders: int, address: str = ""):
         program = ROOT / ".tools" / "bin" / "lock-peer"
         if not program.is_file():
             raise RuntimeError(f"no {program}: run make interop-tools")

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from sidekeeper._proto.v1 import lock_service_pb2 as pb
 
+from interop.lock_steps import LockSteps
 from interop.members import GoLockPeer, LockPeer, MixedFleet
 from interop.transaction_log import changes
 from support.lock_queue import Grant, Journal, connection, hold, request
@@ -66,6 +67,23 @@ def test_s1_one_queue_of_sidecars_curator_kazoo_and_go(fleet: MixedFleet) -> Non
     assert journal.out_of_order() == []
     # All waited: each holds once before any holds for the second time.
     assert len({grant.who for grant in sorted(journal.grants)[:8]}) == 8
+
+
+KINDS = ("ours", "curator", "kazoo", "go")
+
+
+@pytest.mark.parametrize("asker", KINDS)
+@pytest.mark.parametrize("holder", KINDS)
+def test_s3_the_holder_excludes_the_asker_until_it_releases(fleet: MixedFleet, holder: str, asker: str) -> None:
+    with LockSteps(fleet) as steps:
+        first = steps.ask(holder, "holder")
+        token = first.wait_held()
+        second = steps.ask(asker, "asker")
+        second.wait_behind(first)
+        first.release()
+        assert second.wait_held() > token
+        second.release()
+        steps.check_over()
 
 
 def test_s6_readers_and_writers_with_curators_read_write_lock(fleet: MixedFleet) -> None:
@@ -134,10 +152,7 @@ def test_s22_a_revocation_by_curator_is_an_event(fleet: MixedFleet, mode: str) -
         assert fleet.tree.client.exists(acquired.node_path)
 
 
-FIRST = ("ours", "curator", "kazoo", "go")
-
-
-@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("first", KINDS)
 def test_s31_whoever_comes_first_makes_the_locks_node(fleet: MixedFleet, first: str) -> None:
     path, server = f"/{fleet.namespace}-locks/bill", fleet.server
     sidecar = fleet.sidecar(1)
@@ -157,7 +172,7 @@ def test_s31_whoever_comes_first_makes_the_locks_node(fleet: MixedFleet, first: 
                 Grant(one["begin"], one["end"], one["token"], one["mode"], kind) for one in peer.events("grant")
             )
 
-    order = [first, *(kind for kind in FIRST if kind != first)]
+    order = [first, *(kind for kind in KINDS if kind != first)]
     for kind in order:
         come(kind)
     assert [grant.who for grant in sorted(journal.grants, key=lambda grant: grant.token)] == order

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -14,8 +15,9 @@ from kazoo.recipe.lock import Lock
 from sidekeeper._proto.v1 import lock_service_pb2 as pb
 from sidekeeper._proto.v1 import lock_service_pb2_grpc as stubs
 
-from support.processes import PATIENCE, ROOT
+from support.processes import PATIENCE, ROOT, eventually
 from support.sidecar import Sidecar
+from support.zookeeper import ServerProcess
 
 _example: dict[str, type[Lock]] = {}
 exec((ROOT / "examples" / "locks" / "curator_lock.py").read_text(), _example)
@@ -50,6 +52,86 @@ def hold(sidecar: Sidecar, path: str, mode: str = "MUTEX", who: str = "") -> Ite
         stream = stub.Hold(request(path, mode, who), timeout=4 * PATIENCE)
         yield stream
         stream.cancel()
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event of a hold, and when it was read."""
+
+    kind: str
+    event: pb.HoldResponse
+    #: Nanoseconds of CLOCK_MONOTONIC.
+    at: int
+    #: Seconds since the epoch.
+    wall: float
+
+
+class Held:
+    """A hold through a sidecar. A thread reads its events as they come."""
+
+    def __init__(self, sidecar: Sidecar, path: str, mode: str = "MUTEX", who: str = ""):
+        self.mode, self.who = mode, who
+        self.told: list[Told] = []
+        #: How the stream has ended, if that was not with OK.
+        self.error: grpc.RpcError | None = None
+        self._open = ExitStack()
+        self._stub = self._open.enter_context(connection(sidecar))
+        self._stream = self._stub.Hold(request(path, mode, who), timeout=8 * PATIENCE)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        try:
+            for event in self._stream:
+                kind = event.WhichOneof("event") or ""
+                self.told.append(Told(kind, event, time.monotonic_ns(), time.time()))
+        except grpc.RpcError as error:
+            self.error = error
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.cancel()
+        self._reader.join()
+        self._open.close()
+
+    def kinds(self) -> list[str]:
+        """The kinds of the events so far."""
+        return [one.kind for one in self.told]
+
+    def first(self, kind: str) -> Told | None:
+        """The first event of a kind, if there is one yet."""
+        return next((one for one in list(self.told) if one.kind == kind), None)
+
+    def wait(self, kind: str, timeout: float = PATIENCE) -> Told:
+        """Waits for the first event of a kind."""
+        eventually(f"{kind} of {self.who}", lambda: self.first(kind) or not self._reader.is_alive(), timeout)
+        found = self.first(kind)
+        assert found, f"the stream of {self.who} has ended before {kind}: {self.kinds()}, {self.error}"
+        return found
+
+    def token(self) -> int:
+        """The token of the lock. Zero: it was not held yet."""
+        acquired = self.first("acquired")
+        return acquired.event.acquired.fencing_token if acquired else 0
+
+    def release(self) -> Grant:
+        """Gives the lock back; returns the grant."""
+        acquired, end = self.wait("acquired"), time.monotonic_ns()
+        self._stub.Release(pb.ReleaseRequest(hold_id=self.wait("started").event.started.hold_id))
+        return Grant(acquired.at, end, self.token(), self.mode, self.who)
+
+
+def watchers(servers: Iterable[ServerProcess], path: str) -> set[int]:
+    """The sessions that watch a node, as the servers tell."""
+    found: set[int] = set()
+    for server in servers:
+        for block in re.findall(r"^/.*(?:\n\t.*)*", server.ask("wchp"), re.MULTILINE):
+            node, *sessions = block.splitlines()
+            if node == path:
+                found |= {int(session, 16) for session in sessions}
+    return found
 
 
 @dataclass(frozen=True, order=True)

@@ -1,10 +1,13 @@
 package sidekeeper.interop;
 
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
@@ -20,8 +23,15 @@ import org.apache.zookeeper.data.Stat;
  * Contenders for Curator's locks, each in a session of its own. Arguments: ZooKeeper's address, the lock's path, rounds, and
  * modes (MUTEX, READ, WRITE, or SEMAPHORE with its permits, as in SEMAPHORE:3), one contender each. Tells each grant: begin and end in nanoseconds of CLOCK_MONOTONIC, the czxid
  * of the contender's node, the mode, and who. A line of standard input asks the holder of the lock to give it back.
+ *
+ * With "steps" in place of the rounds, each line of standard input moves one contender: "WHO acquire MODE" or "WHO release
+ * MODE". A contender comes with its first line.
  */
 public final class LockPeer {
+
+    /** What the names of the nodes of each mode have in common. */
+    private static final Map<String, String> NAMES =
+            Map.of("MUTEX", "lock-", "READ", "__READ__", "WRITE", "__WRIT__", "SEMAPHORE", "lease-");
 
     private LockPeer() {}
 
@@ -29,6 +39,10 @@ public final class LockPeer {
         Events.claimStandardOutput();
         String address = arguments[0];
         String path = arguments[1];
+        if (arguments[2].equals("steps")) {
+            followSteps(address, path);
+            Runtime.getRuntime().halt(0);
+        }
         int rounds = Integer.parseInt(arguments[2]);
         List<Thread> contenders = new ArrayList<>();
         for (int i = 3; i < arguments.length; i++) {
@@ -52,7 +66,18 @@ public final class LockPeer {
         Runtime.getRuntime().halt(0);
     }
 
-    private static CuratorFramework connect(String address) {
+    private static void followSteps(String address, String path) throws IOException {
+        Map<String, SteppedContender> contenders = new HashMap<>();
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String[] words = line.split(" ");
+            contenders
+                    .computeIfAbsent(words[0], who -> new SteppedContender(address, path, who))
+                    .step(words[1], words[2]);
+        }
+    }
+
+    static CuratorFramework connect(String address) {
         CuratorFramework client = CuratorFrameworkFactory.newClient(address, 10_000, 10_000, new ExponentialBackoffRetry(100, 3));
         client.start();
         return client;
@@ -76,7 +101,7 @@ public final class LockPeer {
                     throw new IllegalStateException("the lock was not free within a minute");
                 }
                 long begin = System.nanoTime();
-                long token = ownNode(client, path);
+                long token = ownNode(client, path, mode);
                 Thread.sleep(1);
                 long end = System.nanoTime();
                 lock.release();
@@ -97,7 +122,7 @@ public final class LockPeer {
                 throw new IllegalStateException("no permit was free within a minute");
             }
             long begin = System.nanoTime();
-            long token = ownNode(client, path + "/leases");
+            long token = ownNode(client, path + "/leases", "SEMAPHORE");
             // Longer than a grant takes: otherwise never more than one would hold.
             Thread.sleep(20);
             long end = System.nanoTime();
@@ -106,11 +131,12 @@ public final class LockPeer {
         }
     }
 
-    /** The transaction that created the node of this session. */
-    private static long ownNode(CuratorFramework client, String path) throws Exception {
+    /** The transaction that created the node of this session with this mode. */
+    static long ownNode(CuratorFramework client, String path, String mode) throws Exception {
+        String kind = NAMES.get(mode);
         long session = client.getZookeeperClient().getZooKeeper().getSessionId();
         for (String name : client.getChildren().forPath(path)) {
-            Stat stat = client.checkExists().forPath(path + "/" + name);
+            Stat stat = name.contains(kind) ? client.checkExists().forPath(path + "/" + name) : null;
             if (stat != null && stat.getEphemeralOwner() == session) {
                 return stat.getCzxid();
             }
