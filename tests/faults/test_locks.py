@@ -18,7 +18,7 @@ from kazoo.exceptions import NoNodeError
 
 from faults.ensemble import Ensemble
 from faults.fleet import FaultFleet, Slot
-from support.lock_queue import Grant, Journal
+from support.lock_queue import FencedCounter, Grant, Journal
 from support.processes import PATIENCE, eventually
 
 #: The session timeout, in seconds.
@@ -36,23 +36,6 @@ GRANTS_EACH = max(GRANTS // 30, 100)
 
 #: How long a contender waits before it asks again after an error, in seconds.
 ASK_AGAIN = 0.05
-
-
-class FencedCounter:
-    """A store that refuses a write with a lower token than it has seen."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.highest = 0
-        self.refused = 0
-
-    def write(self, token: int) -> bool:
-        with self._lock:
-            if token < self.highest:
-                self.refused += 1
-                return False
-            self.highest = token
-            return True
 
 
 class Contender(threading.Thread):

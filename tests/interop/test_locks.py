@@ -17,7 +17,7 @@ from sidekeeper._proto.v1 import lock_service_pb2 as pb
 from interop.lock_steps import LockSteps
 from interop.members import GoLockPeer, LockPeer, MixedFleet
 from interop.transaction_log import changes
-from support.lock_queue import Grant, Journal, connection, hold, request
+from support.lock_queue import FencedCounter, Grant, Journal, connection, hold, request
 from support.processes import PATIENCE, eventually
 from support.request_proxy import RequestProxy
 
@@ -137,6 +137,54 @@ def test_s10_a_sidecar_asks_for_one_permit_at_a_time(fleet: MixedFleet) -> None:
             next(stub.Hold(both, timeout=4 * PATIENCE))
         assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         first.cancel()
+
+
+@pytest.mark.parametrize("writer", ["ours", "curator"])
+def test_s7_readers_that_come_later_wait_behind_a_waiting_writer(fleet: MixedFleet, writer: str) -> None:
+    with LockSteps(fleet) as steps:
+        first = [steps.ask(kind, f"first-{kind}", "READ") for kind in ("ours", "curator")]
+        for reader in first:
+            reader.wait_held()
+        between = steps.ask(writer, "writer", "WRITE")
+        between.wait_behind(first[-1])
+        later = [steps.ask(kind, f"later-{kind}", "READ") for kind in ("ours", "curator")]
+        # The first readers still hold: the later ones wait for the writer.
+        for reader in later:
+            reader.wait_behind(between)
+        for reader in first:
+            reader.release()
+        between.wait_held()
+        for reader in later:
+            reader.wait_behind(between)
+        between.release()
+        # Both hold at the same time: neither has given the lock back.
+        for reader in later:
+            reader.wait_held()
+        for reader in later:
+            reader.release()
+        steps.check_over()
+
+
+def test_s8_a_writer_waits_for_a_writer_of_curator_that_has_become_a_reader(fleet: MixedFleet) -> None:
+    store = FencedCounter()
+    with LockSteps(fleet) as steps:
+        writer = steps.ask("curator", "java", "WRITE")
+        assert store.write(writer.wait_held())
+        ours = steps.ask("ours", "ours", "WRITE")
+        ours.wait_behind(writer)
+        reader = steps.ask("curator", "java", "READ")
+        newer = reader.wait_held()
+        writer.release()
+        ours.wait_behind(reader)
+        reader.release()
+        token = ours.wait_held()
+        # The store has seen tokens of writers only: that of the reader is newer than that of the waiting writer (L25).
+        assert store.write(token)
+        assert token < newer
+        ours.release()
+        # Java's two grants overlap, and no other ones do.
+        assert {grant.who for pair in steps.journal.overlaps() for grant in pair} == {"java"}
+        assert fleet.tree.client.get_children(steps.path) == []
 
 
 @pytest.mark.parametrize("mode", ["MUTEX", "WRITE"])

@@ -123,6 +123,23 @@ class Held:
         return Grant(acquired.at, end, self.token(), self.mode, self.who)
 
 
+class FencedCounter:
+    """A store that refuses a write with a lower token than it has seen."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.highest = 0
+        self.refused = 0
+
+    def write(self, token: int) -> bool:
+        with self._lock:
+            if token < self.highest:
+                self.refused += 1
+                return False
+            self.highest = token
+            return True
+
+
 def watchers(servers: Iterable[ServerProcess], path: str) -> set[int]:
     """The sessions that watch a node, as the servers tell."""
     found: set[int] = set()
