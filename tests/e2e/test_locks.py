@@ -92,6 +92,8 @@ def holding(binary: Path, sidecar: Sidecar, *words: str) -> Iterator[subprocess.
         assert process.stdout.readline() == "holds\n"
         yield process
     finally:
+        # A test may have stopped it.
+        process.send_signal(signal.SIGCONT)
         process.terminate()
         process.communicate(timeout=PATIENCE)
 
@@ -266,6 +268,33 @@ def test_s16_a_stopped_application_loses_its_lock(fleet: Fleet, binary: Path) ->
         process.send_signal(signal.SIGCONT)
         out, _ = process.communicate(timeout=PATIENCE)
         assert (out, process.returncode) == ("stopped\n", 124)
+
+
+@pytest.mark.parametrize("first_to_go_on", ["application", "sidecar"])
+def test_s17_a_stopped_application_with_a_stopped_sidecar_loses_its_lock(
+    fleet: Fleet, binary: Path, first_to_go_on: str
+) -> None:
+    first, second = serving(fleet, binary, 1, "2s"), serving(fleet, binary, 2, "2s")
+    with holding(binary, first) as process:
+        [holder] = locks(binary, second, "nightly")["holders"]  # type: ignore[misc]
+        for stopped in (process, first.popen):
+            stopped.send_signal(signal.SIGSTOP)
+        # The session of the stopped sidecar ends, and the next one holds. A store refuses what the former one writes later.
+        told = run(binary, second, "lock", "nightly", "--", "sh", "-c", 'echo "$SIDEKEEPER_LOCK_TOKEN"')
+        assert told.returncode == 0, told.stderr
+        assert int(told.stdout) > int(holder["fencing_token"]) > 0
+        if first_to_go_on == "sidecar":
+            first.popen.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGCONT)
+        # The application knows the end of the lease by itself, or the sidecar tells it of the loss before.
+        out, err = process.communicate(timeout=PATIENCE)
+        assert (out, process.returncode) == ("stopped\n", 124)
+        assert "the lease of the lock is over" in err or (first_to_go_on == "sidecar" and "LOCK_LOST" in err)
+        first.popen.send_signal(signal.SIGCONT)
+    assert locks(binary, second, "nightly")["holders"] == []
+    eventually(
+        "the former sidecar serves again", lambda: run(binary, first, "lock", "nightly", "--", "true").returncode == 0
+    )
 
 
 def endpoint(sidecar: Sidecar) -> str:
