@@ -18,11 +18,14 @@ from kazoo.exceptions import NoNodeError
 
 from faults.ensemble import Ensemble
 from faults.fleet import FaultFleet, Slot
-from support.lock_queue import FencedCounter, Grant, Journal
+from support.lock_queue import FencedCounter, Grant, Held, Journal, watchers
 from support.processes import PATIENCE, eventually
 
 #: The session timeout, in seconds.
 SESSION = 4.0
+
+#: The session timeout of a holder whose session outlives a restart of all servers, in seconds.
+LONG_SESSION = 60.0
 
 #: For how long a fault lasts: longer than the session.
 LASTS = SESSION + 2.0
@@ -197,6 +200,64 @@ def test_a_lock_has_one_obedient_holder_and_growing_tokens(
     assert [contender.refusals for contender in contenders if contender.refusals] == []
     # Nothing is left in the queue. The container may be gone.
     eventually("an empty queue", lambda: fleet.look("the queue", lambda: children(fleet, path)) == ["empty"])
+
+
+def owner(fleet: FaultFleet, node: str) -> int:
+    """The session that owns a node. Zero: there is no such node."""
+    found = fleet.tree.client.exists(node)
+    return int(found.ephemeralOwner) if found else 0
+
+
+@contextmanager
+def holder_and_waiter(fleet: FaultFleet, slots: list[Slot]) -> Iterator[tuple[Held, Held, str]]:
+    """A hold through the first slot's sidecar, one through the second's that waits for it, and the node of the first."""
+    path = f"/{fleet.namespace}-locks/bill"
+    with Held(slots[0].sidecar, path, who="holder") as holder:
+        node = holder.wait("acquired").event.acquired.node_path
+        with Held(slots[1].sidecar, path, who="waiter") as waiter:
+            wait_behind(fleet, waiter, node)
+            yield holder, waiter, node
+
+
+def wait_behind(fleet: FaultFleet, waiter: Held, node: str) -> None:
+    """Waits until a contender waits for the holder with this node: its session watches the node."""
+
+    def decided() -> bool:
+        return waiter.token() > 0 or bool(watchers(fleet.ensemble.servers, node) - {owner(fleet, node)})
+
+    fleet.look("the other one waits", decided)
+    assert waiter.token() == 0, f"the other one holds beside {node}"
+
+
+def restart_leader(ensemble: Ensemble) -> None:
+    leader = ensemble.leader()
+    leader.kill()
+    leader.start()
+
+
+def restart_all(ensemble: Ensemble) -> None:
+    ensemble.kill()
+    ensemble.start()
+
+
+@pytest.mark.parametrize("fault", [restart_leader, restart_all])
+def test_s20_a_holder_keeps_the_lock_while_servers_restart(
+    fleet: FaultFleet, ensemble: Ensemble, fault: Callable[[Ensemble], None]
+) -> None:
+    slots = [Slot(fleet, number, LONG_SESSION, True, {}) for number in (1, 2)]
+    with holder_and_waiter(fleet, slots) as (holder, waiter, node):
+        fault(ensemble)
+        holder.wait("suspended")
+        holder.wait("resumed", 3 * PATIENCE)
+        ensemble.wait_serving()
+        wait_behind(fleet, waiter, node)
+        assert set(holder.kinds()) <= {"started", "acquired", "lease_renewed", "suspended", "resumed"}
+        journal = Journal()
+        journal.add([holder.release()])
+        waiter.wait("acquired")
+        journal.add([waiter.release()])
+        assert journal.overlaps() == []
+        assert journal.out_of_order() == []
 
 
 def children(fleet: FaultFleet, path: str) -> list[str]:
