@@ -211,6 +211,14 @@ class Ensemble:
                     found.append((seconds, session))
         return sorted(found)
 
+    def wait_expired(self, sessions: set[str], timeout: float) -> float:
+        """Waits until one of these sessions is ended; gives when it was, wall clock."""
+
+        def found() -> list[float]:
+            return [at for at, session in self.expiries() if session in sessions]
+
+        return eventually("the session is ended", found, timeout)[0]
+
     def kill(self) -> None:
         for server in self.servers:
             server.kill()

@@ -17,15 +17,6 @@ from support.processes import eventually
 SESSION = 4.0
 
 
-def expired(ensemble: Ensemble, sessions: set[str]) -> float:
-    """Waits until ZooKeeper ends one of these sessions; gives when it did, wall clock."""
-
-    def found() -> list[float]:
-        return [at for at, session in ensemble.expiries() if session in sessions]
-
-    return eventually("the session is ended", found, 4 * SESSION)[0]
-
-
 def check_told_in_time(fleet: FaultFleet, first: Slot, second: Slot, server: Server, noticed: bool | None) -> None:
     """Cuts a server off, with the first slot on its side. `noticed`: see `Ensemble.cut_off`; `None`: from the leader
     only."""
@@ -40,7 +31,7 @@ def check_told_in_time(fleet: FaultFleet, first: Slot, second: Slot, server: Ser
         fleet.ensemble.cut(server, fleet.ensemble.leader())
     else:
         fleet.ensemble.cut_off(server, noticed)
-    ended = expired(fleet.ensemble, sessions)
+    ended = fleet.ensemble.wait_expired(sessions, 4 * SESSION)
     eventually("told to stop", lambda: sorted(event["item"] for event in first.application.events("cancelled")) == mine)
     told = first.application.events("cancelled")
     assert {event["reason"] for event in told} == {"LEASE_LOST"}

@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 import pytest
 import sidekeeper
 from kazoo.exceptions import NoNodeError
+from sidekeeper._proto.v1 import lock_service_pb2 as pb
 
-from faults.ensemble import Ensemble
+from faults.ensemble import Ensemble, Server
 from faults.fleet import FaultFleet, Slot
 from support.lock_queue import FencedCounter, Grant, Held, Journal, watchers
 from support.processes import PATIENCE, eventually
@@ -258,6 +259,44 @@ def test_s20_a_holder_keeps_the_lock_while_servers_restart(
         journal.add([waiter.release()])
         assert journal.overlaps() == []
         assert journal.out_of_order() == []
+
+
+def check_lost_in_time(fleet: FaultFleet, server: Server, other: Server, fault: Callable[[], None]) -> None:
+    """Has a fault befall a server to which the holder's sidecar is connected; the one that waits is at another server."""
+    slots = [Slot(fleet, number, SESSION, True, {}) for number in (1, 2)]
+    for slot, reached in zip(slots, (server, other)):
+        fleet.part(slot, reached)
+    with holder_and_waiter(fleet, slots) as (holder, waiter, node):
+        session = owner(fleet, node)
+        fault()
+        ended = fleet.ensemble.wait_expired({f"{session:#x}"}, 2 * PATIENCE)
+        lost = holder.wait("lost")
+        assert lost.event.lost.reason == pb.LOCK_LOSS_REASON_LEASE_LOST
+        assert lost.wall < ended, f"told {lost.wall - ended:.2f} s after the session had been ended"
+        gained = waiter.wait("acquired")
+        assert lost.at < gained.at
+        assert waiter.token() > holder.token()
+
+
+@pytest.mark.parametrize("fault", ["cut off", "killed", "stopped"])
+def test_s59_a_holder_at_a_follower_hears_of_the_loss_in_time(
+    fleet: FaultFleet, ensemble: Ensemble, fault: str
+) -> None:
+    leader, follower = ensemble.leader(), ensemble.follower()
+    inflict = {
+        "cut off": lambda: ensemble.cut(follower, leader),
+        "killed": follower.kill,
+        "stopped": follower.stop,
+    }
+    check_lost_in_time(fleet, follower, leader, inflict[fault])
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["the followers notice at once", "the followers hear nothing"])
+def test_s60_a_holder_at_a_leader_that_is_cut_off_hears_of_the_loss_in_time(
+    fleet: FaultFleet, ensemble: Ensemble, noticed: bool
+) -> None:
+    leader, follower = ensemble.leader(), ensemble.follower()
+    check_lost_in_time(fleet, leader, follower, lambda: ensemble.cut_off(leader, noticed))
 
 
 def children(fleet: FaultFleet, path: str) -> list[str]:
