@@ -98,6 +98,12 @@ mutants! {
     SemaphoreOutOfQueue,
     /// A contender that has got its permit keeps its first place in the queue.
     SemaphoreQueueHeld,
+    /// The first of the queue holds although the delay of a holder that has vanished is not over.
+    LockDelayIgnored,
+    /// A holder with a delay holds without its delay's node.
+    LockDelayNotAnnounced,
+    /// The node of the delay stays when the lock is given back.
+    LockDelayKept,
 
     // Item locks.
     /// An execution starts without waiting for the lock of its item.

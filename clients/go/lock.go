@@ -41,6 +41,9 @@ type LockRequest struct {
 	WaitTimeout time.Duration
 	// HoldTimeout is how long the lock may be held; then it is lost. Zero: without a limit.
 	HoldTimeout time.Duration
+	// LockDelay is for how long nobody may hold if this process loses the lock without giving it back: it is killed, or the
+	// lease is over. At most ten minutes. For a lock with a name, alone or as a writer. Zero: not at all.
+	LockDelay time.Duration
 	// Holder is whom others see as the holder. Empty: the sidecar's address.
 	Holder string
 	// ApplicationID lets a second hold of the same lock by the same id be refused, because it would wait for itself.
@@ -167,6 +170,9 @@ func holdRequest(request LockRequest) (*sidekeeperv1.HoldRequest, error) {
 	}
 	if request.WaitTimeout != 0 {
 		message.WaitTimeout = durationpb.New(max(0, request.WaitTimeout))
+	}
+	if request.LockDelay != 0 {
+		message.LockDelay = durationpb.New(request.LockDelay)
 	}
 	if request.HoldTimeout != 0 {
 		message.HoldTimeout = durationpb.New(request.HoldTimeout)

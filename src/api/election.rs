@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
@@ -48,6 +49,7 @@ impl ElectionCalls {
                     is_foreign,
                     mode,
                     permits: 0,
+                    lock_delay: Duration::ZERO,
                     wait: None,
                     hold_max: None,
                     data,

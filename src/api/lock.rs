@@ -14,7 +14,7 @@ use crate::coordination::lock::contract::{Event, First, LossReason};
 use crate::coordination::lock::picture::LockState;
 use crate::elasticjob::field_error::FieldError;
 use crate::excerpt::Excerpt;
-use crate::extension::lock::{Below, Child, HOLDER_BYTES_MAX, LockPaths, Mode};
+use crate::extension::lock::{Below, Child, HOLDER_BYTES_MAX, LOCK_DELAY_MAX, LockPaths, Mode};
 use crate::listen::refusal::refusal;
 use crate::proto;
 use crate::proto::hold_response::Event as Message;
@@ -85,6 +85,14 @@ impl LockCalls {
         let lock = read_lock(&self.locks, Kind::Lock, request.lock, &mut errors);
         let wait = read_limit("wait_timeout", request.wait_timeout, Duration::ZERO, &mut errors);
         let hold_max = read_limit("hold_timeout", request.hold_timeout, HOLD_MIN, &mut errors);
+        let lock_delay = read_limit("lock_delay", request.lock_delay, Duration::ZERO, &mut errors);
+        let lock_delay = lock_delay.unwrap_or_default();
+        let is_foreign = lock.as_ref().is_some_and(|(_, is_foreign)| *is_foreign);
+        let may_delay = !is_foreign && matches!(mode, Some(Mode::Mutex | Mode::Write));
+        if lock_delay > LOCK_DELAY_MAX || (!lock_delay.is_zero() && !may_delay) {
+            let allowed = "0s to 600s, for MUTEX and WRITE, of a lock with `lock.name`";
+            errors.push(FieldError::new("lock_delay", &format!("{lock_delay:?}"), allowed));
+        }
         let holder = request.holder;
         if holder.len() > HOLDER_BYTES_MAX || holder.chars().any(char::is_control) {
             errors.push(FieldError::new("holder", &holder, "at most 255 bytes without control characters"));
@@ -99,6 +107,7 @@ impl LockCalls {
                     is_foreign,
                     mode,
                     permits,
+                    lock_delay,
                     wait,
                     hold_max,
                     data,
@@ -261,12 +270,12 @@ impl LockService for LockCalls {
         let lock = self.read_one(request.lock)?;
         let is_contender = matches!(
             Below::read(&request.node_name),
-            Below::Child(Child::Contender { .. } | Child::WithoutNumber(_))
+            Below::Child(Child::Contender { .. } | Child::Delay { .. } | Child::WithoutNumber(_))
                 | Below::Queued(_)
                 | Below::Permit(_)
         );
         let node = lock.below(&request.node_name).filter(|_| is_contender).ok_or_else(|| {
-            let allowed = "the `node_name` of one of the lock's contenders";
+            let allowed = "the `node_name` of one of the lock's contenders or former holders";
             InvalidRequest(vec![FieldError::new("node_name", &request.node_name, allowed)]).to_status()
         })?;
         self.locks.break_lock(&lock, &node).await.map_err(|error| status::of_lock(&error))?;
@@ -372,6 +381,7 @@ fn first_contender(first: First) -> proto::Contender {
         session: first.session.map(|session| session.to_string()).unwrap_or_default(),
         fencing_token: 0,
         since: None,
+        lock_delay: None,
     }
 }
 
@@ -384,6 +394,7 @@ fn contender(lock: &LockPaths, node: &Node) -> proto::Contender {
         mode: mode(name).into(),
         fencing_token: node.stat.created.0,
         since: Timestamp::from_millisecond(node.stat.modified_ms).ok().map(event::timestamp),
+        lock_delay: None,
     }
 }
 
@@ -397,9 +408,9 @@ fn mode(name: &str) -> proto::LockMode {
             Mode::Permit => proto::LockMode::Semaphore,
             Mode::Candidate => proto::LockMode::Unspecified,
         },
-        Below::Child(Child::OtherRecipe | Child::Foreign) | Below::Semaphore | Below::Foreign => {
-            proto::LockMode::Unspecified
-        }
+        Below::Child(Child::Delay { .. } | Child::OtherRecipe | Child::Foreign)
+        | Below::Semaphore
+        | Below::Foreign => proto::LockMode::Unspecified,
     }
 }
 
@@ -409,5 +420,15 @@ fn lock_message(lock: &LockPaths, state: &LockState) -> proto::Lock {
         holders: state.holders.iter().map(|node| contender(lock, node)).collect(),
         waiting: state.waiting.iter().map(|node| contender(lock, node)).collect(),
         foreign_nodes: state.foreign.clone(),
+        vanished: state.vanished.iter().map(|node| former_holder(lock, node)).collect(),
     }
+}
+
+/// A holder that has vanished, by the node of its delay.
+fn former_holder(lock: &LockPaths, node: &Node) -> proto::Contender {
+    let lock_delay = match Child::read(node.path.name()) {
+        Child::Delay { delay, .. } => delay.try_into().ok(),
+        Child::Contender { .. } | Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => None,
+    };
+    proto::Contender { fencing_token: 0, lock_delay, ..contender(lock, node) }
 }

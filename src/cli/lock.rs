@@ -63,6 +63,9 @@ pub(super) struct LockArgs {
     /// How long the command may run. Then the lock is lost, and the command is stopped.
     #[arg(long, value_name = "DURATION", value_parser = config::lock_timeout)]
     hold: Option<Duration>,
+    /// For how long nobody may hold the lock if this program ends without giving it back: killed, or without its machine.
+    #[arg(long, value_name = "DURATION", value_parser = config::lock_timeout, conflicts_with_all = ["read", "permits", "path"])]
+    lock_delay: Option<Duration>,
     /// How long a command may take to end after SIGTERM when the lock is lost. Then it is killed.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = config::lock_timeout)]
     kill_after: Duration,
@@ -98,6 +101,7 @@ pub(super) async fn lock(args: LockArgs) -> Result<ExitCode, Failure> {
         holder: args.holder,
         application_id: String::new(),
         permits: args.permits.unwrap_or_default(),
+        lock_delay: limit(args.lock_delay),
     })?;
     let mut releases = client.clone();
     let grant = Grant {
@@ -125,7 +129,10 @@ fn news(event: Option<Event>) -> News {
         Some(Event::Started(hold)) => News::Started { id: hold.hold_id, path: hold.path },
         Some(Event::Waiting(waiting)) => {
             let first = waiting.first.map(|first| one_line(&first)).unwrap_or_default();
-            let place = format!("{} contenders are before this one; the first is {first}", waiting.position);
+            let place = match waiting.position {
+                0 => format!("no contender is before this one; it waits for {first}"),
+                position => format!("{position} contenders are before this one; the first is {first}"),
+            };
             News::Waiting { place, trouble: waiting.reason }
         }
         Some(Event::Acquired(acquired)) => News::Granted {
@@ -231,6 +238,11 @@ fn in_table(lock: &Lock) -> String {
         let (mode, token) = (mode_word(contender), contender.fencing_token);
         text.push_str(&format!("{state}  {mode}  token {token}  {}\n", one_line(contender)));
     }
+    for former in &lock.vanished {
+        let delay = former.lock_delay.as_ref().and_then(|delay| Duration::try_from(*delay).ok());
+        let delay = delay.unwrap_or_default();
+        text.push_str(&format!("gone   delay {delay:?}  {}\n", one_line(former)));
+    }
     for name in &lock.foreign_nodes {
         text.push_str(&format!("foreign  {}\n", printable(name)));
     }
@@ -250,6 +262,7 @@ fn in_json(lock: &Lock) -> String {
                 "mode": mode_word(one),
                 "fencing_token": one.fencing_token,
                 "since": one.since.as_ref().map(|since| since.to_string()),
+                "lock_delay": one.lock_delay.as_ref().map(|delay| delay.to_string()),
             })
         };
         contenders.iter().map(one).collect()
@@ -259,5 +272,6 @@ fn in_json(lock: &Lock) -> String {
         "holders": contenders(&lock.holders),
         "waiting": contenders(&lock.waiting),
         "foreign_nodes": lock.foreign_nodes,
+        "vanished": contenders(&lock.vanished),
     }))
 }

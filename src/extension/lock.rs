@@ -4,6 +4,11 @@
 //!
 //! A contender's node is `{lock}/_c_{uuid}-{mark}{number}`, ephemeral and sequential. The mark says what the contender
 //! asks for, and the number is its place. Nodes of other names are no contenders.
+//!
+//! Our own: `{lock}/delay-{milliseconds}-{number}`, persistent, with the holder as its data. The contender with this number
+//! has a lock delay. It creates the node before it holds, and deletes it when it gives the lock back.
+
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -27,6 +32,10 @@ pub const REVOKE: &[u8] = b"__REVOKE__";
 pub const SEMAPHORE_QUEUE: &str = "locks";
 /// The node of a semaphore that has a node for each permit that is taken.
 pub const SEMAPHORE_PERMITS: &str = "leases";
+/// How the name of a delay's node begins. It sorts behind all contenders of Curator.
+const DELAY: &str = "delay-";
+/// The longest lock delay.
+pub const LOCK_DELAY_MAX: Duration = Duration::from_secs(600);
 /// The digits of a number.
 const DIGITS: usize = 10;
 /// The end of a server's counter: it sticks there, and numbers are not unique any more.
@@ -132,6 +141,13 @@ pub enum Child {
     },
     /// A contender whose number is not readable: the server's counter was at its end.
     WithoutNumber(Mode),
+    /// The lock delay of the contender with this number.
+    Delay {
+        /// For how long nobody may hold after the contender has vanished.
+        delay: Duration,
+        /// The contender's number.
+        number: u32,
+    },
     /// A node of another recipe, which shares no queue with locks: the semaphore of Curator, the read lock of kazoo.
     OtherRecipe,
     /// Something else.
@@ -141,6 +157,9 @@ pub enum Child {
 impl Child {
     /// Reads the name of a child.
     pub fn read(name: &str) -> Self {
+        if let Some((delay, number)) = delay(name) {
+            return Self::Delay { delay, number };
+        }
         let marks = [
             ("lock-", Mode::Mutex),
             ("__lock__", Mode::Mutex),
@@ -197,6 +216,14 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number| is_number && *number <= NUMBER_MAX)
 }
 
+/// Reads the name of a delay's node.
+fn delay(name: &str) -> Option<(Duration, u32)> {
+    let (millis, text) = name.strip_prefix(DELAY)?.split_once('-')?;
+    let is_number = millis.bytes().all(|byte| byte.is_ascii_digit());
+    let delay = millis.parse().ok().filter(|_| is_number).map(Duration::from_millis)?;
+    Some((delay, number(text)?)).filter(|(delay, _)| *delay <= LOCK_DELAY_MAX)
+}
+
 /// Reads the number of a permit's node. `None`: another program has named it otherwise; it counts nevertheless.
 pub fn permit_number(name: &str) -> Option<u32> {
     name.rsplit_once(Mode::Permit.mark()).and_then(|(_, text)| number(text))
@@ -238,6 +265,12 @@ impl LockPaths {
     /// The contender's node that a request of this attempt creates, without its number.
     pub fn contender(&self, mode: Mode, attempt: Uuid) -> Path {
         self.lock.child(&format!("{}{}", prefix(attempt), mode.mark()))
+    }
+
+    /// The node of a contender's lock delay. `None`: the contender's name has no number.
+    pub fn delay(&self, delay: Duration, contender: &str) -> Option<Path> {
+        let Child::Contender { number, .. } = Child::read(contender) else { return None };
+        self.child(&format!("{DELAY}{}-{number:0DIGITS$}", delay.as_millis()))
     }
 
     /// A child. `None`: it cannot be a node's name.

@@ -73,7 +73,11 @@ impl StickyPaths {
 pub fn place(name: &str) -> Option<u32> {
     match Child::read(name) {
         Child::Contender { mode: Mode::Mutex, number } => Some(number),
-        Child::Contender { .. } | Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => None,
+        Child::Contender { .. }
+        | Child::Delay { .. }
+        | Child::WithoutNumber(_)
+        | Child::OtherRecipe
+        | Child::Foreign => None,
     }
 }
 

@@ -56,6 +56,9 @@ on_both! {
     a_contender_hears_that_the_registry_does_not_answer,
     a_drain_ends_waiting_contenders_at_once_and_holders_at_the_deadline,
     an_uncontended_lock_costs_one_flight_and_its_release_one_request,
+    a_lock_delay_follows_a_holder_that_has_vanished,
+    a_lock_that_is_given_back_has_no_delay,
+    an_operator_ends_a_lock_delay,
 }
 
 /// A sidecar, and an application of it.
@@ -357,6 +360,11 @@ async fn s36_a_refused_request_names_its_field_and_changes_nothing(registry: Tes
         (HoldRequest { wait_timeout: seconds(-1), ..request("a") }, "wait_timeout"),
         (HoldRequest { wait_timeout: seconds(366 * 24 * 3600), ..request("a") }, "wait_timeout"),
         (HoldRequest { hold_timeout: seconds(0), ..request("a") }, "hold_timeout"),
+        (HoldRequest { lock_delay: seconds(601), ..request("a") }, "lock_delay"),
+        (HoldRequest { lock_delay: seconds(-1), ..request("a") }, "lock_delay"),
+        (HoldRequest { lock_delay: seconds(1), ..of_mode("a", LockMode::Read) }, "lock_delay"),
+        (HoldRequest { lock_delay: seconds(1), ..permits("a", 2) }, "lock_delay"),
+        (HoldRequest { lock_delay: seconds(1), lock: at("/locks/a"), ..request("") }, "lock_delay"),
         (HoldRequest { holder: "x".repeat(256), ..request("a") }, "holder"),
         (HoldRequest { holder: "a\nb".to_owned(), ..request("a") }, "holder"),
         (HoldRequest { application_id: "a b".to_owned(), ..request("a") }, "application_id"),
@@ -724,6 +732,66 @@ async fn an_uncontended_lock_costs_one_flight_and_its_release_one_request(regist
     let cost =
         (after.reads - before.reads, after.operations - before.operations, after.watches - before.watches);
     assert!(matches!(cost, (1, 2..=3, 0)), "{cost:?}");
+}
+
+async fn a_lock_delay_follows_a_holder_that_has_vanished(registry: TestRegistry) {
+    let (mut one, mut two) = (Node::start(&registry, 1).await, Node::start(&registry, 2).await);
+    let wanted = HoldRequest { lock_delay: seconds(1), holder: "billing".to_owned(), ..request("bill") };
+    let mut held = one.hold(wanted).await.unwrap();
+    let token = held.acquired().await.fencing_token;
+    assert_eq!(one.lock("bill").await.vanished, []);
+    let mut next = two.hold(request("bill")).await.unwrap();
+    let Some(Event::Waiting(waiting)) = next.next().await.unwrap() else { panic!() };
+    assert_eq!(waiting.position, 1);
+    // Its application is gone.
+    drop(held);
+    let lock = two.until("bill", |lock| !lock.vanished.is_empty()).await;
+    let (vanished, delay) = (lock.vanished[0].clone(), seconds(1));
+    assert_eq!((vanished.holder.as_str(), vanished.lock_delay), ("billing", delay));
+    let Some(Event::Waiting(waiting)) = next.next().await.unwrap() else { panic!("no delay") };
+    let first = waiting.first.unwrap();
+    assert_eq!(
+        (waiting.position, &first.node_name, first.holder.as_str()),
+        (0, &vanished.node_name, "billing")
+    );
+    assert!(next.acquired().await.fencing_token > token);
+    assert_eq!(two.until("bill", |lock| lock.vanished.is_empty()).await.holders.len(), 1);
+    // A limit of the holding time is no release either.
+    let limited = HoldRequest { lock_delay: seconds(600), hold_timeout: seconds(1), ..request("other") };
+    let mut held = one.hold(limited).await.unwrap();
+    held.acquired().await;
+    held.lost().await;
+    let tries = HoldRequest { wait_timeout: seconds(0), ..request("other") };
+    assert_ends(two.hold(tries).await.unwrap().next().await, Code::DeadlineExceeded, "LOCK_NOT_FREE");
+}
+
+async fn a_lock_that_is_given_back_has_no_delay(registry: TestRegistry) {
+    let mut node = Node::start(&registry, 1).await;
+    let delayed = || HoldRequest { lock_delay: seconds(600), ..request("bill") };
+    for _ in 0..3 {
+        let mut held = node.hold(delayed()).await.unwrap();
+        held.acquired().await;
+        // It has waited, and leaves without having held.
+        let mut waits = node.hold(delayed()).await.unwrap();
+        assert!(matches!(waits.next().await, Ok(Some(Event::Waiting(_)))));
+        drop(waits);
+        node.until("bill", |lock| lock.waiting.is_empty()).await;
+        node.client.release(ReleaseRequest { hold_id: held.id.clone() }).await.unwrap();
+        assert_eq!(node.lock("bill").await.vanished, []);
+    }
+}
+
+async fn an_operator_ends_a_lock_delay(registry: TestRegistry) {
+    let (mut one, mut two) = (Node::start(&registry, 1).await, Node::start(&registry, 2).await);
+    let mut held = one.hold(HoldRequest { lock_delay: seconds(600), ..request("bill") }).await.unwrap();
+    held.acquired().await;
+    drop(held);
+    let lock = two.until("bill", |lock| !lock.vanished.is_empty()).await;
+    let mut next = two.hold(request("bill")).await.unwrap();
+    assert!(matches!(next.next().await, Ok(Some(Event::Waiting(_)))));
+    let node_name = lock.vanished[0].node_name.clone();
+    two.client.break_lock(BreakLockRequest { lock: named("bill"), node_name }).await.unwrap();
+    next.acquired().await;
 }
 
 /// ZooKeeper's numbers of the types of requests: <https://github.com/apache/zookeeper>, `ZooDefs.OpCode`.

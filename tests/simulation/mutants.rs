@@ -247,6 +247,9 @@ const OF_LOCKS: &[Mutant] = &[
     Mutant::SemaphoreNotWatched,
     Mutant::SemaphoreOutOfQueue,
     Mutant::SemaphoreQueueHeld,
+    Mutant::LockDelayIgnored,
+    Mutant::LockDelayNotAnnounced,
+    Mutant::LockDelayKept,
 ];
 
 /// The bugs of sticky locks, which the schedules of a sticky lock find.

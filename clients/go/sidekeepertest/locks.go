@@ -29,6 +29,7 @@ const (
 	holderBytesMax = 255
 	limitMax       = 365 * 24 * time.Hour
 	holdMin        = time.Millisecond
+	lockDelayMax   = 10 * time.Minute
 	pageDefault    = 100
 	pageMax        = 1000
 )
@@ -446,6 +447,13 @@ func checkHold(request *sidekeeperv1.HoldRequest) (string, error) {
 	}
 	if limit := request.GetHoldTimeout(); limit != nil && (limit.AsDuration() < holdMin || limit.AsDuration() > limitMax) {
 		wrong.add("hold_timeout", fmt.Sprintf("%ds", limit.GetSeconds()), "1 ms to 365 days")
+	}
+	mode := request.GetMode()
+	mayDelay := request.GetLock().GetPath() == "" && mode != sidekeeperv1.LockMode_LOCK_MODE_READ &&
+		mode != sidekeeperv1.LockMode_LOCK_MODE_SEMAPHORE
+	if delay := request.GetLockDelay().AsDuration(); delay < 0 || delay > lockDelayMax || (delay > 0 && !mayDelay) {
+		allowed := "0s to 600s, for MUTEX and WRITE, of a lock with `lock.name`"
+		wrong.add("lock_delay", fmt.Sprintf("%gs", delay.Seconds()), allowed)
 	}
 	if holder := request.GetHolder(); len(holder) > holderBytesMax || strings.ContainsFunc(holder, unicode.IsControl) {
 		wrong.add("holder", holder, "at most 255 bytes without control characters")

@@ -36,6 +36,7 @@ LOCK_ROOT = "/fake-sidekeeper/@-@locks/queues"
 HOLDER_BYTES_MAX = 255
 LIMIT_MAX_NS = 365 * 24 * 3600 * 10**9
 HOLD_MIN_NS = 10**6
+LOCK_DELAY_MAX_NS = 600 * 10**9
 PAGE_DEFAULT, PAGE_MAX = 100, 1_000
 
 PERMITS_MAX = 1_000
@@ -272,6 +273,11 @@ class FakeLocks:
             _limit("wait_timeout", request.wait_timeout, 0, errors)
         if request.HasField("hold_timeout"):
             _limit("hold_timeout", request.hold_timeout, HOLD_MIN_NS, errors)
+        delay = request.lock_delay.ToNanoseconds()
+        may_delay = request.lock.HasField("name") and request.mode not in (pb.LOCK_MODE_READ, pb.LOCK_MODE_SEMAPHORE)
+        if not 0 <= delay <= (LOCK_DELAY_MAX_NS if may_delay else 0):
+            allowed = "0s to 600s, for MUTEX and WRITE, of a lock with `lock.name`"
+            errors.append(wrong("lock_delay", f"{delay / 1e9:g}s", allowed))
         if len(request.holder.encode()) > HOLDER_BYTES_MAX or has_control(request.holder):
             errors.append(wrong("holder", request.holder, "at most 255 bytes without control characters"))
         check_application_id(request.application_id, errors)

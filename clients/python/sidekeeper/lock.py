@@ -82,6 +82,7 @@ def lock(
     permits: int = 0,
     wait_timeout: float | None = None,
     hold_timeout: float | None = None,
+    lock_delay: float | None = None,
     holder: str = "",
     application_id: str = "",
     endpoint: str | None = None,
@@ -105,6 +106,8 @@ def lock(
             each counts with its own. The fencing token of such a lock fences one permit only.
         wait_timeout: How long to wait, in seconds; 0: not at all. Default: without a limit.
         hold_timeout: How long it may be held, in seconds; then it is lost. Default: without a limit.
+        lock_delay: For how long nobody may hold, in seconds, if this process loses the lock without giving it back: it
+            is killed, or the lease is over. At most 600. For a lock with a name, alone or as a writer. Default: 0.
         holder: Whom others see as the holder. Default: the sidecar's address.
         application_id: A second hold of the same lock by the same id is refused, because it would wait for itself.
         endpoint: The sidecar. Default: as for ``Application``.
@@ -119,7 +122,8 @@ def lock(
         mode = LockMode.SEMAPHORE if permits else LockMode.MUTEX
     value = cast("pb.LockMode.ValueType", mode.value)
     request = pb.HoldRequest(lock=which, mode=value, holder=holder, application_id=application_id, permits=permits)
-    for field, limit in (("wait_timeout", wait_timeout), ("hold_timeout", hold_timeout)):
+    limits = {"wait_timeout": wait_timeout, "hold_timeout": hold_timeout, "lock_delay": lock_delay}
+    for field, limit in limits.items():
         if limit is not None:
             duration = Duration()
             duration.FromNanoseconds(int(limit * 1e9))

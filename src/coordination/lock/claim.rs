@@ -223,7 +223,7 @@ fn other_kind(children: &[String]) -> Option<String> {
     let is_other = |name: &&String| match Child::read(name) {
         Child::Contender { .. } | Child::WithoutNumber(_) => true,
         Child::OtherRecipe => !matches!(name.as_str(), SEMAPHORE_QUEUE | SEMAPHORE_PERMITS),
-        Child::Foreign => false,
+        Child::Delay { .. } | Child::Foreign => false,
     };
     children.iter().find(is_other).cloned()
 }
@@ -241,6 +241,7 @@ fn is_common(input: &Input) -> bool {
         | Input::Drain { .. } => true,
         Input::Created(..)
         | Input::ParentsCreated(_)
+        | Input::DelayCreated(..)
         | Input::Listed(..)
         | Input::Found(..)
         | Input::FirstRead(..)

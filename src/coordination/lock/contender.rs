@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use crate::coordination::lease::Lease;
 use crate::coordination::lock::contract::{Effect, End, Event, First, Input, Leader, LossReason};
+use crate::coordination::lock::delay::{Delays, Next};
 use crate::coordination::lock::queue::{Turn, permit_turn, turn};
 use crate::coordination::time::Now;
 use crate::excerpt::Excerpt;
@@ -58,6 +59,8 @@ pub struct Wanted {
     pub stands_again: bool,
     /// The most holders at once. For permits of a semaphore only.
     pub permits: usize,
+    /// For how long nobody may hold after this contender has lost the lock without giving it back. Zero: not at all.
+    pub lock_delay: Duration,
     /// Where the UUIDs of the attempts begin: no other contender has it.
     pub seed: Uuid,
 }
@@ -92,6 +95,13 @@ enum Cause {
     Contender(String),
     /// A free permit.
     Room,
+    /// The end of the delay of a holder that has vanished.
+    Delay {
+        /// The delay's node.
+        name: String,
+        /// Monotonic.
+        until: Duration,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,6 +136,7 @@ pub struct Contender {
     /// The answer of the last look, until a step uses it.
     children: Option<Vec<String>>,
     waits_for: Option<Cause>,
+    delays: Delays,
     /// When the wait of a contender becomes long; monotonic. `None`: it does not wait.
     long_at: Option<Duration>,
     position: usize,
@@ -158,6 +169,7 @@ impl Contender {
     /// A contender that has no session yet.
     pub fn new(wanted: Wanted) -> Self {
         let has_looked = !wanted.looks_first;
+        let delays = Delays::new(wanted.lock_delay);
         Self {
             wanted,
             session: Session::None,
@@ -174,6 +186,7 @@ impl Contender {
             must_look: false,
             children: None,
             waits_for: None,
+            delays,
             long_at: None,
             position: 0,
             first: None,
@@ -278,8 +291,16 @@ impl Contender {
             State::Ending(_) | State::Ended(_) => (None, None),
         };
         let notice = self.lease.next_notice().filter(|_| self.holds());
-        let waits = [limit, long_at, self.retry_at, self.lease.end(), notice];
+        let waits = [limit, long_at, self.delay_ends(), self.retry_at, self.lease.end(), notice];
         waits.into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    /// When the delay is over that the contender waits for; monotonic.
+    fn delay_ends(&self) -> Option<Duration> {
+        match &self.waits_for {
+            Some(Cause::Delay { until, .. }) if self.waits() => Some(*until),
+            _ => None,
+        }
     }
 
     fn take(&mut self, now: Duration, input: Input) {
@@ -308,6 +329,7 @@ impl Contender {
                     self.failed(now, error);
                 }
             }
+            Input::DelayCreated(path, result) => self.delay_created(now, &path, result),
             Input::Listed(look, result) => self.listed(now, look, result),
             Input::Found(attempt, path, result) => self.found(now, attempt, path, result),
             Input::FirstRead(name, node) => self.first_read(name, node),
@@ -325,8 +347,14 @@ impl Contender {
                 }
             }
             Input::Deleted(path, result) => self.deleted(now, &path, result),
-            Input::Release | Input::Left => {
-                if matches!(self.state, State::Waiting | State::Held { .. }) {
+            Input::Release => {
+                if self.is_contending() {
+                    self.remove_delay();
+                    self.leave(End::Released);
+                }
+            }
+            Input::Left => {
+                if self.is_contending() {
                     self.leave(End::Released);
                 }
             }
@@ -387,8 +415,11 @@ impl Contender {
         (self.is_looking, self.must_look, self.children) = (false, false, None);
         (self.creating_parents, self.reading_first) = (false, false);
         (self.waits_for, self.long_at, self.first) = (None, None, None);
+        let delay = self.delays.lose_session();
         match &self.state {
-            State::Waiting | State::Ended(_) => {}
+            // It has protected nothing.
+            State::Waiting => self.doomed.extend(delay.map(|path| (path, false))),
+            State::Ended(_) => {}
             State::Held { .. } => {
                 if !mutant!(LockLossNotTold) {
                     self.out.push(Effect::Notify(Event::Lost(LossReason::Lease)));
@@ -433,7 +464,20 @@ impl Contender {
         self.stand_again();
     }
 
+    /// The node of the delay goes first: while the contender's node is there, nobody else can hold.
+    fn remove_delay(&mut self) {
+        if let Some(path) = self.delays.take()
+            && !mutant!(LockDelayKept)
+        {
+            self.doom(path);
+        }
+    }
+
     fn leave(&mut self, end: End) {
+        match self.state {
+            State::Held { .. } => self.delays.leave(),
+            State::Waiting | State::Ending(_) | State::Ended(_) => self.remove_delay(),
+        }
         if end == End::Released && mutant!(LockReleasedEarly) {
             self.out.push(Effect::Notify(Event::Released));
         }
@@ -610,7 +654,7 @@ impl Contender {
     fn make_way(&mut self, successor: &str) {
         let number = |name: &str| match Child::read(name) {
             Child::Contender { number, .. } => Some(number),
-            Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => None,
+            Child::Delay { .. } | Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => None,
         };
         let (State::Waiting, Own::At { path, .. }) = (&self.state, &self.own) else { return };
         if number(successor).zip(number(path.name())).is_some_and(|(its, own)| own < its) {
@@ -641,7 +685,7 @@ impl Contender {
     /// Decides by the last answer.
     fn use_children(&mut self, now: Duration) {
         // An answer that came with the creation's is of after it.
-        if matches!(self.own, Own::Creating(_) | Own::Finding(_)) {
+        if matches!(self.own, Own::Creating(_) | Own::Finding(_)) || self.delays.is_creating() {
             return;
         }
         let Some(children) = self.children.take() else { return };
@@ -700,7 +744,7 @@ impl Contender {
             Turn::Absent => self.own_is_gone(path),
             _ if self.holds() => self.resume(),
             Turn::Unclear(why) => self.leave(End::Unclear(why)),
-            Turn::Holds => self.acquire(now, path, created),
+            Turn::Holds => self.hold_after_delays(now, path, created, children),
             Turn::Waits { .. } if children.len() > self.wanted.queue_max => {
                 self.leave(End::QueueFull { contenders: children.len() - 1 });
             }
@@ -715,6 +759,46 @@ impl Contender {
                 self.long_at = self.long_at.or(Some(now.saturating_add(LONG)));
                 self.first = Some(first);
             }
+        }
+    }
+
+    /// The first of the queue holds, once no delay stops it and its own delay is known to all.
+    fn hold_after_delays(&mut self, now: Duration, path: &Path, created: Zxid, children: &[String]) {
+        if matches!(self.wanted.mode, Mode::Candidate | Mode::Permit) {
+            return self.acquire(now, path, created);
+        }
+        self.waits_for = None;
+        match self.delays.next(now, &self.wanted.lock, path.name(), children) {
+            Next::Wait { name, until } => {
+                self.first = Some(name.clone());
+                self.waits_for = Some(Cause::Delay { name, until });
+                (self.position, self.lost_place) = (0, None);
+                self.long_at = self.long_at.or(Some(now.saturating_add(LONG)));
+            }
+            Next::Create(delay) => {
+                self.out.push(Effect::CreateDelay(delay));
+                // In the same flight.
+                (self.is_looking, self.must_look) = (false, true);
+            }
+            Next::Hold(former) => {
+                for path in former.iter().filter_map(|name| self.wanted.lock.child(name)).collect::<Vec<_>>()
+                {
+                    self.doom(path);
+                }
+                self.acquire(now, path, created);
+            }
+        }
+    }
+
+    fn delay_created(&mut self, now: Duration, path: &Path, result: Result<(), Error>) {
+        self.must_look |= result.is_err() && self.is_contending();
+        if let Err(Error::OutcomeUnknown(_)) = result {
+            self.retry_at = Some(now.saturating_add(PAUSE));
+        }
+        if let Err(error) = self.delays.created(path, result) {
+            self.failed(now, error);
+        } else if !self.is_contending() {
+            self.remove_delay();
         }
     }
 
@@ -759,6 +843,7 @@ impl Contender {
             // In the same flight: a session sees its own writes. An earlier look is of before.
             (self.is_looking, self.must_look, self.children) = (false, true, None);
         }
+        self.must_look |= self.delay_ends().is_some_and(|end| now >= end) && self.children.is_none();
         if self.must_look && !self.is_looking && !matches!(self.own, Own::Finding(_)) {
             (self.is_looking, self.must_look) = (true, false);
             self.looks += 1;
@@ -801,7 +886,7 @@ impl Contender {
             }
         }
         let State::Ending(end) = &self.state else { return };
-        if self.own != Own::None || !self.doomed.is_empty() {
+        if self.own != Own::None || !self.doomed.is_empty() || self.delays.is_creating() {
             return;
         }
         if !self.strays.is_empty() && self.session != Session::None {
@@ -828,7 +913,7 @@ impl Contender {
         let own = own.map(|(path, _)| path.clone());
         let cause = self.waits_for.as_ref().filter(|_| self.state == State::Waiting);
         let before = match cause {
-            Some(Cause::Contender(name)) => self.wanted.lock.child(name),
+            Some(Cause::Contender(name) | Cause::Delay { name, .. }) => self.wanted.lock.child(name),
             Some(Cause::Room) | None => None,
         };
         let needs_queue = cause == Some(&Cause::Room) && !mutant!(SemaphoreNotWatched);

@@ -39,6 +39,8 @@ pub enum Input {
     Created(Uuid, Result<(Path, Zxid), Error>),
     /// The parents of the node exist, or cannot be created.
     ParentsCreated(Result<(), Error>),
+    /// The node of the contender's lock delay was created, or not.
+    DelayCreated(Path, Result<(), Error>),
     /// The children of the lock's node, by the look with this number.
     Listed(u64, Result<Vec<String>, Error>),
     /// The node that an attempt of unknown outcome may have created. `None`: it does not exist.
@@ -79,6 +81,8 @@ pub enum Effect {
     Create(Uuid, Path),
     /// Create the lock's node and its missing parents, as containers.
     CreateParents,
+    /// Create this node of the contender's lock delay, persistent.
+    CreateDelay(Path),
     /// List the children of the lock's node, and answer with this number. Sent in order with all other requests.
     List(u64),
     /// Read this node, which an attempt of unknown outcome may have created.
@@ -102,11 +106,11 @@ pub enum Effect {
 /// An event for the application.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Others are first.
+    /// Others are first, or the lock delay of a holder that has vanished is not over.
     Waiting {
         /// How many contenders have lower numbers; some of them may have gone.
         position: usize,
-        /// The first of them.
+        /// The first of them, or the node of the delay.
         first: First,
     },
     /// The registry has not answered for a while, so that the place is not known.

@@ -18,6 +18,8 @@ pub struct LockState {
     pub holders: Vec<Node>,
     /// The nodes of the contenders that wait, in their order.
     pub waiting: Vec<Node>,
+    /// The nodes of the delays of holders that have vanished.
+    pub vanished: Vec<Node>,
     /// The names of other nodes, the first of them.
     pub foreign: Vec<String>,
 }
@@ -27,15 +29,22 @@ impl LockState {
     pub fn of(nodes: impl IntoIterator<Item = (String, Option<Node>)>) -> Self {
         let mut state = Self::default();
         let (mut contenders, mut queued, mut permits) = (Vec::new(), Vec::new(), Vec::new());
+        let mut delays = Vec::new();
         for (name, node) in nodes {
             match (Below::read(&name), node) {
                 (Below::Child(Child::Contender { mode, number }), Some(node)) => {
                     contenders.push((number, mode, node));
                 }
+                (Below::Child(Child::Delay { number, .. }), Some(node)) => delays.push((number, node)),
                 (Below::Queued(_), Some(node)) => queued.push(node),
                 (Below::Permit(_), Some(node)) => permits.push(node),
                 // It has gone in the meantime.
-                (Below::Child(Child::Contender { .. }) | Below::Queued(_) | Below::Permit(_), None)
+                (
+                    Below::Child(Child::Contender { .. } | Child::Delay { .. })
+                    | Below::Queued(_)
+                    | Below::Permit(_),
+                    None,
+                )
                 | (Below::Semaphore, _) => {}
                 (
                     Below::Child(Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign)
@@ -44,6 +53,8 @@ impl LockState {
                 ) => state.foreign.push(name),
             }
         }
+        delays.retain(|(number, _)| contenders.iter().all(|(other, _, _)| other != number));
+        state.vanished = delays.into_iter().map(|(_, node)| node).collect();
         contenders.sort_unstable_by(|(number, mode, node), (other, its_mode, its_node)| {
             (number, mode, &node.path).cmp(&(other, its_mode, &its_node.path))
         });

@@ -60,7 +60,7 @@ pub(crate) fn turn(mode: Mode, own: &str, children: &[String]) -> Turn {
             Child::WithoutNumber(_) => return Turn::Unclear(Unclear::CounterAtEnd { name: name.clone() }),
             Child::Contender { number, .. } if name == own => own_number = Some(number),
             Child::Contender { mode, number } => queue.push((number, mode, name)),
-            Child::Foreign => {}
+            Child::Delay { .. } | Child::Foreign => {}
         }
     }
     let Some(own_number) = own_number else { return Turn::Absent };

@@ -1,6 +1,7 @@
 //! The locks that a participant holds for its items, or waits for. Decides nothing: tells the participant the news of each.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::future::{AbortHandle, Abortable, BoxFuture, abortable};
 use futures::stream::FuturesUnordered;
@@ -48,6 +49,7 @@ impl ItemLocks {
             is_foreign: false,
             mode: Mode::Mutex,
             permits: 0,
+            lock_delay: Duration::ZERO,
             // The participant limits the wait.
             wait: None,
             hold_max: None,

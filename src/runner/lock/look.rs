@@ -58,11 +58,15 @@ impl Locks {
         }
         // The first contenders come first.
         names.sort_by_cached_key(|name| match Below::read(name) {
-            Below::Child(Child::Contender { number, .. }) => (number, name.clone()),
+            Below::Child(Child::Contender { number, .. } | Child::Delay { number, .. }) => {
+                (number, name.clone())
+            }
             Below::Permit(child) => (permit_number(child).unwrap_or(u32::MAX), name.clone()),
             Below::Queued(child) => match Child::read(child) {
                 Child::Contender { number, .. } => (number, name.clone()),
-                Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => (u32::MAX, name.clone()),
+                Child::Delay { .. } | Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => {
+                    (u32::MAX, name.clone())
+                }
             },
             Below::Child(_) | Below::Semaphore | Below::Foreign => (u32::MAX, name.clone()),
         });
@@ -113,7 +117,7 @@ impl Locks {
     }
 }
 
-/// Reads a contender's node. `None`: the child is no contender, or it has gone.
+/// Reads the node of a contender or of a delay. `None`: the child is another one, or it has gone.
 fn read(
     session: &dyn Session,
     lock: &LockPaths,
@@ -121,7 +125,7 @@ fn read(
 ) -> impl Future<Output = Result<Option<Node>, Error>> + use<> {
     let is_contender = matches!(
         Below::read(name),
-        Below::Child(Child::Contender { .. }) | Below::Queued(_) | Below::Permit(_)
+        Below::Child(Child::Contender { .. } | Child::Delay { .. }) | Below::Queued(_) | Below::Permit(_)
     );
     let answer = lock.below(name).filter(|_| is_contender).map(|path| session.get(&path));
     async move {

@@ -43,6 +43,8 @@ pub struct Hold {
     pub wait: Option<Duration>,
     /// For how long to hold. `None`: without a limit.
     pub hold_max: Option<Duration>,
+    /// For how long nobody may hold if this holder loses the lock without giving it back. Zero: not at all.
+    pub lock_delay: Duration,
     /// The data of its node: the holder in the words of the application, or the value of a candidate. `None`: it gave none.
     pub data: Option<String>,
     /// The application. Empty: it gave none.
@@ -170,6 +172,7 @@ impl Locks {
             looks_first: hold.is_foreign,
             stands_again: is_candidate,
             permits: hold.permits,
+            lock_delay: hold.lock_delay,
             // Random text of 32 hexadecimal digits.
             seed: Uuid::try_parse(&clock.unguessable()).unwrap_or_default(),
         });

@@ -301,6 +301,14 @@ impl Task {
                 self.in_flight
                     .push(Box::pin(async move { (part, Input::Created(attempt, created(answer.await))) }));
             }
+            Effect::CreateDelay(path) => {
+                let create = Operation::create(path.clone(), NodeKind::Persistent, &self.holder);
+                let answer = session.commit(vec![create]);
+                self.in_flight.push(Box::pin(async move {
+                    let result = answer.await.map(drop).map_err(|error| error.error);
+                    (part, Input::DelayCreated(path, result))
+                }));
+            }
             Effect::CreateParents => {
                 self.in_flight.push(Box::pin(async move {
                     (part, Input::ParentsCreated(latch::create_containers(&*session, lock.lock()).await))

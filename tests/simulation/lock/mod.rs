@@ -42,6 +42,7 @@ fn the_promises_of_locks_hold_in_random_schedules() {
                 total.leaders += outcome.leaders;
                 total.successors += outcome.successors;
                 total.permits += outcome.permits;
+                total.vanished += outcome.vanished;
             }
             Err(violation) => panic!("seed {seed}: {violation}"),
         }
@@ -57,6 +58,7 @@ fn the_promises_of_locks_hold_in_random_schedules() {
         total.leaders,
         total.successors,
         total.permits,
+        total.vanished,
     ];
     assert!(counts.iter().all(|count| *count >= least), "{total:?}");
 }
@@ -73,6 +75,7 @@ fn a_contender_watches_its_own_node_only_if_it_waits_for_a_while() {
         looks_first: false,
         stands_again: false,
         permits: 0,
+        lock_delay: Duration::ZERO,
         seed: Uuid::from_u128(1),
     });
     let at = |millis: u64| Now { wall: Timestamp::UNIX_EPOCH, mono: Duration::from_millis(millis) };

@@ -1,7 +1,7 @@
 //! A simulated world of one lock: a server with the lock's queues, sidecars with sessions, claims, and applications.
 //!
 //! Each sidecar has one connection. Requests reach the server in the order of their sending, and answers and the events of
-//! watches come back in one order. A connection that breaks takes its requests along: some have taken effect, one may take
+//! watches come back in that order, or nearly. A connection that breaks takes its requests along: some have taken effect, one may take
 //! effect after the next connection is made. The clock stands still unless the world moves it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,6 +40,8 @@ struct Server {
     last_session: i64,
     /// By the name below the lock's node.
     queue: BTreeMap<String, Queued>,
+    /// The nodes of lock delays, and whether a request of a former connection has created each.
+    delays: BTreeMap<String, bool>,
     /// When the server ends each session, unless it hears from it before.
     sessions: BTreeMap<SessionId, Duration>,
 }
@@ -95,6 +97,9 @@ struct Hold {
     /// When its application gives the lock back.
     release_at: Option<Duration>,
     asked: bool,
+    lock_delay: Duration,
+    /// The node of its last grant, and whether the application has given the lock back since.
+    granted: Option<(String, bool)>,
     /// When an operator has deleted its node.
     deleted_at: Option<Duration>,
     /// The highest term that its application has heard of.
@@ -124,6 +129,8 @@ pub struct Outcome {
     pub successors: usize,
     /// How many of the grants were of a semaphore's permits.
     pub permits: usize,
+    /// How many holders with a lock delay have vanished.
+    pub vanished: usize,
 }
 
 pub struct World {
@@ -136,6 +143,8 @@ pub struct World {
     kind: Kind,
     /// The permits of a semaphore.
     permits: usize,
+    /// The holders with a delay that have vanished, and until when nobody may hold.
+    vanished: BTreeMap<usize, Duration>,
     highest: Option<FencingToken>,
     /// A leader that an observer has seen before.
     seen: Option<Leader>,
@@ -191,6 +200,7 @@ impl World {
             lock,
             kind,
             permits,
+            vanished: BTreeMap::new(),
             highest: None,
             seen: None,
             violation: None,
@@ -271,6 +281,9 @@ impl World {
             |random: &mut Random| random.once_in(4).then(|| Duration::from_millis(random.below(3_000)));
         let wait_until = limit(&mut self.random).map(|limit| self.now + limit);
         let hold_max = limit(&mut self.random).map(|limit| limit + Duration::from_millis(1));
+        let may_delay = matches!(mode, Mode::Mutex | Mode::Write) && self.random.once_in(2);
+        let lock_delay = if may_delay { self.random.below(3_000) } else { 0 };
+        let lock_delay = Duration::from_millis(lock_delay);
         let claim = Claim::new(Wanted {
             lock: self.lock.clone(),
             mode,
@@ -280,6 +293,7 @@ impl World {
             looks_first: self.random.once_in(4),
             stands_again: mode == Mode::Candidate,
             permits: self.permits,
+            lock_delay,
             seed: Uuid::from_u128(u128::from(self.random.next()) << 64),
         });
         self.holds.push(Hold {
@@ -295,6 +309,8 @@ impl World {
             stale_since: None,
             release_at: None,
             asked: false,
+            lock_delay,
+            granted: None,
             deleted_at: None,
             term: FencingToken(0),
             is_over: false,
@@ -311,8 +327,16 @@ impl World {
         if self.is_stopped(self.holds[index].sidecar) {
             return;
         }
+        let holds = matches!(self.holds[index].belief, Belief::Holds { .. });
         (self.holds[index].asked, self.holds[index].belief) = (true, Belief::Free);
         let input = if self.random.once_in(2) { Input::Release } else { Input::Left };
+        if input == Input::Release {
+            // Its node may have been deleted a moment before.
+            self.vanished.remove(&index);
+            if let Some((_, is_given_back)) = &mut self.holds[index].granted {
+                *is_given_back = holds;
+            }
+        }
         self.step(index, vec![(Part::Queue, input)]);
     }
 
@@ -447,7 +471,9 @@ impl World {
         if let Some((its, late, after)) = self.sidecars[index].late.take() {
             match after {
                 0 => {
-                    let _ = self.perform(index, its, &late);
+                    if let (Ok(_), Effect::CreateDelay(path)) = (self.perform(index, its, &late), &late) {
+                        self.server.delays.insert(self.name(path), true);
+                    }
                 }
                 more => self.sidecars[index].late = Some((its, late, more - 1)),
             }
@@ -485,13 +511,15 @@ impl World {
     }
 
     fn has(&self, path: &Path) -> bool {
-        self.server.queue.contains_key(&self.name(path))
+        let name = self.name(path);
+        self.server.queue.contains_key(&name) || self.server.delays.contains_key(&name)
     }
 
     /// The names of the children of a node.
     fn children(&self, folder: &Path) -> Vec<String> {
         let queue = self.server.queue.keys().map(|name| self.lock.below(name).unwrap());
-        let nodes = queue.chain(self.server.folders.keys().cloned());
+        let delays = self.server.delays.keys().map(|name| self.lock.below(name).unwrap());
+        let nodes = queue.chain(delays).chain(self.server.folders.keys().cloned());
         let names = nodes.filter(|path| path.parent().as_ref() == Some(folder));
         let names: BTreeSet<_> = names.map(|path| path.name().to_owned()).collect();
         names.into_iter().collect()
@@ -519,6 +547,16 @@ impl World {
             }
             Effect::CreateParents => {
                 self.server.folders.entry(self.folder(part)).or_insert(0);
+                Answered::Done
+            }
+            Effect::CreateDelay(path) => {
+                let name = self.name(path);
+                if !self.server.folders.contains_key(&path.parent().unwrap()) {
+                    return Err(Error::NoNode(path.clone()));
+                } else if self.server.delays.contains_key(&name) {
+                    return Err(Error::NodeExists(path.clone()));
+                }
+                self.server.delays.insert(name, false);
                 Answered::Done
             }
             Effect::List(_) => Answered::Names(self.children(&self.folder(part))),
@@ -550,8 +588,13 @@ impl World {
 
     /// A node is deleted; watches fire.
     fn remove(&mut self, name: &str) {
-        if self.server.queue.remove(name).is_none() {
+        if self.server.queue.remove(name).is_none() && self.server.delays.remove(name).is_none() {
             return;
+        }
+        let is_lost = |hold: &&Hold| hold.granted.as_ref().is_some_and(|(node, back)| node == name && !back);
+        if let Some(index) = self.holds.iter().position(|hold| is_lost(&hold) && !hold.lock_delay.is_zero()) {
+            self.vanished.insert(index, self.now + self.holds[index].lock_delay);
+            self.outcome.vanished += 1;
         }
         let path = self.lock.below(name).unwrap();
         for (index, hold) in self.holds.iter_mut().enumerate() {
@@ -584,7 +627,12 @@ impl World {
             return Ok(());
         }
         let all = self.random.once_in(4);
-        while let Some((hold, part, input)) = self.sidecars[index].answers.pop_front() {
+        // Answers and events reach a task on several ways, each of which may be the quicker one.
+        let next = |answers: &mut VecDeque<_>, random: &mut Random| {
+            let overtakes = answers.len() > 1 && random.once_in(4);
+            if overtakes { answers.remove(1) } else { answers.pop_front() }
+        };
+        while let Some((hold, part, input)) = next(&mut self.sidecars[index].answers, &mut self.random) {
             if !self.holds[hold].is_over {
                 self.step(hold, vec![(part, input)]);
             }
@@ -632,7 +680,7 @@ impl World {
         for session in over {
             self.expire(session);
         }
-        if self.server.queue.is_empty() && self.random.once_in(20) {
+        if self.server.queue.is_empty() && self.server.delays.is_empty() && self.random.once_in(20) {
             self.server.folders.clear();
         }
     }
@@ -791,6 +839,11 @@ impl World {
                 self.outcome.grants += 1;
                 self.outcome.permits += usize::from(self.kind == Kind::Semaphore);
                 hold.node = lock.name_below(&path).map(str::to_owned);
+                hold.granted = hold.node.clone().map(|node| (node, false));
+                let is_delayed = matches!(hold.mode, Mode::Mutex | Mode::Read | Mode::Write);
+                if is_delayed && self.vanished.values().any(|until| now < *until) {
+                    self.violation = Some(format!("{path} holds within the delay of one that has vanished"));
+                }
                 hold.deleted_at = None;
                 if token < hold.term {
                     self.violation = Some(format!("a candidate leads with {token:?} after {:?}", hold.term));
@@ -831,6 +884,13 @@ impl World {
                 // Checked by `check`, which can fail.
                 hold.node = node.map(|name| format!("left: {name}"));
                 hold.belief = Belief::Free;
+                if let Some((node, true)) = &hold.granted {
+                    let delay = lock.delay(hold.lock_delay, node).map(|path| path.name().to_owned());
+                    let is_left = |name: &String| self.server.delays.get(name) == Some(&false);
+                    if let Some(delay) = delay.filter(is_left) {
+                        self.violation = Some(format!("the lock was given back, and {delay} is there"));
+                    }
+                }
             }
             Event::Waiting { .. } | Event::NoAnswer | Event::RevocationRequested | Event::Draining { .. } => {
             }
@@ -924,6 +984,7 @@ fn answer(effect: &Effect, result: Result<Result<Answered, Error>, Error>) -> Op
             }),
         ),
         Effect::CreateParents => Input::ParentsCreated(result.map(drop)),
+        Effect::CreateDelay(path) => Input::DelayCreated(path.clone(), result.map(drop)),
         Effect::List(look) => Input::Listed(
             *look,
             result.map(|answered| match answered {

@@ -253,7 +253,12 @@ type HoldRequest struct {
 	ApplicationId string `protobuf:"bytes,6,opt,name=application_id,json=applicationId,proto3" json:"application_id,omitempty"`
 	// The most holders at once, for SEMAPHORE: 1 to 1000. Zero for the other modes. The registry does not know it: each
 	// contender counts with its own number, so all programs have to give the same.
-	Permits       uint32 `protobuf:"varint,7,opt,name=permits,proto3" json:"permits,omitempty"`
+	Permits uint32 `protobuf:"varint,7,opt,name=permits,proto3" json:"permits,omitempty"`
+	// For how long nobody may hold the lock if this holder loses it without a call of `Release`: its process is gone, its stream
+	// has ended, its lease or `hold_timeout` is over. Requests that it had sent may arrive in that time. Counted from when the
+	// next contender sees that the holder is gone. At most 10 minutes. Absent or zero: not at all. For MUTEX and WRITE, and with
+	// `name` only: contenders that are no sidecars do not wait for it.
+	LockDelay     *durationpb.Duration `protobuf:"bytes,8,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -335,6 +340,13 @@ func (x *HoldRequest) GetPermits() uint32 {
 		return x.Permits
 	}
 	return 0
+}
+
+func (x *HoldRequest) GetLockDelay() *durationpb.Duration {
+	if x != nil {
+		return x.LockDelay
+	}
+	return nil
 }
 
 // An event of a hold.
@@ -615,12 +627,14 @@ func (x *HoldStarted) GetPath() string {
 	return ""
 }
 
-// The lock is not held yet. Sent when the place becomes known, when it changes, and once if the registry does not answer.
+// The lock is not held yet. Sent when the place becomes known, when it changes, and once if the registry does not answer. A
+// contender that waits for less than 100 ms may get none.
 type LockWaiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The contenders with lower numbers, as of the last look at the queue: some may have gone.
 	Position uint32 `protobuf:"varint,1,opt,name=position,proto3" json:"position,omitempty"`
-	// The first of them; among readers and writers it is one of the holders. Absent: the place is not known.
+	// The first of them; among readers and writers it is one of the holders. With position 0 it is the holder of a permit, or one
+	// that has vanished, whose `lock_delay` is not over. Absent: the place is not known.
 	First *Contender `protobuf:"bytes,2,opt,name=first,proto3" json:"first,omitempty"`
 	// Why the place is not known, for a person: the registry does not answer, or there is no session with it. Empty: it is known.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -943,7 +957,9 @@ type Contender struct {
 	// Its fencing token, if it holds the lock or comes to hold it. Zero: not known.
 	FencingToken int64 `protobuf:"varint,5,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
 	// When its node was last written: created, or asked for with a revocation. By the registry's clock. Absent: not known.
-	Since         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// Of a former holder: its lock delay.
+	LockDelay     *durationpb.Duration `protobuf:"bytes,7,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1016,6 +1032,13 @@ func (x *Contender) GetFencingToken() int64 {
 func (x *Contender) GetSince() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Since
+	}
+	return nil
+}
+
+func (x *Contender) GetLockDelay() *durationpb.Duration {
+	if x != nil {
+		return x.LockDelay
 	}
 	return nil
 }
@@ -1206,7 +1229,10 @@ type Lock struct {
 	Waiting []*Contender `protobuf:"bytes,3,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	// The names of other nodes in the lock's node. They change nothing for sidecars; some Java and Go programs wait for them for
 	// ever.
-	ForeignNodes  []string `protobuf:"bytes,4,rep,name=foreign_nodes,json=foreignNodes,proto3" json:"foreign_nodes,omitempty"`
+	ForeignNodes []string `protobuf:"bytes,4,rep,name=foreign_nodes,json=foreignNodes,proto3" json:"foreign_nodes,omitempty"`
+	// Former holders with a lock delay that have not given the lock back: the next contender waits for the delay before it holds.
+	// The node of the delay is deleted then, or with `BreakLock`.
+	Vanished      []*Contender `protobuf:"bytes,5,rep,name=vanished,proto3" json:"vanished,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1265,6 +1291,13 @@ func (x *Lock) GetWaiting() []*Contender {
 func (x *Lock) GetForeignNodes() []string {
 	if x != nil {
 		return x.ForeignNodes
+	}
+	return nil
+}
+
+func (x *Lock) GetVanished() []*Contender {
+	if x != nil {
+		return x.Vanished
 	}
 	return nil
 }
@@ -1577,7 +1610,7 @@ type BreakLockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The lock. Required.
 	Lock *LockId `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
-	// `Contender.node_name` of the contender. Required: the caller has seen it.
+	// `Contender.node_name` of a contender, or of a former holder to end its delay. Required: the caller has seen it.
 	NodeName      string `protobuf:"bytes,2,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1672,7 +1705,7 @@ const file_sidekeeper_v1_lock_service_proto_rawDesc = "" +
 	"\x06LockId\x12\x14\n" +
 	"\x04name\x18\x01 \x01(\tH\x00R\x04name\x12\x14\n" +
 	"\x04path\x18\x02 \x01(\tH\x00R\x04pathB\x04\n" +
-	"\x02id\"\xba\x02\n" +
+	"\x02id\"\xf4\x02\n" +
 	"\vHoldRequest\x12)\n" +
 	"\x04lock\x18\x01 \x01(\v2\x15.sidekeeper.v1.LockIdR\x04lock\x12+\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x17.sidekeeper.v1.LockModeR\x04mode\x12<\n" +
@@ -1680,7 +1713,9 @@ const file_sidekeeper_v1_lock_service_proto_rawDesc = "" +
 	"\fhold_timeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\vholdTimeout\x12\x16\n" +
 	"\x06holder\x18\x05 \x01(\tR\x06holder\x12%\n" +
 	"\x0eapplication_id\x18\x06 \x01(\tR\rapplicationId\x12\x18\n" +
-	"\apermits\x18\a \x01(\rR\apermits\"\xed\x04\n" +
+	"\apermits\x18\a \x01(\rR\apermits\x128\n" +
+	"\n" +
+	"lock_delay\x18\b \x01(\v2\x19.google.protobuf.DurationR\tlockDelay\"\xed\x04\n" +
 	"\fHoldResponse\x126\n" +
 	"\astarted\x18\x01 \x01(\v2\x1a.sidekeeper.v1.HoldStartedH\x00R\astarted\x126\n" +
 	"\awaiting\x18\x02 \x01(\v2\x1a.sidekeeper.v1.LockWaitingH\x00R\awaiting\x129\n" +
@@ -1712,26 +1747,29 @@ const file_sidekeeper_v1_lock_service_proto_rawDesc = "" +
 	"\x13RevocationRequested\"A\n" +
 	"\bLockLost\x125\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1d.sidekeeper.v1.LockLossReasonR\x06reason\"\x0e\n" +
-	"\fLockReleased\"\xde\x01\n" +
+	"\fLockReleased\"\x98\x02\n" +
 	"\tContender\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x18\n" +
 	"\asession\x18\x03 \x01(\tR\asession\x12+\n" +
 	"\x04mode\x18\x04 \x01(\x0e2\x17.sidekeeper.v1.LockModeR\x04mode\x12#\n" +
 	"\rfencing_token\x18\x05 \x01(\x03R\ffencingToken\x120\n" +
-	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\")\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x128\n" +
+	"\n" +
+	"lock_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\tlockDelay\")\n" +
 	"\x0eReleaseRequest\x12\x17\n" +
 	"\ahold_id\x18\x01 \x01(\tR\x06holdId\"\x11\n" +
 	"\x0fReleaseResponse\";\n" +
 	"\x0eGetLockRequest\x12)\n" +
 	"\x04lock\x18\x01 \x01(\v2\x15.sidekeeper.v1.LockIdR\x04lock\":\n" +
 	"\x0fGetLockResponse\x12'\n" +
-	"\x04lock\x18\x01 \x01(\v2\x13.sidekeeper.v1.LockR\x04lock\"\xa7\x01\n" +
+	"\x04lock\x18\x01 \x01(\v2\x13.sidekeeper.v1.LockR\x04lock\"\xdd\x01\n" +
 	"\x04Lock\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x122\n" +
 	"\aholders\x18\x02 \x03(\v2\x18.sidekeeper.v1.ContenderR\aholders\x122\n" +
 	"\awaiting\x18\x03 \x03(\v2\x18.sidekeeper.v1.ContenderR\awaiting\x12#\n" +
-	"\rforeign_nodes\x18\x04 \x03(\tR\fforeignNodes\"=\n" +
+	"\rforeign_nodes\x18\x04 \x03(\tR\fforeignNodes\x124\n" +
+	"\bvanished\x18\x05 \x03(\v2\x18.sidekeeper.v1.ContenderR\bvanished\"=\n" +
 	"\x10WatchLockRequest\x12)\n" +
 	"\x04lock\x18\x01 \x01(\v2\x15.sidekeeper.v1.LockIdR\x04lock\"_\n" +
 	"\x11WatchLockResponse\x12'\n" +
@@ -1824,50 +1862,53 @@ var file_sidekeeper_v1_lock_service_proto_depIdxs = []int32{
 	0,  // 1: sidekeeper.v1.HoldRequest.mode:type_name -> sidekeeper.v1.LockMode
 	26, // 2: sidekeeper.v1.HoldRequest.wait_timeout:type_name -> google.protobuf.Duration
 	26, // 3: sidekeeper.v1.HoldRequest.hold_timeout:type_name -> google.protobuf.Duration
-	5,  // 4: sidekeeper.v1.HoldResponse.started:type_name -> sidekeeper.v1.HoldStarted
-	6,  // 5: sidekeeper.v1.HoldResponse.waiting:type_name -> sidekeeper.v1.LockWaiting
-	7,  // 6: sidekeeper.v1.HoldResponse.acquired:type_name -> sidekeeper.v1.LockAcquired
-	8,  // 7: sidekeeper.v1.HoldResponse.lease_renewed:type_name -> sidekeeper.v1.LockLease
-	8,  // 8: sidekeeper.v1.HoldResponse.suspended:type_name -> sidekeeper.v1.LockLease
-	8,  // 9: sidekeeper.v1.HoldResponse.resumed:type_name -> sidekeeper.v1.LockLease
-	9,  // 10: sidekeeper.v1.HoldResponse.revocation_requested:type_name -> sidekeeper.v1.RevocationRequested
-	10, // 11: sidekeeper.v1.HoldResponse.lost:type_name -> sidekeeper.v1.LockLost
-	11, // 12: sidekeeper.v1.HoldResponse.released:type_name -> sidekeeper.v1.LockReleased
-	27, // 13: sidekeeper.v1.HoldResponse.draining:type_name -> sidekeeper.v1.Draining
-	12, // 14: sidekeeper.v1.LockWaiting.first:type_name -> sidekeeper.v1.Contender
-	8,  // 15: sidekeeper.v1.LockAcquired.lease:type_name -> sidekeeper.v1.LockLease
-	26, // 16: sidekeeper.v1.LockLease.remaining_lease:type_name -> google.protobuf.Duration
-	1,  // 17: sidekeeper.v1.LockLost.reason:type_name -> sidekeeper.v1.LockLossReason
-	0,  // 18: sidekeeper.v1.Contender.mode:type_name -> sidekeeper.v1.LockMode
-	28, // 19: sidekeeper.v1.Contender.since:type_name -> google.protobuf.Timestamp
-	2,  // 20: sidekeeper.v1.GetLockRequest.lock:type_name -> sidekeeper.v1.LockId
-	17, // 21: sidekeeper.v1.GetLockResponse.lock:type_name -> sidekeeper.v1.Lock
-	12, // 22: sidekeeper.v1.Lock.holders:type_name -> sidekeeper.v1.Contender
-	12, // 23: sidekeeper.v1.Lock.waiting:type_name -> sidekeeper.v1.Contender
-	2,  // 24: sidekeeper.v1.WatchLockRequest.lock:type_name -> sidekeeper.v1.LockId
-	17, // 25: sidekeeper.v1.WatchLockResponse.lock:type_name -> sidekeeper.v1.Lock
-	2,  // 26: sidekeeper.v1.RequestRevocationRequest.lock:type_name -> sidekeeper.v1.LockId
-	12, // 27: sidekeeper.v1.RequestRevocationResponse.holder:type_name -> sidekeeper.v1.Contender
-	2,  // 28: sidekeeper.v1.BreakLockRequest.lock:type_name -> sidekeeper.v1.LockId
-	3,  // 29: sidekeeper.v1.LockService.Hold:input_type -> sidekeeper.v1.HoldRequest
-	13, // 30: sidekeeper.v1.LockService.Release:input_type -> sidekeeper.v1.ReleaseRequest
-	15, // 31: sidekeeper.v1.LockService.GetLock:input_type -> sidekeeper.v1.GetLockRequest
-	20, // 32: sidekeeper.v1.LockService.ListLocks:input_type -> sidekeeper.v1.ListLocksRequest
-	18, // 33: sidekeeper.v1.LockService.WatchLock:input_type -> sidekeeper.v1.WatchLockRequest
-	22, // 34: sidekeeper.v1.LockService.RequestRevocation:input_type -> sidekeeper.v1.RequestRevocationRequest
-	24, // 35: sidekeeper.v1.LockService.BreakLock:input_type -> sidekeeper.v1.BreakLockRequest
-	4,  // 36: sidekeeper.v1.LockService.Hold:output_type -> sidekeeper.v1.HoldResponse
-	14, // 37: sidekeeper.v1.LockService.Release:output_type -> sidekeeper.v1.ReleaseResponse
-	16, // 38: sidekeeper.v1.LockService.GetLock:output_type -> sidekeeper.v1.GetLockResponse
-	21, // 39: sidekeeper.v1.LockService.ListLocks:output_type -> sidekeeper.v1.ListLocksResponse
-	19, // 40: sidekeeper.v1.LockService.WatchLock:output_type -> sidekeeper.v1.WatchLockResponse
-	23, // 41: sidekeeper.v1.LockService.RequestRevocation:output_type -> sidekeeper.v1.RequestRevocationResponse
-	25, // 42: sidekeeper.v1.LockService.BreakLock:output_type -> sidekeeper.v1.BreakLockResponse
-	36, // [36:43] is the sub-list for method output_type
-	29, // [29:36] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	26, // 4: sidekeeper.v1.HoldRequest.lock_delay:type_name -> google.protobuf.Duration
+	5,  // 5: sidekeeper.v1.HoldResponse.started:type_name -> sidekeeper.v1.HoldStarted
+	6,  // 6: sidekeeper.v1.HoldResponse.waiting:type_name -> sidekeeper.v1.LockWaiting
+	7,  // 7: sidekeeper.v1.HoldResponse.acquired:type_name -> sidekeeper.v1.LockAcquired
+	8,  // 8: sidekeeper.v1.HoldResponse.lease_renewed:type_name -> sidekeeper.v1.LockLease
+	8,  // 9: sidekeeper.v1.HoldResponse.suspended:type_name -> sidekeeper.v1.LockLease
+	8,  // 10: sidekeeper.v1.HoldResponse.resumed:type_name -> sidekeeper.v1.LockLease
+	9,  // 11: sidekeeper.v1.HoldResponse.revocation_requested:type_name -> sidekeeper.v1.RevocationRequested
+	10, // 12: sidekeeper.v1.HoldResponse.lost:type_name -> sidekeeper.v1.LockLost
+	11, // 13: sidekeeper.v1.HoldResponse.released:type_name -> sidekeeper.v1.LockReleased
+	27, // 14: sidekeeper.v1.HoldResponse.draining:type_name -> sidekeeper.v1.Draining
+	12, // 15: sidekeeper.v1.LockWaiting.first:type_name -> sidekeeper.v1.Contender
+	8,  // 16: sidekeeper.v1.LockAcquired.lease:type_name -> sidekeeper.v1.LockLease
+	26, // 17: sidekeeper.v1.LockLease.remaining_lease:type_name -> google.protobuf.Duration
+	1,  // 18: sidekeeper.v1.LockLost.reason:type_name -> sidekeeper.v1.LockLossReason
+	0,  // 19: sidekeeper.v1.Contender.mode:type_name -> sidekeeper.v1.LockMode
+	28, // 20: sidekeeper.v1.Contender.since:type_name -> google.protobuf.Timestamp
+	26, // 21: sidekeeper.v1.Contender.lock_delay:type_name -> google.protobuf.Duration
+	2,  // 22: sidekeeper.v1.GetLockRequest.lock:type_name -> sidekeeper.v1.LockId
+	17, // 23: sidekeeper.v1.GetLockResponse.lock:type_name -> sidekeeper.v1.Lock
+	12, // 24: sidekeeper.v1.Lock.holders:type_name -> sidekeeper.v1.Contender
+	12, // 25: sidekeeper.v1.Lock.waiting:type_name -> sidekeeper.v1.Contender
+	12, // 26: sidekeeper.v1.Lock.vanished:type_name -> sidekeeper.v1.Contender
+	2,  // 27: sidekeeper.v1.WatchLockRequest.lock:type_name -> sidekeeper.v1.LockId
+	17, // 28: sidekeeper.v1.WatchLockResponse.lock:type_name -> sidekeeper.v1.Lock
+	2,  // 29: sidekeeper.v1.RequestRevocationRequest.lock:type_name -> sidekeeper.v1.LockId
+	12, // 30: sidekeeper.v1.RequestRevocationResponse.holder:type_name -> sidekeeper.v1.Contender
+	2,  // 31: sidekeeper.v1.BreakLockRequest.lock:type_name -> sidekeeper.v1.LockId
+	3,  // 32: sidekeeper.v1.LockService.Hold:input_type -> sidekeeper.v1.HoldRequest
+	13, // 33: sidekeeper.v1.LockService.Release:input_type -> sidekeeper.v1.ReleaseRequest
+	15, // 34: sidekeeper.v1.LockService.GetLock:input_type -> sidekeeper.v1.GetLockRequest
+	20, // 35: sidekeeper.v1.LockService.ListLocks:input_type -> sidekeeper.v1.ListLocksRequest
+	18, // 36: sidekeeper.v1.LockService.WatchLock:input_type -> sidekeeper.v1.WatchLockRequest
+	22, // 37: sidekeeper.v1.LockService.RequestRevocation:input_type -> sidekeeper.v1.RequestRevocationRequest
+	24, // 38: sidekeeper.v1.LockService.BreakLock:input_type -> sidekeeper.v1.BreakLockRequest
+	4,  // 39: sidekeeper.v1.LockService.Hold:output_type -> sidekeeper.v1.HoldResponse
+	14, // 40: sidekeeper.v1.LockService.Release:output_type -> sidekeeper.v1.ReleaseResponse
+	16, // 41: sidekeeper.v1.LockService.GetLock:output_type -> sidekeeper.v1.GetLockResponse
+	21, // 42: sidekeeper.v1.LockService.ListLocks:output_type -> sidekeeper.v1.ListLocksResponse
+	19, // 43: sidekeeper.v1.LockService.WatchLock:output_type -> sidekeeper.v1.WatchLockResponse
+	23, // 44: sidekeeper.v1.LockService.RequestRevocation:output_type -> sidekeeper.v1.RequestRevocationResponse
+	25, // 45: sidekeeper.v1.LockService.BreakLock:output_type -> sidekeeper.v1.BreakLockResponse
+	39, // [39:46] is the sub-list for method output_type
+	32, // [32:39] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_sidekeeper_v1_lock_service_proto_init() }

@@ -129,6 +129,7 @@ class HoldRequest(_message.Message):
     HOLDER_FIELD_NUMBER: _builtins.int
     APPLICATION_ID_FIELD_NUMBER: _builtins.int
     PERMITS_FIELD_NUMBER: _builtins.int
+    LOCK_DELAY_FIELD_NUMBER: _builtins.int
     mode: Global___LockMode.ValueType
     """How it is to be held."""
     holder: _builtins.str
@@ -157,6 +158,14 @@ class HoldRequest(_message.Message):
         without a limit.
         """
 
+    @_builtins.property
+    def lock_delay(self) -> _duration_pb2.Duration:
+        """For how long nobody may hold the lock if this holder loses it without a call of `Release`: its process is gone, its stream
+        has ended, its lease or `hold_timeout` is over. Requests that it had sent may arrive in that time. Counted from when the
+        next contender sees that the holder is gone. At most 10 minutes. Absent or zero: not at all. For MUTEX and WRITE, and with
+        `name` only: contenders that are no sidecars do not wait for it.
+        """
+
     def __init__(
         self,
         *,
@@ -167,10 +176,11 @@ class HoldRequest(_message.Message):
         holder: _builtins.str = ...,
         application_id: _builtins.str = ...,
         permits: _builtins.int = ...,
+        lock_delay: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hold_timeout", b"hold_timeout", "lock", b"lock", "wait_timeout", b"wait_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hold_timeout", b"hold_timeout", "lock", b"lock", "lock_delay", b"lock_delay", "wait_timeout", b"wait_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "hold_timeout", b"hold_timeout", "holder", b"holder", "lock", b"lock", "mode", b"mode", "permits", b"permits", "wait_timeout", b"wait_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "hold_timeout", b"hold_timeout", "holder", b"holder", "lock", b"lock", "lock_delay", b"lock_delay", "mode", b"mode", "permits", b"permits", "wait_timeout", b"wait_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -284,7 +294,9 @@ Global___HoldStarted: _TypeAlias = HoldStarted  # noqa: Y015
 
 @_typing.final
 class LockWaiting(_message.Message):
-    """The lock is not held yet. Sent when the place becomes known, when it changes, and once if the registry does not answer."""
+    """The lock is not held yet. Sent when the place becomes known, when it changes, and once if the registry does not answer. A
+    contender that waits for less than 100 ms may get none.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -297,7 +309,9 @@ class LockWaiting(_message.Message):
     """Why the place is not known, for a person: the registry does not answer, or there is no session with it. Empty: it is known."""
     @_builtins.property
     def first(self) -> Global___Contender:
-        """The first of them; among readers and writers it is one of the holders. Absent: the place is not known."""
+        """The first of them; among readers and writers it is one of the holders. With position 0 it is the holder of a permit, or one
+        that has vanished, whose `lock_delay` is not over. Absent: the place is not known.
+        """
 
     def __init__(
         self,
@@ -449,6 +463,7 @@ class Contender(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
+    LOCK_DELAY_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """The name of its node."""
     holder: _builtins.str
@@ -463,6 +478,10 @@ class Contender(_message.Message):
     def since(self) -> _timestamp_pb2.Timestamp:
         """When its node was last written: created, or asked for with a revocation. By the registry's clock. Absent: not known."""
 
+    @_builtins.property
+    def lock_delay(self) -> _duration_pb2.Duration:
+        """Of a former holder: its lock delay."""
+
     def __init__(
         self,
         *,
@@ -472,10 +491,11 @@ class Contender(_message.Message):
         mode: Global___LockMode.ValueType = ...,
         fencing_token: _builtins.int = ...,
         since: _timestamp_pb2.Timestamp | None = ...,
+        lock_delay: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lock_delay", b"lock_delay", "since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fencing_token", b"fencing_token", "holder", b"holder", "mode", b"mode", "node_name", b"node_name", "session", b"session", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fencing_token", b"fencing_token", "holder", b"holder", "lock_delay", b"lock_delay", "mode", b"mode", "node_name", b"node_name", "session", b"session", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -578,6 +598,7 @@ class Lock(_message.Message):
     HOLDERS_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     FOREIGN_NODES_FIELD_NUMBER: _builtins.int
+    VANISHED_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """The path of the lock."""
     @_builtins.property
@@ -594,6 +615,12 @@ class Lock(_message.Message):
         ever.
         """
 
+    @_builtins.property
+    def vanished(self) -> _containers.RepeatedCompositeFieldContainer[Global___Contender]:
+        """Former holders with a lock delay that have not given the lock back: the next contender waits for the delay before it holds.
+        The node of the delay is deleted then, or with `BreakLock`.
+        """
+
     def __init__(
         self,
         *,
@@ -601,10 +628,11 @@ class Lock(_message.Message):
         holders: _abc.Iterable[Global___Contender] | None = ...,
         waiting: _abc.Iterable[Global___Contender] | None = ...,
         foreign_nodes: _abc.Iterable[_builtins.str] | None = ...,
+        vanished: _abc.Iterable[Global___Contender] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign_nodes", b"foreign_nodes", "holders", b"holders", "path", b"path", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["foreign_nodes", b"foreign_nodes", "holders", b"holders", "path", b"path", "vanished", b"vanished", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -773,7 +801,7 @@ class BreakLockRequest(_message.Message):
     LOCK_FIELD_NUMBER: _builtins.int
     NODE_NAME_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
-    """`Contender.node_name` of the contender. Required: the caller has seen it."""
+    """`Contender.node_name` of a contender, or of a former holder to end its delay. Required: the caller has seen it."""
     @_builtins.property
     def lock(self) -> Global___LockId:
         """The lock. Required."""
