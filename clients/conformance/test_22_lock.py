@@ -101,6 +101,22 @@ def test_a_semaphore_has_as_many_holders_as_permits(world: World) -> None:
     assert programs[0].all("lock_released", "lock_cancelled", "lock_failed") == []
 
 
+def test_a_program_that_is_killed_leaves_its_lock_delay(world: World) -> None:
+    sidecar = world.sidecar().ready()
+    program, following = world.application(sidecar), world.application(sidecar)
+    program.lock("bill", lock_delay=1)
+    token = program.told("lock_held", lock="bill")["token"]
+    program.kill()
+    quiet("the holder is gone", lambda: len(sidecar.lock("bill").vanished) == 1)
+    following.lock("bill", lock_delay=1)
+    waiting(sidecar, 1)
+    assert following.all("lock_held") == []
+    assert following.told("lock_held", lock="bill")["token"] > token
+    following.unlock("bill")
+    following.told("lock_released", lock="bill")
+    assert list(sidecar.lock("bill").vanished) == []
+
+
 def test_the_work_under_a_lost_permit_ends_and_the_other_permits_are_held_on(world: World) -> None:
     sidecar = world.sidecar().ready()
     program, other, following = (world.application(sidecar) for _ in range(3))

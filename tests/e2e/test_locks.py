@@ -129,6 +129,20 @@ def test_a_command_that_does_not_wait_hears_that_all_permits_are_taken(fleet: Fl
     assert "--permits" in both.stderr
 
 
+def test_a_killed_command_leaves_its_lock_delay(fleet: Fleet, binary: Path) -> None:
+    sidecar = serving(fleet, binary, 1)
+    with holding(binary, sidecar, "--lock-delay", "1s", "--holder", "machine-7") as process:
+        process.kill()
+        shown = re.compile(r"gone   delay 1s  machine-7  delay-1000-\d{10}  session \n")
+        eventually("the holder is gone", lambda: shown.search(run(binary, sidecar, "locks", "nightly").stdout))
+    told = run(binary, sidecar, "lock", "nightly", "-v", "--lock-delay", "10m", "--", "true")
+    assert told.returncode == 0
+    assert "no contender is before this one; it waits for machine-7" in told.stderr
+    # A command that has ended gives the lock back.
+    state = locks(binary, sidecar, "nightly")
+    assert (state["holders"], state["vanished"]) == ([], [])
+
+
 def test_a_signal_reaches_the_command_and_the_lock_is_given_back(fleet: Fleet, binary: Path) -> None:
     sidecar = serving(fleet, binary, 1)
     with holding(binary, sidecar) as process:

@@ -56,6 +56,7 @@ on_both! {
     a_contender_hears_that_the_registry_does_not_answer,
     a_drain_ends_waiting_contenders_at_once_and_holders_at_the_deadline,
     an_uncontended_lock_costs_one_flight_and_its_release_one_request,
+    s38_a_hold_beyond_the_limit_of_a_queue_is_refused,
     a_lock_delay_follows_a_holder_that_has_vanished,
     a_lock_that_is_given_back_has_no_delay,
     an_operator_ends_a_lock_delay,
@@ -792,6 +793,29 @@ async fn an_operator_ends_a_lock_delay(registry: TestRegistry) {
     let node_name = lock.vanished[0].node_name.clone();
     two.client.break_lock(BreakLockRequest { lock: named("bill"), node_name }).await.unwrap();
     next.acquired().await;
+}
+
+async fn s38_a_hold_beyond_the_limit_of_a_queue_is_refused(registry: TestRegistry) {
+    const CONTENDERS: usize = 1_000;
+    let mut node = Node::start(&registry, 1).await;
+    let session = registry.session().await;
+    let lock = path("/jobs-sidekeeper/@-@locks/queues/bill");
+    session.ensure(&lock, NodeKind::Persistent, b"").await.unwrap();
+    let stand = || Operation::create(lock.child("_c_x-lock-"), NodeKind::EphemeralSequential, "other");
+    for _ in 0..CONTENDERS / 100 {
+        session.commit((0..100).map(|_| stand()).collect()).await.unwrap();
+    }
+    let before = tree(&*session).await;
+    let mut refused = node.hold(request("bill")).await.unwrap();
+    assert_ends(refused.next().await, Code::ResourceExhausted, "TOO_MANY");
+    assert_eq!(tree(&*session).await, before);
+    let mut names = session.children(&lock).await.unwrap().unwrap();
+    names.sort();
+    session.commit(vec![Operation::delete(lock.child(&names[0]))]).await.unwrap();
+    let mut waits = node.hold(request("bill")).await.unwrap();
+    let Some(Event::Waiting(waiting)) = waits.next().await.unwrap() else { panic!() };
+    assert_eq!(usize::try_from(waiting.position).unwrap(), CONTENDERS - 1);
+    assert_eq!(waiting.first.unwrap().node_name, names[1]);
 }
 
 /// ZooKeeper's numbers of the types of requests: <https://github.com/apache/zookeeper>, `ZooDefs.OpCode`.

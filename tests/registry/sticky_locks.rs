@@ -25,6 +25,7 @@ use tonic_types::StatusExt as _;
 use crate::application::{config, connect_channel};
 use crate::conformance::on_both;
 use crate::registries::{PATIENCE, TestRegistry, path};
+use crate::support::proxy::Mode;
 
 on_both! {
     an_owner_stays_the_owner_between_its_runs,
@@ -485,6 +486,36 @@ async fn s52_a_run_begins_or_its_caller_hears_who_owns(registry: TestRegistry) {
     let acquired = other.acquired().await;
     assert_eq!((run.fencing_token, acquired.cause()), (acquired.fencing_token, StickyCause::GraceOver));
     assert!(acquired.previous.unwrap().last_run_time.is_some());
+}
+
+/// The write of a former owner's checkpoint is on its way while the ownership changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s49_a_late_checkpoint_of_a_former_owner_changes_nothing() {
+    let registry = TestRegistry::zookeeper("s49").await;
+    let TestRegistry::ZooKeeper { proxy, .. } = &registry else { panic!() };
+    let (mut victim, mut other) = (Node::start_on(registry.victims()).await, Node::start(&registry).await);
+    let mut owner = victim.open(with_grace("m1", 0)).await.unwrap();
+    let token = owner.acquired().await.fencing_token;
+    owner.enter().await;
+    let mut next = other.open(with_grace("m2", 0)).await.unwrap();
+    next.state(StickyState::Released).await;
+    let session = registry.session().await;
+    let lock = path("/jobs-sidekeeper/@-@locks/sticky/bill");
+    proxy.set(Mode::Blackhole);
+    let (mut client, stand_id) = (owner.client.clone(), owner.id.clone());
+    let late = tokio::spawn(async move {
+        client.save_checkpoint(SaveCheckpointRequest { stand_id, checkpoint: b"late".to_vec() }).await
+    });
+    session.commit(vec![Operation::delete(lock.child("owner"))]).await.unwrap();
+    assert!(next.acquired().await.fencing_token > token);
+    next.enter().await;
+    let record = session.get(&lock.child("record")).await.unwrap().unwrap();
+    proxy.set(Mode::Pass);
+    let late = timeout(PATIENCE, late).await.unwrap().unwrap();
+    assert!(late.is_err(), "{late:?}");
+    let lost = owner.lost().await.reason();
+    assert!(matches!(lost, StickyLossReason::Taken | StickyLossReason::LeaseLost), "{lost:?}");
+    assert_eq!(session.get(&lock.child("record")).await.unwrap(), Some(record));
 }
 
 async fn an_instance_that_restarts_owns_again_at_once(registry: TestRegistry) {

@@ -20,6 +20,7 @@ type lockGiven struct {
 	Permits       uint32   `json:"permits"`
 	WaitTimeout   *float64 `json:"wait_timeout"`
 	HoldTimeout   *float64 `json:"hold_timeout"`
+	LockDelay     float64  `json:"lock_delay"`
 	Holder        string   `json:"holder"`
 	ApplicationID string   `json:"application_id"`
 }
@@ -27,7 +28,8 @@ type lockGiven struct {
 func (g lockGiven) request() sidekeeper.LockRequest {
 	modes := map[string]sidekeeper.LockMode{"READ": sidekeeper.LockRead, "WRITE": sidekeeper.LockWrite}
 	request := sidekeeper.LockRequest{
-		Name: g.Name, Path: g.Path, Mode: modes[g.Mode], Permits: g.Permits, Holder: g.Holder, ApplicationID: g.ApplicationID,
+		Name: g.Name, Path: g.Path, Mode: modes[g.Mode], Permits: g.Permits, LockDelay: duration(g.LockDelay),
+		Holder: g.Holder, ApplicationID: g.ApplicationID,
 	}
 	if g.WaitTimeout != nil {
 		request.WaitTimeout = cmp.Or(duration(*g.WaitTimeout), -1)

@@ -129,7 +129,7 @@ class UnderLock:
     """The work under a lock, on a thread of its own."""
 
     def __init__(self, command: dict[str, Any]) -> None:
-        names = ("name", "path", "permits", "wait_timeout", "hold_timeout", "holder", "application_id")
+        names = ("name", "path", "permits", "wait_timeout", "hold_timeout", "lock_delay", "holder", "application_id")
         given = {name: command[name] for name in names if name in command}
         self.name: str = command.get("name") or command["path"]
         mode = sidekeeper.LockMode[command["mode"]] if "mode" in command else None

@@ -60,7 +60,11 @@ impl LockState {
         });
         state.foreign.sort_unstable();
         state.foreign.truncate(FOREIGN_MAX);
-        let holding = super::queue::holders(contenders.iter().map(|(_, mode, _)| *mode));
+        // The first of the queue deletes the nodes of delays when it holds.
+        let holding = match state.vanished.is_empty() {
+            true => super::queue::holders(contenders.iter().map(|(_, mode, _)| *mode)),
+            false => 0,
+        };
         state.holders = contenders.into_iter().map(|(_, _, node)| node).collect();
         state.waiting = state.holders.split_off(holding.min(state.holders.len()));
         state.add_semaphore(queued, permits);
@@ -202,6 +206,19 @@ mod tests {
         let created = |nodes: &[Node]| nodes.iter().map(|node| node.stat.created.0).collect::<Vec<_>>();
         assert_eq!((created(&state.holders), created(&state.waiting)), (vec![2, 4], vec![5, 7]));
         assert!(state.foreign.is_empty());
+    }
+
+    #[test]
+    fn nobody_holds_while_the_delay_of_a_vanished_holder_lasts() {
+        let state = |names: &[&str]| {
+            LockState::of(names.iter().map(|name| ((*name).to_owned(), Some(node(name, 1, "")))))
+        };
+        let counts = |state: LockState| (state.holders.len(), state.waiting.len(), state.vanished.len());
+        assert_eq!(counts(state(&["a-lock-0000000001", "delay-5-0000000001"])), (1, 0, 0));
+        assert_eq!(counts(state(&["a-lock-0000000003", "delay-5-0000000001"])), (0, 1, 1));
+        // Not of ours: a longer delay than the longest, and a name that means nothing.
+        let foreign = state(&["delay-600001-0000000001", "delay-5-1", "delay-+5-0000000001"]).foreign;
+        assert_eq!(foreign.len(), 3);
     }
 
     #[test]
