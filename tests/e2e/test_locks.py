@@ -129,12 +129,28 @@ def test_a_command_that_does_not_wait_hears_that_all_permits_are_taken(fleet: Fl
     assert "--permits" in both.stderr
 
 
-def test_a_killed_command_leaves_its_lock_delay(fleet: Fleet, binary: Path) -> None:
+def test_a_command_that_is_killed_with_its_machine_leaves_its_lock_delay(fleet: Fleet, binary: Path) -> None:
     sidecar = serving(fleet, binary, 1)
-    with holding(binary, sidecar, "--lock-delay", "1s", "--holder", "machine-7") as process:
-        process.kill()
-        shown = re.compile(r"gone   delay 1s  machine-7  delay-1000-\d{10}  session \n")
-        eventually("the holder is gone", lambda: shown.search(run(binary, sidecar, "locks", "nightly").stdout))
+    delayed = (
+        "lock",
+        "nightly",
+        "--lock-delay",
+        "1s",
+        "--holder",
+        "machine-7",
+        "--",
+        "sh",
+        "-c",
+        "echo holds; sleep 1000",
+    )
+    with subprocess.Popen(
+        command(binary, sidecar, *delayed), stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "holds\n"
+        os.killpg(process.pid, signal.SIGKILL)
+    shown = re.compile(r"gone   delay 1s  machine-7  delay-1000-\d{10}  session \n")
+    eventually("the holder is gone", lambda: shown.search(run(binary, sidecar, "locks", "nightly").stdout))
     told = run(binary, sidecar, "lock", "nightly", "-v", "--lock-delay", "10m", "--", "true")
     assert told.returncode == 0
     assert "no contender is before this one; it waits for machine-7" in told.stderr
