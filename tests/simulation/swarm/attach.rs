@@ -164,7 +164,9 @@ impl World {
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         if sidecar.participant.as_ref().is_some_and(|seat| seat.core.has_ended()) {
             sidecar.participant = None;
-            if sidecar.stopping {
+            let stopping = sidecar.stopping;
+            self.give_item_locks_back(m);
+            if stopping {
                 self.stop_sidecar(m);
             }
         }

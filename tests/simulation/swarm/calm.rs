@@ -19,7 +19,7 @@ use super::world::World;
 use super::{MILLISECOND, Micros, SECOND};
 
 impl World {
-    fn items(&self) -> impl Iterator<Item = Item> + use<> {
+    pub(super) fn items(&self) -> impl Iterator<Item = Item> + use<> {
         (0..self.plan.configuration.sharding_total_count).map(Item)
     }
 
@@ -455,6 +455,7 @@ impl World {
         if !left.is_empty() {
             self.fail(Invariant::NothingLeft, || format!("all have left, and there is still {left:?}"));
         }
+        self.check_item_locks_left();
     }
 
     /// The memory of the participants is in proportion to the job.

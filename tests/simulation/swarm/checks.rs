@@ -104,6 +104,9 @@ impl World {
         if execute.resumed && is_known {
             return;
         }
+        if !execute.resumed {
+            self.check_item_lock(m, execute);
+        }
         let (item, token) = (execute.item, execute.token.0);
         let monitored = execute.configuration.monitor_execution;
         let newest = self.checks.tokens.entry(item).or_default();

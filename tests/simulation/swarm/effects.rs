@@ -55,8 +55,9 @@ impl World {
             Effect::Answer(ticket, answer) => self.answered(m, ticket, &answer),
             Effect::Warn(problem) => self.note(m, || format!("warns: {} {}", problem.path, problem.message)),
             Effect::Reported(..) => {}
-            // No job of this world has item locks: directed tests have them.
-            Effect::AskItemLock { .. } | Effect::GiveBackItemLock(_) | Effect::LockWait(..) => {}
+            Effect::AskItemLock { number, lock } => self.ask_item_lock(m, number, lock),
+            Effect::GiveBackItemLock(number) => self.give_item_lock_back(m, number),
+            Effect::LockWait(item, wait) => self.note(m, || format!("item {item}: {wait:?}")),
             Effect::Retry(item, news) => self.note(m, || format!("item {item}: {news:?}")),
             Effect::Skipped { item, scheduled } => {
                 self.note(m, || format!("skips item {item} for {scheduled}"));

@@ -9,7 +9,7 @@ macro_rules! invariants {
         pub enum Invariant { $(#[doc = $text] $name,)* }
 
         impl Invariant {
-            /// Its number, I0 to I13.
+            /// Its number, I0 to I14.
             pub fn number(self) -> u8 {
                 match self { $(Self::$name => $number,)* }
             }
@@ -42,6 +42,7 @@ invariants! {
     NoSilentWait 11 "P7" "no wait beyond a bound without a reported cause",
     Bounded 12 "P7" "bounds on memory, queues and requests hold",
     RightInstant 13 "P5" "a failover is for the instant that was interrupted, and brings its checkpoint",
+    Locked 14 "P2" "an execution of a job with item locks begins while its instance holds the lock of the item",
 }
 
 impl fmt::Display for Invariant {

@@ -19,6 +19,7 @@ pub mod faults;
 mod inflict;
 mod interruptions;
 pub mod invariants;
+mod item_locks;
 mod latch;
 mod machine;
 pub mod plan;

@@ -1,7 +1,7 @@
 //! The plan of a seed: the job, the fleet, and which faults come when. Each seed draws which kinds can happen at
 //! all and how often, so that some schedules are full of one kind and free of another.
 
-use sidekeeper::extension::{execution_policy, handoff_policy, once_listener, reattach_grace};
+use sidekeeper::extension::{execution_policy, handoff_policy, item_lock, once_listener, reattach_grace};
 use sidekeeper::job::{JobConfiguration, JobName};
 
 use crate::random::Random;
@@ -128,12 +128,20 @@ impl Plan {
             slow_snapshot: of_reading(Fault::SlowSnapshot, &[0, 2, 5]),
         };
         let planned = Self::faults(random, &possible, storm, options);
+        // Not drawn, as below.
+        let mut configuration = configuration;
+        let has_locks = seed % 16 == 11;
+        if has_locks && !configuration.props.contains_key(execution_policy::TIMEOUT_PROPERTY) {
+            let value = if seed % 32 == 11 { "true" } else { "bills" };
+            configuration.props.insert(item_lock::LOCK_PROPERTY.to_owned(), value.to_owned());
+        }
         Self {
             configuration,
             period,
             machines,
             named: random.once_in(3),
-            state_dir: random.once_in(3),
+            // A session whose sidecar is killed while it holds locks is not resumed.
+            state_dir: random.once_in(3) && !has_locks,
             servers: one_of(random, &[1, 3, 3, 5]),
             server_lag: one_of(random, &[200, 1_000, 5_000]),
             session_timeout: one_of(random, &[2, 3, 4, 6]) * SECOND,

@@ -188,6 +188,7 @@ impl World {
             let id = self.sessions[session].handle.id();
             let (ensemble, network) = (&mut self.ensemble, &mut self.network);
             ensemble.expire(id, self.now, |bound| network.below(bound));
+            self.end_item_locks(session);
             self.tell_watches();
         }
     }

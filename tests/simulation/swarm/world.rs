@@ -18,6 +18,7 @@ use super::checks::Checks;
 use super::ensemble::Ensemble;
 use super::faults::{Counts, Fault};
 use super::invariants::{Invariant, Violation};
+use super::item_locks::ItemLocks;
 use super::machine::{Machine, ServerSession, Stray};
 use super::plan::Plan;
 use super::{MILLISECOND, Micros, Options, SECOND, Summary};
@@ -62,6 +63,12 @@ pub(super) enum Event {
     Silence(usize, u32),
     /// A sidecar that drains stops waiting for its applications.
     PatienceOver(usize, u32),
+    /// The request for the lock of an item reaches the servers.
+    LockAsked(usize),
+    LockGivenBack(usize),
+    LockNews(usize),
+    /// Another job gives the lock with this token back.
+    LockOfOtherOver(i64),
     /// Once a second.
     Look,
 }
@@ -80,6 +87,7 @@ pub(super) struct World {
     pub(super) machines: Vec<Machine>,
     pub(super) sessions: Vec<ServerSession>,
     pub(super) strays: Vec<Stray>,
+    pub(super) item_locks: ItemLocks,
     /// Chance of the network.
     pub(super) network: Random,
     /// Chance of the applications.
@@ -122,6 +130,7 @@ impl World {
             machines: Vec::new(),
             sessions: Vec::new(),
             strays: Vec::new(),
+            item_locks: ItemLocks::new(plan.seeds[2]),
             network: Random::new(plan.seeds[0]),
             behaviour: Random::new(plan.seeds[1]),
             reading: Random::new(plan.seeds[0] ^ 0x5265_6164_696e_6702),
@@ -221,7 +230,12 @@ impl World {
             Event::Resume(m) => self.resume(m),
             Event::Silence(m, epoch) => self.silence(m, epoch),
             Event::PatienceOver(m, life) => self.end_drain(m, life),
+            Event::LockAsked(index) => self.item_lock_asked(index),
+            Event::LockGivenBack(index) => self.item_lock_given_back(index),
+            Event::LockNews(place) => self.tell_lock_news(place),
+            Event::LockOfOtherOver(token) => self.other_gives_lock_back(token),
             Event::Look => {
+                self.contend_for_item_locks();
                 self.check_waits();
                 self.at(self.now + SECOND, Event::Look);
             }
