@@ -88,14 +88,15 @@ impl Delays {
         Next::Hold(ends.into_iter().map(|(_, name)| name).collect())
     }
 
-    /// The answer to the creation of this node. Returns the error that ends the contender's hope.
+    /// The answer to the creation of this node. `Err`: it cannot be created.
     pub(super) fn created(&mut self, path: &Path, result: Result<(), Error>) -> Result<(), Error> {
         if self.own != Own::Creating(path.clone()) {
             return Ok(());
         }
         self.own = match result {
             Ok(()) | Err(Error::NodeExists(_)) => Own::There(path.clone()),
-            Err(Error::OutcomeUnknown(_) | Error::Suspended | Error::SessionLost) => {
+            // Without its parent: the contender's own node is gone as well, as the next look shows.
+            Err(Error::OutcomeUnknown(_) | Error::Suspended | Error::SessionLost | Error::NoNode(_)) => {
                 Own::Unknown(path.clone())
             }
             Err(error) => {

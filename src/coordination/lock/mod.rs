@@ -6,8 +6,8 @@
 //!
 //! An election is a lock whose contenders are candidates: they stand again after a loss, and hear who leads.
 //!
-//! [`contender`] decides, [`claim`] joins the two contenders of a semaphore, [`queue`] says whose turn it is, [`delay`] when the first may
-//! hold after another one has vanished, [`contract`] has
+//! [`contender`] decides, [`claim`] joins the two contenders of a semaphore, [`queue`] says whose turn it is, [`delay`] when
+//! the first may hold after another one has vanished, [`contract`] has
 //! the inputs and effects, [`picture`] has a lock's nodes for observers. All contenders of a sidecar share its session; they
 //! share nothing else.
 
