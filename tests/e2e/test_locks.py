@@ -135,7 +135,7 @@ def test_a_command_that_is_killed_with_its_machine_leaves_its_lock_delay(fleet: 
         "lock",
         "nightly",
         "--lock-delay",
-        "1s",
+        "2s",
         "--holder",
         "machine-7",
         "--",
@@ -149,7 +149,7 @@ def test_a_command_that_is_killed_with_its_machine_leaves_its_lock_delay(fleet: 
         assert process.stdout is not None
         assert process.stdout.readline() == "holds\n"
         os.killpg(process.pid, signal.SIGKILL)
-    shown = re.compile(r"gone   delay 1s  machine-7  delay-1000-\d{10}  session \n")
+    shown = re.compile(r"gone   delay 2s  machine-7  delay-2000-\d{10}  session \n")
     eventually("the holder is gone", lambda: shown.search(run(binary, sidecar, "locks", "nightly").stdout))
     told = run(binary, sidecar, "lock", "nightly", "-v", "--lock-delay", "10m", "--", "true")
     assert told.returncode == 0

@@ -737,7 +737,7 @@ async fn an_uncontended_lock_costs_one_flight_and_its_release_one_request(regist
 
 async fn a_lock_delay_follows_a_holder_that_has_vanished(registry: TestRegistry) {
     let (mut one, mut two) = (Node::start(&registry, 1).await, Node::start(&registry, 2).await);
-    let wanted = HoldRequest { lock_delay: seconds(1), holder: "billing".to_owned(), ..request("bill") };
+    let wanted = HoldRequest { lock_delay: seconds(2), holder: "billing".to_owned(), ..request("bill") };
     let mut held = one.hold(wanted).await.unwrap();
     let token = held.acquired().await.fencing_token;
     assert_eq!(one.lock("bill").await.vanished, []);
@@ -747,7 +747,7 @@ async fn a_lock_delay_follows_a_holder_that_has_vanished(registry: TestRegistry)
     // Its application is gone.
     drop(held);
     let lock = two.until("bill", |lock| !lock.vanished.is_empty()).await;
-    let (vanished, delay) = (lock.vanished[0].clone(), seconds(1));
+    let (vanished, delay) = (lock.vanished[0].clone(), seconds(2));
     assert_eq!((vanished.holder.as_str(), vanished.lock_delay), ("billing", delay));
     let Some(Event::Waiting(waiting)) = next.next().await.unwrap() else { panic!("no delay") };
     let first = waiting.first.unwrap();
