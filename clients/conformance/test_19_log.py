@@ -10,6 +10,7 @@ pytestmark = pytest.mark.complete
 def test_records_say_which_job_item_and_execution_they_are_about(world: World) -> None:
     application = world.application().run(job(), job("billing", total=1))
     application.attached([0, 1])
+    application.attached([0], job="billing")
     application.behave("fail", 1, message="no luck")
     application.trigger()
     eventually("both have ended", lambda: len(application.all("ended", job=JOB)) == 2)
