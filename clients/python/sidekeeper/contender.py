@@ -204,12 +204,13 @@ class Contender(ABC):
         if channel is None or reading is None:
             return
         was_lost, leaves = self._finish()
-        reading.cancel()
         try:
             if leaves:
                 with suppress(grpc.RpcError):
                     await self._leave(channel)
         finally:
+            # Not before: a cancelled read ends the stream, and a lock whose stream ends first was not given back.
+            reading.cancel()
             self._stream.cancel()
             await self._connection.close_async()
         if self._interrupted and self._body is not None and hasattr(self._body, "uncancel"):
@@ -221,11 +222,13 @@ class Contender(ABC):
         """Reads the stream, and cancels the block's task when the contender's turn is lost."""
         reading = asyncio.ensure_future(self._stream.read())
         try:
-            while not self.lost and not self._given_back:
+            while not self.lost:
                 left = None if self._until is None else min(LOOK_INTERVAL, max(0.0, self._until - now()))
                 done, _ = await asyncio.wait([reading], timeout=left)
                 if done:
                     self._take(reading.result())
+                    if self._given_back:
+                        break
                     reading = asyncio.ensure_future(self._stream.read())
         except grpc.RpcError as error:
             self._ended(error)
