@@ -159,6 +159,18 @@ def test_a_command_that_is_killed_with_its_machine_leaves_its_lock_delay(fleet: 
     assert (state["holders"], state["vanished"]) == ([], [])
 
 
+def test_a_killed_sidecar_leaves_the_lock_delay_of_its_holder(fleet: Fleet, binary: Path) -> None:
+    sidecar, other = serving(fleet, binary, 1), serving(fleet, binary, 2)
+    with holding(binary, sidecar, "--lock-delay", "2s", "--holder", "machine-7"):
+        sidecar.kill()
+        told = run(binary, other, "lock", "nightly", "-v", "--", "true")
+        assert told.returncode == 0
+        # First behind the node of the killed sidecar's session, then for the delay.
+        behind, delayed = "1 contenders are before this one", "no contender is before this one; it waits for machine-7"
+        assert 0 <= told.stderr.find(behind) < told.stderr.find(delayed)
+        assert locks(binary, other, "nightly")["vanished"] == []
+
+
 def test_a_signal_reaches_the_command_and_the_lock_is_given_back(fleet: Fleet, binary: Path) -> None:
     sidecar = serving(fleet, binary, 1)
     with holding(binary, sidecar) as process:
