@@ -171,6 +171,41 @@ def test_a_killed_sidecar_leaves_the_lock_delay_of_its_holder(fleet: Fleet, bina
         assert locks(binary, other, "nightly")["vanished"] == []
 
 
+@pytest.mark.parametrize("waits_for", ["a permit", "a delay"])
+def test_a_contender_waits_on_through_a_restart_of_the_server(fleet: Fleet, binary: Path, waits_for: str) -> None:
+    sidecar, other = serving(fleet, binary, 1, "30s"), serving(fleet, binary, 2, "30s")
+    options = ["--permits", "1"] if waits_for == "a permit" else ["--lock-delay", "10m"]
+    with ExitStack() as held:
+        holder = held.enter_context(hold_named(sidecar, options))
+        next(event for event in holder if event.WhichOneof("event") == "acquired")
+        if waits_for == "a delay":
+            held.close()
+        with hold_named(other, options) as events:
+            next(event for event in events if event.WhichOneof("event") == "waiting")
+            fleet.server.restart()
+            held.close()
+            if waits_for == "a delay":
+                eventually("a session", lambda: run(binary, other, "locks", "nightly").returncode == 0)
+                [former] = locks(binary, other, "nightly")["vanished"]  # type: ignore[misc]
+                broken = run(binary, other, "locks", "nightly", "--break-node", former["node_name"])
+                assert broken.returncode == 0, broken.stderr
+            next(event for event in events if event.WhichOneof("event") == "acquired")
+
+
+@contextmanager
+def hold_named(sidecar: Sidecar, options: list[str]) -> Iterator[Iterator[pb.HoldResponse]]:
+    """The events of a hold of `nightly`, with a permit or with a lock delay. The hold ends with the block."""
+    wanted = pb.HoldRequest(lock=pb.LockId(name="nightly"))
+    if options[0] == "--permits":
+        wanted.mode, wanted.permits = pb.LOCK_MODE_SEMAPHORE, 1
+    else:
+        wanted.lock_delay.FromSeconds(600)
+    with connection(sidecar) as stub:
+        stream = stub.Hold(wanted, timeout=4 * PATIENCE)
+        yield stream
+        stream.cancel()
+
+
 def test_a_signal_reaches_the_command_and_the_lock_is_given_back(fleet: Fleet, binary: Path) -> None:
     sidecar = serving(fleet, binary, 1)
     with holding(binary, sidecar) as process:
