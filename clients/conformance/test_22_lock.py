@@ -107,12 +107,12 @@ def test_a_program_that_is_killed_leaves_its_lock_delay(world: World) -> None:
     program.lock("bill", lock_delay=1)
     token = program.told("lock_held", lock="bill")["token"]
     program.kill()
-    eventually("the holder is gone", lambda: len(sidecar.lock("bill").vanished) == 1)
+    eventually("the holder has vanished", lambda: len(sidecar.lock("bill").vanished) == 1)
     asked = time.time()
     following.lock("bill", lock_delay=1)
     held = following.told("lock_held", lock="bill")
     assert held["token"] > token
-    # The delay counts from when the next one sees that the holder is gone.
+    # The delay counts from when the next one sees that the holder has vanished.
     assert held["time"] >= asked + 1
     following.unlock("bill")
     following.told("lock_released", lock="bill")

@@ -275,7 +275,7 @@ impl LockService for LockCalls {
                 | Below::Permit(_)
         );
         let node = lock.below(&request.node_name).filter(|_| is_contender).ok_or_else(|| {
-            let allowed = "the `node_name` of one of the lock's contenders or former holders";
+            let allowed = "the `node_name` of one of the lock's contenders or vanished holders";
             InvalidRequest(vec![FieldError::new("node_name", &request.node_name, allowed)]).to_status()
         })?;
         self.locks.break_lock(&lock, &node).await.map_err(|error| status::of_lock(&error))?;
@@ -420,12 +420,12 @@ fn lock_message(lock: &LockPaths, state: &LockState) -> proto::Lock {
         holders: state.holders.iter().map(|node| contender(lock, node)).collect(),
         waiting: state.waiting.iter().map(|node| contender(lock, node)).collect(),
         foreign_nodes: state.foreign.clone(),
-        vanished: state.vanished.iter().map(|node| former_holder(lock, node)).collect(),
+        vanished: state.vanished.iter().map(|node| vanished_holder(lock, node)).collect(),
     }
 }
 
 /// A holder that has vanished, by the node of its delay.
-fn former_holder(lock: &LockPaths, node: &Node) -> proto::Contender {
+fn vanished_holder(lock: &LockPaths, node: &Node) -> proto::Contender {
     let lock_delay = match Child::read(node.path.name()) {
         Child::Delay { delay, .. } => delay.try_into().ok(),
         Child::Contender { .. } | Child::WithoutNumber(_) | Child::OtherRecipe | Child::Foreign => None,

@@ -238,10 +238,10 @@ fn in_table(lock: &Lock) -> String {
         let (mode, token) = (mode_word(contender), contender.fencing_token);
         text.push_str(&format!("{state}  {mode}  token {token}  {}\n", one_line(contender)));
     }
-    for former in &lock.vanished {
-        let delay = former.lock_delay.as_ref().and_then(|delay| Duration::try_from(*delay).ok());
+    for holder in &lock.vanished {
+        let delay = holder.lock_delay.as_ref().and_then(|delay| Duration::try_from(*delay).ok());
         let delay = delay.unwrap_or_default();
-        text.push_str(&format!("gone   delay {delay:?}  {}\n", one_line(former)));
+        text.push_str(&format!("vanished  delay {delay:?}  {}\n", one_line(holder)));
     }
     for name in &lock.foreign_nodes {
         text.push_str(&format!("foreign  {}\n", printable(name)));

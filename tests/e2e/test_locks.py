@@ -149,8 +149,8 @@ def test_a_command_that_is_killed_with_its_machine_leaves_its_lock_delay(fleet: 
         assert process.stdout is not None
         assert process.stdout.readline() == "holds\n"
         os.killpg(process.pid, signal.SIGKILL)
-    shown = re.compile(r"gone   delay 2s  machine-7  delay-2000-\d{10}  session \n")
-    eventually("the holder is gone", lambda: shown.search(run(binary, sidecar, "locks", "nightly").stdout))
+    shown = re.compile(r"vanished  delay 2s  machine-7  delay-2000-\d{10}  session \n")
+    eventually("the holder has vanished", lambda: shown.search(run(binary, sidecar, "locks", "nightly").stdout))
     told = run(binary, sidecar, "lock", "nightly", "-v", "--lock-delay", "10m", "--", "true")
     assert told.returncode == 0
     assert "no contender is before this one; it waits for machine-7" in told.stderr
@@ -186,8 +186,8 @@ def test_a_contender_waits_on_through_a_restart_of_the_server(fleet: Fleet, bina
             held.close()
             if waits_for == "a delay":
                 eventually("a session", lambda: run(binary, other, "locks", "nightly").returncode == 0)
-                [former] = locks(binary, other, "nightly")["vanished"]  # type: ignore[misc]
-                broken = run(binary, other, "locks", "nightly", "--break-node", former["node_name"])
+                [vanished] = locks(binary, other, "nightly")["vanished"]  # type: ignore[misc]
+                broken = run(binary, other, "locks", "nightly", "--break-node", vanished["node_name"])
                 assert broken.returncode == 0, broken.stderr
             next(event for event in events if event.WhichOneof("event") == "acquired")
 

@@ -35,7 +35,7 @@ pub(super) enum Next {
     },
     /// The contender's own delay needs this node. No other question before the answer.
     Create(Path),
-    /// Nothing. These nodes of former holders are of no use any more.
+    /// Nothing. These nodes of vanished holders are of no use any more.
     Hold(Vec<String>),
 }
 

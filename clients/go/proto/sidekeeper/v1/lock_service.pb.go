@@ -254,9 +254,9 @@ type HoldRequest struct {
 	// The most holders at once, for SEMAPHORE: 1 to 1000. Zero for the other modes. The registry does not know it: each
 	// contender counts with its own number, so all programs have to give the same.
 	Permits uint32 `protobuf:"varint,7,opt,name=permits,proto3" json:"permits,omitempty"`
-	// For how long nobody may hold the lock if this holder loses it without a call of `Release`: its process is gone, its stream
+	// For how long nobody may hold the lock if this holder loses it without a call of `Release`: its process has ended, its stream
 	// has ended, its lease or `hold_timeout` is over. Requests that it had sent may arrive in that time. Counted from when the
-	// next contender sees that the holder is gone. At most 10 minutes. Absent or zero: not at all. For MUTEX and WRITE, and with
+	// next contender sees that the holder has vanished. At most 10 minutes. Absent or zero: not at all. For MUTEX and WRITE, and with
 	// `name` only: contenders that are no sidecars do not wait for it.
 	LockDelay     *durationpb.Duration `protobuf:"bytes,8,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -958,7 +958,7 @@ type Contender struct {
 	FencingToken int64 `protobuf:"varint,5,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
 	// When its node was last written: created, or asked for with a revocation. By the registry's clock. Absent: not known.
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
-	// Of a former holder: its lock delay.
+	// Of a vanished holder: its lock delay.
 	LockDelay     *durationpb.Duration `protobuf:"bytes,7,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1230,7 +1230,7 @@ type Lock struct {
 	// The names of other nodes in the lock's node. They change nothing for sidecars; some Java and Go programs wait for them for
 	// ever.
 	ForeignNodes []string `protobuf:"bytes,4,rep,name=foreign_nodes,json=foreignNodes,proto3" json:"foreign_nodes,omitempty"`
-	// Former holders with a lock delay that have not given the lock back: the next contender waits for the delay before it holds.
+	// Vanished holders: with a lock delay, and they have not given the lock back. The next contender waits for the delay before it holds.
 	// The node of the delay is deleted then, or with `BreakLock`.
 	Vanished      []*Contender `protobuf:"bytes,5,rep,name=vanished,proto3" json:"vanished,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1610,7 +1610,7 @@ type BreakLockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The lock. Required.
 	Lock *LockId `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
-	// `Contender.node_name` of a contender, or of a former holder to end its delay. Required: the caller has seen it.
+	// `Contender.node_name` of a contender, or of a vanished holder to end its delay. Required: the caller has seen it.
 	NodeName      string `protobuf:"bytes,2,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

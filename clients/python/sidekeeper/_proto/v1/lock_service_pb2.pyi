@@ -160,9 +160,9 @@ class HoldRequest(_message.Message):
 
     @_builtins.property
     def lock_delay(self) -> _duration_pb2.Duration:
-        """For how long nobody may hold the lock if this holder loses it without a call of `Release`: its process is gone, its stream
+        """For how long nobody may hold the lock if this holder loses it without a call of `Release`: its process has ended, its stream
         has ended, its lease or `hold_timeout` is over. Requests that it had sent may arrive in that time. Counted from when the
-        next contender sees that the holder is gone. At most 10 minutes. Absent or zero: not at all. For MUTEX and WRITE, and with
+        next contender sees that the holder has vanished. At most 10 minutes. Absent or zero: not at all. For MUTEX and WRITE, and with
         `name` only: contenders that are no sidecars do not wait for it.
         """
 
@@ -480,7 +480,7 @@ class Contender(_message.Message):
 
     @_builtins.property
     def lock_delay(self) -> _duration_pb2.Duration:
-        """Of a former holder: its lock delay."""
+        """Of a vanished holder: its lock delay."""
 
     def __init__(
         self,
@@ -617,7 +617,7 @@ class Lock(_message.Message):
 
     @_builtins.property
     def vanished(self) -> _containers.RepeatedCompositeFieldContainer[Global___Contender]:
-        """Former holders with a lock delay that have not given the lock back: the next contender waits for the delay before it holds.
+        """Vanished holders: with a lock delay, and they have not given the lock back. The next contender waits for the delay before it holds.
         The node of the delay is deleted then, or with `BreakLock`.
         """
 
@@ -801,7 +801,7 @@ class BreakLockRequest(_message.Message):
     LOCK_FIELD_NUMBER: _builtins.int
     NODE_NAME_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
-    """`Contender.node_name` of a contender, or of a former holder to end its delay. Required: the caller has seen it."""
+    """`Contender.node_name` of a contender, or of a vanished holder to end its delay. Required: the caller has seen it."""
     @_builtins.property
     def lock(self) -> Global___LockId:
         """The lock. Required."""
