@@ -116,7 +116,7 @@ SEEDS ?= 20000
 SEED_BASE ?= 0
 .PHONY: simulate
 simulate: ## simulate fleets full of faults: SEEDS=20000 SEED_BASE=0, or SEED=N to replay one
-	SEEDS=$(SEEDS) SEED_BASE=$(SEED_BASE) SEED=$(SEED) DIGEST=$(DIGEST) WHOLE=$(WHOLE) MACHINES=$(MACHINES) STORM=$(STORM) OFF=$(OFF) KEEP=$(KEEP) \
+	SEEDS=$(SEEDS) SEED_BASE=$(SEED_BASE) SEED_STEP=$(SEED_STEP) SEED=$(SEED) DIGEST=$(DIGEST) WHOLE=$(WHOLE) MACHINES=$(MACHINES) STORM=$(STORM) OFF=$(OFF) KEEP=$(KEEP) \
 		cargo test --locked --quiet --profile simulation --test simulate
 
 # How often each contender of `make locks` holds the lock: more than a thousand grants in each queue. And how many replies of

@@ -264,12 +264,29 @@ const OF_STICKY_LOCKS: &[Mutant] = &[
     Mutant::StickyUnfinishedUntold,
 ];
 
+/// How many schedules of the general world look for a bug of locks, at most. Applications hold locks in each sixteenth one.
+const GENERAL_SEEDS: u64 = 1_000;
+
+/// In words: what finds a bug of locks in the general world.
+fn also_in_general(mutant: Mutant) -> String {
+    choose(Some(mutant));
+    let found = (0..GENERAL_SEEDS).find_map(|place| {
+        let violation = schedule(3 + 16 * place, &Options::default()).err()?;
+        Some((place + 1, violation.invariant))
+    });
+    match found {
+        Some((seeds, invariant)) => format!("I{} {invariant:?} after {seeds}", invariant.number()),
+        None => format!("not within {GENERAL_SEEDS}"),
+    }
+}
+
 /// Looks for a bug of sticky locks.
 fn find_in_sticky_locks(mutant: Mutant, seeds: u64) -> Option<Found> {
     choose(Some(mutant));
     (0..seeds).find_map(|seed| {
         let how = crate::sticky::schedule(seed).err()?;
-        Some(Found { by: "the schedules of a sticky lock".to_owned(), seeds: Some(seed + 1), how })
+        let by = format!("the schedules of a sticky lock; in the general world {}", also_in_general(mutant));
+        Some(Found { by, seeds: Some(seed + 1), how })
     })
 }
 
@@ -278,7 +295,8 @@ fn find_in_locks(mutant: Mutant, seeds: u64) -> Option<Found> {
     choose(Some(mutant));
     (0..seeds).find_map(|seed| {
         let how = crate::lock::schedule(seed).err()?;
-        Some(Found { by: "the schedules of a lock".to_owned(), seeds: Some(seed + 1), how })
+        let by = format!("the schedules of a lock; in the general world {}", also_in_general(mutant));
+        Some(Found { by, seeds: Some(seed + 1), how })
     })
 }
 

@@ -6,6 +6,7 @@
 //! `SEEDS` and `SEED_BASE` ask for other schedules; `SEED` runs a single one and prints its timeline. A schedule has
 //! one thread, and there is one thread for each core. The first violation ends the run: the seed is reduced to the
 //! faults that the failure needs, and the exit code is 1. With `GO_ON` every violation is listed, a line each.
+//! `SEED_STEP=16 SEED_BASE=3` takes each sixteenth seed, which are those with applications that hold locks.
 //!
 //! With `DIGEST` the timelines are written whole, and one number stands for all of them: a change without effect on
 //! behaviour leaves it as it is. `WHOLE` writes the timeline of one seed in the same way, so that two builds can be
@@ -26,6 +27,17 @@
 mod random;
 mod reduce;
 mod swarm;
+
+/// What the world of locks shares with this one.
+mod lock {
+    pub mod belief;
+}
+
+/// What the world of sticky locks shares with this one.
+mod sticky {
+    pub mod application;
+    pub mod judge;
+}
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -56,6 +68,8 @@ struct Total {
     simulated: u64,
     steps: u64,
     executions: u64,
+    grants: u64,
+    losses: u64,
     digest: u64,
 }
 
@@ -66,6 +80,8 @@ impl Total {
         self.simulated += summary.simulated;
         self.steps += summary.steps;
         self.executions += summary.executions;
+        self.grants += summary.grants;
+        self.losses += summary.losses;
     }
 }
 
@@ -141,6 +157,7 @@ fn replays() -> ExitCode {
 /// Many schedules, from the first seed on.
 fn schedules() -> ExitCode {
     let (base, seeds) = (number("SEED_BASE").unwrap_or(0), number("SEEDS").unwrap_or(2_000));
+    let step = number("SEED_STEP").unwrap_or(1);
     let judges_a_change = number("SEEDS").is_none();
     let is_open =
         |violation: &Violation| judges_a_change && OPEN.contains(&(violation.seed, violation.invariant));
@@ -157,8 +174,8 @@ fn schedules() -> ExitCode {
             scope.spawn(|| {
                 let mut mine = Total::default();
                 loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= base + seeds || found.lock().unwrap().is_some() {
+                    let seed = next.fetch_add(step, Ordering::Relaxed);
+                    if seed >= base + seeds * step || found.lock().unwrap().is_some() {
                         break;
                     }
                     let (result, digest) = one(seed, digests);
@@ -182,6 +199,8 @@ fn schedules() -> ExitCode {
                 total.simulated += mine.simulated;
                 total.steps += mine.steps;
                 total.executions += mine.executions;
+                total.grants += mine.grants;
+                total.losses += mine.losses;
                 total.digest = total.digest.wrapping_add(mine.digest);
             });
         }
@@ -233,9 +252,11 @@ fn say(total: &Total, base: u64, cores: usize, took: f64) {
         total.seeds as f64 / took
     );
     println!(
-        "{hours:.1} hours simulated, {} executions, {} looks of participants, {} faults:",
+        "{hours:.1} hours simulated, {} executions, {} looks of participants, {} locks acquired and {} lost, {} faults:",
         total.executions,
         total.steps,
+        total.grants,
+        total.losses,
         total.faults.total()
     );
     let mut faults: Vec<_> = total.faults.iter().filter(|(_, count)| *count > 0).collect();

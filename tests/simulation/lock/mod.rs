@@ -2,6 +2,7 @@
 //! among applications that obey their lease, no more holders than permits, growing tokens, no waiting without a cause, and
 //! nothing left in the queue.
 
+pub mod belief;
 pub mod world;
 
 use std::time::Duration;

@@ -17,6 +17,7 @@ use sidekeeper::job::FencingToken;
 use sidekeeper::tree::{Error, Node, Path, SessionId, Stat, Zxid};
 use uuid::Uuid;
 
+use super::belief::Belief;
 use crate::random::Random;
 
 const TIMEOUT: Duration = Duration::from_secs(6);
@@ -61,14 +62,6 @@ struct Sidecar {
     late: Option<(Part, Effect, u32)>,
     /// Sessions that were given up, and when they are closed.
     closing: Vec<(SessionId, Duration)>,
-}
-
-/// The belief of an application about its hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Belief {
-    Waits,
-    Holds { token: FencingToken, until: Option<Duration> },
-    Free,
 }
 
 /// What a claim watches.
@@ -834,6 +827,7 @@ impl World {
         let held = Duration::from_millis(self.random.below(most));
         let lock = self.lock.clone();
         let hold = &mut self.holds[index];
+        hold.belief.hear(&event);
         match event {
             Event::Acquired { token, path, lease_end } => {
                 self.outcome.grants += 1;
@@ -854,20 +848,10 @@ impl World {
                     hold.release_at = Some(now + held);
                 }
             }
-            Event::LeaseRenewed { lease_end } => {
-                if let Belief::Holds { until, .. } = &mut hold.belief {
-                    *until = (*until).max(Some(lease_end));
-                }
-            }
-            Event::Suspended { lease_end } | Event::Resumed { lease_end } => {
-                if let Belief::Holds { until, .. } = &mut hold.belief {
-                    *until = (*until).max(lease_end);
-                }
-            }
             Event::Lost(_) => {
                 self.outcome.losses += 1;
                 // A candidate stands again, with another node. The session's end deletes this one.
-                (hold.belief, hold.node) = (Belief::Free, None);
+                hold.node = None;
             }
             Event::LeaderChanged(leader) => {
                 self.outcome.leaders += 1;
@@ -883,7 +867,6 @@ impl World {
                 let node = hold.node.clone().filter(|name| self.server.queue.contains_key(name));
                 // Checked by `check`, which can fail.
                 hold.node = node.map(|name| format!("left: {name}"));
-                hold.belief = Belief::Free;
                 if let Some((node, true)) = &hold.granted {
                     let delay = lock.delay(hold.lock_delay, node).map(|path| path.name().to_owned());
                     let is_left = |name: &String| self.server.delays.get(name) == Some(&false);
@@ -892,8 +875,7 @@ impl World {
                     }
                 }
             }
-            Event::Waiting { .. } | Event::NoAnswer | Event::RevocationRequested | Event::Draining { .. } => {
-            }
+            _ => {}
         }
     }
 

@@ -1,6 +1,8 @@
 //! Candidates for a sticky lock in a simulated world full of faults: one owner that acts among applications that obey their
 //! lease, growing tokens, the grace of the last owner, no interrupted run forgotten, and no waiting without a cause.
 
+pub mod application;
+pub mod judge;
 pub mod world;
 
 use world::{Outcome, World};

@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use sidekeeper::coordination::sticky::candidate::{Candidate, Wanted};
-use sidekeeper::coordination::sticky::contract::{Answer, Call, Effect, Event, Input, Leases};
+use sidekeeper::coordination::sticky::contract::{Answer, Effect, Event, Input};
 use sidekeeper::coordination::time::Now;
 use sidekeeper::extension::sticky::{OwnerNode, Record, StickyPaths};
-use sidekeeper::job::FencingToken;
 use sidekeeper::tree::{
     Error, Node, NodeChange, NodeKind, Operation, Path, SessionId, Stat, Transaction, WatchEvent, Zxid,
 };
 use uuid::Uuid;
 
+use super::application::{Action, Application};
+use super::judge::Judge;
 use crate::random::Random;
 
 const TIMEOUT: Duration = Duration::from_secs(6);
@@ -28,13 +29,6 @@ const MARGIN: Duration = Duration::from_millis(1_200);
 pub type Violation = String;
 
 type Nodes = BTreeMap<Path, (Arc<[u8]>, Stat)>;
-
-/// The owner's node that was deleted last.
-#[derive(Debug, Clone)]
-struct Vanished {
-    at: Duration,
-    record: Record,
-}
 
 #[derive(Debug, Default)]
 struct Server {
@@ -63,14 +57,6 @@ struct Sidecar {
     closing: Vec<(SessionId, Duration)>,
 }
 
-/// The belief of an application about its ownership.
-#[derive(Debug, Clone)]
-struct Owned {
-    token: FencingToken,
-    leases: Leases,
-    run: Option<String>,
-}
-
 struct Stand {
     sidecar: usize,
     instance: String,
@@ -78,19 +64,7 @@ struct Stand {
     candidate: Candidate,
     known_session: Option<SessionId>,
     known_up: bool,
-    owned: Option<Owned>,
-    /// Whether its application counts the lease by itself. Otherwise it relies on the sidecar's word.
-    counts: bool,
-    /// Its owner's node that an operator has deleted last. It may hear of that grant only later.
-    deleted: Option<Zxid>,
-    /// The runs that its application was told of by the last `Acquired`.
-    told: Vec<i64>,
-    calls: BTreeSet<u64>,
-    is_trying: bool,
-    /// The call by which its application has resigned: it does not act until the answer.
-    resigning: Option<u64>,
-    leave_at: Option<Duration>,
-    has_left: bool,
+    application: Application,
     is_over: bool,
 }
 
@@ -130,12 +104,7 @@ pub struct World {
     stands: Vec<Stand>,
     lock: StickyPaths,
     next_call: u64,
-    highest: i64,
-    vanished: Option<Vanished>,
-    /// The tokens of runs that were interrupted, and that no owner has resolved.
-    interrupted: BTreeSet<i64>,
-    /// The runs that have begun and that their applications have not left.
-    open: BTreeSet<String>,
+    judge: Judge,
     /// The first broken promise that no caller has seen.
     violation: Option<Violation>,
     faults: bool,
@@ -166,10 +135,7 @@ impl World {
             stands: Vec::new(),
             lock: StickyPaths::named(&Path::parse("/sticky").unwrap(), "bill").unwrap(),
             next_call: 0,
-            highest: 0,
-            vanished: None,
-            interrupted: BTreeSet::new(),
-            open: BTreeSet::new(),
+            judge: Judge::default(),
             violation: None,
             faults: true,
             outcome: Outcome::default(),
@@ -194,7 +160,7 @@ impl World {
             self.act()?;
         }
         let waiting = self.stands.iter().filter(|stand| !stand.is_over);
-        let waiting: Vec<_> = waiting.map(|stand| (&stand.owned, &stand.calls, &stand.candidate)).collect();
+        let waiting: Vec<_> = waiting.map(|stand| (&stand.application, &stand.candidate)).collect();
         let nodes: Vec<_> = self
             .server
             .nodes
@@ -254,15 +220,7 @@ impl World {
             candidate,
             known_session: None,
             known_up: true,
-            owned: None,
-            counts: self.random.once_in(2),
-            deleted: None,
-            told: Vec::new(),
-            calls: BTreeSet::new(),
-            is_trying: false,
-            resigning: None,
-            leave_at: None,
-            has_left: false,
+            application: Application::new(self.random.once_in(2)),
             is_over: false,
         });
         self.step(self.stands.len() - 1, Vec::new());
@@ -274,55 +232,23 @@ impl World {
             return;
         }
         let index = usize::try_from(self.random.below(u64::try_from(self.stands.len()).unwrap())).unwrap();
-        let now = self.now;
-        let stand = &mut self.stands[index];
-        if stand.is_over || stand.has_left || now < self.sidecars[stand.sidecar].stopped_until {
+        let Self { stands, random, judge, .. } = self;
+        let stand = &mut stands[index];
+        if stand.is_over
+            || stand.application.has_left
+            || self.now < self.sidecars[stand.sidecar].stopped_until
+        {
             return;
         }
-        let inside = stand.owned.as_ref().is_some_and(|owned| owned.run.is_some());
-        let call = match self.random.below(16) {
-            // Sometimes inside a run. When the faults have ended, everybody leaves at last.
-            0 => {
-                stand.has_left = true;
-                stand.owned = None;
-                return self.step(index, vec![Input::Left]);
+        let inputs = match stand.application.act(random, self.now, judge, self.next_call + 1) {
+            None => return,
+            Some(Action::Leave) => vec![Input::Left],
+            Some(Action::Call { number, call, is_heard }) => {
+                self.next_call = number;
+                let unheard = (!is_heard).then_some(Input::Unheard(number));
+                std::iter::once(Input::Asked(number, call)).chain(unheard).collect()
             }
-            1 if stand.owned.is_some() => {
-                let token = stand.told.first().copied().map(FencingToken);
-                let Some(token) = token else { return };
-                Call::Resolve { token }
-            }
-            2 if stand.owned.is_some() && self.random.once_in(3) => {
-                let run = stand.owned.iter_mut().find_map(|owned| owned.run.take());
-                self.open.retain(|open| Some(open) != run.as_ref());
-                stand.resigning = Some(self.next_call + 1);
-                Call::Resign
-            }
-            3 if inside => Call::Checkpoint { data: vec![7; 10] },
-            4..=10 if inside => {
-                if stand.leave_at.is_some_and(|at| now < at) {
-                    return;
-                }
-                let run = stand.owned.iter_mut().find_map(|owned| owned.run.take());
-                self.open.retain(|open| Some(open) != run.as_ref());
-                Call::Leave { run_id: String::new() }
-            }
-            _ if !stand.is_trying && !inside => {
-                stand.is_trying = true;
-                let wait = Duration::from_millis(self.random.below(6_000));
-                Call::TryRun { wait: if self.random.once_in(2) { Duration::ZERO } else { wait } }
-            }
-            _ => return,
         };
-        self.next_call += 1;
-        self.stands[index].calls.insert(self.next_call);
-        let mut inputs = vec![Input::Asked(self.next_call, call.clone())];
-        if matches!(call, Call::TryRun { .. }) && self.random.once_in(20) {
-            // The caller has gone.
-            self.stands[index].calls.remove(&self.next_call);
-            inputs.push(Input::Unheard(self.next_call));
-            self.stands[index].is_trying = false;
-        }
         self.step(index, inputs);
     }
 
@@ -359,7 +285,8 @@ impl World {
                 let owner = self.owner_stand();
                 if let Some(index) = owner.filter(|_| self.random.once_in(3)) {
                     let owner = self.lock.owner();
-                    self.stands[index].deleted = self.server.nodes.get(&owner).map(|(_, stat)| stat.created);
+                    self.stands[index].application.deleted =
+                        self.server.nodes.get(&owner).map(|(_, stat)| stat.created);
                     self.delete(vec![owner]);
                 }
             }
@@ -488,7 +415,7 @@ impl World {
         }
         self.server.last_zxid += 1;
         let touched: BTreeSet<_> = touched.into_iter().flatten().collect();
-        self.changed(&before, touched);
+        self.changed(touched);
         Ok(())
     }
 
@@ -543,19 +470,18 @@ impl World {
 
     /// Nodes are deleted without a transaction of a sidecar.
     fn delete(&mut self, paths: Vec<Path>) {
-        let before = self.server.nodes.clone();
         self.server.last_zxid += 1;
         self.server.nodes.retain(|path, _| !paths.contains(path));
-        self.changed(&before, paths.into_iter().collect());
+        self.changed(paths.into_iter().collect());
     }
 
-    fn record(&self, nodes: &Nodes) -> Option<Record> {
-        let (data, stat) = nodes.get(&self.lock.record())?;
+    fn record(&self) -> Option<Record> {
+        let (data, stat) = self.server.nodes.get(&self.lock.record())?;
         Some(Record::read(data, stat).unwrap())
     }
 
     /// Watches fire, and the promises about the nodes are checked.
-    fn changed(&mut self, before: &Nodes, touched: BTreeSet<Path>) {
+    fn changed(&mut self, touched: BTreeSet<Path>) {
         let changes: Vec<_> = touched
             .into_iter()
             .map(|path| match self.server.nodes.get(&path) {
@@ -569,63 +495,10 @@ impl World {
                 sidecar.answers.push_back((index, Input::Seen(WatchEvent::Changes(changes.clone()))));
             }
         }
-        let result = self.check_change(before);
+        let owner = self.server.nodes.get(&self.lock.owner()).map(|(_, stat)| stat.created);
+        let result = self.judge.see(self.now, owner, self.record());
         self.violation = self.violation.take().or(result.err());
-    }
-
-    fn check_change(&mut self, before: &Nodes) -> Result<(), Violation> {
-        let owner = self.lock.owner();
-        let created = |nodes: &Nodes| nodes.get(&owner).map(|(_, stat)| stat.created);
-        let (was, is) = (created(before), created(&self.server.nodes));
-        let (old, new) = (self.record(before), self.record(&self.server.nodes));
-        if let Some(is) = is.filter(|is| Some(*is) != was) {
-            let new = new.clone().ok_or("an owner without a record")?;
-            if new.token != is.0 || new.token <= self.highest {
-                return Err(format!("token {} after {}", new.token, self.highest));
-            }
-            self.highest = new.token;
-            if let Some(Vanished { at, record }) = self.vanished.take().filter(|_| was.is_none()) {
-                let is_last = record.stand == new.stand;
-                let is_restarted = record.ended && record.owner == new.owner;
-                let is_early = self.now < at + record.grace();
-                if is_early && !record.resigned && !is_last && !is_restarted {
-                    return Err(format!(
-                        "{new:?} owns within the grace of {record:?}, vanished at {at:?}, now {:?}",
-                        self.now
-                    ));
-                }
-            }
-        }
-        if was.is_some() && created(&self.server.nodes).is_none() {
-            self.vanished = new.clone().map(|record| Vanished { at: self.now, record });
-        }
-        // A run that the record had, and that its application has not left.
-        if let (Some(old), Some(new)) = (&old, &new)
-            && old.run.is_some()
-            && old.run != new.run
-        {
-            let was_open = old.run.as_ref().is_some_and(|run| self.open.remove(run));
-            // An instance that resigns ends its run, also one that begins in the same moment.
-            if was_open && !new.resigned {
-                self.interrupted.insert(old.token);
-                self.outcome.interrupted += 1;
-            }
-        }
-        if let (Some(old), Some(new)) = (&old, &new) {
-            // Only an owner resolves runs.
-            let gone = old.unfinished.iter().filter(|run| !new.unfinished.contains(run));
-            for run in gone {
-                if old.stand != new.stand {
-                    return Err(format!("the interrupted run {run:?} is forgotten"));
-                }
-                self.interrupted.remove(&run.token);
-            }
-            let is_kept = |token: &i64| new.unfinished.iter().any(|run| run.token == *token);
-            if let Some(token) = self.interrupted.iter().find(|token| !is_kept(token)) {
-                return Err(format!("the interrupted run {token} is not in {new:?}"));
-            }
-        }
-        Ok(())
+        self.outcome.interrupted = self.judge.interruptions;
     }
 
     /// A sidecar takes its next answer, or several at once, as a task does.
@@ -761,9 +634,10 @@ impl World {
         }
         if self.stands[index].candidate.end().is_some() {
             let stand = &mut self.stands[index];
-            (stand.is_over, stand.owned) = (true, None);
-            if !stand.calls.is_empty() {
-                let left = format!("a call of a candidate that has ended has no answer: {:?}", stand.calls);
+            (stand.is_over, stand.application.owned) = (true, None);
+            let calls = &stand.application.calls;
+            if !calls.is_empty() {
+                let left = format!("a call of a candidate that has ended has no answer: {calls:?}");
                 self.violation = self.violation.take().or(Some(left));
             }
         }
@@ -795,71 +669,31 @@ impl World {
 
     fn hear_answer(&mut self, index: usize, call: u64, answer: Answer) {
         let held = Duration::from_millis(self.random.below(12_000));
-        let now = self.now;
-        let stand = &mut self.stands[index];
-        if !stand.calls.remove(&call) {
+        let is_run = matches!(answer, Answer::Entered { .. });
+        self.outcome.busy += usize::from(matches!(answer, Answer::Busy(_)));
+        let application = &mut self.stands[index].application;
+        match application.hear_answer(call, answer, (self.now, held), &mut self.judge) {
+            Ok(true) => self.outcome.runs += usize::from(is_run),
             // Its caller has gone.
-            if matches!(answer, Answer::Entered { .. }) {
-                self.step(index, vec![Input::Unheard(call)]);
-            }
-            return;
-        }
-        match answer {
-            Answer::Entered { token, run_id, leases } => {
-                self.outcome.runs += 1;
-                stand.is_trying = false;
-                stand.resigning = stand.resigning.filter(|resigning| stand.calls.contains(resigning));
-                if stand.owned.as_ref().is_none_or(|owned| owned.token != token) && !stand.has_left {
-                    let what =
-                        format!("a run of {token:?} begins, and its application has {:?}", stand.owned);
-                    self.violation = self.violation.take().or(Some(what));
-                } else if let Some(owned) = &mut stand.owned {
-                    self.open.insert(run_id.clone());
-                    (owned.run, owned.leases) = (Some(run_id), leases);
-                    stand.leave_at = Some(now + held);
-                }
-            }
-            Answer::Busy(_) => {
-                self.outcome.busy += 1;
-                stand.is_trying = false;
-            }
-            Answer::Refused(_) => stand.is_trying = false,
-            Answer::Done => {}
+            Ok(false) if is_run => self.step(index, vec![Input::Unheard(call)]),
+            Ok(false) => {}
+            Err(violation) => self.violation = self.violation.take().or(Some(violation)),
         }
     }
 
     /// An application hears an event.
     fn hear(&mut self, index: usize, event: Event) {
-        let interrupted = self.interrupted.clone();
-        let is_owner = self.owner_stand() == Some(index);
-        let stand = &mut self.stands[index];
-        match event {
-            Event::Acquired { token, is_continued, unfinished, leases, .. } => {
+        match &event {
+            Event::Acquired { is_continued, .. } => {
                 self.outcome.grants += 1;
-                self.outcome.continued += usize::from(is_continued);
-                stand.resigning = stand.resigning.filter(|resigning| stand.calls.contains(resigning));
-                stand.told = unfinished.iter().map(|run| run.token).collect();
-                let run = stand.owned.as_ref().and_then(|owned| owned.run.clone()).filter(|_| is_continued);
-                if !stand.has_left {
-                    stand.owned = Some(Owned { token, leases, run });
-                }
-                let is_new = token.0 == self.highest;
-                if let Some(run) =
-                    interrupted.iter().find(|run| is_owner && is_new && !stand.told.contains(run))
-                {
-                    let untold = format!("the owner {token:?} does not hear of the interrupted run {run}");
-                    self.violation = self.violation.take().or(Some(untold));
-                }
+                self.outcome.continued += usize::from(*is_continued);
             }
-            Event::LeaseRenewed(leases) | Event::Suspended(leases) | Event::Resumed(leases) => {
-                stand.owned.iter_mut().for_each(|owned| owned.leases = leases);
-            }
-            Event::Lost { .. } => {
-                self.outcome.losses += 1;
-                stand.owned = None;
-            }
-            Event::State(_) | Event::Draining { .. } => {}
+            Event::Lost { .. } => self.outcome.losses += 1,
+            _ => {}
         }
+        let is_owner = self.owner_stand() == Some(index);
+        let heard = self.stands[index].application.hear(event, is_owner, &self.judge);
+        self.violation = self.violation.take().or(heard.err());
     }
 
     /// The promises.
@@ -868,19 +702,12 @@ impl World {
             return Err(violation);
         }
         let now = self.now;
-        let acts = |stand: &&Stand| {
-            let Some(owned) = &stand.owned else { return false };
-            let end = if owned.run.is_some() { owned.leases.run } else { owned.leases.owned };
-            let is_over = end.is_some_and(|end| now >= end);
-            // A stopped sidecar tells its application nothing.
-            let counts = stand.counts || self.is_stopped(stand.sidecar);
-            let is_deleted = stand.deleted.is_some_and(|deleted| FencingToken::from(deleted) == owned.token);
-            !(is_deleted || stand.resigning.is_some() || is_over && counts)
-        };
-        let acting: Vec<_> =
-            self.stands.iter().filter(acts).map(|stand| (&stand.instance, &stand.owned)).collect();
+        // A stopped sidecar tells its application nothing.
+        let acts = |stand: &&Stand| stand.application.acts(now, !self.is_stopped(stand.sidecar));
+        let acting: Vec<_> = self.stands.iter().filter(acts).collect();
         if acting.len() > 1 {
-            return Err(format!("two instances act: {acting:?}, now {now:?}"));
+            let acting = acting.iter().map(|stand| (&stand.instance, &stand.application.owned));
+            return Err(format!("two instances act: {:?}, now {now:?}", acting.collect::<Vec<_>>()));
         }
         Ok(())
     }

@@ -50,9 +50,12 @@ impl World {
         let request = Request { configuration: None, ..self.request(m) };
         let execution_prefix = format!("e{m}x{life}");
         let identity = Identity { execution_prefix, ..memory.identity };
+        let limit = self.plan.request_bytes;
         let core = Participant::restored(identity.clone(), request, memory.former);
         if let Some(sidecar) = &mut self.machines[m].sidecar {
-            sidecar.participant = Some(Seat::new(core, identity, wall));
+            let mut seat = Seat::new(core, identity, wall);
+            seat.calls.extend(limit.map(|bytes| (now, Input::RequestLimit(bytes))));
+            sidecar.participant = Some(seat);
         }
         let reaches = self.machines[m].cut_off_until <= now && self.ensemble.leaderless_until <= now;
         if self.sessions[memory.session].alive && reaches {
@@ -90,6 +93,7 @@ impl World {
         machine.stopped_until = 0;
         let (seat, session) = (sidecar.participant.take(), sidecar.client.session);
         self.note(m, || "the sidecar is killed".to_owned());
+        self.guests_are_killed(m, sidecar.life);
         let Some(seat) = seat else { return };
         let machine = &mut self.machines[m];
         let wall = machine.now(self.now).wall;
@@ -118,6 +122,7 @@ impl World {
         sidecar.stopping = true;
         let (at, life) = (self.now + limit + LEAVING_TAKES, sidecar.life);
         self.at(at, Event::PatienceOver(m, life));
+        self.drain_guests(m, deadline);
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         if let Some(seat) = &mut sidecar.participant {
             let at = self.now;
@@ -129,6 +134,15 @@ impl World {
             }
             self.wake(m, 0);
         } else {
+            self.stop_if_empty(m);
+        }
+    }
+
+    /// A sidecar that drains stops with the last one that it serves.
+    pub(super) fn stop_if_empty(&mut self, m: usize) {
+        let sidecar = self.machines[m].sidecar.as_ref();
+        let is_due = sidecar.is_some_and(|sidecar| sidecar.stopping && sidecar.participant.is_none());
+        if is_due && !self.has_guests(m) {
             self.stop_sidecar(m);
         }
     }
@@ -164,11 +178,8 @@ impl World {
         let Some(sidecar) = &mut self.machines[m].sidecar else { return };
         if sidecar.participant.as_ref().is_some_and(|seat| seat.core.has_ended()) {
             sidecar.participant = None;
-            let stopping = sidecar.stopping;
             self.give_item_locks_back(m);
-            if stopping {
-                self.stop_sidecar(m);
-            }
+            self.stop_if_empty(m);
         }
     }
 
@@ -190,7 +201,7 @@ impl World {
     pub(super) fn attach(&mut self, m: usize, life: u32) {
         let now = self.now;
         let again = now + 20 * MILLISECOND + self.network.below(80 * MILLISECOND);
-        let request = self.request(m);
+        let (request, limit) = (self.request(m), self.plan.request_bytes);
         let machine = &mut self.machines[m];
         let wall = machine.now(now).wall;
         let application = &machine.application;
@@ -233,6 +244,7 @@ impl World {
                 };
                 let mut seat = Seat::new(Participant::new(identity.clone(), request), identity, wall);
                 seat.stream = Some(stream);
+                seat.calls.extend(limit.map(|bytes| (now, Input::RequestLimit(bytes))));
                 sidecar.participant = Some(seat);
             }
         }

@@ -8,10 +8,11 @@ use sidekeeper::coordination::job::contract::commit::{CommitId, Purpose};
 use sidekeeper::coordination::job::contract::input::Input;
 use sidekeeper::coordination::job::contract::records::{FoundCheckpoints, WrittenDown};
 use sidekeeper::job::Item;
-use sidekeeper::tree::{CommitError, Error, NodeChange, NodeKind, Path, Transaction, WatchEvent};
+use sidekeeper::tree::{CommitError, Error, NodeChange, NodeKind, Operation, Path, Transaction, WatchEvent};
 
 use super::ensemble::{Change, subtree};
 use super::faults::Fault;
+use super::guests;
 use super::latch::Latch;
 use super::machine::Stray;
 use super::reads::{merged, tells_torn_states};
@@ -74,6 +75,18 @@ pub(super) enum Ask {
     LeaveLatch(u64),
     /// Latch nodes that the former process has left.
     ClearLatches,
+    Guest(usize, guests::Request),
+}
+
+impl Ask {
+    /// Its transaction, which may take effect without an answer. `None`: it has none, or is repeated anyhow.
+    fn transaction(&self) -> Option<Transaction> {
+        match self {
+            Self::Commit(_, _, transaction) => Some(transaction.clone()),
+            Self::Guest(_, request) => request.transaction(),
+            _ => None,
+        }
+    }
 }
 
 /// An answer. Reads are made when it is sent, from the server's state then.
@@ -87,6 +100,7 @@ pub(super) enum Reply {
     Proven(Duration),
     Latch(u64, Result<Option<Path>, Error>),
     LatchLeft(u64),
+    Guest(usize, Option<guests::Answer>),
 }
 
 impl Client {
@@ -154,6 +168,7 @@ impl World {
             Ask::FindCheckpoints(_) => Input::Checkpoints(Err(error.to_string())),
             // The watches open themselves again with the next connection; latches look for themselves.
             Ask::Watch | Ask::Prove(_) | Ask::ClearLatches => return,
+            Ask::Guest(index, request) => return self.refuse_guest(index, request, error),
             Ask::JoinLatch(latch) | Ask::ActInLatch(latch, _) | Ask::LeaveLatch(latch) => {
                 return self.latch_disturbed(m, latch);
             }
@@ -194,13 +209,13 @@ impl World {
             }
             if self.chance(self.plan.rates.late_answer, Fault::LateAnswer) {
                 let late = self.now + 100 * MILLISECOND + self.network.below(900) * MILLISECOND;
-                if let Ask::Commit(id, purpose, transaction) = ask {
-                    self.note(m, || format!("{purpose}: the answer is late"));
+                if let Some(transaction) = ask.transaction() {
+                    self.note(m, || "the answer is late".to_owned());
                     if let Some(sidecar) = &mut self.machines[m].sidecar {
                         sidecar.client.busy_until = late;
                     }
                     self.let_stray(session, transaction, late);
-                    return self.refuse(m, Ask::Commit(id, purpose, Vec::new()), &unknown());
+                    return self.refuse(m, ask, &unknown());
                 }
             }
         }
@@ -208,7 +223,7 @@ impl World {
     }
 
     fn is_lossy(&self, ask: &Ask) -> bool {
-        matches!(ask, Ask::Commit(..)) && self.now < self.plan.storm
+        self.now < self.plan.storm && ask.transaction().is_some()
     }
 
     /// A request takes effect at the leader; its answer comes when the client's server has seen it.
@@ -258,6 +273,12 @@ impl World {
                 self.clear_latches(session);
                 return;
             }
+            Ask::Guest(index, request) => {
+                let lost = self.now < self.plan.storm
+                    && request.transaction().is_some()
+                    && self.chance(self.plan.rates.lost_answer, Fault::LostAnswer);
+                self.take_effect_of_guest(session, index, request, lost)
+            }
         };
         self.answer(m, reply);
     }
@@ -277,6 +298,7 @@ impl World {
 
     /// The log has grown: the watches are notified when their server has seen it.
     pub(super) fn tell_watches(&mut self) {
+        self.see_stand();
         let len = self.ensemble.len();
         for m in 0..self.machines.len() {
             let Some(sidecar) = &mut self.machines[m].sidecar else { continue };
@@ -328,6 +350,7 @@ impl World {
         if self.is_reading(m, server) {
             return;
         }
+        self.tell_watches_of_guests(m, server);
         loop {
             let Some(sidecar) = &mut self.machines[m].sidecar else { return };
             let due = sidecar.client.answers.front().is_some_and(|(at, _)| *at <= now);
@@ -472,6 +495,7 @@ impl World {
             Reply::Watch => return self.load_watches(m, server, applied),
             Reply::Latch(latch, result) => return self.latch_answered(m, latch, result),
             Reply::LatchLeft(latch) => return self.left_latch(m, latch),
+            Reply::Guest(index, answer) => return self.answer_guest(m, server, index, answer),
             Reply::Ledger => Input::Ledger(Ok(self.read_ledger(server, applied))),
             Reply::Checkpoints(items) => {
                 let folder = self.own_paths.checkpoints();
@@ -543,18 +567,19 @@ impl World {
         let through = if lost { 0 } else { self.network.below(line.len() as u64 + 1) };
         let mut late = self.now;
         for (index, ask) in line.into_iter().enumerate() {
-            if let (Ask::Commit(_, _, transaction), true, Some(session)) =
-                (&ask, (index as u64) < through, session)
+            if let (Some(transaction), true, Some(session)) =
+                (ask.transaction(), (index as u64) < through, session)
                 && self.options.allows(Fault::LateEffect)
             {
                 late += 1 + self.network.below(100 * MILLISECOND);
                 self.counts.add(Fault::LateEffect);
-                self.let_stray(session, transaction.clone(), late);
+                self.let_stray(session, transaction, late);
             }
             self.refuse(m, ask, &unknown());
         }
         self.disturb_latches(m);
         self.wake(m, 0);
+        self.wake_guests(m);
         let soon = self.now + self.network.below(200 * MILLISECOND) + MILLISECOND;
         self.at(soon, Event::Reconnect(m, epoch));
     }
@@ -568,6 +593,7 @@ impl World {
             Reply::Taken(_) => Input::TookOver(Err(unknown().to_string())),
             // The watches open themselves again; latches look for themselves.
             Reply::Watch | Reply::Proven(_) | Reply::Latch(..) | Reply::LatchLeft(_) => return,
+            Reply::Guest(index, answer) => return self.lose_answer_of_guest(index, answer, &unknown()),
         };
         self.hand_in(m, input);
     }
@@ -628,6 +654,19 @@ impl World {
     ) -> sidekeeper::tree::CommitResult {
         let handle = Arc::clone(&self.sessions[session].handle);
         self.commit(&*handle, transaction)
+    }
+
+    /// Creates a node and all that are missing above it.
+    pub(super) fn create_above(&mut self, session: usize, path: &Path, kind: NodeKind) {
+        let mut missing = Vec::new();
+        let mut above = Some(path.clone());
+        while let Some(path) = above.filter(|path| self.ensemble.get(path).is_none()) {
+            above = path.parent();
+            missing.push(path);
+        }
+        for path in missing.into_iter().rev() {
+            let _ = self.commit_as(session, vec![Operation::create(path, kind, [])]);
+        }
     }
 
     fn ensure(&mut self, session: &dyn sidekeeper::registry::Session, path: &Path) {

@@ -262,7 +262,7 @@ impl World {
     }
 
     /// The later action of an operator.
-    fn later(&mut self, after: Micros, transaction: Vec<Operation>) {
+    pub(super) fn later(&mut self, after: Micros, transaction: Vec<Operation>) {
         self.undo.push(Some(transaction));
         self.at(self.now + after, Event::Undo(self.undo.len() - 1));
     }
@@ -293,6 +293,7 @@ impl World {
             let watches = self.machines[m].sidecar.is_some();
             if watches {
                 self.wake(m, 0);
+                self.wake_guests(m);
             }
         }
         if !self.machines[m].application.is_stopped(now) {

@@ -9,7 +9,7 @@ macro_rules! invariants {
         pub enum Invariant { $(#[doc = $text] $name,)* }
 
         impl Invariant {
-            /// Its number, I0 to I14.
+            /// Its number, I0 to I18.
             pub fn number(self) -> u8 {
                 match self { $(Self::$name => $number,)* }
             }
@@ -43,6 +43,10 @@ invariants! {
     Bounded 12 "P7" "bounds on memory, queues and requests hold",
     RightInstant 13 "P5" "a failover is for the instant that was interrupted, and brings its checkpoint",
     Locked 14 "P2" "an execution of a job with item locks begins while its instance holds the lock of the item",
+    LockHolders 15 "P2" "no two obedient applications hold a lock against its kind, or act for a sticky lock",
+    LockOrder 16 "P2" "a lock is granted in the order of its queue, and is free when it was given back",
+    LockToken 17 "P3" "each holder that is alone has a greater token than all holders before it",
+    StickyLock 18 "P2" "the owner of a sticky lock is told of each interrupted run, and nobody owns it within the grace of another",
 }
 
 impl fmt::Display for Invariant {

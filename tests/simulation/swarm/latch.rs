@@ -74,15 +74,7 @@ impl World {
     pub(super) fn join_latch(&mut self, m: usize, session: usize, id: u64) -> Result<Path, Error> {
         let Some(latch) = self.latch(m, id) else { return Err(Error::SessionLost) };
         let (folder, prefix) = (latch.folder.clone(), latch.prefix.clone());
-        let mut missing = Vec::new();
-        let mut above = Some(folder.clone());
-        while let Some(path) = above.filter(|path| self.ensemble.get(path).is_none()) {
-            above = path.parent();
-            missing.push(path);
-        }
-        for path in missing.into_iter().rev() {
-            let _ = self.commit_as(session, vec![Operation::create(path, NodeKind::Container, [])]);
-        }
+        self.create_above(session, &folder, NodeKind::Container);
         let step = Operation::create(folder.child(&prefix), NodeKind::EphemeralSequential, []);
         let created = self.commit_as(session, vec![step]).map_err(|error| error.error)?;
         match created.into_iter().next() {

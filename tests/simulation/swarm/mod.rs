@@ -16,6 +16,7 @@ mod client;
 mod effects;
 pub mod ensemble;
 pub mod faults;
+mod guests;
 mod inflict;
 mod interruptions;
 pub mod invariants;
@@ -88,6 +89,9 @@ pub struct Summary {
     pub steps: u64,
     /// How many executions were begun.
     pub executions: u64,
+    /// How often a guest got its lock, and how often it lost it.
+    pub grants: u64,
+    pub losses: u64,
 }
 
 /// Runs the schedule of a seed. The same seed and options give the same result, and the same timeline.

@@ -7,6 +7,7 @@ use sidekeeper::job::{JobConfiguration, JobName};
 use crate::random::Random;
 
 use super::faults::Fault;
+use super::guests::Kind;
 use super::{Micros, Options, SECOND};
 
 /// A fault that comes at a time. Its effect is drawn from its own dice, so that leaving one out changes no other.
@@ -73,6 +74,10 @@ pub struct Plan {
     /// Up to which life the sidecars of some machines are of an earlier version, which does not know how items are
     /// divided today; afterwards they are upgraded. Zero: none is.
     pub outdated_lives: u32,
+    /// The size of requests that breaks connections: with a small one each fire takes several transactions.
+    pub request_bytes: Option<usize>,
+    /// The lock that other applications hold beside the job.
+    pub guests: Option<Kind>,
 }
 
 /// Draws from a list.
@@ -131,6 +136,7 @@ impl Plan {
         // Not drawn, as below.
         let mut configuration = configuration;
         let has_locks = seed % 16 == 11;
+        let guests = Kind::of(seed);
         if has_locks && !configuration.props.contains_key(execution_policy::TIMEOUT_PROPERTY) {
             let value = if seed % 32 == 11 { "true" } else { "bills" };
             configuration.props.insert(item_lock::LOCK_PROPERTY.to_owned(), value.to_owned());
@@ -141,7 +147,7 @@ impl Plan {
             machines,
             named: random.once_in(3),
             // A session whose sidecar is killed while it holds locks is not resumed.
-            state_dir: random.once_in(3) && !has_locks,
+            state_dir: random.once_in(3) && !has_locks && guests.is_none(),
             servers: one_of(random, &[1, 3, 3, 5]),
             server_lag: one_of(random, &[200, 1_000, 5_000]),
             session_timeout: one_of(random, &[2, 3, 4, 6]) * SECOND,
@@ -155,6 +161,8 @@ impl Plan {
             calm_moves: random.once_in(4),
             // Not drawn, so that everything else is as it was before there were two versions.
             outdated_lives: if seed % 8 == 5 { (seed / 8 % 3) as u32 + 1 } else { 0 },
+            request_bytes: (seed % 16 == 7).then_some(600),
+            guests,
         }
     }
 
@@ -170,6 +178,7 @@ impl Plan {
         (plan.session_timeout, plan.duration, plan.storm) = (2 * SECOND, 200_000, 26 * SECOND);
         plan.rates = Rates { slow_execution: 2, split_transaction: 2, slow_snapshot: 2, ..Rates::default() };
         plan.faults.clear();
+        plan.guests = None;
         for begin in [5, 11, 17] {
             for _ in 0..5 {
                 let at = begin * SECOND + random.below(1_200_000);
@@ -211,7 +220,7 @@ impl Plan {
             if job.static_sharding { "static, " } else { "" },
             job.job_sharding_strategy_type,
             props.join(" ")
-        )
+        ) + &self.guests.map_or(String::new(), |kind| format!("; guests for {kind:?}"))
     }
 
     fn faults(

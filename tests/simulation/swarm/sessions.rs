@@ -43,8 +43,10 @@ impl World {
         self.note(m, || format!("connected to server {server}"));
         self.watch(m);
         self.resume_latches(m);
+        self.watch_for_guests(m);
         self.prove(m, epoch);
         self.wake(m, 0);
+        self.wake_guests(m);
     }
 
     /// A new session.
@@ -78,6 +80,7 @@ impl World {
         self.at(self.machines[m].when_mono(until), Event::LeaseOver(m, session));
         self.watch(m);
         self.wake(m, 0);
+        self.wake_guests(m);
     }
 
     /// The holder of the session learns that it is over, and opens another one.
@@ -98,6 +101,7 @@ impl World {
         let epoch = client.epoch;
         self.note(m, || "the session is over".to_owned());
         self.wake(m, 0);
+        self.wake_guests(m);
         let soon = self.now + self.network.below(100 * MILLISECOND) + 1;
         self.at(soon, Event::Reconnect(m, epoch));
     }
@@ -140,6 +144,7 @@ impl World {
         // A process that is stopped reads no answer; and an answer that is read too late proves nothing any more.
         if !stopped && now < sidecar.client.until {
             sidecar.client.until = sidecar.client.until.max(sent + usable);
+            self.wake_guests(m);
         }
     }
 

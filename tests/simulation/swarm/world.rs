@@ -17,6 +17,7 @@ use super::application::Application;
 use super::checks::Checks;
 use super::ensemble::Ensemble;
 use super::faults::{Counts, Fault};
+use super::guests::Guests;
 use super::invariants::{Invariant, Violation};
 use super::item_locks::ItemLocks;
 use super::machine::{Machine, ServerSession, Stray};
@@ -69,6 +70,10 @@ pub(super) enum Event {
     LockNews(usize),
     /// Another job gives the lock with this token back.
     LockOfOtherOver(i64),
+    /// A guest takes a step.
+    Guest(usize),
+    /// The application of a guest does something.
+    GuestActs(usize),
     /// Once a second.
     Look,
 }
@@ -88,6 +93,7 @@ pub(super) struct World {
     pub(super) sessions: Vec<ServerSession>,
     pub(super) strays: Vec<Stray>,
     pub(super) item_locks: ItemLocks,
+    pub(super) guests: Guests,
     /// Chance of the network.
     pub(super) network: Random,
     /// Chance of the applications.
@@ -131,6 +137,7 @@ impl World {
             sessions: Vec::new(),
             strays: Vec::new(),
             item_locks: ItemLocks::new(plan.seeds[2]),
+            guests: Guests::new(plan.guests, plan.seeds[2]),
             network: Random::new(plan.seeds[0]),
             behaviour: Random::new(plan.seeds[1]),
             reading: Random::new(plan.seeds[0] ^ 0x5265_6164_696e_6702),
@@ -234,8 +241,11 @@ impl World {
             Event::LockGivenBack(index) => self.item_lock_given_back(index),
             Event::LockNews(place) => self.tell_lock_news(place),
             Event::LockOfOtherOver(token) => self.other_gives_lock_back(token),
+            Event::Guest(index) => self.step_guest(index),
+            Event::GuestActs(index) => self.guest_acts(index),
             Event::Look => {
                 self.contend_for_item_locks();
+                self.look_at_guests();
                 self.check_waits();
                 self.at(self.now + SECOND, Event::Look);
             }
@@ -247,6 +257,7 @@ impl World {
         self.run_until(self.plan.storm);
         self.calm_down();
         self.become_right();
+        self.let_guests_end();
         let flagged = self.flagged_misfires();
         self.check_nothing_lost(|item| !flagged.contains(&item));
         self.watch_fires();
@@ -269,6 +280,8 @@ impl World {
             simulated: self.now,
             steps: self.steps,
             executions: self.executions,
+            grants: self.guests.grants,
+            losses: self.guests.losses,
         };
         (self.found.map_or(Ok(summary), Err), self.trace.unwrap_or_default())
     }
