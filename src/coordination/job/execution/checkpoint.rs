@@ -221,7 +221,7 @@ impl Checkpoints {
         // offline.
         let mut transaction = vec![Operation::check(cx.identity.paths.instance(&cx.identity.instance))];
         let mut size = 0;
-        while size < cx.transaction_bytes
+        while size < cx.fire_bytes()
             && let Some((item, write)) = self.waiting.pop_first()
         {
             let begin = transaction.len();

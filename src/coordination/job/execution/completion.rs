@@ -143,7 +143,7 @@ impl Executions {
         let mut rest = Vec::new();
         let check = transaction.len();
         for item in std::mem::take(&mut self.reported) {
-            if size >= cx.transaction_bytes {
+            if size >= cx.fire_bytes() {
                 rest.push(item);
                 continue;
             }
@@ -159,7 +159,7 @@ impl Executions {
         }
         self.reported = rest;
         for item in leftovers {
-            if size >= cx.transaction_bytes {
+            if size >= cx.fire_bytes() {
                 // The view shows the rest when this has been done.
                 break;
             }

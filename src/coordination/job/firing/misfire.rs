@@ -119,7 +119,7 @@ impl Misfires {
                 continue;
             }
             // Steps that do not fit go into the next transaction.
-            if size >= cx.transaction_bytes {
+            if size >= cx.fire_bytes() {
                 break;
             }
             let flag = Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");

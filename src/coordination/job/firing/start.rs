@@ -117,7 +117,7 @@ fn start_batch(
     let not_resharded = cx.not_resharded().filter(|_| configuration.monitor_execution && assigned_too);
     transaction.extend(not_resharded.filter(|_| !mutant!(StartedOnOldSharding)));
     let mut waiting = Vec::new();
-    while size < cx.transaction_bytes
+    while size < cx.fire_bytes()
         && let Some((item, planned)) = next_planned(agenda, assigned_too)
     {
         if misfires.is_flagging(item) {

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use crate::coordination::job::contract::effect::EndReason;
 use crate::coordination::job::contract::event::{AssignedItem, Assignment};
 use crate::coordination::job::contract::request::Request;
-use crate::coordination::job::frame::limits::TRANSACTION_BYTES_MAX;
+use crate::coordination::job::frame::limits::{FIRE_BYTES_MAX, TRANSACTION_BYTES_MAX};
 use crate::coordination::job::frame::phase::{Phase, Session};
 use crate::coordination::job::picture::Picture;
 use crate::coordination::job::picture::fleet_view::FleetView;
@@ -142,6 +142,11 @@ impl Context {
             name_taken: false,
             unready: BTreeSet::new(),
         }
+    }
+
+    /// The largest size of a transaction that starts or ends executions.
+    pub(crate) fn fire_bytes(&self) -> usize {
+        self.transaction_bytes.min(FIRE_BYTES_MAX)
     }
 
     /// Reads from this picture until the end of the step.
