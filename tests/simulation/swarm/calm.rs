@@ -44,6 +44,9 @@ impl World {
                 return Some((Invariant::Owned, format!("m{m} is not registered, or has no connection")));
             }
         }
+        if let Some(lock) = self.lock_of_other() {
+            return Some((Invariant::NoSilentWait, format!("another job holds the lock {lock}")));
+        }
         if let Some(instance) = self.left_over() {
             return Some((Invariant::Owned, format!("{instance} is still an instance, and nobody is it")));
         }

@@ -279,7 +279,9 @@ impl World {
             let surplus = item.0 >= self.plan.configuration.sharding_total_count;
             let recently = |at: Option<&Micros>| at.is_some_and(|at| self.now < at + SECOND);
             let was_flagged = surplus && recently(self.checks.flagged.get(&item));
-            let flagged = flagged || was_flagged || recently(self.checks.unflagged.get(&item));
+            // The leader flags it when it sees that the instance is offline.
+            let interrupted = self.plan.configuration.failover && self.is_lock_broken(item);
+            let flagged = flagged || was_flagged || interrupted || recently(self.checks.unflagged.get(&item));
             let path = self.paths.item_running(item);
             // Nodes that a former session has left go with that session.
             let is_its = |node: &Node| {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use sidekeeper::coordination::job::contract::event::Execute;
 use sidekeeper::coordination::job::contract::input::{Input, LockNews};
 use sidekeeper::extension::item_lock;
-use sidekeeper::job::FencingToken;
+use sidekeeper::job::{FencingToken, Item};
 
 use crate::random::Random;
 
@@ -49,6 +49,8 @@ pub(super) struct ItemLocks {
     last_token: i64,
     /// The tokens of contenders whose nodes the servers or an operator have deleted.
     taken: BTreeSet<i64>,
+    /// The names of locks that operators have broken.
+    broken: BTreeSet<String>,
     /// Chance of the other jobs.
     others: Random,
 }
@@ -56,8 +58,9 @@ pub(super) struct ItemLocks {
 impl ItemLocks {
     pub(super) fn new(seed: u64) -> Self {
         let others = Random::new(seed ^ 0x4974_656d_4c6f_636b);
-        let (queues, asked, news, taken) = (BTreeMap::new(), Vec::new(), Vec::new(), BTreeSet::new());
-        Self { queues, asked, news, last_token: 0, taken, others }
+        let (queues, asked, news) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let (taken, broken) = (BTreeSet::new(), BTreeSet::new());
+        Self { queues, asked, news, last_token: 0, taken, broken, others }
     }
 }
 
@@ -204,6 +207,7 @@ impl World {
                 let Some(Contender { asked: Some((index, session)), token }) = first else { return };
                 self.tell(|| format!("an operator breaks the lock {name}"));
                 self.item_locks.taken.insert(token);
+                self.item_locks.broken.insert(name);
                 self.leave_lock_queues(|contender| contender.token == token);
                 self.send_lock_news(index, session, LockNews::Lost("its node was deleted".to_owned()));
             }
@@ -234,6 +238,19 @@ impl World {
                 format!("m{machine} begins item {item} with token {token} of the lock {name}: {queue:?}")
             });
         }
+    }
+
+    /// Whether an operator has broken the lock of an item. Its execution may have been interrupted by that.
+    pub(super) fn is_lock_broken(&self, item: Item) -> bool {
+        let lock = item_lock::of(&self.plan.configuration, None).0;
+        lock.is_some_and(|lock| self.item_locks.broken.contains(&lock.name(item)))
+    }
+
+    /// A lock that another job holds: the item cannot be executed at its fires.
+    pub(super) fn lock_of_other(&self) -> Option<&str> {
+        let is_others = |queue: &VecDeque<Contender>| queue.iter().any(|contender| contender.asked.is_none());
+        let queue = self.item_locks.queues.iter().find(|(_, queue)| is_others(queue));
+        queue.map(|(name, _)| name.as_str())
     }
 
     /// In the end nothing waits for a lock, and nothing holds one, but executions.
