@@ -34,6 +34,8 @@ pub(crate) struct Load {
 /// One execution, in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Execution {
+    /// The number of the job, and the item.
+    pub(crate) item: (usize, u32),
     /// Whether it is a fire at its time, not a misfire re-run.
     pub(crate) on_time: bool,
     pub(crate) scheduled: u64,
@@ -74,7 +76,7 @@ pub(crate) async fn run(endpoint: &str, load: Load) -> Seen {
             tokio::spawn(async move {
                 let job = attach(client, number, load.items).await;
                 attached.send_modify(|count| *count += 1);
-                follow(job, stopped).await
+                follow(job, number, stopped).await
             })
         })
         .collect();
@@ -94,7 +96,7 @@ async fn attach(client: Client, number: usize, items: u32) -> Job {
     Job::attach(client, &format!("bench-{number}"), application::job("* * * * * ?", items)).await
 }
 
-async fn follow(mut job: Job, mut stopped: watch::Receiver<bool>) -> Vec<Execution> {
+async fn follow(mut job: Job, number: usize, mut stopped: watch::Receiver<bool>) -> Vec<Execution> {
     let mut stopped = pin!(stopped.wait_for(|stopped| *stopped));
     let mut seen = Vec::new();
     let mut waiting: Vec<(String, Execution)> = Vec::new();
@@ -120,19 +122,20 @@ async fn follow(mut job: Job, mut stopped: watch::Receiver<bool>) -> Vec<Executi
                 seen.extend(reported.drain(..).map(|execution| Execution { recorded, ..execution }));
                 in_flight = false;
             }
-            execute = job.execute() => waiting.push(received(execute)),
+            execute = job.execute() => waiting.push(received(number, execute)),
         }
     }
 }
 
-fn received(execute: proto::Execute) -> (String, Execution) {
+fn received(job: usize, execute: proto::Execute) -> (String, Execution) {
     let received = now();
     let on_time = execute.source() == ExecutionSource::Schedule;
     let scheduled = execute.scheduled_time.map_or(0, |time| {
         let part = |part: i64| u64::try_from(part).unwrap_or_default();
         part(time.seconds) * SECOND + part(time.nanos.into())
     });
-    (execute.execution_id, Execution { on_time, scheduled, received, recorded: 0 })
+    let item = (job, execute.item);
+    (execute.execution_id, Execution { item, on_time, scheduled, received, recorded: 0 })
 }
 
 /// The time of day, in nanoseconds since 1970.

@@ -47,7 +47,11 @@ impl Missed {
 
 #[derive(Debug, Default)]
 pub(crate) struct Agenda {
-    planned: BTreeMap<Item, Planned>,
+    /// With the place in the order.
+    planned: BTreeMap<Item, (i64, Planned)>,
+    /// The planned items, the one that has waited longest first: in a job that cannot follow its schedule each item has
+    /// its turn.
+    order: BTreeSet<(i64, Item)>,
     missed: BTreeMap<Item, Missed>,
     awaited: Awaited,
 }
@@ -55,7 +59,7 @@ pub(crate) struct Agenda {
 impl Agenda {
     /// The instance owns nothing any more: other instances execute the plans and re-run the missed fires.
     pub(crate) fn forget(&mut self) {
-        self.planned.clear();
+        self.withdraw_all();
         self.missed.clear();
     }
 
@@ -67,37 +71,53 @@ impl Agenda {
         &mut self.awaited
     }
 
-    /// Plans an execution. Returns the execution that was planned before.
+    /// Plans an execution. Returns the execution that was planned before; the new one has its place in the order.
     pub(crate) fn plan(&mut self, item: Item, planned: Planned) -> Option<Planned> {
-        self.planned.insert(item, planned)
+        let last = self.order.last().map_or(0, |(place, _)| place.saturating_add(1));
+        let place = self.planned.get(&item).map_or(last, |(place, _)| *place);
+        self.order.insert((place, item));
+        self.planned.insert(item, (place, planned)).map(|(_, before)| before)
     }
 
     pub(crate) fn plan_if_free(&mut self, item: Item, planned: Planned) {
-        self.planned.entry(item).or_insert(planned);
+        if !self.is_planned(item) {
+            self.plan(item, planned);
+        }
     }
 
     /// Withdraws an execution.
     pub(crate) fn withdraw(&mut self, item: Item) -> Option<Planned> {
-        self.planned.remove(&item)
+        let (place, planned) = self.planned.remove(&item)?;
+        self.order.remove(&(place, item));
+        Some(planned)
     }
 
     pub(crate) fn withdraw_all(&mut self) -> BTreeMap<Item, Planned> {
-        std::mem::take(&mut self.planned)
+        self.order.clear();
+        let planned = std::mem::take(&mut self.planned);
+        planned.into_iter().map(|(item, (_, planned))| (item, planned)).collect()
     }
 
+    /// Takes the execution that has waited longest.
     pub(crate) fn take_first(&mut self) -> Option<(Item, Planned)> {
-        self.planned.pop_first()
+        self.take_first_that(|_| true)
     }
 
     /// Takes the first execution for which `is_it` is true.
     pub(crate) fn take_first_that(&mut self, is_it: impl Fn(Planned) -> bool) -> Option<(Item, Planned)> {
-        let (item, _) = self.planned.iter().find(|(_, planned)| is_it(**planned))?;
-        self.planned.remove_entry(&item.clone())
+        let is_it = |item: &Item| self.planned(*item).is_some_and(&is_it);
+        let item = self.order.iter().map(|(_, item)| *item).find(is_it)?;
+        Some((item, self.withdraw(item)?))
     }
 
-    /// Plans these executions again.
+    /// Plans these executions again, before all others.
     pub(crate) fn put_back(&mut self, planned: Vec<(Item, Planned)>) {
-        self.planned.extend(planned);
+        for (item, planned) in planned.into_iter().rev() {
+            let first = self.order.first().map_or(0, |(place, _)| place.saturating_sub(1));
+            self.withdraw(item);
+            self.order.insert((first, item));
+            self.planned.insert(item, (first, planned));
+        }
     }
 
     pub(crate) fn has_no_plans(&self) -> bool {
@@ -109,18 +129,21 @@ impl Agenda {
     }
 
     pub(crate) fn planned(&self, item: Item) -> Option<Planned> {
-        self.planned.get(&item).copied()
+        self.planned.get(&item).map(|(_, planned)| *planned)
     }
 
     pub(crate) fn plans(&self) -> impl Iterator<Item = (Item, Planned)> + '_ {
-        self.planned.iter().map(|(item, planned)| (*item, *planned))
+        self.planned.iter().map(|(item, (_, planned))| (*item, *planned))
     }
 
     /// Plans each execution anew, or withdraws it.
     pub(crate) fn plan_anew(&mut self, revise: impl Fn(Item, Planned) -> Option<Planned>) {
-        let planned = std::mem::take(&mut self.planned);
-        self.planned =
-            planned.into_iter().filter_map(|(item, planned)| Some((item, revise(item, planned)?))).collect();
+        for (item, planned) in self.plans().collect::<Vec<_>>() {
+            match revise(item, planned) {
+                Some(planned) => drop(self.plan(item, planned)),
+                None => drop(self.withdraw(item)),
+            }
+        }
     }
 
     /// Records that a fire of an item could not be executed at its time.
@@ -218,5 +241,31 @@ fn update(since: &mut BTreeMap<Item, Duration>, items: &BTreeSet<Item>, now: Dur
     since.retain(|item, _| items.contains(item));
     for item in items {
         since.entry(*item).or_insert(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordination::job::contract::plan::Source;
+
+    #[test]
+    fn the_item_that_has_waited_longest_is_the_next_one_also_when_it_is_planned_anew() {
+        let mut agenda = Agenda::default();
+        let plan = |source| Planned::new(source, Timestamp::UNIX_EPOCH);
+        for item in [7, 8, 9] {
+            agenda.plan(Item(item), plan(Source::Schedule));
+        }
+        let take = |agenda: &mut Agenda| agenda.take_first().map(|(item, planned)| (item.0, planned.source));
+        let seven = agenda.take_first().into_iter().collect();
+        // Item 1 comes later, and 8 is planned anew; 7 could not begin.
+        agenda.plan(Item(1), plan(Source::Schedule));
+        agenda.plan(Item(8), plan(Source::Misfire));
+        agenda.put_back(seven);
+        agenda.plan_anew(|item, planned| (item != Item(9)).then_some(planned));
+        assert_eq!(take(&mut agenda), Some((7, Source::Schedule)));
+        assert_eq!(take(&mut agenda), Some((8, Source::Misfire)));
+        assert_eq!(take(&mut agenda), Some((1, Source::Schedule)));
+        assert_eq!(take(&mut agenda), None);
     }
 }
