@@ -45,7 +45,10 @@ impl World {
             }
         }
         if let Some(lock) = self.lock_of_other() {
-            return Some((Invariant::NoSilentWait, format!("another job holds the lock {lock}")));
+            return Some((
+                Invariant::NoSilentWait,
+                format!("the lock {lock} is held by another job or by nobody"),
+            ));
         }
         if let Some(instance) = self.left_over() {
             return Some((Invariant::Owned, format!("{instance} is still an instance, and nobody is it")));

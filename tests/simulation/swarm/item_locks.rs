@@ -246,10 +246,13 @@ impl World {
         lock.is_some_and(|lock| self.item_locks.broken.contains(&lock.name(item)))
     }
 
-    /// A lock that another job holds: the item cannot be executed at its fires.
+    /// A lock that another job holds, or a session that nobody uses: the item cannot be executed at its fires.
     pub(super) fn lock_of_other(&self) -> Option<&str> {
-        let is_others = |queue: &VecDeque<Contender>| queue.iter().any(|contender| contender.asked.is_none());
-        let queue = self.item_locks.queues.iter().find(|(_, queue)| is_others(queue));
+        let sidecars = self.machines.iter().filter_map(|machine| machine.sidecar.as_ref());
+        let used: BTreeSet<_> = sidecars.filter_map(|sidecar| sidecar.client.session).collect();
+        let is_others =
+            |contender: &Contender| contender.asked.is_none_or(|(_, session)| !used.contains(&session));
+        let queue = self.item_locks.queues.iter().find(|(_, queue)| queue.iter().any(is_others));
         queue.map(|(name, _)| name.as_str())
     }
 
