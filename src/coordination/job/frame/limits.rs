@@ -9,9 +9,8 @@ use jiff::SignedDuration;
 pub const TRANSACTION_BYTES_MAX: usize = 512 * 1024;
 
 /// The largest size of a transaction that starts or ends executions, in bytes. A server keeps the last 500 transactions
-/// in memory for its followers (`zookeeper.commitLogCount`), each several times as large as its request. Transactions of
-/// 512 KiB with each fire fill a heap of 1 GB, the default, and the server then answers ever more slowly
-/// (`docs/benchmarks.md`).
+/// in memory for its followers (`zookeeper.commitLogCount`), each larger than its request. With transactions of 512 KiB
+/// a server with a heap of 256 MB answered ever more slowly (`docs/benchmarks.md`).
 pub(crate) const FIRE_BYTES_MAX: usize = 64 * 1024;
 
 /// How long the leader has to flag crashed items, and each instance to take its share over, before every instance may.
