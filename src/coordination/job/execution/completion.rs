@@ -305,7 +305,8 @@ impl Executions {
         self.is_unknown(cx, item) || (owner == Some(&cx.identity.instance) && !cx.fails_over())
     }
 
-    /// Has the view read again if unknown running nodes block items; not more often than once in a pause.
+    /// Has the view read again if unknown running nodes block items; not more often than once in a pause, except by an
+    /// instance that leaves: it removes its own.
     pub(crate) fn investigate(&mut self, cx: &Context, out: &mut Outbox) {
         let now = cx.now.mono;
         let suspected = std::mem::take(&mut self.suspected);
@@ -313,7 +314,7 @@ impl Executions {
         if unknown.is_empty() {
             return;
         }
-        if self.pause_ends().is_some_and(|end| now < end) {
+        if self.pause_ends().is_some_and(|end| now < end) && !cx.phase.is_leaving() {
             if !mutant!(SuspicionForgotten) {
                 self.suspected = unknown;
             }

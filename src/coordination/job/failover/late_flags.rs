@@ -4,7 +4,8 @@
 //! A crash makes an instance leave. So an item whose takeover was completed needs no further takeover as long as no
 //! instance has left since. An instance that leaves in the middle of an execution flags the item in the same
 //! transaction, and this instance may see the flag before it sees the departure. So a flag counts as late only after a
-//! while. Decides which flags are late; [`crate::coordination::job::failover::takeover`] removes them.
+//! while. Without a Java instance no flag is late: a sidecar that stays flags an item whose lock was lost. Decides which
+//! flags are late; [`crate::coordination::job::failover::takeover`] removes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -54,6 +55,9 @@ impl LateFlags {
     /// Whether a flag of this item may be late. It is late if this is still true when all changes of the flag's
     /// transaction have been seen.
     pub(crate) fn may_be_late(&self, view: &JobView, item: Item) -> bool {
+        if !view.has_java_instances() {
+            return false;
+        }
         let completed_takeovers = self.completed_takeovers.get(&item).filter(|_| !mutant!(LateFlagTaken));
         completed_takeovers
             .is_some_and(|completed_takeovers| completed_takeovers.departures == view.departures())

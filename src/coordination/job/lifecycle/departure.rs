@@ -215,7 +215,7 @@ impl Lifecycle {
             Session::Connected(_) if busy || !cx.view.is_loaded() => {}
             Session::Connected(_) => {
                 let transaction = match self.removed {
-                    true => late_nodes(cx, executions),
+                    true => late_nodes(cx, executions, out),
                     false => leaving_transaction(cx, membership, executions, checkpoints, once, out, &reason),
                 };
                 if transaction.is_empty() {
@@ -355,9 +355,9 @@ fn awaits_nodes(agenda: &Agenda, membership: &Membership, out: &Outbox) -> bool 
         || out.is_reading()
 }
 
-/// Removes nodes that were created after the departure, and flags the items of an earlier session whose instance has
-/// left only now.
-fn late_nodes(cx: &Context, executions: &Executions) -> Transaction {
+/// Removes nodes that were created after the departure, or that were not known before, and flags the items of an earlier
+/// session whose instance has left only now.
+fn late_nodes(cx: &Context, executions: &Executions, out: &Outbox) -> Transaction {
     let left = left_behind(cx, executions);
     let mut transaction = if left.is_empty() { Transaction::new() } else { flags(cx, left) };
     for item in cx.view.taken().iter().copied().filter(|item| cx.has_taken(*item)) {
@@ -369,6 +369,8 @@ fn late_nodes(cx: &Context, executions: &Executions) -> Transaction {
     if cx.is_leader() {
         give_up_leadership(cx, &mut transaction);
     }
+    let running = executions.left_running(cx, out).map(|item| cx.identity.paths.item_running(item));
+    transaction.extend(running.map(Operation::delete));
     transaction.extend(withdraw_profile(cx));
     transaction
 }
