@@ -31,12 +31,14 @@ mod swarm;
 /// What the world of locks shares with this one.
 mod lock {
     pub mod belief;
+    pub mod requests;
 }
 
 /// What the world of sticky locks shares with this one.
 mod sticky {
     pub mod application;
     pub mod judge;
+    pub mod requests;
 }
 
 use std::process::ExitCode;

@@ -3,6 +3,7 @@
 //! nothing left in the queue.
 
 pub mod belief;
+pub mod requests;
 pub mod world;
 
 use std::time::Duration;

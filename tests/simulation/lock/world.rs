@@ -18,6 +18,7 @@ use sidekeeper::tree::{Error, Node, Path, SessionId, Stat, Zxid};
 use uuid::Uuid;
 
 use super::belief::Belief;
+use super::requests::failed;
 use crate::random::Random;
 
 const TIMEOUT: Duration = Duration::from_secs(6);
@@ -956,43 +957,20 @@ enum Answered {
 
 /// The answer to a request. `None`: it has none.
 fn answer(effect: &Effect, result: Result<Result<Answered, Error>, Error>) -> Option<Input> {
-    let result = result.unwrap_or_else(Err);
-    Some(match effect {
-        Effect::Create(attempt, _) => Input::Created(
-            *attempt,
-            result.map(|answered| match answered {
-                Answered::Created(path, created) => (path, created),
-                _ => unreachable!(),
-            }),
-        ),
-        Effect::CreateParents => Input::ParentsCreated(result.map(drop)),
-        Effect::CreateDelay(path) => Input::DelayCreated(path.clone(), result.map(drop)),
-        Effect::List(look) => Input::Listed(
-            *look,
-            result.map(|answered| match answered {
-                Answered::Names(names) => names,
-                _ => unreachable!(),
-            }),
-        ),
-        Effect::Find(attempt, path) => {
-            let node = result.map(|answered| match answered {
-                Answered::Node(node) => node,
-                _ => unreachable!(),
-            });
-            Input::Found(*attempt, path.clone(), node)
+    let answered = match result.unwrap_or_else(Err) {
+        Ok(answered) => answered,
+        Err(error) => return failed(effect, &error),
+    };
+    Some(match (effect, answered) {
+        (Effect::Create(attempt, _), Answered::Created(path, created)) => {
+            Input::Created(*attempt, Ok((path, created)))
         }
-        Effect::ReadFirst(name) => {
-            let node = match result {
-                Ok(Answered::Node(node)) => node,
-                _ => None,
-            };
-            Input::FirstRead(name.clone(), node)
-        }
-        Effect::Delete(path) => Input::Deleted(path.clone(), result.map(drop)),
-        Effect::WatchOwn(_)
-        | Effect::WatchBefore(_)
-        | Effect::WatchQueue(_)
-        | Effect::Notify(_)
-        | Effect::GiveUpSession => return None,
+        (Effect::CreateParents, _) => Input::ParentsCreated(Ok(())),
+        (Effect::CreateDelay(path), _) => Input::DelayCreated(path.clone(), Ok(())),
+        (Effect::List(look), Answered::Names(names)) => Input::Listed(*look, Ok(names)),
+        (Effect::Find(attempt, path), Answered::Node(node)) => Input::Found(*attempt, path.clone(), Ok(node)),
+        (Effect::ReadFirst(name), Answered::Node(node)) => Input::FirstRead(name.clone(), node),
+        (Effect::Delete(path), _) => Input::Deleted(path.clone(), Ok(())),
+        _ => return None,
     })
 }

@@ -3,6 +3,7 @@
 
 pub mod application;
 pub mod judge;
+pub mod requests;
 pub mod world;
 
 use world::{Outcome, World};

@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use super::application::{Action, Application};
 use super::judge::Judge;
+use super::requests::answer;
 use crate::random::Random;
 
 const TIMEOUT: Duration = Duration::from_secs(6);
@@ -710,14 +711,5 @@ impl World {
             return Err(format!("two instances act: {:?}, now {now:?}", acting.collect::<Vec<_>>()));
         }
         Ok(())
-    }
-}
-
-/// The answer to a request. `None`: it has none.
-fn answer(effect: &Effect, result: Result<(), Error>) -> Option<Input> {
-    match effect {
-        Effect::Commit(number, _) => Some(Input::Committed(*number, result)),
-        Effect::CreateParents => Some(Input::ParentsCreated(result)),
-        Effect::Notify(_) | Effect::Answer(..) | Effect::GiveUpSession => None,
     }
 }

@@ -1,8 +1,9 @@
 //! The start of executions. A planned execution begins when its running node is created, and then the application gets
 //! it (protocol 6.1; P2, P3).
 //!
-//! The running nodes of one fire are created in one transaction, or in several one after the other if it is large. The application gets no
-//! execution before its node exists, in a job that monitors executions; a node of another instance is never changed.
+//! The running nodes of one fire are created in one transaction, or in several one after the other if it is large. The
+//! application gets no execution before its node exists, in a job that monitors executions; a node of another instance
+//! is never changed.
 //!
 //! A start checks the version of `leader/sharding`: a start that was decided on an older assignment fails, and is
 //! decided again. While assigned items may not start (a resharding is due, the ledger is not read, a barrier is

@@ -14,7 +14,9 @@ use sidekeeper::coordination::lock::contract::{Effect as LockEffect, Input as Lo
 use sidekeeper::coordination::sticky::contract::{Effect as StickyEffect, Input as StickyInput};
 use sidekeeper::tree::{Error, NodeKind, Path, SessionId, Transaction};
 
+use crate::lock::requests::failed;
 use crate::random::Random;
+use crate::sticky::requests::answer;
 
 use super::client::{Ask, Link, Reply};
 use super::invariants::Invariant;
@@ -378,10 +380,8 @@ impl World {
     /// A request of a guest has failed.
     pub(super) fn refuse_guest(&mut self, index: usize, request: Request, error: &Error) {
         let failed = match request {
-            Request::Claim(part, effect) => {
-                claims::failed(effect, error).map(|input| Input::Claim(part, input))
-            }
-            Request::Stand(effect) => stands::answered(&effect, Err(error.clone())).map(Input::Stand),
+            Request::Claim(part, effect) => failed(&effect, error).map(|input| Input::Claim(part, input)),
+            Request::Stand(effect) => answer(&effect, Err(error.clone())).map(Input::Stand),
             Request::Watch(_) | Request::Observe => None,
         };
         if let Some(input) = failed {
@@ -413,7 +413,7 @@ impl World {
                     _ => Ok(()),
                 };
                 self.tell(|| format!("guest {index}: {effect:?}: {result:?}"));
-                stands::answered(&effect, result).map(Answer::Stand)
+                answer(&effect, result).map(Answer::Stand)
             }
             Request::Watch(watched) => Some(Answer::Watch(watched)),
             Request::Observe => Some(Answer::Observe),
@@ -451,7 +451,7 @@ impl World {
         let input = match answer.map(|answer| lost(answer, error.clone())) {
             Some(Answer::Claim(part, input)) => Input::Claim(part, input),
             Some(Answer::Stand(input)) => Input::Stand(input),
-            Some(Answer::Read(part, effect)) => match claims::failed(effect, error) {
+            Some(Answer::Read(part, effect)) => match failed(&effect, error) {
                 Some(input) => Input::Claim(part, input),
                 None => return,
             },

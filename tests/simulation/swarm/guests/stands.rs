@@ -7,7 +7,7 @@ use sidekeeper::coordination::sticky::candidate::{Candidate, Wanted};
 use sidekeeper::coordination::sticky::contract::{Answer as Said, Effect, Event, Input};
 use sidekeeper::coordination::time::Now;
 use sidekeeper::extension::sticky::{OwnerNode, Record, StickyPaths};
-use sidekeeper::tree::{Error, NodeChange, Operation, Path, WatchEvent};
+use sidekeeper::tree::{NodeChange, Operation, Path, WatchEvent};
 use uuid::Uuid;
 
 use crate::sticky::application::{Action, Application};
@@ -256,14 +256,5 @@ impl World {
         });
         let changes = merged(told.collect());
         self.tell_guest(index, super::Input::Stand(Input::Seen(WatchEvent::Changes(changes))));
-    }
-}
-
-/// The answer to a request. `None`: it has none.
-pub(super) fn answered(effect: &Effect, result: Result<(), Error>) -> Option<Input> {
-    match effect {
-        Effect::Commit(number, _) => Some(Input::Committed(*number, result)),
-        Effect::CreateParents => Some(Input::ParentsCreated(result)),
-        Effect::Notify(_) | Effect::Answer(..) | Effect::GiveUpSession => None,
     }
 }
