@@ -28,7 +28,7 @@ LEADERS = ("java", "ours")
 #: How long ZooKeeper keeps the session of an instance that is dead or frozen, in seconds.
 SESSION = 3.0
 
-#: After how long an item that a Java leader gave itself at a fire is not executed any more for that, in seconds.
+#: After how long an item that a Java leader gave a Java instance at a fire is not executed any more for that, in seconds.
 LEFT_OUT = 5.0
 
 TOTAL = 4
@@ -267,7 +267,7 @@ class MixedFleet(Fleet):
         super().__init__(*arguments)
         #: When the job was to fire, as far as `fire` did it.
         self.fires: list[float] = []
-        #: The items that a Java leader did not execute at the fire of a resharding.
+        #: The items that their Java owners did not execute at the fire of a resharding.
         self.left_out: dict[float, set[int]] = {}
         #: The interval of the schedule in seconds, for jobs that fire by themselves. 0: they do not.
         self.interval = 0.0
@@ -337,9 +337,9 @@ class MixedFleet(Fleet):
             self.assert_clean()  # an execution's node is deleted after the event of its end
 
     def _fire_and_divide(self, members: Sequence[Member], total: int) -> None:
-        """Makes the job fire; and once more if a Java leader, which reshards at that fire, does not execute its own new items.
+        """Makes the job fire; and once more if a Java leader reshards at that fire, and a Java instance misses its new items.
 
-        A Java leader reads its items from a cache, and may see the previous owner for a moment (protocol 4.3).
+        A Java instance reads its items from a cache, and may see the previous owner for a moment (protocol 4.3).
         """
         fire = self.start_fire()
         java = [member.instance for member in members if isinstance(member, Java)]
@@ -348,9 +348,9 @@ class MixedFleet(Fleet):
             return set(range(total)) - self.executed(fire)
 
         def is_over() -> bool:
-            leader, owners = self.leader(), self.tree.owners()
-            its_own = leader in java and all(owners.get(item) == leader for item in missing())
-            return not missing() or (its_own and time.time() > fire + LEFT_OUT)
+            owners = self.tree.owners()
+            of_java = self.leader() in java and all(owners.get(item) in java for item in missing())
+            return not missing() or (of_java and time.time() > fire + LEFT_OUT)
 
         eventually(f"items 0 to {total - 1} executed", is_over)
         if left_out := missing():
