@@ -377,8 +377,10 @@ def test_the_disk_of_a_sidecar_is_full_or_slow(
 # The ensemble's members.
 
 
+@own(servers=3, maxSessionTimeout=60_000)
 def test_the_ensemble_is_restarted_server_by_server(fleet: FaultFleet) -> None:
-    start(fleet)
+    # A session that outlasts each election, however slow the machine is.
+    start(fleet, session=30.0)
     with nothing_lost(fleet):
         for server in fleet.ensemble.servers:
             server.popen.terminate()
