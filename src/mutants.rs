@@ -214,6 +214,8 @@ mutants! {
     NeverHandedOver,
     /// A drained instance leaves though executions have not ended.
     DrainedWithoutWaiting,
+    /// An application hears that no execution follows while a start is in flight.
+    DrainAnnouncedEarly,
 
     // Executions.
     /// An execution is sent before its running node exists.

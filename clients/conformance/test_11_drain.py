@@ -20,18 +20,43 @@ def held(world: World, failover: bool = False, **fields: object) -> tuple:
     return sidecar, application, application.told("started")["item"]
 
 
-def test_sigterm_lets_a_running_execution_end_and_leaves_a_waiting_one(world: World) -> None:
+def test_sigterm_lets_everything_end_that_was_started(world: World) -> None:
     sidecar, application, item = held(world, drain_timeout=15)
+    application.behave("succeed", 1 - item)
     application.popen.send_signal(signal.SIGTERM)
     quiet("it ends too early", lambda: application.popen.poll() is not None)
     assert sidecar.running() == [0, 1]
     application.release()
     assert application.exit_status() == 0
     application.told("ended", item=item, outcome="success")
+    application.told("ended", item=1 - item, outcome="success")
     application.told("stopped")
     assert application.all("cancelled", "lost") == []
     assert items_of(application.all("revoked")[-1]) == [0, 1]
     eventually("it has gone", lambda: (sidecar.running(), sidecar.instances()) == ([], []))
+
+
+def test_nothing_starts_for_an_application_that_stops(world: World) -> None:
+    sidecar = world.sidecar()
+    wanted = job(configuration={"cron": "* * * * * ?", "misfire": True})
+    application = world.application(sidecar).run(wanted, drain_timeout=15)
+    application.attached([0, 1])
+    application.behave("hold", 0)
+    application.told("started", item=0)
+    application.popen.send_signal(signal.SIGTERM)
+    application.told("revoked")
+    begun = application.all("started")
+    # The next instance gets the item that is not executed, and what was missed meanwhile.
+    successor = world.application(sidecar).run(wanted)
+    successor.told("ended", item=1, outcome="success")
+    assert application.all("started") == begun
+    assert successor.all("started", item=0) == []
+    application.release()
+    assert application.exit_status() == 0
+    application.told("ended", item=0, outcome="success")
+    successor.told("ended", item=0, outcome="success")
+    assert application.all("cancelled", "lost") == []
+    assert successor.all("started", source="FAILOVER") == []
 
 
 def test_the_next_instance_executes_what_an_application_has_left(world: World) -> None:

@@ -19,8 +19,8 @@ import (
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
 )
 
-// DefaultDrainTimeout is how long running handlers may continue after the application is stopped; below the 30 s after
-// which Kubernetes kills.
+// DefaultDrainTimeout is how long executions may take to end after the application is stopped; below the 30 s after which
+// Kubernetes kills.
 const DefaultDrainTimeout = 25 * time.Second
 
 // Application is an application that is an instance of jobs, through the sidecar beside it. Its fields must not be
@@ -33,8 +33,9 @@ type Application struct {
 	Endpoint string
 	// Token is the sidecar's token. Empty: the environment variable SIDEKEEPER_TOKEN, else none.
 	Token string
-	// DrainTimeout is how long running handlers may continue after the application is stopped. Zero:
-	// [DefaultDrainTimeout]; negative: they are cancelled at once.
+	// DrainTimeout is how long executions that the sidecar has started may take to end after the application is stopped.
+	// Then handlers are cancelled, and what has not begun is left to the next instance. Zero: [DefaultDrainTimeout];
+	// negative: no time.
 	DrainTimeout time.Duration
 	// Logger gets the library's records, with the fields job, item and execution_id. Nil: [slog.Default].
 	Logger *slog.Logger
@@ -85,9 +86,9 @@ func ForGood() StopOption {
 	return func(request *stopRequest) { request.forGood = true }
 }
 
-// Run runs the jobs until the context is done or Stop is called: then no execution begins any more, running
-// handlers may finish within the drain timeout, their results are reported, and it returns nil. The handlers' contexts
-// have the values of the context.
+// Run runs the jobs until the context is done or Stop is called: then the sidecar starts no more executions here, those
+// that it has started may end within the drain timeout, their results are reported, and it returns nil. The handlers'
+// contexts have the values of the context.
 //
 // Its error says that the application's settings are wrong, or is an [*AttachError]: the sidecar refuses a job.
 func (a *Application) Run(ctx context.Context) error {
@@ -125,8 +126,8 @@ func (a *Application) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// RunUntilSignal is Run until SIGTERM or SIGINT, too. The first signal is a request to finish: running handlers may end
-// within the drain timeout. The second one ends everything at once.
+// RunUntilSignal is Run until SIGTERM or SIGINT, too. The first signal is a request to finish: executions that the sidecar
+// has started may end within the drain timeout. The second one ends everything at once.
 func (a *Application) RunUntilSignal(ctx context.Context) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)

@@ -23,8 +23,11 @@ import (
 // it.
 var firstEventTimeout = 60 * time.Second
 
-// detachTimeout is how long the sidecar may take to note that the application leaves; it only has to hear it.
+// detachTimeout is how long the sidecar may take to answer that the application stops, or leaves.
 const detachTimeout = 2 * time.Second
+
+// answersTimeout is how long answers to reports may come after the end of the stream. Tests change it.
+var answersTimeout = time.Second
 
 // hasBroken returns whether a stream that ended so has broken, rather than been ended: the instance may still be there.
 func hasBroken(code codes.Code) bool {
@@ -40,8 +43,8 @@ func hasBroken(code codes.Code) bool {
 //
 // The instance exists while the stream is open. When the stream ends, the instance leaves: its executions are
 // cancelled, and their results are not reported. If the job has a reattach grace and the stream has broken, they
-// continue, and the next attachment may take them over (see kept). Its methods need the worker's lock, but for run, read
-// and leave.
+// continue, and the next attachment may take them over (see kept). Its methods need the worker's lock, but for run, read,
+// drain and leave.
 type attachment struct {
 	worker *worker
 	log    *slog.Logger
@@ -51,6 +54,7 @@ type attachment struct {
 	open         map[string]*openExecution
 	left         map[string]*openExecution // unanswered while the application ends; a Cancel is answered
 	answered     event
+	drained      event     // no execution follows on this stream
 	reporter     *reporter // nil: the instance has not been registered
 	acknowledger *acknowledger
 	listener     *listenerReporter
@@ -67,8 +71,9 @@ func newAttachment(worker *worker) *attachment {
 	a := &attachment{
 		worker: worker, log: worker.log,
 		open: map[string]*openExecution{}, left: map[string]*openExecution{},
-		answered: newEvent(), session: SessionConnected,
+		answered: newEvent(), drained: newEvent(), session: SessionConnected,
 	}
+	a.drained.clear()
 	a.lease = newLease(&worker.lock, a.onSilence)
 	return a
 }
@@ -119,6 +124,7 @@ func (a *attachment) read(ctx context.Context, cancel context.CancelCauseFunc) e
 		}
 		event, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
+			a.takeAnswers(ctx)
 			return nil
 		}
 		if err != nil {
@@ -130,6 +136,23 @@ func (a *attachment) read(ctx context.Context, cancel context.CancelCauseFunc) e
 		if err != nil {
 			return err
 		}
+	}
+}
+
+// takeAnswers: the sidecar has ended the stream in good order, and its answers to reports may come just behind that.
+func (a *attachment) takeAnswers(ctx context.Context) {
+	a.worker.lock.Lock()
+	answered, reported := isDone(a.isAnswered()), a.isReported()
+	a.worker.lock.Unlock()
+	if !answered {
+		return // another instance may have the item: its handler has to stop at once
+	}
+	timer := time.NewTimer(answersTimeout)
+	defer timer.Stop()
+	select {
+	case <-reported:
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -179,11 +202,41 @@ func checkVersion(attached *sidekeeperv1.Attached) error {
 	return nil
 }
 
-// leave detaches for good, if the sidecar would wait for the application. forGood: no instance with its name will
-// return.
-func (a *attachment) leave(ctx context.Context, forGood bool) {
+// drain has the sidecar start nothing more here, and waits until the end for what it is starting. False: it may still
+// start executions.
+func (a *attachment) drain(ctx context.Context, end time.Time) bool {
 	a.worker.lock.Lock()
-	reporter, waitedFor := a.reporter, a.grace > 0 && !a.ended
+	reporter, ended, forGood := a.reporter, a.ended, a.worker.forGood
+	drained := a.drained.done()
+	a.worker.lock.Unlock()
+	if reporter == nil || ended {
+		return false
+	}
+	callCtx, cancel := context.WithTimeout(ctx, detachTimeout)
+	defer cancel()
+	request := &sidekeeperv1.DrainAttachmentRequest{AttachmentId: reporter.attachmentID, ForGood: forGood}
+	if _, err := a.worker.client.DrainAttachment(callCtx, request); err != nil {
+		level, code := slog.LevelWarn, status.Code(err)
+		if code == codes.Unimplemented || ctx.Err() != nil {
+			level = slog.LevelDebug // an older sidecar, or an immediate stop
+		}
+		a.log.Log(ctx, level, "the sidecar may start more executions here: "+codeName(code))
+		return false
+	}
+	timer := time.NewTimer(time.Until(end))
+	defer timer.Stop()
+	select {
+	case <-drained:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return isDone(drained)
+}
+
+// leave detaches for good, if the sidecar would wait for the application.
+func (a *attachment) leave(ctx context.Context) {
+	a.worker.lock.Lock()
+	reporter, waitedFor, forGood := a.reporter, a.grace > 0 && !a.ended, a.worker.forGood
 	a.worker.lock.Unlock()
 	if reporter == nil || !waitedFor {
 		return
@@ -307,7 +360,8 @@ func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
 		round := Round{job.Name, a.instanceID, m.GetScheduledTime().AsTime(), m.GetDeadline().AsTime()}
 		a.onCall(m.GetCallId(), job.OnAfterLast, round)
 	case *sidekeeperv1.AttachResponse_Draining:
-		a.log.Info("the sidecar is stopping: finishing running executions")
+		a.drained.set()
+		a.log.Info("the sidecar starts no more executions here")
 	default:
 		// Of a newer sidecar, and does not concern this client.
 	}
@@ -529,6 +583,7 @@ func (a *attachment) end(broken bool, cancel context.CancelCauseFunc) {
 	w := a.worker
 	w.lock.Lock()
 	a.ended = true
+	a.drained.set()
 	w.executor.ended = nil
 	left, leaseKnown := a.lease.left()
 	if a.lease.over {

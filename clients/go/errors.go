@@ -9,7 +9,7 @@ import (
 )
 
 // AttachError says that the sidecar refused to make this process an instance of a job, and would refuse again.
-// [Application.Run] returns it after all running handlers have finished.
+// [Application.Run] returns it after the executions of the other jobs have ended.
 type AttachError struct {
 	// JobName is the job.
 	JobName string

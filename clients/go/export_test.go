@@ -16,6 +16,13 @@ func SetFirstEventTimeout(timeout time.Duration) time.Duration {
 	return before
 }
 
+// SetAnswersTimeout changes how long answers may come after the end of a stream, and returns how long it was.
+func SetAnswersTimeout(timeout time.Duration) time.Duration {
+	before := answersTimeout
+	answersTimeout = timeout
+	return before
+}
+
 // SetConnectionIdle changes how long a connection without users is kept, and returns how long it was.
 func SetConnectionIdle(idle time.Duration) time.Duration {
 	before := connectionIdle

@@ -290,6 +290,9 @@ func TestWhoStopsSaysSoIfItWouldBeWaitedFor(t *testing.T) {
 		equal(t, "instance name", stream.Request.GetInstanceName(), "worker-0")
 		app.Stop(one.options...)
 		equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+		drain := script.Receive(t, "drain", sidecar.Drained)
+		equal(t, "drained", drain.GetAttachmentId(), stream.AttachmentID)
+		equal(t, "for good", drain.GetForGood(), one.forGood)
 		equal(t, "detached", len(sidecar.Detached), one.told)
 		if one.told > 0 {
 			equal(t, "for good", (<-sidecar.Detached).GetForGood(), one.forGood)

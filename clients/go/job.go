@@ -63,7 +63,8 @@ type Job struct {
 	OnAssigned ItemsFunc
 	// OnRevoked is called with items that the sidecar takes away in good order, and when the application stops. The next
 	// owner may be waiting: the assignment is acknowledged when all callbacks for it have returned without an error and
-	// no execution of these items is open.
+	// no execution of these items is open. When the application stops, executions that wait for their turn still begin
+	// after it.
 	OnRevoked ItemsFunc
 	// OnLost is called with items that are lost at once: the session with the registry was lost, the stream to the
 	// sidecar has ended, or the sidecar has not renewed the lease in time. Other instances may own them already. None of

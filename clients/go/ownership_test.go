@@ -131,6 +131,7 @@ func TestStoppingRevokesBeforeItLeaves(t *testing.T) {
 	expect(t, told, "assigned 0:100 ATTACHED")
 	app.Stop()
 	script.Receive(t, "the callback", entered)
+	equal(t, "drained before", len(sidecar.Drained), 1)
 	nothing(t, "it has left", stream.Closed)
 	nothing(t, "it has said that it leaves", sidecar.Detached)
 	close(gate)

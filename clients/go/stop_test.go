@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	sidekeeper "github.com/sidekeeper/sidekeeper/clients/go"
 	"github.com/sidekeeper/sidekeeper/clients/go/internal/script"
 	sidekeeperv1 "github.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1"
@@ -33,6 +35,10 @@ func runStoppable() {
 				fmt.Println("begun", execution.Item)
 				_, err := bufio.NewReader(os.Stdin).ReadString('\n')
 				return err
+			},
+			OnRevoked: func(context.Context, sidekeeper.ItemsChange) error {
+				fmt.Println("revoked")
+				return nil
 			},
 		}},
 	}
@@ -83,14 +89,171 @@ func start(t *testing.T, sidecar *script.Sidecar) *process {
 	return p
 }
 
-func TestAfterSIGTERMRunningExecutionsEndAndOthersAreLeft(t *testing.T) {
+// setAnswersTimeout is for tests that need another one.
+func setAnswersTimeout(t *testing.T, timeout time.Duration) {
+	before := sidekeeper.SetAnswersTimeout(timeout)
+	t.Cleanup(func() { sidekeeper.SetAnswersTimeout(before) })
+}
+
+// succeed waits for so many results, which have to be of success.
+func succeed(t *testing.T, sidecar *script.Sidecar, count int) {
+	t.Helper()
+	for count > 0 {
+		for _, result := range sidecar.Report(t).GetResults() {
+			equal(t, "outcome of "+result.GetExecutionId(), result.GetOutcome(), success)
+			count--
+		}
+	}
+}
+
+func TestAfterSIGTERMEverythingIsExecutedThatTheSidecarHasStarted(t *testing.T) {
 	sidecar := script.Start(t)
+	sidecar.HoldDrains()
+	sidecar.TellGrace(time.Hour)
+	p := start(t, sidecar)
+	stream := sidecar.Stream(t)
+	executions := []string{stream.Execute(0), stream.Execute(1)}
+	expect(t, p.lines, "begun 0")
+	_ = p.Process.Signal(syscall.SIGTERM)
+	expect(t, p.lines, "SIGTERM: stopping")
+	equal(t, "drained", script.Receive(t, "drain", sidecar.Drained).GetAttachmentId(), stream.AttachmentID)
+	executions = append(executions, stream.Execute(2)) // it was about to start
+	stream.Draining()
+	expect(t, p.lines, "revoked")
+	for number, id := range executions {
+		if number > 0 {
+			expect(t, p.lines, fmt.Sprint("begun ", number))
+		}
+		nothing(t, "it has left", stream.Closed)
+		_, _ = io.WriteString(p.in, "go on\n")
+		result := sidecar.Result(t)
+		equal(t, "result", result.GetExecutionId(), id)
+		equal(t, "outcome", result.GetOutcome(), success)
+	}
+	script.Receive(t, "it leaves", stream.Closed)
+	equal(t, "detached", len(sidecar.Detached), 1)
+	expect(t, p.lines, "returned <nil>")
+}
+
+func TestStopWaitsForWhatTheSidecarIsStarting(t *testing.T) {
+	sidecar := script.Start(t)
+	sidecar.HoldDrains()
+	job, told := owning()
+	app, ended := serving(t, sidecar, job)
+	stream := sidecar.Stream(t, 0)
+	expect(t, told, "assigned 0:100 ATTACHED")
+	app.Stop()
+	script.Receive(t, "drain", sidecar.Drained)
+	stream.Execute(0)
+	succeed(t, sidecar, 1)
+	nothing(t, "items are revoked", told)
+	nothing(t, "it has returned", ended)
+	stream.Draining()
+	expect(t, told, "revoked 0:100 DETACHED")
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+}
+
+func TestStopWaitsNoLongerForTheSidecarThanTheDrainTimeout(t *testing.T) {
+	sidecar := script.Start(t)
+	sidecar.HoldDrains()
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, DrainTimeout: 200 * time.Millisecond, Jobs: []sidekeeper.Job{
+		orderSync(ignore),
+	}}
+	ended := run(t, app)
+	stream := sidecar.Stream(t)
+	sidecar.Acknowledgement(t)
+	app.Stop()
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+	script.Receive(t, "it leaves", stream.Closed)
+	equal(t, "drained", len(sidecar.Drained), 1)
+}
+
+func TestStopAtOnceDoesNotWaitForTheSidecar(t *testing.T) {
+	sidecar := script.Start(t)
+	sidecar.HoldDrains()
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, DrainTimeout: time.Hour, Jobs: []sidekeeper.Job{
+		orderSync(ignore),
+	}}
+	ended := run(t, app)
+	stream := sidecar.Stream(t)
+	sidecar.Acknowledgement(t)
+	app.Stop()
+	script.Receive(t, "drain", sidecar.Drained)
+	stream.Execute(0)
+	succeed(t, sidecar, 1)
+	nothing(t, "it has returned", ended)
+	app.Stop(sidekeeper.Immediately())
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+}
+
+func TestStopDoesNotWaitForALease(t *testing.T) {
+	sidecar := script.Start(t)
+	job, told := owning()
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, DrainTimeout: time.Hour, Jobs: []sidekeeper.Job{job}}
+	ended := run(t, app)
+	stream := sidecar.Stream(t, 0)
+	expect(t, told, "assigned 0:100 ATTACHED")
+	stream.Send(lease(200*time.Millisecond, sidekeeperv1.SessionState_SESSION_STATE_CONNECTED))
+	expect(t, told, "lost 0:100 SILENT")
+	stream.Execute(0) // waits for a lease
+	app.Stop()
+	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+	nothing(t, "it is reported", sidecar.Reports)
+}
+
+func TestAnAnswerBehindTheEndOfTheStreamCounts(t *testing.T) {
+	setAnswersTimeout(t, script.Patience)
+	sidecar := script.Start(t)
+	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, Jobs: []sidekeeper.Job{orderSync(ignore)}}
+	kept := logging(t, app)
+	run(t, app)
+	stream := sidecar.Stream(t)
+	sidecar.AnswerReports(func(ctx context.Context, _ *sidekeeperv1.ReportCompletionRequest) error {
+		stream.End(codes.OK, "")
+		<-stream.Closed
+		select {
+		case <-ctx.Done(): // the client does not wait for the answer
+		case <-time.After(100 * time.Millisecond):
+		}
+		return ctx.Err()
+	})
+	stream.Execute(0)
+	sidecar.Request(t)
+	if log := kept.String(); !strings.Contains(log, "result recorded") || strings.Contains(log, "result dropped") {
+		t.Error("the answer does not count")
+	}
+}
+
+func TestAHandlerThatRunsAtTheEndOfTheStreamIsCancelledAtOnce(t *testing.T) {
+	setAnswersTimeout(t, time.Hour)
+	sidecar := script.Start(t)
+	reporting := make(chan struct{}, 1)
+	sidecar.AnswerReports(never(reporting))
+	reasons := make(chan sidekeeper.CancelReason, 1)
+	serving(t, sidecar, orderSync(func(ctx context.Context, execution *sidekeeper.Execution) error {
+		if execution.Item == 0 {
+			<-ctx.Done()
+			reasons <- reasonOf(ctx)
+		}
+		return nil
+	}))
+	stream := sidecar.Stream(t)
+	stream.Execute(0)
+	stream.Execute(1)
+	script.Receive(t, "a report", reporting)
+	stream.End(codes.OK, "")
+	equal(t, "reason", script.Receive(t, "the handler ends", reasons), sidekeeper.CancelDetached)
+}
+
+func TestWithAnOlderSidecarExecutionsThatHaveNotBegunAreLeft(t *testing.T) {
+	sidecar := script.Start(t)
+	sidecar.BeOlder()
 	p := start(t, sidecar)
 	stream := sidecar.Stream(t)
 	began, waiting := stream.Execute(0), stream.Execute(1)
 	expect(t, p.lines, "begun 0")
 	_ = p.Process.Signal(syscall.SIGTERM)
-	expect(t, p.lines, "SIGTERM: stopping")
+	expect(t, p.lines, "SIGTERM: stopping", "revoked")
 	stream.Execute(2)
 	for _, id := range []string{waiting, stream.Execute(3)} {
 		// A sidecar ends the stream of an application that does not answer a Cancel.
@@ -116,31 +279,38 @@ func TestASecondSignalEndsItAtOnce(t *testing.T) {
 	stream.Execute(0)
 	expect(t, p.lines, "begun 0")
 	_ = p.Process.Signal(syscall.SIGINT)
-	expect(t, p.lines, "SIGINT: stopping")
+	expect(t, p.lines, "SIGINT: stopping", "revoked")
 	_ = p.Process.Signal(syscall.SIGTERM)
 	expect(t, p.lines, "SIGTERM: stopping at once", "returned <nil>")
 	script.Receive(t, "it leaves", stream.Closed)
 	nothing(t, "reported", sidecar.Reports)
 }
 
-func TestAfterTheDrainTimeoutHandlersAreCancelled(t *testing.T) {
-	sidecar := script.Start(t)
-	begun := make(chan struct{})
-	app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, DrainTimeout: -1, Jobs: []sidekeeper.Job{
-		orderSync(func(ctx context.Context, _ *sidekeeper.Execution) error {
-			close(begun)
+func TestAfterTheDrainTimeoutHandlersAreCancelledAndOthersAreLeft(t *testing.T) {
+	for _, timeout := range []time.Duration{200 * time.Millisecond, -1} {
+		sidecar := script.Start(t)
+		begun := make(chan struct{}, 2)
+		job := orderSync(func(ctx context.Context, _ *sidekeeper.Execution) error {
+			begun <- struct{}{}
 			<-ctx.Done()
 			return ctx.Err()
-		}),
-	}}
-	ended := run(t, app)
-	stream := sidecar.Stream(t)
-	stream.Execute(0)
-	script.Receive(t, "the handler begins", begun)
-	app.Stop()
-	equal(t, "message", sidecar.Result(t).GetFailureMessage(), "cancelled: DRAIN_TIMEOUT")
-	equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
-	script.Receive(t, "it leaves", stream.Closed)
+		})
+		job.Concurrency = 1
+		app := &sidekeeper.Application{Endpoint: sidecar.Endpoint, DrainTimeout: timeout, Jobs: []sidekeeper.Job{job}}
+		ended := run(t, app)
+		stream := sidecar.Stream(t)
+		running := stream.Execute(0)
+		stream.Execute(1) // waits
+		script.Receive(t, "the handler begins", begun)
+		app.Stop()
+		result := sidecar.Result(t)
+		equal(t, "result", result.GetExecutionId(), running)
+		equal(t, "message", result.GetFailureMessage(), "cancelled: DRAIN_TIMEOUT")
+		equal(t, "Run", script.Receive(t, "Run returns", ended), error(nil))
+		script.Receive(t, "it leaves", stream.Closed)
+		nothing(t, "the other one begins", begun)
+		nothing(t, "the other one is reported", sidecar.Reports)
+	}
 }
 
 func TestStopWaitsForTheReport(t *testing.T) {

@@ -51,7 +51,7 @@ type worker struct {
 	notices    *notices
 	stopping   chan struct{}
 	stopped    bool
-	forGood    bool
+	forGood    bool // whether no item is kept for the instance's name
 }
 
 // newWorker makes a worker whose handlers run in contexts of the given one.
@@ -71,8 +71,8 @@ func newWorker(base context.Context, job *registered, applicationID string, clie
 	return w
 }
 
-// stop begins no execution any more; run returns when the running ones have ended and are reported. forGood: no item is
-// kept for the instance's name.
+// stop lets the job end: run returns when the executions that were started here have ended and are reported. forGood: no
+// item is kept for the instance's name.
 func (w *worker) stop(forGood bool) {
 	w.lock.Lock()
 	defer w.lock.Unlock()
@@ -80,7 +80,6 @@ func (w *worker) stop(forGood bool) {
 	if !w.stopped {
 		w.stopped = true
 		close(w.stopping)
-		w.executor.close()
 	}
 }
 
@@ -123,6 +122,7 @@ func (w *worker) stayAttached(ctx context.Context) error {
 	defer func() {
 		w.lock.Lock()
 		defer w.lock.Unlock()
+		w.executor.close()
 		w.kept.lapse()
 	}()
 	waits := newBackoff()
@@ -167,16 +167,11 @@ func (w *worker) attach(ctx context.Context, attachment *attachment) error {
 	case <-ctx.Done():
 	case <-w.stopping:
 		if w.drain(ctx, attachment, ended) {
-			w.lock.Lock()
-			forGood := w.forGood
-			w.lock.Unlock()
-			attachment.leave(ctx, forGood)
+			attachment.leave(ctx)
 		}
 	}
 	if ctx.Err() != nil {
-		w.lock.Lock()
-		w.executor.cancelAll(CancelStopped)
-		w.lock.Unlock()
+		w.endExecutions(CancelStopped)
 	}
 	end()
 	<-ended
@@ -192,16 +187,30 @@ func (w *worker) isStopping() bool {
 	}
 }
 
+// endExecutions leaves the executions that have not begun, and cancels the others.
+func (w *worker) endExecutions(reason CancelReason) {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	w.executor.close()
+	w.executor.cancelAll(reason)
+}
+
 // drain lets executions end and be reported, and callbacks of revoked items return, for as long as the attachment lasts.
 // Returns whether it still does.
+//
+// The sidecar hears of it first, so that it starts nothing more here. What it has started is executed. After the drain
+// timeout, executions that have not begun are left to the next instance, and running ones are cancelled.
 func (w *worker) drain(ctx context.Context, attachment *attachment, ended <-chan struct{}) bool {
+	end := time.Now().Add(w.drainTimeout)
+	drained := attachment.drain(ctx, end)
 	w.lock.Lock()
+	if !drained || w.executor.paused {
+		w.executor.close() // for what the sidecar still starts, or what waits for a lease
+	}
 	w.ownership.leave()
 	w.lock.Unlock()
-	if !w.await(ctx, attachment, ended, w.drainTimeout) {
-		w.lock.Lock()
-		w.executor.cancelAll(CancelDrainTimeout)
-		w.lock.Unlock()
+	if !w.await(ctx, attachment, ended, time.Until(end)) {
+		w.endExecutions(CancelDrainTimeout)
 		w.await(ctx, attachment, ended, leaveGrace)
 	}
 	return !isDone(ended) && ctx.Err() == nil

@@ -107,7 +107,10 @@ pub fn to_message(
             Message::Waiting(proto::Waiting { reason })
         }
         Event::CallListener(call) => listener_call(call, job, now.wall),
-        Event::Draining { remaining } => Message::Draining(draining(now.mono.saturating_add(remaining), now)),
+        Event::Draining { remaining } => {
+            let deadline = remaining.map(|remaining| now.mono.saturating_add(remaining));
+            Message::Draining(deadline.map(|deadline| draining(deadline, now)).unwrap_or_default())
+        }
     };
     proto::AttachResponse { event: Some(event) }
 }

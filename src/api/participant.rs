@@ -181,6 +181,16 @@ impl ParticipantService for Participants {
         Ok(Response::new(proto::AcknowledgeAssignmentResponse {}))
     }
 
+    async fn drain_attachment(
+        &self,
+        request: Request<proto::DrainAttachmentRequest>,
+    ) -> Result<Response<proto::DrainAttachmentResponse>, Status> {
+        let request = request.get_ref();
+        let told = self.attachments.drain_attachment(&request.attachment_id, request.for_good).await;
+        told.map_err(|error| status::of_call(&error))?;
+        Ok(Response::new(proto::DrainAttachmentResponse {}))
+    }
+
     async fn detach(
         &self,
         request: Request<proto::DetachRequest>,

@@ -1,11 +1,14 @@
-//! Drains of the sidecar: by a stop, in a hurry, by a call (P6; design 5).
+//! Drains of the sidecar: by a stop, in a hurry, by a call; and of one application that stops (P6; design 5).
 
 use std::time::Duration;
 
 use sidekeeper::config::Config;
 use sidekeeper::proto::job_service_client::JobServiceClient;
 use sidekeeper::proto::sidecar_service_client::SidecarServiceClient;
-use sidekeeper::proto::{AssignmentReason, CancelReason, DrainRequest, JobConfiguration, TriggerJobRequest};
+use sidekeeper::proto::{
+    AssignmentReason, CancelReason, DetachRequest, DrainAttachmentRequest, DrainRequest, ExecutionSource,
+    JobConfiguration, TriggerJobRequest,
+};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -68,6 +71,40 @@ async fn a_drain_lets_executions_finish_and_leaves_no_nodes() {
     );
     assert!(!events.iter().any(|event| matches!(event, Event::Execute(_) | Event::Cancel(_))));
     assert_no_nodes(&fleet.nodes.tree().await);
+}
+
+#[tokio::test]
+async fn an_application_that_stops_gets_nothing_more_and_leaves_when_it_detaches() {
+    let fleet = Fleet::new().await;
+    let sidecar = fleet.sidecar().await;
+    let mut app = sidecar.attach(request(each_second(1))).await;
+    let execute = app.execute().await;
+    let attachment_id = app.attached.attachment_id.clone();
+    let drain = DrainAttachmentRequest { attachment_id: attachment_id.clone(), for_good: false };
+    bounded("the answer", app.client.drain_attachment(drain.clone())).await.unwrap();
+    let deadline = app
+        .until("Draining", |event| match event {
+            Event::Draining(draining) => Some(draining.deadline),
+            _ => None,
+        })
+        .await;
+    assert_eq!(deadline, None);
+    bounded("the second answer", app.client.drain_attachment(drain.clone())).await.unwrap();
+    app.report_success(&execute).await;
+    let missed = |tree: &Tree| tree.has("sharding/0/misfire") && tree.running().is_empty();
+    fleet.nodes.until("a fire to be missed", missed).await;
+
+    // The next instance executes what was missed, while the application still has its stream.
+    let mut next = sidecar.attach(request(None)).await;
+    assert_eq!(next.execute().await.source(), ExecutionSource::Misfire);
+    assert_eq!(fleet.nodes.tree().await.children("instances").len(), 2);
+    let detach = DetachRequest { attachment_id, for_good: false };
+    bounded("the answer", app.client.detach(detach)).await.unwrap();
+    let (ended, events) = app.end().await;
+    ended.unwrap();
+    assert!(!events.iter().any(|event| matches!(event, Event::Cancel(_))), "{events:#?}");
+    let unknown = next.client.drain_attachment(drain).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use jiff::SignedDuration;
 use sidekeeper::coordination::job::contract::commit::Purpose;
+use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::job::Item;
 
 use crate::setup::{asked, assert_nothing_lost, job_with, one_node, second, seeds};
@@ -110,4 +111,43 @@ fn p5_a_leaving_instance_flags_no_fire_that_the_next_owner_has_rerun() {
         }
     }
     assert!(met > 0);
+}
+
+/// The application announces its stop while the running nodes of a fire are being created.
+#[test]
+pub fn p5_an_application_that_stops_gets_what_was_starting_and_then_nothing() {
+    let mut handed_over = 0;
+    for seed in 0..40 {
+        let mut world = World::new(seed, job_with(&[]));
+        world.join_many(2);
+        world.run_until(second(4) - SignedDuration::from_millis(10));
+        world.settle();
+        world.duration_max_ms = 3_000;
+        world.now = second(4) + SignedDuration::from_millis(1);
+        let (starts, own) = (asked(&world, Purpose::Start), world.nodes[0].items.clone());
+        world.look(0);
+        assert_eq!(asked(&world, Purpose::Start), starts + 1, "seed {seed}");
+        world.drain_attachment(0);
+        world.look(0);
+        assert!(!world.nodes[0].drained, "seed {seed}: a start is in flight");
+        world.take_effect(0);
+        let told = |world: &World| world.starts.iter().filter(|start| start.node == 0).count();
+        let before = told(&world);
+        world.run_for(100);
+        assert!(world.nodes[0].drained, "seed {seed}");
+        assert_eq!(told(&world), before + own.len(), "seed {seed}");
+        // It executes beyond the next fire, which the other instance gets.
+        world.run_until(second(7));
+        assert!(world.nodes[0].ended.is_none(), "seed {seed}: the application ends its stream itself");
+        handed_over += own.iter().filter(|item| world.nodes[1].items.contains(item)).count();
+        world.run_until(second(8) - SignedDuration::from_millis(100));
+        assert_eq!(told(&world), before + own.len(), "seed {seed}");
+        world.detach(0);
+        world.run_until(second(13));
+        assert!(world.nodes[0].ended.is_some(), "seed {seed}");
+        assert_nothing_lost(&world, second(2), second(12));
+        assert!(world.interrupted.is_empty(), "seed {seed}: {:?}", world.interrupted);
+        assert!(world.starts.iter().all(|start| start.source != Source::Failover), "seed {seed}");
+    }
+    assert!(handed_over > 0);
 }

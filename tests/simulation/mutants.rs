@@ -151,6 +151,10 @@ const DIRECTED: &[Directed] = &[
     ),
     directed!(HandedOverWhileBusy, handoff::p2_a_running_item_is_handed_over_when_it_has_ended),
     directed!(DrainedWithoutWaiting, handoff::p5_a_leaving_instance_hands_its_items_over_first),
+    directed!(
+        DrainAnnouncedEarly,
+        departure::p5_an_application_that_stops_gets_what_was_starting_and_then_nothing
+    ),
     directed!(RunningNodeEphemeral, failover::p5_with_failover_every_interrupted_execution_is_taken_over),
     directed!(DeadlineIgnored, deadline::an_execution_gets_its_deadline_and_is_cancelled_when_it_has_passed),
     directed!(

@@ -148,6 +148,16 @@ func (s *service) ReportListener(context.Context, *sidekeeperv1.ReportListenerRe
 	return &sidekeeperv1.ReportListenerResponse{InTime: true}, nil
 }
 
+// DrainAttachment is the participant service's.
+func (s *service) DrainAttachment(_ context.Context, request *sidekeeperv1.DrainAttachmentRequest) (*sidekeeperv1.DrainAttachmentResponse, error) {
+	stream, err := s.attachment(request.GetAttachmentId())
+	if err != nil {
+		return nil, err
+	}
+	stream.send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_Draining{Draining: &sidekeeperv1.Draining{}}})
+	return &sidekeeperv1.DrainAttachmentResponse{}, nil
+}
+
 // Detach is the participant service's.
 func (s *service) Detach(context.Context, *sidekeeperv1.DetachRequest) (*sidekeeperv1.DetachResponse, error) {
 	return &sidekeeperv1.DetachResponse{}, nil

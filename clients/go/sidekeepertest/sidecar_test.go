@@ -95,6 +95,38 @@ func TestACheckpointIsHandedToTheNextAttempt(t *testing.T) {
 	}
 }
 
+func TestWhatWasStartedIsExecutedAfterTheStop(t *testing.T) {
+	begun, gate := make(chan struct{}, 2), make(chan struct{})
+	revoked := make(chan struct{})
+	app := application(func(context.Context, *sidekeeper.Execution) error {
+		begun <- struct{}{}
+		<-gate
+		return nil
+	})
+	app.Jobs[0].Concurrency = 1
+	app.Jobs[0].OnRevoked = func(context.Context, sidekeeper.ItemsChange) error {
+		close(revoked)
+		return nil
+	}
+	sidecar := sidekeepertest.Run(t, app)
+	all := []*sidekeepertest.Running{
+		sidecar.Start(sidekeepertest.Execution{Job: "orderSync", Item: 0}),
+		sidecar.Start(sidekeepertest.Execution{Job: "orderSync", Item: 1}),
+	}
+	<-begun
+	app.Stop()
+	<-revoked
+	close(gate)
+	for _, running := range all {
+		if result := running.Wait(); result.Outcome != sidekeepertest.Success {
+			t.Errorf("got %+v", result)
+		}
+	}
+	if err := sidecar.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOwnershipIsTold(t *testing.T) {
 	told := make(chan string, 16)
 	tell := func(kind string) sidekeeper.ItemsFunc {

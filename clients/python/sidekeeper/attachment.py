@@ -8,6 +8,7 @@ next attachment may resume them (see ``kept``).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Callable
@@ -45,8 +46,11 @@ __all__ = ["Attachment", "ProtocolError", "VersionError"]
 #: How long the sidecar may take to register the instance, or to send ``Waiting``, in seconds.
 FIRST_EVENT_TIMEOUT = 60.0
 
-#: How long the sidecar may take to record that the application leaves, in seconds.
+#: How long the sidecar may take to answer that the application stops, or leaves, in seconds.
 DETACH_TIMEOUT = 2.0
+
+#: How long answers to reports may come after the end of the stream, in seconds.
+ANSWERS_TIMEOUT = 1.0
 
 #: How a stream ends that has broken, rather than been ended: the instance may still be there.
 BROKEN = frozenset(
@@ -100,6 +104,8 @@ class Attachment:
         self._left: dict[str, OpenExecution] = {}
         self._answered = asyncio.Event()
         self._answered.set()
+        #: No execution follows on this stream.
+        self._drained = asyncio.Event()
         self._reporter: Reporter | None = None
         self._acknowledger: Acknowledger | None = None
         self._listener: ListenerReporter | None = None
@@ -135,6 +141,30 @@ class Attachment:
         finally:
             self._call.cancel()
             self._end()
+
+    async def drain(self, timeout: float, *, for_good: bool) -> bool:
+        """Has the sidecar start nothing more here. False: it may still start executions.
+
+        Args:
+            timeout: How long executions that it is starting may take to come, in seconds.
+            for_good: Whether no instance with this name will return.
+        """
+        if self._reporter is None or self._ended:
+            return False
+        request = attach_pb2.DrainAttachmentRequest(attachment_id=self._reporter.attachment_id, for_good=for_good)
+        try:
+            await self._stub.DrainAttachment(request, timeout=DETACH_TIMEOUT)
+        except grpc.aio.AioRpcError as error:
+            level = logging.DEBUG if error.code() is grpc.StatusCode.UNIMPLEMENTED else logging.WARNING
+            name = error.code().name
+            logger.log(level, "the sidecar may start more executions here: %s", name, extra=fields(self._job.name))
+            return False
+        drained = asyncio.get_running_loop().create_task(self._drained.wait())
+        try:
+            await asyncio.wait({drained}, timeout=timeout)
+        finally:
+            drained.cancel()
+        return self._drained.is_set()
 
     async def leave(self, *, for_good: bool) -> None:
         """Detaches for good, if the sidecar would wait for the application; then ends the stream.
@@ -194,11 +224,22 @@ class Attachment:
             await self._dispatcher.wait_room()
             event = await call.read()
             if not isinstance(event, attach_pb2.AttachResponse):
-                return  # the end
+                await self._take_answers()
+                return
             try:
                 self._receive(event)
             except (ValueError, OverflowError) as error:  # a time that Python cannot express, and the like
                 raise ProtocolError(f"event {event.WhichOneof('event')!r}: {error}") from error
+
+    async def _take_answers(self) -> None:
+        """The sidecar has ended the stream in good order: answers to reports may come just behind its end."""
+        if self._reporter is None or self._open:
+            return  # another instance may have the item: its handler has to stop at once
+        flushed = asyncio.get_running_loop().create_task(self._reporter.wait_flushed())
+        try:
+            await asyncio.wait({flushed}, timeout=ANSWERS_TIMEOUT)
+        finally:
+            flushed.cancel()
 
     async def _first(self, call: AttachCall, timer: asyncio.TimerHandle) -> attach_pb2.Attached:
         """Reads until the instance is registered."""
@@ -289,7 +330,8 @@ class Attachment:
         elif kind == "after_last":
             self._on_call(callbacks.after_last, event.after_last)
         elif kind == "draining":
-            logger.info("the sidecar is stopping: finishing running executions", extra=fields(name))
+            self._drained.set()
+            logger.info("the sidecar starts no more executions here", extra=fields(name))
         # Anything else is of a newer sidecar, and does not concern this client.
 
     def _on_session_changed(self, message: lease_pb2.SessionChanged) -> None:
@@ -443,6 +485,7 @@ class Attachment:
     def _end(self) -> None:
         """The instance has left, or is detached for its reattach grace."""
         self._ended = True
+        self._drained.set()
         lease = self._lease.left()
         if self._lease.over:
             for opened in list(self._open.values()):  # also those that wait

@@ -238,6 +238,10 @@ class FakeStream:
         self._changes.happened()
         return completion_pb2.COMPLETION_STATUS_RECORDED
 
+    def drain(self) -> None:
+        """The application stops: no execution follows."""
+        self.send(attach_pb2.AttachResponse(draining=attach_pb2.Draining()))
+
     def acknowledged(self, generation: int) -> None:
         """Takes an acknowledgement."""
         self._acknowledged = max(self._acknowledged, generation)
@@ -328,6 +332,13 @@ class FakeStub:
     ) -> listener_pb2.ReportListenerResponse:
         """Takes the outcome of a call that does not exist."""
         return listener_pb2.ReportListenerResponse(in_time=False)
+
+    async def DrainAttachment(  # noqa: N802
+        self, request: attach_pb2.DrainAttachmentRequest, timeout: float
+    ) -> attach_pb2.DrainAttachmentResponse:
+        """Starts nothing more."""
+        self._of(request.attachment_id).drain()
+        return attach_pb2.DrainAttachmentResponse()
 
     async def Detach(  # noqa: N802
         self, request: attach_pb2.DetachRequest, timeout: float

@@ -71,14 +71,13 @@ class Worker:
         self._for_good = False
 
     def stop(self, *, for_good: bool = False) -> None:
-        """Begins no execution any more; ``run`` returns when the running ones have ended and are reported.
+        """Lets the job end: ``run`` returns when the executions that were started here have ended and are reported.
 
         Args:
             for_good: Whether nothing is to be kept for the instance's name.
         """
         self._for_good = self._for_good or for_good
         self._stopping.set()
-        self._executor.close()
 
     async def run(self) -> None:
         """Keeps the job attached until ``stop``; cancelling it ends everything at once.
@@ -132,15 +131,27 @@ class Worker:
                 await asyncio.wait({stopping}, timeout=backoff.next())
         finally:
             stopping.cancel()
+            self._executor.close()
             self._kept.lapse()
 
     async def _drain(self, attachment: Attachment, reading: asyncio.Task[None]) -> None:
-        """Lets executions end and be reported, and callbacks let go of items, while the attachment lasts."""
+        """Lets executions end and be reported, and callbacks let go of items, while the attachment lasts.
+
+        The sidecar hears of it first, so that it starts nothing more here. What it has started is executed. After the
+        drain timeout, executions that have not begun are left to the next instance, and running ones are cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._drain_timeout
+        is_drained = await attachment.drain(self._drain_timeout, for_good=self._for_good)
+        if not is_drained or self._executor.paused:
+            self._executor.close()  # for what the sidecar still starts, or what waits for a lease
         self._ownership.leave()
-        answered = asyncio.get_running_loop().create_task(self._let_go(attachment))
+        answered = loop.create_task(self._let_go(attachment))
         try:
-            await asyncio.wait({answered, reading}, timeout=self._drain_timeout, return_when=asyncio.FIRST_COMPLETED)
+            timeout = max(0.0, end - loop.time())
+            await asyncio.wait({answered, reading}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if not answered.done() and not reading.done():
+                self._executor.close()
                 self._executor.cancel_all(CancelReason.DRAIN_TIMEOUT)
                 await asyncio.wait({answered, reading}, timeout=LEAVE_GRACE, return_when=asyncio.FIRST_COMPLETED)
         finally:

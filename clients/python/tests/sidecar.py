@@ -172,6 +172,11 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
         self._acknowledgements: asyncio.Queue[assignment_pb2.AcknowledgeAssignmentRequest] = asyncio.Queue()
         self._listener_reports: asyncio.Queue[listener_pb2.ReportListenerRequest] = asyncio.Queue()
+        self._drains: asyncio.Queue[attach_pb2.DrainAttachmentRequest] = asyncio.Queue()
+        #: Whether it then says that no execution follows.
+        self.announces_drains = True
+        #: Whether it knows the call; older sidecars do not.
+        self.knows_drains = True
         #: The attachments that have left.
         self.detached: list[attach_pb2.DetachRequest] = []
         self._progress: asyncio.Queue[progress_pb2.ReportProgressRequest] = asyncio.Queue()
@@ -187,6 +192,7 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         #: The requests for a lease, and how long the client would wait for each answer, in seconds.
         self.renewals: asyncio.Queue[tuple[lease_pb2.RenewLeaseRequest, float]] = asyncio.Queue()
         self._count = 0
+        self._attached: dict[str, Stream] = {}
         #: Decides how a report is answered; None from it: as usual.
         self.answer: Answer | None = None
         #: How a trigger is answered: the instances, or the status and its text.
@@ -237,6 +243,10 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
     async def acknowledgement(self) -> assignment_pb2.AcknowledgeAssignmentRequest:
         return await soon(self._acknowledgements.get())
 
+    async def drain(self) -> attach_pb2.DrainAttachmentRequest:
+        """Waits until an application announces that it stops."""
+        return await soon(self._drains.get())
+
     async def progress(self) -> progress_pb2.ReportProgressRequest:
         return await soon(self._progress.get())
 
@@ -258,6 +268,7 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
         self._note("Attach", context)
         self._count += 1
         stream = Stream(self._count, request, self.grace, self.renewal)
+        self._attached[stream.attachment_id] = stream
         self._streams.put_nowait(stream)
         try:
             while True:
@@ -295,6 +306,16 @@ class FakeSidecar(ParticipantServiceServicer, JobServiceServicer):
             await context.abort(*self.trigger_answer)
         assert not isinstance(self.trigger_answer, tuple)
         return self.trigger_answer
+
+    async def DrainAttachment(  # noqa: N802
+        self, request: attach_pb2.DrainAttachmentRequest, context: Any
+    ) -> attach_pb2.DrainAttachmentResponse:
+        if not self.knows_drains:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "an older sidecar")
+        self._drains.put_nowait(request)
+        if self.announces_drains:
+            self._attached[request.attachment_id].send(draining=attach_pb2.Draining())
+        return attach_pb2.DrainAttachmentResponse()
 
     async def Detach(  # noqa: N802
         self, request: attach_pb2.DetachRequest, context: Any

@@ -360,14 +360,16 @@ async def test_a_refusal_ends_the_application_when_the_others_have_finished(
         good, bad = streams["good"], streams["bad"]
         good.attach()
         good.assign([0, 1])
-        began = good.execute(0)
-        good.execute(1)
+        executions = [good.execute(0), good.execute(1)]
         await soon(begun.wait())
         bad.end(code, "cron: 'x' is not a schedule", "INVALID_REQUEST")
         await soon(stopping.wait())
         gate.set()
-        result = await sidecar.result()
-        assert (result.execution_id, result.outcome) == (began, completion_pb2.EXECUTION_OUTCOME_SUCCESS)
+        results: list[completion_pb2.ExecutionResult] = []
+        while len(results) < len(executions):
+            results += (await sidecar.report()).results
+        assert [one.execution_id for one in results] == executions
+        assert {one.outcome for one in results} == {completion_pb2.EXECUTION_OUTCOME_SUCCESS}
         with pytest.raises(sidekeeper.AttachError, match=r"'bad'.*cron: 'x' is not a schedule") as caught:
             await soon(running)
         assert (caught.value.job_name, caught.value.code) == ("bad", code.name)

@@ -118,6 +118,26 @@ async def test_a_lost_lease_is_logged(sidecar: FakeSidecar, caplog: pytest.LogCa
     assert any("the lease was lost" in record.getMessage() for record in caplog.records)
 
 
+async def test_an_answer_behind_the_end_of_the_stream_counts(
+    sidecar: FakeSidecar, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "sidekeeper")
+
+    async def end_first(request: Report, context: Any) -> None:
+        stream.end()
+        await stream.closed.wait()
+        await asyncio.sleep(0.05)  # the client reads the end first
+
+    sidecar.answer = end_first
+    async with serving(application(sidecar)):
+        stream = await sidecar.stream()
+        stream.execute(0)
+        await sidecar.request()  # it attaches again
+    messages = [record.getMessage() for record in caplog.records]
+    assert "result recorded" in messages
+    assert not [message for message in messages if "dropped" in message]
+
+
 async def test_a_detached_execution_is_not_reported_to_the_next_attachment(sidecar: FakeSidecar) -> None:
     app = sidekeeper.Application(sidecar.target)
     begun: asyncio.Queue[sidekeeper.Execution] = asyncio.Queue()

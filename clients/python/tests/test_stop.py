@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import sidekeeper
-from sidekeeper._proto.v1 import completion_pb2
+from sidekeeper._proto.v1 import attach_pb2, completion_pb2
 from tests.sidecar import FakeSidecar, serving, soon
 
 SUCCESS = completion_pb2.EXECUTION_OUTCOME_SUCCESS
@@ -44,7 +44,30 @@ async def line(running: asyncio.subprocess.Process) -> str:
     return (await soon(running.stdout.readline())).decode().strip()
 
 
-async def test_after_sigterm_running_executions_end_and_others_are_left(sidecar: FakeSidecar) -> None:
+async def test_after_sigterm_everything_is_executed_that_the_sidecar_has_started(sidecar: FakeSidecar) -> None:
+    sidecar.announces_drains = False
+    async with process(sidecar) as running:
+        stream = await sidecar.stream()
+        executions = [stream.execute(0), stream.execute(1)]
+        assert await line(running) == "begun 0"
+        running.send_signal(signal.SIGTERM)
+        assert await line(running) == "SIGTERM: stopping"
+        assert (await sidecar.drain()).attachment_id == stream.attachment_id
+        executions.append(stream.execute(2))  # it was about to start
+        stream.send(draining=attach_pb2.Draining())
+        assert running.stdin is not None
+        for number, execution_id in enumerate(executions):
+            assert number == 0 or await line(running) == f"begun {number}"
+            running.stdin.write(b"go on\n")
+            result = await sidecar.result()
+            assert (result.execution_id, result.outcome) == (execution_id, SUCCESS)
+        await soon(stream.closed.wait())
+        assert await line(running) == "returned"
+        assert await soon(running.wait()) == 0
+
+
+async def test_with_an_older_sidecar_executions_that_have_not_begun_are_left(sidecar: FakeSidecar) -> None:
+    sidecar.knows_drains = False
     async with process(sidecar) as running:
         stream = await sidecar.stream()
         began = stream.execute(0)
@@ -68,6 +91,39 @@ async def test_after_sigterm_running_executions_end_and_others_are_left(sidecar:
         assert await line(running) == "returned"
         assert await soon(running.wait()) == 0
         assert sidecar.no_report(), "an execution that has not begun is left to the next instance"
+
+
+async def test_what_has_not_begun_at_the_drain_timeout_is_left(sidecar: FakeSidecar) -> None:
+    app = sidekeeper.Application(sidecar.target, drain_timeout=0.2)
+    begun = asyncio.Event()
+
+    @app.job("orderSync", sharding_total_count=6, concurrency=1)
+    async def handler(execution: sidekeeper.Execution) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with serving(app) as running:
+        stream = await sidecar.stream()
+        began, _ = stream.execute(0), stream.execute(1)
+        await soon(begun.wait())
+        app.stop()
+        result = await sidecar.result()
+        told = (result.execution_id, result.outcome, result.failure_message)
+        assert told == (began, FAILURE, "cancelled: DRAIN_TIMEOUT")
+        await soon(running)
+        assert sidecar.no_report()
+
+
+async def test_a_stop_waits_no_longer_than_the_drain_timeout_for_the_sidecar(sidecar: FakeSidecar) -> None:
+    sidecar.announces_drains = False
+    app = sidekeeper.Application(sidecar.target, drain_timeout=0.2)
+    app.job("orderSync", sharding_total_count=6)(lambda execution: None)
+    async with serving(app) as running:
+        stream = await sidecar.stream()
+        await sidecar.acknowledgement()
+        app.stop()
+        await soon(running)
+        await soon(stream.closed.wait())
 
 
 async def test_a_second_signal_ends_it_at_once(sidecar: FakeSidecar) -> None:

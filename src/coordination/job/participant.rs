@@ -409,7 +409,7 @@ impl Participant {
             Input::Left => application_left(&mut self.cx, &self.executions),
             Input::ForGood => self.membership.leaves_for_good(),
             Input::Drain { deadline } => {
-                let verdict = self.lifecycle.drain(&mut self.cx, &self.executions, &mut self.out, deadline);
+                let verdict = self.lifecycle.drain(&mut self.cx, &self.executions, deadline);
                 self.apply_verdict(verdict);
             }
         }

@@ -97,6 +97,14 @@ impl Attachments {
         }
     }
 
+    /// Has an instance start nothing more and leave after its executions, because its application is stopping.
+    /// `for_good`: no items are reserved for its name.
+    pub async fn drain_attachment(&self, attachment_id: &str, for_good: bool) -> Result<(), CallError> {
+        let handle = self.handle(attachment_id)?;
+        let drain = Command::Drain { deadline: None, for_good };
+        handle.commands.send(drain).await.map_err(|_| CallError::Ended)
+    }
+
     /// Has an instance leave, because its application says so. `for_good`: no items are reserved for its name.
     pub async fn detach(&self, attachment_id: &str, for_good: bool) -> Result<(), CallError> {
         let handle = self.handle(attachment_id)?;

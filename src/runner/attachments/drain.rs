@@ -46,7 +46,7 @@ impl Attachments {
         let instances = self.attached();
         for handle in handles {
             // A task that has ended has nothing to drain.
-            let _ = handle.commands.send(Command::Drain { deadline, for_good }).await;
+            let _ = handle.commands.send(Command::Drain { deadline: Some(deadline), for_good }).await;
         }
         let mut count = self.count.subscribe();
         let last = deadline.saturating_add(LEAVING_TAKES);

@@ -27,10 +27,10 @@ pub enum Command {
     Progress(ProgressReport, oneshot::Sender<Answer>),
     /// Cancel executions: those of these items, or all.
     Cancel(Option<BTreeSet<Item>>, oneshot::Sender<Answer>),
-    /// Leave when the executions have ended, or at the deadline.
+    /// Start nothing more, and leave when the executions have ended, or at the deadline.
     Drain {
-        /// Until when, monotonic.
-        deadline: Duration,
+        /// Until when, monotonic. `None`: without a deadline.
+        deadline: Option<Duration>,
         /// Whether no items are reserved for the instance.
         for_good: bool,
     },

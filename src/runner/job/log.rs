@@ -36,13 +36,13 @@ pub(super) fn event(now: Now, event: &Event) {
             debug!(remaining = ?lease_end.saturating_sub(now.mono), "lease");
         }
         Event::Waiting(what) => info!(?what, "not attached yet"),
+        Event::Draining { remaining } => info!(?remaining, "draining: nothing more starts here"),
         Event::Execute(_)
         | Event::Attached { .. }
         | Event::Cancel { .. }
         | Event::LeadershipChanged(_)
         | Event::JobChanged { .. }
-        | Event::CallListener(_)
-        | Event::Draining { .. } => {}
+        | Event::CallListener(_) => {}
     }
 }
 

@@ -119,6 +119,8 @@ impl App {
                 assert!(self.generation() >= generation, "the generation was {generation}: {changed:?}");
             }
             Event::Execute(execute) => {
+                let drained = self.history.iter().any(|event| matches!(event, Event::Draining(_)));
+                assert!(!drained, "{:#?}", self.history);
                 let items = &self.last_assignment.assignment.as_ref().unwrap().items;
                 let assigned = items.iter().find(|assigned| assigned.item == execute.item);
                 let owned = assigned.is_some_and(|assigned| !assigned.disabled);

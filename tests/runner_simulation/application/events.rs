@@ -49,7 +49,13 @@ impl World {
         match event {
             Event::Attached(attached) => self.attached(index, job, attached),
             Event::AssignmentChanged(changed) => self.assigned(index, job, changed),
-            Event::Execute(execute) => self.execute(index, job, execute),
+            Event::Execute(execute) => {
+                if self.apps[index].seats[job].drained {
+                    let what = format!("application {index}: item {} after Draining", execute.item);
+                    self.violation("the stream's contract", &what);
+                }
+                self.execute(index, job, execute);
+            }
             Event::Cancel(cancel) => {
                 let (id, reason) = (cancel.execution_id.clone(), cancel.reason());
                 self.timeline
@@ -57,7 +63,10 @@ impl World {
                 self.cancel(index, job, &id, reason);
             }
             Event::SessionChanged(changed) => self.session_changed(index, job, &changed),
-            Event::Draining(_) => self.timeline.log(format!("application {index}, job {job}: draining")),
+            Event::Draining(_) => {
+                self.apps[index].seats[job].drained = true;
+                self.timeline.log(format!("application {index}, job {job}: draining"));
+            }
             Event::LeadershipChanged(_)
             | Event::JobChanged(_)
             | Event::BeforeFirst(_)

@@ -53,6 +53,8 @@ pub struct Seat {
     /// Results without an answer to their report.
     pub results: BTreeMap<String, (proto::Execute, proto::ExecutionOutcome)>,
     pub reporting: bool,
+    /// Whether it was told that no execution follows on this stream.
+    pub drained: bool,
     /// Whether it keeps executions without a stream.
     pub kept: bool,
     pub attempts: u32,
@@ -165,7 +167,7 @@ impl World {
         }
     }
 
-    /// An application leaves: it finishes its executions, reports them, and detaches.
+    /// An application leaves: it tells its sidecar, executes what was started, reports that, and detaches.
     pub fn leave_app(&mut self, index: usize) {
         let app = &mut self.apps[index];
         if !app.alive || app.leaving || app.hung {
@@ -174,6 +176,16 @@ impl World {
         app.leaving = true;
         let life = app.life;
         self.timeline.log(format!("application {index} leaves"));
+        let seats = self.apps[index].seats.iter();
+        let attachments: Vec<_> = seats.filter_map(|seat| seat.attachment.clone()).collect();
+        for attachment_id in attachments {
+            let request = proto::DrainAttachmentRequest { attachment_id, for_good: false };
+            let work = move |life: &crate::sidecar::Life| {
+                let participants = life.participants.clone();
+                async move { participants.drain_attachment(Request::new(request)).await }.boxed()
+            };
+            self.call(self.apps[index].place, work, |_, _| {});
+        }
         let deadline = self.timeline.now() + DRAIN;
         self.leave_when_done(index, life, deadline);
     }
@@ -183,7 +195,11 @@ impl World {
         if !app.alive || app.life != life {
             return;
         }
-        let busy = app.seats.iter().any(|seat| !seat.open.is_empty() || !seat.results.is_empty());
+        let is_busy = |seat: &Seat| {
+            let is_told = seat.drained || seat.stream.is_none();
+            !is_told || !seat.open.is_empty() || !seat.results.is_empty()
+        };
+        let busy = app.seats.iter().any(is_busy);
         if busy && self.timeline.now() < deadline {
             let again = Duration::from_millis(20);
             return self.timeline.after(again, move |world| world.leave_when_done(index, life, deadline));
@@ -231,7 +247,7 @@ impl World {
         let seat = &mut self.apps[index].seats[job];
         seat.stream = None;
         let attached = seat.attachment.take().is_some();
-        (seat.reporting, seat.assigned) = (false, false);
+        (seat.reporting, seat.assigned, seat.drained) = (false, false, false);
         if broken && !grace.is_zero() {
             if attached {
                 self.keep(index, job, grace);

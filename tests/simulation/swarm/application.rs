@@ -17,9 +17,10 @@ use sidekeeper::job::Item;
 
 use super::attach::claim;
 use super::faults::Fault;
+use super::invariants::Invariant;
 use super::machine::{Letter, StreamEnd, Word};
 use super::world::{Event, World};
-use super::{MILLISECOND, Micros};
+use super::{MILLISECOND, Micros, SECOND};
 
 /// An execution that has ended, or goes on, without a stream.
 #[derive(Debug, Clone)]
@@ -76,6 +77,10 @@ pub(super) struct Application {
     pub(super) may_be_unknown: bool,
     /// Whether it was attached before, in this life.
     known: bool,
+    /// Whether it is stopping, and has said so on this stream.
+    stopping: bool,
+    /// Whether it was told on this stream that no execution follows.
+    drained: bool,
 }
 
 impl Application {
@@ -95,6 +100,7 @@ impl Application {
     pub(super) fn open_stream(&mut self, stream: u32) {
         (self.stream, self.last_stream) = (Some(stream), stream);
         (self.attached, self.generation, self.known) = (false, 0, true);
+        (self.stopping, self.drained) = (false, false);
         self.resumed.clear();
         self.silent = false;
         self.away_until = None;
@@ -125,6 +131,11 @@ impl Application {
         self.lease_until.is_some_and(|until| now >= until)
     }
 
+    /// Whether it has executed everything, and nothing is to come.
+    fn is_done(&self) -> bool {
+        self.drained && self.executions.is_empty() && self.waiting.is_empty()
+    }
+
     /// Whether it can report the result of an execution: there is a stream, on which the execution was sent.
     fn can_report(&self, id: &str) -> bool {
         self.attached && self.stream.is_some() && !self.resumed.contains(id)
@@ -152,6 +163,12 @@ impl World {
             }
             match word {
                 Word::Told(Told::Execute(execute)) => {
+                    if self.machines[m].application.drained {
+                        let item = execute.item;
+                        self.fail(Invariant::Assigned, || {
+                            format!("item {item} starts on m{m} after Draining")
+                        });
+                    }
                     if !self.goes_on(m, &execute) {
                         self.machines[m].application.waiting.push(execute);
                     }
@@ -216,10 +233,10 @@ impl World {
                     self.call_at(m, now + takes, Input::ListenerReport(ticket, call.call_id, outcome));
                 }
             }
+            Told::Draining { .. } => self.machines[m].application.drained = true,
             Told::JobChanged { .. }
             | Told::Waiting(_)
             | Told::LeadershipChanged(_)
-            | Told::Draining { .. }
             | Told::Execute(_)
             | Told::Cancel { .. } => {}
         }
@@ -497,6 +514,44 @@ impl World {
         let soon = now + 1 + self.behaviour.below(pause * MILLISECOND);
         self.at(soon, Event::Attach(m, life));
         self.plan_act(m);
+    }
+
+    /// An application stops, as a client library does: it tells its sidecar, executes what was started, and leaves.
+    pub(super) fn stop_application(&mut self, m: usize, patience: Micros) -> bool {
+        let now = self.now;
+        let is_heard = self.is_heard(m);
+        let application = &mut self.machines[m].application;
+        let (up, attached) = (application.up && !application.is_stopped(now), application.attached);
+        let Some(stream) = application.stream.filter(|_| up && attached && is_heard && !application.stopping)
+        else {
+            return false;
+        };
+        application.stopping = true;
+        self.call(m, Input::Drain { deadline: None });
+        self.at(now + MILLISECOND, Event::EndStream(m, stream, now + patience));
+        true
+    }
+
+    /// An application that stops ends its stream if it is done, or waits no longer; and then its process ends.
+    pub(super) fn end_stream(&mut self, m: usize, stream: u32, patience: Micros) {
+        let now = self.now;
+        let application = &self.machines[m].application;
+        let is_stopping = application.up && application.stopping && application.stream == Some(stream);
+        if !is_stopping {
+            return;
+        }
+        let waits = !application.is_done() && now < patience;
+        if waits || application.is_stopped(now) {
+            let again = now + 5 * MILLISECOND;
+            return self.at(again, Event::EndStream(m, stream, patience));
+        }
+        self.note(m, || "the application has stopped".to_owned());
+        let waited_for = !self.grace().is_zero();
+        self.end_application(m);
+        self.call(m, if waited_for { Input::Left } else { Input::Detached });
+        let life = self.machines[m].application.life;
+        let later = now + 50 * MILLISECOND + self.behaviour.below(2 * SECOND);
+        self.at(later, Event::Revive(m, life));
     }
 
     /// How long applications go on without a stream, as clients read it from the job: not at all with a once-listener.

@@ -128,9 +128,9 @@ impl World {
             let at = self.now;
             if for_good {
                 seat.calls.push_front((at, Input::ForGood));
-                seat.calls.insert(1, (at, Input::Drain { deadline }));
+                seat.calls.insert(1, (at, Input::Drain { deadline: Some(deadline) }));
             } else {
-                seat.calls.push_front((at, Input::Drain { deadline }));
+                seat.calls.push_front((at, Input::Drain { deadline: Some(deadline) }));
             }
             self.wake(m, 0);
         } else {
@@ -263,6 +263,13 @@ impl World {
     /// The application is killed: its executions end, and its stream.
     pub(super) fn kill_application(&mut self, m: usize) {
         self.note(m, || "the application is killed".to_owned());
+        if self.end_application(m) {
+            self.call(m, Input::Detached);
+        }
+    }
+
+    /// The application's process ends. Returns whether it had a stream.
+    pub(super) fn end_application(&mut self, m: usize) -> bool {
         self.stop_executions(m, "killed");
         let application = &mut self.machines[m].application;
         application.up = false;
@@ -273,9 +280,7 @@ impl World {
         if let Some(seat) = self.machines[m].seat() {
             seat.unread = seat.tickets;
         }
-        if had_stream {
-            self.call(m, Input::Detached);
-        }
+        had_stream
     }
 
     /// The connection between the two breaks; both notice.

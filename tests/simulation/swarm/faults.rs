@@ -58,12 +58,13 @@ faults! {
     Garbage = "garbage in a node",
     SplitTransaction = "changes of one transaction told in parts",
     SlowSnapshot = "snapshot read while nodes change",
+    ApplicationStop = "application stopped in order",
 }
 
 impl Fault {
-    /// Whether it is about how a client reads. Such kinds have dice of their own, so that they change no other draw.
-    pub fn is_of_reading(self) -> bool {
-        matches!(self, Self::SplitTransaction | Self::SlowSnapshot)
+    /// Whether it has dice of its own, so that it changes no other draw.
+    pub fn has_own_dice(self) -> bool {
+        matches!(self, Self::SplitTransaction | Self::SlowSnapshot | Self::ApplicationStop)
     }
 
     /// As a bit.

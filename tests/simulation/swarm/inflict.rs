@@ -124,6 +124,11 @@ impl World {
                 self.lose_machine(m);
                 self.start_again(m, 500 * MILLISECOND + random.below(6 * SECOND));
             }
+            Fault::ApplicationStop => {
+                // Some wait for all executions, some for a moment.
+                let patience = if random.once_in(3) { random.below(300 * MILLISECOND) } else { 8 * SECOND };
+                return self.stop_application(m, patience);
+            }
             Fault::StreamBreak => self.break_stream(m),
             Fault::RollingRestart => {
                 self.drain_sidecar(m, 2 * SECOND + random.below(2 * SECOND), false);

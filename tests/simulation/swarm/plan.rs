@@ -102,7 +102,7 @@ impl Plan {
         let mut possible = Vec::new();
         // Some seeds are calm: there everything is exact.
         let calm = random.once_in(12);
-        for fault in Fault::ALL.iter().filter(|fault| !fault.is_of_reading()) {
+        for fault in Fault::ALL.iter().filter(|fault| !fault.has_own_dice()) {
             let weight = one_of(random, &[0, 0, 1, 1, 2, 6]);
             if weight > 0 && !calm && options.allows(*fault) {
                 possible.push((*fault, weight));
@@ -132,7 +132,10 @@ impl Plan {
             split_transaction: of_reading(Fault::SplitTransaction, &[0, 3, 10]),
             slow_snapshot: of_reading(Fault::SlowSnapshot, &[0, 2, 5]),
         };
-        let planned = Self::faults(random, &possible, storm, options);
+        let mut planned = Self::faults(random, &possible, storm, options);
+        if !calm && options.allows(Fault::ApplicationStop) {
+            Self::stops(seed, &mut planned, storm, options);
+        }
         // Not drawn, as below.
         let mut configuration = configuration;
         let has_locks = seed % 16 == 11;
@@ -221,6 +224,23 @@ impl Plan {
             job.job_sharding_strategy_type,
             props.join(" ")
         ) + &self.guests.map_or(String::new(), |kind| format!("; guests for {kind:?}"))
+    }
+
+    /// In one of three schedules applications are stopped, as a deployment does it: often at a fire.
+    fn stops(seed: u64, planned: &mut Vec<Planned>, storm: Micros, options: &Options) {
+        let mut random = Random::new(seed ^ 0x5374_6f70_7300_0001);
+        if !random.once_in(3) {
+            return;
+        }
+        let first = planned.len();
+        for index in first..first + 1 + random.below(8) as usize {
+            let at = 2 * SECOND + random.below(storm.saturating_sub(3 * SECOND).max(1));
+            let near = (at / SECOND * SECOND).saturating_add(random.below(60_000)).saturating_sub(30_000);
+            let (at, dice) = (if random.once_in(3) { at } else { near }, random.next());
+            if options.keep.as_ref().is_none_or(|keep| keep.contains(&index)) {
+                planned.push(Planned { at, fault: Fault::ApplicationStop, dice });
+            }
+        }
     }
 
     fn faults(

@@ -64,6 +64,8 @@ pub(super) enum Event {
     Silence(usize, u32),
     /// A sidecar that drains stops waiting for its applications.
     PatienceOver(usize, u32),
+    /// An application that stops looks whether it may end this stream; it does so at the latest at that time.
+    EndStream(usize, u32, Micros),
     /// The request for the lock of an item reaches the servers.
     LockAsked(usize),
     LockGivenBack(usize),
@@ -237,6 +239,7 @@ impl World {
             Event::Resume(m) => self.resume(m),
             Event::Silence(m, epoch) => self.silence(m, epoch),
             Event::PatienceOver(m, life) => self.end_drain(m, life),
+            Event::EndStream(m, stream, patience) => self.end_stream(m, stream, patience),
             Event::LockAsked(index) => self.item_lock_asked(index),
             Event::LockGivenBack(index) => self.item_lock_given_back(index),
             Event::LockNews(place) => self.tell_lock_news(place),

@@ -79,7 +79,8 @@ impl World {
             Event::SessionChanged { lease_end, .. } => self.lease_notified(index, lease_end),
             Event::LeaseRenewed { lease_end } => self.lease_notified(index, Some(lease_end)),
             Event::Attached { resumed, .. } => self.attached(index, &resumed),
-            Event::LeadershipChanged(_) | Event::Draining { .. } => {}
+            Event::Draining { .. } => self.nodes[index].drained = true,
+            Event::LeadershipChanged(_) => {}
             Event::Waiting(what) => self.waited.push(what),
         }
     }
@@ -92,6 +93,7 @@ impl World {
     pub(super) fn execute(&mut self, index: usize, execute: Execute) {
         let seed = self.seed;
         let item = execute.item;
+        assert!(!self.nodes[index].drained, "seed {seed}: item {item} starts at {index} after Draining");
         if self.goes_on(index, &execute) {
             return;
         }

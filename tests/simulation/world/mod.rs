@@ -127,6 +127,8 @@ pub struct Node {
     /// The application was killed: it executes nothing any more.
     dead: bool,
     leaving: bool,
+    /// The application was told that no execution follows.
+    pub drained: bool,
     /// Until when its application goes on without a stream.
     detached_until: Option<Timestamp>,
     /// Calls of its listener that are to be answered, and when.
@@ -366,6 +368,7 @@ impl World {
             suspended: false,
             dead: false,
             leaving: false,
+            drained: false,
             detached_until: None,
             calls: Vec::new(),
         });
@@ -453,6 +456,18 @@ impl World {
         self.leased.take().expect("an answer")
     }
 
+    /// The application announces that it is stopping.
+    pub fn drain_attachment(&mut self, node: usize) {
+        self.log.push(format!("{} application {node} stops", self.now));
+        self.nodes[node].results.push_back(Input::Drain { deadline: None });
+    }
+
+    /// The application, which is stopping, ends its stream.
+    pub fn detach(&mut self, node: usize) {
+        self.nodes[node].leaving = true;
+        self.nodes[node].results.push_back(Input::Left);
+    }
+
     /// The sidecar is told to stop.
     pub fn drain(&mut self, node: usize) {
         self.drain_within(node, Duration::from_secs(25));
@@ -463,7 +478,7 @@ impl World {
         let deadline = self.time().mono + limit;
         self.log.push(format!("{} drain {node}", self.now));
         self.nodes[node].leaving = true;
-        self.nodes[node].results.push_back(Input::Drain { deadline });
+        self.nodes[node].results.push_back(Input::Drain { deadline: Some(deadline) });
     }
 
     /// The sidecar is told to stop, and that it does not come back.

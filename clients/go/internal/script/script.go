@@ -137,7 +137,11 @@ func (s *Stream) Cancel(executionID string, reason sidekeeperv1.CancelReason) {
 // End ends the stream from the sidecar's side, after what was sent.
 func (s *Stream) End(code codes.Code, details string) {
 	s.ended <- status.Error(code, details)
-	close(s.outgoing)
+}
+
+// Draining tells that no execution follows.
+func (s *Stream) Draining() {
+	s.Send(&sidekeeperv1.AttachResponse{Event: &sidekeeperv1.AttachResponse_Draining{Draining: &sidekeeperv1.Draining{}}})
 }
 
 // Refused is a status as a sidecar gives it: with a reason, among other details.
@@ -156,7 +160,6 @@ func Refused(code codes.Code, details, reason string) error {
 // Refuse ends the stream from the sidecar's side, with a reason.
 func (s *Stream) Refuse(code codes.Code, details, reason string) {
 	s.ended <- Refused(code, details, reason)
-	close(s.outgoing)
 }
 
 // Break ends the stream as a broken connection does, and waits until the client has noticed.
@@ -177,6 +180,7 @@ type Sidecar struct {
 	Reports          chan *sidekeeperv1.ReportCompletionRequest
 	Acknowledgements chan *sidekeeperv1.AcknowledgeAssignmentRequest
 	ListenerReports  chan *sidekeeperv1.ReportListenerRequest
+	Drained          chan *sidekeeperv1.DrainAttachmentRequest
 	Detached         chan *sidekeeperv1.DetachRequest
 	Progress         chan *sidekeeperv1.ReportProgressRequest
 	Triggered        chan string
@@ -186,6 +190,9 @@ type Sidecar struct {
 	Headers chan metadata.MD
 
 	mu              sync.Mutex
+	attached        map[string]*Stream
+	isOlder         bool
+	holdsDrains     bool
 	answer          func(context.Context, *sidekeeperv1.ReportCompletionRequest) error
 	progressAnswers []any
 	triggerAnswer   any
@@ -210,12 +217,14 @@ func StartAt(t testing.TB, address string) *Sidecar {
 		Reports:          make(chan *sidekeeperv1.ReportCompletionRequest, queueMax),
 		Acknowledgements: make(chan *sidekeeperv1.AcknowledgeAssignmentRequest, queueMax),
 		ListenerReports:  make(chan *sidekeeperv1.ReportListenerRequest, queueMax),
+		Drained:          make(chan *sidekeeperv1.DrainAttachmentRequest, queueMax),
 		Detached:         make(chan *sidekeeperv1.DetachRequest, queueMax),
 		Progress:         make(chan *sidekeeperv1.ReportProgressRequest, queueMax),
 		Triggered:        make(chan string, queueMax),
 		Renewals:         make(chan time.Duration, queueMax),
 		Headers:          make(chan metadata.MD, queueMax),
 		triggerAnswer:    &sidekeeperv1.TriggerJobResponse{},
+		attached:         map[string]*Stream{},
 	}
 	s.Serve(t, address)
 	t.Cleanup(s.Stop)
@@ -306,6 +315,20 @@ func (s *Sidecar) AnswerTriggers(answer any) {
 	s.triggerAnswer = answer
 }
 
+// BeOlder has it not know DrainAttachment, as an older sidecar.
+func (s *Sidecar) BeOlder() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.isOlder = true
+}
+
+// HoldDrains has it answer DrainAttachment as a sidecar that is starting executions: the test says when that is over.
+func (s *Sidecar) HoldDrains() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holdsDrains = true
+}
+
 // Request waits for the next attachment, and leaves it unanswered.
 func (s *Sidecar) Request(t testing.TB) *Stream {
 	t.Helper()
@@ -363,17 +386,24 @@ func (s *Sidecar) Attach(request *sidekeeperv1.AttachRequest, out grpc.ServerStr
 		outgoing:     make(chan *sidekeeperv1.AttachResponse, queueMax),
 		ended:        make(chan error, 1),
 	}
+	s.mu.Lock()
+	s.attached[stream.AttachmentID] = stream
+	s.mu.Unlock()
 	defer close(stream.Closed)
 	s.Streams <- stream
 	for {
 		select {
-		case event, more := <-stream.outgoing:
-			if !more {
-				return <-stream.ended
-			}
+		case event := <-stream.outgoing:
 			if err := out.Send(event); err != nil {
 				return err
 			}
+		case ended := <-stream.ended:
+			for len(stream.outgoing) > 0 {
+				if err := out.Send(<-stream.outgoing); err != nil {
+					return err
+				}
+			}
+			return ended
 		case <-out.Context().Done():
 			return out.Context().Err()
 		}
@@ -439,6 +469,21 @@ func (s *Sidecar) RenewLease(ctx context.Context, _ *sidekeeperv1.RenewLeaseRequ
 func (s *Sidecar) ReportListener(_ context.Context, request *sidekeeperv1.ReportListenerRequest) (*sidekeeperv1.ReportListenerResponse, error) {
 	s.ListenerReports <- request
 	return &sidekeeperv1.ReportListenerResponse{InTime: true}, nil
+}
+
+// DrainAttachment is the participant service's.
+func (s *Sidecar) DrainAttachment(ctx context.Context, request *sidekeeperv1.DrainAttachmentRequest) (*sidekeeperv1.DrainAttachmentResponse, error) {
+	s.mu.Lock()
+	stream, isOlder, holds := s.attached[request.GetAttachmentId()], s.isOlder, s.holdsDrains
+	s.mu.Unlock()
+	if isOlder {
+		return s.UnimplementedParticipantServiceServer.DrainAttachment(ctx, request)
+	}
+	s.Drained <- request
+	if !holds {
+		stream.Draining()
+	}
+	return &sidekeeperv1.DrainAttachmentResponse{}, nil
 }
 
 // Detach is the participant service's.

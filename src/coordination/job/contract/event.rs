@@ -76,10 +76,10 @@ pub enum Event {
     Waiting(WaitsFor),
     /// The application is to act once for the whole job, before the first or after the last item, and to report.
     CallListener(ListenerCall),
-    /// The sidecar is stopping.
+    /// No further execution comes.
     Draining {
-        /// Until when executions may go on, from now.
-        remaining: Duration,
+        /// Until when executions may go on, from now. `None`: the application is stopping, and ends its stream itself.
+        remaining: Option<Duration>,
     },
 }
 

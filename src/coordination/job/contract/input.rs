@@ -72,10 +72,11 @@ pub enum Input {
     /// The next departure is for good: the instance does not register again under its name, and its items are not
     /// reserved.
     ForGood,
-    /// The sidecar is stopping: finish the executions until the deadline (on the monotonic clock), then leave.
+    /// The sidecar or the application is stopping: start nothing more, finish the executions, then leave.
     Drain {
-        /// When executions that still run are cancelled; monotonic.
-        deadline: Duration,
+        /// When executions that still run are cancelled; monotonic. `None`: the application is stopping, and ends its
+        /// stream itself.
+        deadline: Option<Duration>,
     },
 }
 

@@ -46,6 +46,7 @@ pub(crate) enum Phase {
     Draining {
         /// When it stops waiting; monotonic. `None`: it waits as long as the executions take.
         deadline: Option<Duration>,
+        /// `Detached` without a deadline: the application is stopping, and ends its stream itself.
         reason: EndReason,
         /// Whether the deadline has passed and executions were cancelled.
         cancelled: bool,
@@ -72,6 +73,11 @@ impl Phase {
     /// Whether the instance leaves without waiting, or has left.
     pub(crate) fn is_leaving(&self) -> bool {
         matches!(self, Self::Leaving(_) | Self::Ended)
+    }
+
+    /// Whether the application is stopping. The instance leaves when the application ends its stream.
+    pub(crate) fn is_application_stopping(&self) -> bool {
+        matches!(self, Self::Draining { deadline: None, reason: EndReason::Detached, .. })
     }
 
     /// When the phase ends by itself; monotonic.

@@ -5,7 +5,10 @@
 //! among sidecars (`membership/announcement.rs`). At its deadline it cancels the executions that still run, and two
 //! seconds later the instance leaves without their reports: with `failover` its unfinished items are flagged. The
 //! drain of a sidecar has a deadline (`drain_timeout`), and so has that of an unresponsive application; an
-//! operator's stop has none.
+//! operator's stop has none. An application that is stopping announces it, so that nothing starts that it would not
+//! execute; its instance leaves when its stream ends.
+//!
+//! The application hears of a drain when no start is in flight: after `Draining` it gets no execution.
 //!
 //! The nodes are removed in one transaction if it fits: running nodes, leadership, instance. Nodes that do not exist
 //! any more are left out of the next attempt, so the attempts end.
@@ -82,17 +85,18 @@ pub(crate) fn end(cx: &mut Context, out: &mut Outbox, reason: EndReason) {
 }
 
 impl Lifecycle {
-    /// The sidecar is stopping. May be called again: the earliest deadline counts, and cancelled executions stay
-    /// cancelled. The deadline does not count for an application without a stream that may still execute: a sidecar
-    /// that does not wait for it abandons its session without closing it.
+    /// The sidecar or the application is stopping. May be called again: the earliest deadline counts, and cancelled
+    /// executions stay cancelled. The deadline does not count for an application without a stream that may still
+    /// execute: a sidecar that does not wait for it abandons its session without closing it.
     pub(crate) fn drain(
         &mut self,
         cx: &mut Context,
         executions: &Executions,
-        out: &mut Outbox,
-        deadline: Duration,
+        deadline: Option<Duration>,
     ) -> Verdict {
+        self.application_stops |= deadline.is_none();
         let reason = match &cx.phase {
+            Phase::Joining | Phase::Active if deadline.is_none() => EndReason::Detached,
             Phase::Joining | Phase::Active => EndReason::Drained,
             Phase::Detached { .. } | Phase::Reattaching | Phase::Restored => {
                 if self.has_come_back(cx) {
@@ -105,15 +109,19 @@ impl Lifecycle {
             Phase::Draining { cancelled: true, .. } | Phase::Leaving(_) | Phase::Ended => {
                 return Verdict::Continue;
             }
-            Phase::Draining { deadline: Some(known), .. } if *known <= deadline => return Verdict::Continue,
+            Phase::Draining { .. } if deadline.is_none() => {
+                self.announces_drain = true;
+                return Verdict::Continue;
+            }
+            Phase::Draining { deadline: Some(known), .. } if Some(*known) <= deadline => {
+                return Verdict::Continue;
+            }
+            phase @ Phase::Draining { .. } if phase.is_application_stopping() => EndReason::Drained,
             // An operator's stop keeps its reason: the application must not attach again by itself.
             Phase::Draining { reason, .. } => reason.clone(),
         };
-        if cx.assigned.attached {
-            let remaining = deadline.saturating_sub(cx.now.mono);
-            out.notify(cx, Event::Draining { remaining });
-        }
-        cx.phase = Phase::Draining { deadline: Some(deadline), reason, cancelled: false };
+        self.announces_drain = true;
+        cx.phase = Phase::Draining { deadline, reason, cancelled: false };
         Verdict::Continue
     }
 
@@ -144,7 +152,7 @@ impl Lifecycle {
     ///
     /// `is_free`: whether the other rooms have nothing to wait for.
     pub(crate) fn end_drain(
-        &self,
+        &mut self,
         cx: &mut Context,
         executions: &mut Executions,
         out: &mut Outbox,
@@ -152,6 +160,17 @@ impl Lifecycle {
     ) {
         let now = cx.now;
         let Phase::Draining { deadline, reason, cancelled } = cx.phase.clone() else { return };
+        let starts = executions.starting().next().is_some() && !mutant!(DrainAnnouncedEarly);
+        if self.announces_drain && !starts {
+            self.announces_drain = false;
+            if cx.assigned.attached {
+                let remaining = deadline.map(|deadline| deadline.saturating_sub(now.mono));
+                out.notify(cx, Event::Draining { remaining });
+            }
+        }
+        if cx.phase.is_application_stopping() {
+            return;
+        }
         let settled = self.removal_settles().is_none();
         let idle = settled
             && (executions.is_idle() || mutant!(DrainedWithoutWaiting))

@@ -24,6 +24,10 @@ pub(crate) struct Lifecycle {
     /// When the instance's node was removed; monotonic. `None`: it was not removed, or the reason of the removal is
     /// known.
     removed_at: Option<Duration>,
+    /// Whether the application has announced that it is stopping.
+    application_stops: bool,
+    /// Whether the application is to hear that no execution follows.
+    announces_drain: bool,
     /// Whether this instance has removed its nodes to leave.
     removed: bool,
     /// The instance of a former process, until its restart has ended.

@@ -24,7 +24,7 @@ impl Lifecycle {
             // The node was not removed: a network had changed the bytes. No other client can create it in this session.
             let stops = Phase::Draining { deadline: None, reason: EndReason::Stopped, cancelled: false };
             if self.removed_at.take().is_some() && cx.phase == stops {
-                cx.phase = Phase::Active;
+                cx.phase = self.phase_before_stop();
             }
             return Verdict::Continue;
         }
@@ -65,6 +65,14 @@ impl Lifecycle {
         self.removed_at.map(|at| at.saturating_add(REMOVAL_TAKES))
     }
 
+    /// The phase after what looked like an operator's stop.
+    fn phase_before_stop(&self) -> Phase {
+        match self.application_stops {
+            true => Phase::Draining { deadline: None, reason: EndReason::Detached, cancelled: false },
+            false => Phase::Active,
+        }
+    }
+
     /// The session is lost. If the instance's node was removed just before, the end of the session removed it, and not
     /// an operator.
     pub(crate) fn forget_removal(&mut self, cx: &mut Context) {
@@ -76,7 +84,7 @@ impl Lifecycle {
             if deadline.is_some() || *cancelled {
                 *reason = EndReason::Drained;
             } else {
-                cx.phase = Phase::Active;
+                cx.phase = self.phase_before_stop();
             }
         }
     }

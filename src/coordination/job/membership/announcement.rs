@@ -52,8 +52,8 @@ impl Announcement {
     pub(crate) fn announce(&mut self, cx: &Context, names: &Names, out: &mut Outbox) {
         let now = cx.now;
         let Session::Connected(session) = cx.session else { return };
-        let leaving =
-            matches!(cx.phase, Phase::Draining { reason: EndReason::Drained, .. }) && !names.keeps_items(cx);
+        let drained = matches!(cx.phase, Phase::Draining { reason: EndReason::Drained, .. });
+        let leaving = (drained || cx.phase.is_application_stopping()) && !names.keeps_items(cx);
         if leaving {
             self.leaving_since.get_or_insert(now.mono);
         }

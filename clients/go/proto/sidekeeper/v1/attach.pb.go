@@ -466,7 +466,8 @@ type AttachResponse_JobChanged struct {
 }
 
 type AttachResponse_Draining struct {
-	// The sidecar is stopping, and starts no more executions. Finish, report, and expect the stream to end.
+	// No `Execute` follows: the sidecar is stopping, or the application has called `DrainAttachment`. Finish, report, and
+	// expect the stream to end if there is a deadline.
 	Draining *Draining `protobuf:"bytes,8,opt,name=draining,proto3,oneof"`
 }
 
@@ -800,10 +801,11 @@ func (x *JobChanged) GetGrace() *durationpb.Duration {
 	return nil
 }
 
-// The sidecar is stopping.
+// The sidecar starts no more executions.
 type Draining struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the sidecar cancels the executions that still run.
+	// When the sidecar cancels the executions that still run. It ends the stream when all are reported. Absent: the
+	// application is stopping, and ends the stream itself.
 	Deadline      *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -846,6 +848,98 @@ func (x *Draining) GetDeadline() *timestamppb.Timestamp {
 	return nil
 }
 
+// The application stops.
+type DrainAttachmentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The stream, from `Attached`. Required.
+	AttachmentId string `protobuf:"bytes,1,opt,name=attachment_id,json=attachmentId,proto3" json:"attachment_id,omitempty"`
+	// As in `DetachRequest`.
+	ForGood       bool `protobuf:"varint,2,opt,name=for_good,json=forGood,proto3" json:"for_good,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainAttachmentRequest) Reset() {
+	*x = DrainAttachmentRequest{}
+	mi := &file_sidekeeper_v1_attach_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainAttachmentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainAttachmentRequest) ProtoMessage() {}
+
+func (x *DrainAttachmentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_attach_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainAttachmentRequest.ProtoReflect.Descriptor instead.
+func (*DrainAttachmentRequest) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_attach_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DrainAttachmentRequest) GetAttachmentId() string {
+	if x != nil {
+		return x.AttachmentId
+	}
+	return ""
+}
+
+func (x *DrainAttachmentRequest) GetForGood() bool {
+	if x != nil {
+		return x.ForGood
+	}
+	return false
+}
+
+// The sidecar starts nothing more for the instance.
+type DrainAttachmentResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainAttachmentResponse) Reset() {
+	*x = DrainAttachmentResponse{}
+	mi := &file_sidekeeper_v1_attach_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainAttachmentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainAttachmentResponse) ProtoMessage() {}
+
+func (x *DrainAttachmentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sidekeeper_v1_attach_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainAttachmentResponse.ProtoReflect.Descriptor instead.
+func (*DrainAttachmentResponse) Descriptor() ([]byte, []int) {
+	return file_sidekeeper_v1_attach_proto_rawDescGZIP(), []int{9}
+}
+
 // The application leaves a job.
 type DetachRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -860,7 +954,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_sidekeeper_v1_attach_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_attach_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -872,7 +966,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_attach_proto_msgTypes[8]
+	mi := &file_sidekeeper_v1_attach_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -885,7 +979,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_attach_proto_rawDescGZIP(), []int{8}
+	return file_sidekeeper_v1_attach_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DetachRequest) GetAttachmentId() string {
@@ -911,7 +1005,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_sidekeeper_v1_attach_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_attach_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1017,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sidekeeper_v1_attach_proto_msgTypes[9]
+	mi := &file_sidekeeper_v1_attach_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1030,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_sidekeeper_v1_attach_proto_rawDescGZIP(), []int{9}
+	return file_sidekeeper_v1_attach_proto_rawDescGZIP(), []int{11}
 }
 
 var File_sidekeeper_v1_attach_proto protoreflect.FileDescriptor
@@ -1004,7 +1098,11 @@ const file_sidekeeper_v1_attach_proto_rawDesc = "" +
 	"\bproblems\x18\x02 \x03(\v2\x16.sidekeeper.v1.ProblemR\bproblems\x12/\n" +
 	"\x05grace\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"B\n" +
 	"\bDraining\x126\n" +
-	"\bdeadline\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\"O\n" +
+	"\bdeadline\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\"X\n" +
+	"\x16DrainAttachmentRequest\x12#\n" +
+	"\rattachment_id\x18\x01 \x01(\tR\fattachmentId\x12\x19\n" +
+	"\bfor_good\x18\x02 \x01(\bR\aforGood\"\x19\n" +
+	"\x17DrainAttachmentResponse\"O\n" +
 	"\rDetachRequest\x12#\n" +
 	"\rattachment_id\x18\x01 \x01(\tR\fattachmentId\x12\x19\n" +
 	"\bfor_good\x18\x02 \x01(\bR\aforGood\"\x10\n" +
@@ -1023,56 +1121,58 @@ func file_sidekeeper_v1_attach_proto_rawDescGZIP() []byte {
 	return file_sidekeeper_v1_attach_proto_rawDescData
 }
 
-var file_sidekeeper_v1_attach_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_sidekeeper_v1_attach_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_sidekeeper_v1_attach_proto_goTypes = []any{
-	(*AttachRequest)(nil),         // 0: sidekeeper.v1.AttachRequest
-	(*OpenExecution)(nil),         // 1: sidekeeper.v1.OpenExecution
-	(*AttachResponse)(nil),        // 2: sidekeeper.v1.AttachResponse
-	(*Waiting)(nil),               // 3: sidekeeper.v1.Waiting
-	(*Attached)(nil),              // 4: sidekeeper.v1.Attached
-	(*LeadershipChanged)(nil),     // 5: sidekeeper.v1.LeadershipChanged
-	(*JobChanged)(nil),            // 6: sidekeeper.v1.JobChanged
-	(*Draining)(nil),              // 7: sidekeeper.v1.Draining
-	(*DetachRequest)(nil),         // 8: sidekeeper.v1.DetachRequest
-	(*DetachResponse)(nil),        // 9: sidekeeper.v1.DetachResponse
-	(*JobConfiguration)(nil),      // 10: sidekeeper.v1.JobConfiguration
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(ExecutionSource)(0),          // 12: sidekeeper.v1.ExecutionSource
-	(CancelReason)(0),             // 13: sidekeeper.v1.CancelReason
-	(*AssignmentChanged)(nil),     // 14: sidekeeper.v1.AssignmentChanged
-	(*Execute)(nil),               // 15: sidekeeper.v1.Execute
-	(*Cancel)(nil),                // 16: sidekeeper.v1.Cancel
-	(*SessionChanged)(nil),        // 17: sidekeeper.v1.SessionChanged
-	(*BeforeFirst)(nil),           // 18: sidekeeper.v1.BeforeFirst
-	(*AfterLast)(nil),             // 19: sidekeeper.v1.AfterLast
-	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
-	(*Problem)(nil),               // 21: sidekeeper.v1.Problem
+	(*AttachRequest)(nil),           // 0: sidekeeper.v1.AttachRequest
+	(*OpenExecution)(nil),           // 1: sidekeeper.v1.OpenExecution
+	(*AttachResponse)(nil),          // 2: sidekeeper.v1.AttachResponse
+	(*Waiting)(nil),                 // 3: sidekeeper.v1.Waiting
+	(*Attached)(nil),                // 4: sidekeeper.v1.Attached
+	(*LeadershipChanged)(nil),       // 5: sidekeeper.v1.LeadershipChanged
+	(*JobChanged)(nil),              // 6: sidekeeper.v1.JobChanged
+	(*Draining)(nil),                // 7: sidekeeper.v1.Draining
+	(*DrainAttachmentRequest)(nil),  // 8: sidekeeper.v1.DrainAttachmentRequest
+	(*DrainAttachmentResponse)(nil), // 9: sidekeeper.v1.DrainAttachmentResponse
+	(*DetachRequest)(nil),           // 10: sidekeeper.v1.DetachRequest
+	(*DetachResponse)(nil),          // 11: sidekeeper.v1.DetachResponse
+	(*JobConfiguration)(nil),        // 12: sidekeeper.v1.JobConfiguration
+	(*timestamppb.Timestamp)(nil),   // 13: google.protobuf.Timestamp
+	(ExecutionSource)(0),            // 14: sidekeeper.v1.ExecutionSource
+	(CancelReason)(0),               // 15: sidekeeper.v1.CancelReason
+	(*AssignmentChanged)(nil),       // 16: sidekeeper.v1.AssignmentChanged
+	(*Execute)(nil),                 // 17: sidekeeper.v1.Execute
+	(*Cancel)(nil),                  // 18: sidekeeper.v1.Cancel
+	(*SessionChanged)(nil),          // 19: sidekeeper.v1.SessionChanged
+	(*BeforeFirst)(nil),             // 20: sidekeeper.v1.BeforeFirst
+	(*AfterLast)(nil),               // 21: sidekeeper.v1.AfterLast
+	(*durationpb.Duration)(nil),     // 22: google.protobuf.Duration
+	(*Problem)(nil),                 // 23: sidekeeper.v1.Problem
 }
 var file_sidekeeper_v1_attach_proto_depIdxs = []int32{
-	10, // 0: sidekeeper.v1.AttachRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	12, // 0: sidekeeper.v1.AttachRequest.configuration:type_name -> sidekeeper.v1.JobConfiguration
 	1,  // 1: sidekeeper.v1.AttachRequest.open_executions:type_name -> sidekeeper.v1.OpenExecution
-	11, // 2: sidekeeper.v1.OpenExecution.scheduled_time:type_name -> google.protobuf.Timestamp
-	12, // 3: sidekeeper.v1.OpenExecution.source:type_name -> sidekeeper.v1.ExecutionSource
-	11, // 4: sidekeeper.v1.OpenExecution.deadline:type_name -> google.protobuf.Timestamp
-	13, // 5: sidekeeper.v1.OpenExecution.cancel_reason:type_name -> sidekeeper.v1.CancelReason
+	13, // 2: sidekeeper.v1.OpenExecution.scheduled_time:type_name -> google.protobuf.Timestamp
+	14, // 3: sidekeeper.v1.OpenExecution.source:type_name -> sidekeeper.v1.ExecutionSource
+	13, // 4: sidekeeper.v1.OpenExecution.deadline:type_name -> google.protobuf.Timestamp
+	15, // 5: sidekeeper.v1.OpenExecution.cancel_reason:type_name -> sidekeeper.v1.CancelReason
 	4,  // 6: sidekeeper.v1.AttachResponse.attached:type_name -> sidekeeper.v1.Attached
-	14, // 7: sidekeeper.v1.AttachResponse.assignment_changed:type_name -> sidekeeper.v1.AssignmentChanged
-	15, // 8: sidekeeper.v1.AttachResponse.execute:type_name -> sidekeeper.v1.Execute
-	16, // 9: sidekeeper.v1.AttachResponse.cancel:type_name -> sidekeeper.v1.Cancel
+	16, // 7: sidekeeper.v1.AttachResponse.assignment_changed:type_name -> sidekeeper.v1.AssignmentChanged
+	17, // 8: sidekeeper.v1.AttachResponse.execute:type_name -> sidekeeper.v1.Execute
+	18, // 9: sidekeeper.v1.AttachResponse.cancel:type_name -> sidekeeper.v1.Cancel
 	5,  // 10: sidekeeper.v1.AttachResponse.leadership_changed:type_name -> sidekeeper.v1.LeadershipChanged
-	17, // 11: sidekeeper.v1.AttachResponse.session_changed:type_name -> sidekeeper.v1.SessionChanged
+	19, // 11: sidekeeper.v1.AttachResponse.session_changed:type_name -> sidekeeper.v1.SessionChanged
 	6,  // 12: sidekeeper.v1.AttachResponse.job_changed:type_name -> sidekeeper.v1.JobChanged
 	7,  // 13: sidekeeper.v1.AttachResponse.draining:type_name -> sidekeeper.v1.Draining
-	18, // 14: sidekeeper.v1.AttachResponse.before_first:type_name -> sidekeeper.v1.BeforeFirst
-	19, // 15: sidekeeper.v1.AttachResponse.after_last:type_name -> sidekeeper.v1.AfterLast
+	20, // 14: sidekeeper.v1.AttachResponse.before_first:type_name -> sidekeeper.v1.BeforeFirst
+	21, // 15: sidekeeper.v1.AttachResponse.after_last:type_name -> sidekeeper.v1.AfterLast
 	3,  // 16: sidekeeper.v1.AttachResponse.waiting:type_name -> sidekeeper.v1.Waiting
-	10, // 17: sidekeeper.v1.Attached.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	20, // 18: sidekeeper.v1.Attached.grace:type_name -> google.protobuf.Duration
-	20, // 19: sidekeeper.v1.Attached.lease_renewal_interval:type_name -> google.protobuf.Duration
-	10, // 20: sidekeeper.v1.JobChanged.configuration:type_name -> sidekeeper.v1.JobConfiguration
-	21, // 21: sidekeeper.v1.JobChanged.problems:type_name -> sidekeeper.v1.Problem
-	20, // 22: sidekeeper.v1.JobChanged.grace:type_name -> google.protobuf.Duration
-	11, // 23: sidekeeper.v1.Draining.deadline:type_name -> google.protobuf.Timestamp
+	12, // 17: sidekeeper.v1.Attached.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	22, // 18: sidekeeper.v1.Attached.grace:type_name -> google.protobuf.Duration
+	22, // 19: sidekeeper.v1.Attached.lease_renewal_interval:type_name -> google.protobuf.Duration
+	12, // 20: sidekeeper.v1.JobChanged.configuration:type_name -> sidekeeper.v1.JobConfiguration
+	23, // 21: sidekeeper.v1.JobChanged.problems:type_name -> sidekeeper.v1.Problem
+	22, // 22: sidekeeper.v1.JobChanged.grace:type_name -> google.protobuf.Duration
+	13, // 23: sidekeeper.v1.Draining.deadline:type_name -> google.protobuf.Timestamp
 	24, // [24:24] is the sub-list for method output_type
 	24, // [24:24] is the sub-list for method input_type
 	24, // [24:24] is the sub-list for extension type_name
@@ -1110,7 +1210,7 @@ func file_sidekeeper_v1_attach_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sidekeeper_v1_attach_proto_rawDesc), len(file_sidekeeper_v1_attach_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -24,12 +24,13 @@ var File_sidekeeper_v1_participant_service_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_participant_service_proto_rawDesc = "" +
 	"\n" +
-	"'sidekeeper/v1/participant_service.proto\x12\rsidekeeper.v1\x1a\x1esidekeeper/v1/assignment.proto\x1a\x1asidekeeper/v1/attach.proto\x1a\x1esidekeeper/v1/completion.proto\x1a\x19sidekeeper/v1/lease.proto\x1a\x1csidekeeper/v1/listener.proto\x1a\x1csidekeeper/v1/progress.proto2\x8e\x05\n" +
+	"'sidekeeper/v1/participant_service.proto\x12\rsidekeeper.v1\x1a\x1esidekeeper/v1/assignment.proto\x1a\x1asidekeeper/v1/attach.proto\x1a\x1esidekeeper/v1/completion.proto\x1a\x19sidekeeper/v1/lease.proto\x1a\x1csidekeeper/v1/listener.proto\x1a\x1csidekeeper/v1/progress.proto2\xf0\x05\n" +
 	"\x12ParticipantService\x12G\n" +
 	"\x06Attach\x12\x1c.sidekeeper.v1.AttachRequest\x1a\x1d.sidekeeper.v1.AttachResponse0\x01\x12c\n" +
 	"\x10ReportCompletion\x12&.sidekeeper.v1.ReportCompletionRequest\x1a'.sidekeeper.v1.ReportCompletionResponse\x12]\n" +
 	"\x0eReportProgress\x12$.sidekeeper.v1.ReportProgressRequest\x1a%.sidekeeper.v1.ReportProgressResponse\x12r\n" +
-	"\x15AcknowledgeAssignment\x12+.sidekeeper.v1.AcknowledgeAssignmentRequest\x1a,.sidekeeper.v1.AcknowledgeAssignmentResponse\x12E\n" +
+	"\x15AcknowledgeAssignment\x12+.sidekeeper.v1.AcknowledgeAssignmentRequest\x1a,.sidekeeper.v1.AcknowledgeAssignmentResponse\x12`\n" +
+	"\x0fDrainAttachment\x12%.sidekeeper.v1.DrainAttachmentRequest\x1a&.sidekeeper.v1.DrainAttachmentResponse\x12E\n" +
 	"\x06Detach\x12\x1c.sidekeeper.v1.DetachRequest\x1a\x1d.sidekeeper.v1.DetachResponse\x12Q\n" +
 	"\n" +
 	"RenewLease\x12 .sidekeeper.v1.RenewLeaseRequest\x1a!.sidekeeper.v1.RenewLeaseResponse\x12]\n" +
@@ -41,34 +42,38 @@ var file_sidekeeper_v1_participant_service_proto_goTypes = []any{
 	(*ReportCompletionRequest)(nil),       // 1: sidekeeper.v1.ReportCompletionRequest
 	(*ReportProgressRequest)(nil),         // 2: sidekeeper.v1.ReportProgressRequest
 	(*AcknowledgeAssignmentRequest)(nil),  // 3: sidekeeper.v1.AcknowledgeAssignmentRequest
-	(*DetachRequest)(nil),                 // 4: sidekeeper.v1.DetachRequest
-	(*RenewLeaseRequest)(nil),             // 5: sidekeeper.v1.RenewLeaseRequest
-	(*ReportListenerRequest)(nil),         // 6: sidekeeper.v1.ReportListenerRequest
-	(*AttachResponse)(nil),                // 7: sidekeeper.v1.AttachResponse
-	(*ReportCompletionResponse)(nil),      // 8: sidekeeper.v1.ReportCompletionResponse
-	(*ReportProgressResponse)(nil),        // 9: sidekeeper.v1.ReportProgressResponse
-	(*AcknowledgeAssignmentResponse)(nil), // 10: sidekeeper.v1.AcknowledgeAssignmentResponse
-	(*DetachResponse)(nil),                // 11: sidekeeper.v1.DetachResponse
-	(*RenewLeaseResponse)(nil),            // 12: sidekeeper.v1.RenewLeaseResponse
-	(*ReportListenerResponse)(nil),        // 13: sidekeeper.v1.ReportListenerResponse
+	(*DrainAttachmentRequest)(nil),        // 4: sidekeeper.v1.DrainAttachmentRequest
+	(*DetachRequest)(nil),                 // 5: sidekeeper.v1.DetachRequest
+	(*RenewLeaseRequest)(nil),             // 6: sidekeeper.v1.RenewLeaseRequest
+	(*ReportListenerRequest)(nil),         // 7: sidekeeper.v1.ReportListenerRequest
+	(*AttachResponse)(nil),                // 8: sidekeeper.v1.AttachResponse
+	(*ReportCompletionResponse)(nil),      // 9: sidekeeper.v1.ReportCompletionResponse
+	(*ReportProgressResponse)(nil),        // 10: sidekeeper.v1.ReportProgressResponse
+	(*AcknowledgeAssignmentResponse)(nil), // 11: sidekeeper.v1.AcknowledgeAssignmentResponse
+	(*DrainAttachmentResponse)(nil),       // 12: sidekeeper.v1.DrainAttachmentResponse
+	(*DetachResponse)(nil),                // 13: sidekeeper.v1.DetachResponse
+	(*RenewLeaseResponse)(nil),            // 14: sidekeeper.v1.RenewLeaseResponse
+	(*ReportListenerResponse)(nil),        // 15: sidekeeper.v1.ReportListenerResponse
 }
 var file_sidekeeper_v1_participant_service_proto_depIdxs = []int32{
 	0,  // 0: sidekeeper.v1.ParticipantService.Attach:input_type -> sidekeeper.v1.AttachRequest
 	1,  // 1: sidekeeper.v1.ParticipantService.ReportCompletion:input_type -> sidekeeper.v1.ReportCompletionRequest
 	2,  // 2: sidekeeper.v1.ParticipantService.ReportProgress:input_type -> sidekeeper.v1.ReportProgressRequest
 	3,  // 3: sidekeeper.v1.ParticipantService.AcknowledgeAssignment:input_type -> sidekeeper.v1.AcknowledgeAssignmentRequest
-	4,  // 4: sidekeeper.v1.ParticipantService.Detach:input_type -> sidekeeper.v1.DetachRequest
-	5,  // 5: sidekeeper.v1.ParticipantService.RenewLease:input_type -> sidekeeper.v1.RenewLeaseRequest
-	6,  // 6: sidekeeper.v1.ParticipantService.ReportListener:input_type -> sidekeeper.v1.ReportListenerRequest
-	7,  // 7: sidekeeper.v1.ParticipantService.Attach:output_type -> sidekeeper.v1.AttachResponse
-	8,  // 8: sidekeeper.v1.ParticipantService.ReportCompletion:output_type -> sidekeeper.v1.ReportCompletionResponse
-	9,  // 9: sidekeeper.v1.ParticipantService.ReportProgress:output_type -> sidekeeper.v1.ReportProgressResponse
-	10, // 10: sidekeeper.v1.ParticipantService.AcknowledgeAssignment:output_type -> sidekeeper.v1.AcknowledgeAssignmentResponse
-	11, // 11: sidekeeper.v1.ParticipantService.Detach:output_type -> sidekeeper.v1.DetachResponse
-	12, // 12: sidekeeper.v1.ParticipantService.RenewLease:output_type -> sidekeeper.v1.RenewLeaseResponse
-	13, // 13: sidekeeper.v1.ParticipantService.ReportListener:output_type -> sidekeeper.v1.ReportListenerResponse
-	7,  // [7:14] is the sub-list for method output_type
-	0,  // [0:7] is the sub-list for method input_type
+	4,  // 4: sidekeeper.v1.ParticipantService.DrainAttachment:input_type -> sidekeeper.v1.DrainAttachmentRequest
+	5,  // 5: sidekeeper.v1.ParticipantService.Detach:input_type -> sidekeeper.v1.DetachRequest
+	6,  // 6: sidekeeper.v1.ParticipantService.RenewLease:input_type -> sidekeeper.v1.RenewLeaseRequest
+	7,  // 7: sidekeeper.v1.ParticipantService.ReportListener:input_type -> sidekeeper.v1.ReportListenerRequest
+	8,  // 8: sidekeeper.v1.ParticipantService.Attach:output_type -> sidekeeper.v1.AttachResponse
+	9,  // 9: sidekeeper.v1.ParticipantService.ReportCompletion:output_type -> sidekeeper.v1.ReportCompletionResponse
+	10, // 10: sidekeeper.v1.ParticipantService.ReportProgress:output_type -> sidekeeper.v1.ReportProgressResponse
+	11, // 11: sidekeeper.v1.ParticipantService.AcknowledgeAssignment:output_type -> sidekeeper.v1.AcknowledgeAssignmentResponse
+	12, // 12: sidekeeper.v1.ParticipantService.DrainAttachment:output_type -> sidekeeper.v1.DrainAttachmentResponse
+	13, // 13: sidekeeper.v1.ParticipantService.Detach:output_type -> sidekeeper.v1.DetachResponse
+	14, // 14: sidekeeper.v1.ParticipantService.RenewLease:output_type -> sidekeeper.v1.RenewLeaseResponse
+	15, // 15: sidekeeper.v1.ParticipantService.ReportListener:output_type -> sidekeeper.v1.ReportListenerResponse
+	8,  // [8:16] is the sub-list for method output_type
+	0,  // [0:8] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

@@ -23,6 +23,7 @@ const (
 	ParticipantService_ReportCompletion_FullMethodName      = "/sidekeeper.v1.ParticipantService/ReportCompletion"
 	ParticipantService_ReportProgress_FullMethodName        = "/sidekeeper.v1.ParticipantService/ReportProgress"
 	ParticipantService_AcknowledgeAssignment_FullMethodName = "/sidekeeper.v1.ParticipantService/AcknowledgeAssignment"
+	ParticipantService_DrainAttachment_FullMethodName       = "/sidekeeper.v1.ParticipantService/DrainAttachment"
 	ParticipantService_Detach_FullMethodName                = "/sidekeeper.v1.ParticipantService/Detach"
 	ParticipantService_RenewLease_FullMethodName            = "/sidekeeper.v1.ParticipantService/RenewLease"
 	ParticipantService_ReportListener_FullMethodName        = "/sidekeeper.v1.ParticipantService/ReportListener"
@@ -65,7 +66,10 @@ type ParticipantServiceClient interface {
 	//     `Attached.lease_renewal_interval` says, and counts each lease from when it sent the request. It then needs
 	//     no lease from `SessionChanged`.
 	//  10. If the stream ends with another status than OK, the status has a `google.rpc.ErrorInfo` of the domain `sidekeeper`
-	//     in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach` and after `Draining`.
+	//     in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach`, and after `Draining`
+	//     with a deadline.
+	//  11. An application that stops calls `DrainAttachment` first. Otherwise the sidecar starts executions until the stream
+	//     ends, and handles those that the application has not read as after a crash.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong; the details name it), NOT_FOUND (the request has no configuration, and
 	// the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
@@ -96,6 +100,12 @@ type ParticipantServiceClient interface {
 	// Fails with NOT_FOUND (this sidecar does not know the attachment) or INVALID_ARGUMENT (the sidecar never sent the
 	// generation).
 	AcknowledgeAssignment(ctx context.Context, in *AcknowledgeAssignmentRequest, opts ...grpc.CallOption) (*AcknowledgeAssignmentResponse, error)
+	// Announces that the application stops. The sidecar starts nothing more for the instance, and offers its items to other
+	// instances. It sends `Draining` behind the last `Execute`. The application executes what it got, reports, and then calls
+	// `Detach` or closes the stream: the sidecar does not end it for this.
+	//
+	// Idempotent. Fails with NOT_FOUND (this sidecar does not know the attachment).
+	DrainAttachment(ctx context.Context, in *DrainAttachmentRequest, opts ...grpc.CallOption) (*DrainAttachmentResponse, error)
 	// Leaves a job: the instance leaves the registry before this is answered or soon after, and the stream ends. Its open
 	// executions are handled as after a crash. Closing the stream does the same, unless the job has the property
 	// `sidekeeper.grace`: then only this call says that no stream of the application will reattach. The items of an instance
@@ -173,6 +183,16 @@ func (c *participantServiceClient) AcknowledgeAssignment(ctx context.Context, in
 	return out, nil
 }
 
+func (c *participantServiceClient) DrainAttachment(ctx context.Context, in *DrainAttachmentRequest, opts ...grpc.CallOption) (*DrainAttachmentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainAttachmentResponse)
+	err := c.cc.Invoke(ctx, ParticipantService_DrainAttachment_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *participantServiceClient) Detach(ctx context.Context, in *DetachRequest, opts ...grpc.CallOption) (*DetachResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DetachResponse)
@@ -240,7 +260,10 @@ type ParticipantServiceServer interface {
 	//     `Attached.lease_renewal_interval` says, and counts each lease from when it sent the request. It then needs
 	//     no lease from `SessionChanged`.
 	//  10. If the stream ends with another status than OK, the status has a `google.rpc.ErrorInfo` of the domain `sidekeeper`
-	//     in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach` and after `Draining`.
+	//     in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach`, and after `Draining`
+	//     with a deadline.
+	//  11. An application that stops calls `DrainAttachment` first. Otherwise the sidecar starts executions until the stream
+	//     ends, and handles those that the application has not read as after a crash.
 	//
 	// Fails with INVALID_ARGUMENT (a field is wrong; the details name it), NOT_FOUND (the request has no configuration, and
 	// the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
@@ -271,6 +294,12 @@ type ParticipantServiceServer interface {
 	// Fails with NOT_FOUND (this sidecar does not know the attachment) or INVALID_ARGUMENT (the sidecar never sent the
 	// generation).
 	AcknowledgeAssignment(context.Context, *AcknowledgeAssignmentRequest) (*AcknowledgeAssignmentResponse, error)
+	// Announces that the application stops. The sidecar starts nothing more for the instance, and offers its items to other
+	// instances. It sends `Draining` behind the last `Execute`. The application executes what it got, reports, and then calls
+	// `Detach` or closes the stream: the sidecar does not end it for this.
+	//
+	// Idempotent. Fails with NOT_FOUND (this sidecar does not know the attachment).
+	DrainAttachment(context.Context, *DrainAttachmentRequest) (*DrainAttachmentResponse, error)
 	// Leaves a job: the instance leaves the registry before this is answered or soon after, and the stream ends. Its open
 	// executions are handled as after a crash. Closing the stream does the same, unless the job has the property
 	// `sidekeeper.grace`: then only this call says that no stream of the application will reattach. The items of an instance
@@ -310,6 +339,9 @@ func (UnimplementedParticipantServiceServer) ReportProgress(context.Context, *Re
 }
 func (UnimplementedParticipantServiceServer) AcknowledgeAssignment(context.Context, *AcknowledgeAssignmentRequest) (*AcknowledgeAssignmentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcknowledgeAssignment not implemented")
+}
+func (UnimplementedParticipantServiceServer) DrainAttachment(context.Context, *DrainAttachmentRequest) (*DrainAttachmentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DrainAttachment not implemented")
 }
 func (UnimplementedParticipantServiceServer) Detach(context.Context, *DetachRequest) (*DetachResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Detach not implemented")
@@ -406,6 +438,24 @@ func _ParticipantService_AcknowledgeAssignment_Handler(srv interface{}, ctx cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ParticipantService_DrainAttachment_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainAttachmentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParticipantServiceServer).DrainAttachment(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParticipantService_DrainAttachment_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParticipantServiceServer).DrainAttachment(ctx, req.(*DrainAttachmentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ParticipantService_Detach_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DetachRequest)
 	if err := dec(in); err != nil {
@@ -478,6 +528,10 @@ var ParticipantService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcknowledgeAssignment",
 			Handler:    _ParticipantService_AcknowledgeAssignment_Handler,
+		},
+		{
+			MethodName: "DrainAttachment",
+			Handler:    _ParticipantService_DrainAttachment_Handler,
 		},
 		{
 			MethodName: "Detach",

@@ -212,7 +212,9 @@ class AttachResponse(_message.Message):
 
     @_builtins.property
     def draining(self) -> Global___Draining:
-        """The sidecar is stopping, and starts no more executions. Finish, report, and expect the stream to end."""
+        """No `Execute` follows: the sidecar is stopping, or the application has called `DrainAttachment`. Finish, report, and
+        expect the stream to end if there is a deadline.
+        """
 
     @_builtins.property
     def before_first(self) -> _listener_pb2.BeforeFirst:
@@ -417,14 +419,16 @@ Global___JobChanged: _TypeAlias = JobChanged  # noqa: Y015
 
 @_typing.final
 class Draining(_message.Message):
-    """The sidecar is stopping."""
+    """The sidecar starts no more executions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DEADLINE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
-        """When the sidecar cancels the executions that still run."""
+        """When the sidecar cancels the executions that still run. It ends the stream when all are reported. Absent: the
+        application is stopping, and ends the stream itself.
+        """
 
     def __init__(
         self,
@@ -438,6 +442,49 @@ class Draining(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Draining: _TypeAlias = Draining  # noqa: Y015
+
+@_typing.final
+class DrainAttachmentRequest(_message.Message):
+    """The application stops."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_ID_FIELD_NUMBER: _builtins.int
+    FOR_GOOD_FIELD_NUMBER: _builtins.int
+    attachment_id: _builtins.str
+    """The stream, from `Attached`. Required."""
+    for_good: _builtins.bool
+    """As in `DetachRequest`."""
+    def __init__(
+        self,
+        *,
+        attachment_id: _builtins.str = ...,
+        for_good: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment_id", b"attachment_id", "for_good", b"for_good"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainAttachmentRequest: _TypeAlias = DrainAttachmentRequest  # noqa: Y015
+
+@_typing.final
+class DrainAttachmentResponse(_message.Message):
+    """The sidecar starts nothing more for the instance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainAttachmentResponse: _TypeAlias = DrainAttachmentResponse  # noqa: Y015
 
 @_typing.final
 class DetachRequest(_message.Message):

@@ -61,6 +61,11 @@ class ParticipantServiceStub(object):
                 request_serializer=sidekeeper_dot_v1_dot_assignment__pb2.AcknowledgeAssignmentRequest.SerializeToString,
                 response_deserializer=sidekeeper_dot_v1_dot_assignment__pb2.AcknowledgeAssignmentResponse.FromString,
                 _registered_method=True)
+        self.DrainAttachment = channel.unary_unary(
+                '/sidekeeper.v1.ParticipantService/DrainAttachment',
+                request_serializer=sidekeeper_dot_v1_dot_attach__pb2.DrainAttachmentRequest.SerializeToString,
+                response_deserializer=sidekeeper_dot_v1_dot_attach__pb2.DrainAttachmentResponse.FromString,
+                _registered_method=True)
         self.Detach = channel.unary_unary(
                 '/sidekeeper.v1.ParticipantService/Detach',
                 request_serializer=sidekeeper_dot_v1_dot_attach__pb2.DetachRequest.SerializeToString,
@@ -114,7 +119,10 @@ class ParticipantServiceServicer(object):
         `Attached.lease_renewal_interval` says, and counts each lease from when it sent the request. It then needs
         no lease from `SessionChanged`.
         10. If the stream ends with another status than OK, the status has a `google.rpc.ErrorInfo` of the domain `sidekeeper`
-        in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach` and after `Draining`.
+        in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach`, and after `Draining`
+        with a deadline.
+        11. An application that stops calls `DrainAttachment` first. Otherwise the sidecar starts executions until the stream
+        ends, and handles those that the application has not read as after a crash.
 
         Fails with INVALID_ARGUMENT (a field is wrong; the details name it), NOT_FOUND (the request has no configuration, and
         the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
@@ -159,6 +167,17 @@ class ParticipantServiceServicer(object):
 
         Fails with NOT_FOUND (this sidecar does not know the attachment) or INVALID_ARGUMENT (the sidecar never sent the
         generation).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainAttachment(self, request, context):
+        """Announces that the application stops. The sidecar starts nothing more for the instance, and offers its items to other
+        instances. It sends `Draining` behind the last `Execute`. The application executes what it got, reports, and then calls
+        `Detach` or closes the stream: the sidecar does not end it for this.
+
+        Idempotent. Fails with NOT_FOUND (this sidecar does not know the attachment).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -219,6 +238,11 @@ def add_ParticipantServiceServicer_to_server(servicer, server):
                     servicer.AcknowledgeAssignment,
                     request_deserializer=sidekeeper_dot_v1_dot_assignment__pb2.AcknowledgeAssignmentRequest.FromString,
                     response_serializer=sidekeeper_dot_v1_dot_assignment__pb2.AcknowledgeAssignmentResponse.SerializeToString,
+            ),
+            'DrainAttachment': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainAttachment,
+                    request_deserializer=sidekeeper_dot_v1_dot_attach__pb2.DrainAttachmentRequest.FromString,
+                    response_serializer=sidekeeper_dot_v1_dot_attach__pb2.DrainAttachmentResponse.SerializeToString,
             ),
             'Detach': grpc.unary_unary_rpc_method_handler(
                     servicer.Detach,
@@ -346,6 +370,33 @@ class ParticipantService(object):
             '/sidekeeper.v1.ParticipantService/AcknowledgeAssignment',
             sidekeeper_dot_v1_dot_assignment__pb2.AcknowledgeAssignmentRequest.SerializeToString,
             sidekeeper_dot_v1_dot_assignment__pb2.AcknowledgeAssignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainAttachment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sidekeeper.v1.ParticipantService/DrainAttachment',
+            sidekeeper_dot_v1_dot_attach__pb2.DrainAttachmentRequest.SerializeToString,
+            sidekeeper_dot_v1_dot_attach__pb2.DrainAttachmentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -71,7 +71,10 @@ class ParticipantServiceStub:
         `Attached.lease_renewal_interval` says, and counts each lease from when it sent the request. It then needs
         no lease from `SessionChanged`.
     10. If the stream ends with another status than OK, the status has a `google.rpc.ErrorInfo` of the domain `sidekeeper`
-        in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach` and after `Draining`.
+        in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach`, and after `Draining`
+        with a deadline.
+    11. An application that stops calls `DrainAttachment` first. Otherwise the sidecar starts executions until the stream
+        ends, and handles those that the application has not read as after a crash.
 
     Fails with INVALID_ARGUMENT (a field is wrong; the details name it), NOT_FOUND (the request has no configuration, and
     the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
@@ -104,6 +107,13 @@ class ParticipantServiceStub:
 
     Fails with NOT_FOUND (this sidecar does not know the attachment) or INVALID_ARGUMENT (the sidecar never sent the
     generation).
+    """
+    DrainAttachment: _grpc.UnaryUnaryMultiCallable[_attach_pb2.DrainAttachmentRequest, _attach_pb2.DrainAttachmentResponse]
+    """Announces that the application stops. The sidecar starts nothing more for the instance, and offers its items to other
+    instances. It sends `Draining` behind the last `Execute`. The application executes what it got, reports, and then calls
+    `Detach` or closes the stream: the sidecar does not end it for this.
+
+    Idempotent. Fails with NOT_FOUND (this sidecar does not know the attachment).
     """
     Detach: _grpc.UnaryUnaryMultiCallable[_attach_pb2.DetachRequest, _attach_pb2.DetachResponse]
     """Leaves a job: the instance leaves the registry before this is answered or soon after, and the stream ends. Its open
@@ -165,7 +175,10 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
         `Attached.lease_renewal_interval` says, and counts each lease from when it sent the request. It then needs
         no lease from `SessionChanged`.
     10. If the stream ends with another status than OK, the status has a `google.rpc.ErrorInfo` of the domain `sidekeeper`
-        in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach` and after `Draining`.
+        in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach`, and after `Draining`
+        with a deadline.
+    11. An application that stops calls `DrainAttachment` first. Otherwise the sidecar starts executions until the stream
+        ends, and handles those that the application has not read as after a crash.
 
     Fails with INVALID_ARGUMENT (a field is wrong; the details name it), NOT_FOUND (the request has no configuration, and
     the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
@@ -198,6 +211,13 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
 
     Fails with NOT_FOUND (this sidecar does not know the attachment) or INVALID_ARGUMENT (the sidecar never sent the
     generation).
+    """
+    DrainAttachment: _aio.UnaryUnaryMultiCallable[_attach_pb2.DrainAttachmentRequest, _attach_pb2.DrainAttachmentResponse]  # type: ignore[assignment]
+    """Announces that the application stops. The sidecar starts nothing more for the instance, and offers its items to other
+    instances. It sends `Draining` behind the last `Execute`. The application executes what it got, reports, and then calls
+    `Detach` or closes the stream: the sidecar does not end it for this.
+
+    Idempotent. Fails with NOT_FOUND (this sidecar does not know the attachment).
     """
     Detach: _aio.UnaryUnaryMultiCallable[_attach_pb2.DetachRequest, _attach_pb2.DetachResponse]  # type: ignore[assignment]
     """Leaves a job: the instance leaves the registry before this is answered or soon after, and the stream ends. Its open
@@ -262,7 +282,10 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
             `Attached.lease_renewal_interval` says, and counts each lease from when it sent the request. It then needs
             no lease from `SessionChanged`.
         10. If the stream ends with another status than OK, the status has a `google.rpc.ErrorInfo` of the domain `sidekeeper`
-            in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach` and after `Draining`.
+            in its details, with a reason of `ErrorReason`. The stream ends with OK after `Detach`, and after `Draining`
+            with a deadline.
+        11. An application that stops calls `DrainAttachment` first. Otherwise the sidecar starts executions until the stream
+            ends, and handles those that the application has not read as after a crash.
 
         Fails with INVALID_ARGUMENT (a field is wrong; the details name it), NOT_FOUND (the request has no configuration, and
         the job has none either), FAILED_PRECONDITION (the configuration or the job class conflicts with the one in use; or
@@ -313,6 +336,19 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Fails with NOT_FOUND (this sidecar does not know the attachment) or INVALID_ARGUMENT (the sidecar never sent the
         generation).
+        """
+
+    @_abc_1.abstractmethod
+    def DrainAttachment(
+        self,
+        request: _attach_pb2.DrainAttachmentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_attach_pb2.DrainAttachmentResponse, _abc.Awaitable[_attach_pb2.DrainAttachmentResponse]]:
+        """Announces that the application stops. The sidecar starts nothing more for the instance, and offers its items to other
+        instances. It sends `Draining` behind the last `Execute`. The application executes what it got, reports, and then calls
+        `Detach` or closes the stream: the sidecar does not end it for this.
+
+        Idempotent. Fails with NOT_FOUND (this sidecar does not know the attachment).
         """
 
     @_abc_1.abstractmethod
