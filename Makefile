@@ -200,6 +200,16 @@ bench: .tools/python-tools ## measure the sidecar, or parts of it: BENCH="latenc
 	BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_PAIRS=$(BENCH_PAIRS) BENCH_HAND_OVERS=$(BENCH_HAND_OVERS) \
 		cargo bench --locked --bench sidecar -- $(BENCH)
 
+# Options of `make compare`; `--help` lists them.
+COMPARE ?=
+.PHONY: compare
+compare: build interop-tools ## measure ElasticJob and sidecars by turns: COMPARE="--rounds 5 --kinds java rust --write"
+	cargo build --release --locked --example compare-bare
+	go -C benches/compare/go build -o $(abspath .tools/bin/compare-application) .
+	PYTHONPATH=benches:tests:clients/python SIDEKEEPER_BINARY=$(abspath $(RELEASE)) \
+		COMPARE_RUST=$(abspath $(dir $(RELEASE)))/examples/compare-bare COMPARE_GO=$(abspath .tools/bin/compare-application) \
+		$(PYTHON) -m compare $(COMPARE)
+
 .PHONY: lint
 lint: lint-rust lint-proto lint-clients ## formatting and lints of all languages
 

@@ -68,11 +68,14 @@ def answers_dumps() -> bool:
 class _JavaProcess(CommandedProcess):
     """A JVM with one of the programs of this folder."""
 
+    #: Options of the JVM: it starts soon, and needs little.
+    JVM: Sequence[str] = ("-Xmx128m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+
     def __init__(self, name: str, main: str, arguments: Sequence[str], folder: Path):
         jars, flavour = _jars()
         elasticjob_version()
         options = [
-            *("-Xmx128m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+            *self.JVM,
             *("-Duser.timezone=UTC", "-Dorg.slf4j.simpleLogger.showDateTime=true"),
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
         ]
