@@ -39,7 +39,9 @@ STEADY = (
 #: The rows for events, by the event.
 EVENTS = {
     "dead machine": (
-        Measure("taken over", "a machine dies (session 4 s): until its items are executed elsewhere, s", 2),
+        Measure(
+            "taken over", "a machine dies (session 4 s): until its items are executed elsewhere, s", 2, is_ratio=False
+        ),
     ),
     "join": (
         Measure("took", "a third instance joins two: until it owns its share, s", 2),
@@ -73,8 +75,10 @@ def cell(measure: Measure, rounds: Rounds, kind: Kind) -> str:
     java = [figures.get(measure.figure) for figures in rounds.get("java", [])]
     if kind.is_java or not measure.is_ratio or None in java or len(java) != len(values):
         return text
-    ratios = [other / value for other, value in zip(java, values) if other is not None and value > 0]
-    return f"{text}; 1/{spread(ratios, 0 if min(ratios, default=0) >= 10 else 1)}" if ratios else text
+    if min(values) < 5 * 10**-measure.digits:
+        return text  # a ratio would be of rounded figures
+    ratios = [other / value for other, value in zip(java, values) if other is not None]
+    return f"{text}; 1/{spread(ratios, 0 if min(ratios) >= 10 else 1)}"
 
 
 def table(heading: str, measures: Sequence[Measure], rounds: Rounds) -> list[str]:

@@ -256,7 +256,7 @@ def rolling_restart(server: ZooKeeperServer, kind: Kind) -> Figures:
 SIZES = {
     "50 items, 3 instances, every 2 s": Size(items=50, instances=3, period=2, fires=10),
     "200 items, 1 instance, every 4 s": Size(items=200, instances=1, period=4, fires=4),
-    "2,000 items, 1 instance, every 10 s": Size(items=2_000, instances=1, period=10, fires=2),
+    "2,000 items, 1 instance, every 20 s": Size(items=2_000, instances=1, period=20, fires=2),
 }
 
 #: The events that are measured.
