@@ -361,7 +361,11 @@ func (a *attachment) receive(response *sidekeeperv1.AttachResponse) error {
 		a.onCall(m.GetCallId(), job.OnAfterLast, round)
 	case *sidekeeperv1.AttachResponse_Draining:
 		a.drained.set()
-		a.log.Info("the sidecar starts no more executions here")
+		if event.Draining.GetDeadline() != nil {
+			a.log.Info("the sidecar is stopping: it starts no more executions here")
+		} else {
+			a.log.Info("the sidecar starts no more executions here")
+		}
 	default:
 		// Of a newer sidecar, and does not concern this client.
 	}

@@ -331,7 +331,8 @@ class Attachment:
             self._on_call(callbacks.after_last, event.after_last)
         elif kind == "draining":
             self._drained.set()
-            logger.info("the sidecar starts no more executions here", extra=fields(name))
+            why = "the sidecar is stopping: it" if event.draining.HasField("deadline") else "the sidecar"
+            logger.info("%s starts no more executions here", why, extra=fields(name))
         # Anything else is of a newer sidecar, and does not concern this client.
 
     def _on_session_changed(self, message: lease_pb2.SessionChanged) -> None:
