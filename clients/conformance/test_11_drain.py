@@ -64,6 +64,27 @@ def test_nothing_starts_for_an_application_that_stops(world: World) -> None:
     assert successor.all("started", source="FAILOVER") == []
 
 
+@pytest.mark.parametrize("silent", ["sidecar", "ZooKeeper"])
+def test_nothing_that_is_silent_holds_up_a_stop(world: World, silent: str) -> None:
+    sidecar = world.sidecar(zookeeper=True)
+    application = world.application(sidecar).run(job(), drain_timeout=30)
+    application.attached([0, 1])
+    if silent == "sidecar":
+        sidecar.freeze()
+    else:
+        world.server.kill()
+    try:
+        application.popen.send_signal(signal.SIGTERM)
+        assert application.exit_status(timeout=20) == 0
+        application.told("stopped")
+    finally:
+        if silent == "sidecar":
+            sidecar.thaw()
+        else:
+            world.server.restart()
+    eventually("it has gone", lambda: sidecar.instances() == [])
+
+
 def test_the_next_instance_executes_what_an_application_has_left(world: World) -> None:
     sidecar, application, item = held(world, failover=True, drain_timeout=0.3)
     application.popen.send_signal(signal.SIGTERM)
