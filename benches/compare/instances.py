@@ -13,7 +13,7 @@ from typing import Any
 from interop.members import JOB_CLASS, Java
 from support.fleet import Fleet
 from support.job_nodes import JOB
-from support.processes import InstanceProcess, Process, environment_with_client
+from support.processes import InstanceProcess, environment_with_client
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -150,18 +150,3 @@ class Start:
     def delay(self) -> float:
         """From the scheduled instant, in seconds."""
         return self.time - self.fire
-
-
-def processor_time(pid: int) -> float:
-    """The processor time that a process has used, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident(pid: int) -> float:
-    """The resident memory of a process, in MB."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-__all__ = ["KINDS", "CompareFleet", "ElasticJob", "Kind", "Process", "Sidecared", "Start", "processor_time", "resident"]

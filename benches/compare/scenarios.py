@@ -19,7 +19,8 @@ from pathlib import Path
 
 from kazoo.exceptions import NodeExistsError
 
-from compare.instances import CompareFleet, ElasticJob, Kind, Sidecared, Start, processor_time, resident
+from compare.instances import CompareFleet, ElasticJob, Kind, Sidecared, Start
+from support.measures import percentile, processor_time, resident
 from support.processes import eventually, executing
 from support.zookeeper import ZooKeeperServer
 
@@ -141,7 +142,7 @@ def steady(server: ZooKeeperServer, kind: Kind, size: Size) -> Figures:
         sleep_until(first + (size.fires - 0.25) * size.period)
         sent, after = server.packets_received() - packets, processor_times(fleet)
         memory = {part: statistics.mean(values) for part, values in memories(fleet).items()}
-        delays = sorted(1000 * start.delay for start in starts)
+        delays = [1000 * start.delay for start in starts]
         busy = {part: after[part] - used[part] for part in used}
         thousands = size.items * size.fires / 1000
         figures = {
@@ -175,10 +176,6 @@ def memories(fleet: CompareFleet) -> dict[str, list[float]]:
         for part, pid in member.parts().items():
             found.setdefault(part, []).append(resident(pid))
     return found
-
-
-def percentile(ordered: list[float], percent: int) -> float:
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
 def dead_machine(server: ZooKeeperServer, kind: Kind) -> Figures:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+from support.measures import percentile
 from support.processes import eventually, sidekeeper_binary
 from support.sidecar import Sidecar
 from support.zookeeper import ZooKeeperServer
@@ -55,12 +56,6 @@ def restart(server: ZooKeeperServer, sidecars: Sequence[Sidecar]) -> list[float]
         eventually("back", lambda sidecar=sidecar, count=count: len(times_back(sidecar)) > count, 30)
         late.append(1000 * (times_back(sidecar)[count] - serves))
     return late
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    """The smallest value that so many percent of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 def main() -> int:

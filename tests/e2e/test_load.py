@@ -31,6 +31,7 @@ from sidekeeper.reason import reason_of
 
 from support.fleet import Fleet
 from support.job_nodes import JOB, NEVER
+from support.measures import processor_time
 from support.processes import PATIENCE, Process, sidekeeper_binary
 from support.sidecar import Sidecar
 
@@ -83,11 +84,8 @@ class Cost:
     @staticmethod
     def of(process: Process) -> Cost:
         proc = Path("/proc") / str(process.popen.pid)
-        # The name of the process is in brackets and may be anything; the fields after it have no brackets.
-        fields = (proc / "stat").read_text().rsplit(")", 1)[1].split()
         peak = next(line for line in (proc / "status").read_text().splitlines() if line.startswith("VmHWM:"))
-        ticks = os.sysconf("SC_CLK_TCK")
-        return Cost((int(fields[11]) + int(fields[12])) / ticks, int(peak.split()[1]) * KIB)
+        return Cost(processor_time(process.popen.pid), int(peak.split()[1]) * KIB)
 
 
 def show(what: str, process: Process, **more: object) -> Cost:

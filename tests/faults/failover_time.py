@@ -23,6 +23,7 @@ from faults.ensemble import now
 from faults.fleet import FaultFleet, Slot, own_fleet
 from interop.members import Java, MixedFleet, elasticjob_version
 from support.job_nodes import JOB
+from support.measures import percentile
 from support.processes import eventually, sidekeeper_binary
 
 INSTANCES = 3
@@ -49,12 +50,6 @@ class Times:
         for times in (self.first, self.last):
             cells += [f"{1000 * value:.0f}" for value in (statistics.median(times), percentile(times, 99), max(times))]
         return "| " + " | ".join(cells) + " |"
-
-
-def percentile(values: list[float], percent: int) -> float:
-    """The smallest value that so many percent of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 def measure_sidecars(fleet: FaultFleet, kills: int) -> Times:
