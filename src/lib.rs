@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod cli;
+pub mod codec;
 pub mod config;
 pub mod coordination;
 pub mod dump;

@@ -43,6 +43,7 @@ use crate::registry::{Registry, SessionState};
 use crate::runner::attachments::drain::Drained;
 use crate::runner::attachments::registry::Attachments;
 use crate::runner::clock::Clock;
+use crate::runner::elections::Elections;
 use crate::runner::lock::registry::Locks;
 use crate::runner::lock_waits::LockWaits;
 use crate::runner::nodes::feed::Feeds;
@@ -159,6 +160,7 @@ impl Sidecar {
             trouble,
             outcomes: Outcomes::default(),
             lock_waits: LockWaits::default(),
+            elections: Elections::default(),
         };
         let locks = Locks::new(shared.clone(), Roots::new(&shared.namespace, config.lock_root.as_ref()));
         let attachments = Attachments::new(shared.clone(), locks.clone());

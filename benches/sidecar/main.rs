@@ -14,6 +14,7 @@ mod application;
 mod budget;
 mod contenders;
 mod environment;
+mod fleet;
 mod handoff;
 mod host;
 mod latency;
@@ -23,6 +24,7 @@ mod memory;
 mod program;
 mod server;
 mod statistics;
+mod storms;
 mod throughput;
 #[path = "../../tests/support/zookeeper.rs"]
 #[allow(
@@ -35,7 +37,7 @@ mod throughput;
 mod zookeeper;
 
 /// The parts by name, in the order in which they are run.
-const PARTS: [(&str, fn()); 8] = [
+const PARTS: [(&str, fn()); 10] = [
     ("budget", budget::embedded),
     ("latency", latency::embedded),
     ("latency-zookeeper", latency::on_zookeeper),
@@ -44,6 +46,8 @@ const PARTS: [(&str, fn()); 8] = [
     ("throughput-zookeeper", throughput::on_zookeeper),
     ("memory", memory::all),
     ("locks", locks::on_zookeeper),
+    ("storms", storms::instances),
+    ("many-jobs", storms::many_jobs),
 ];
 
 fn main() {

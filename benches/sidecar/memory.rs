@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::application::{self, Job};
 use crate::host::application_runtime;
-use crate::program::{PROGRAM, Program};
+use crate::program::{self, Program};
 use crate::server;
 use crate::statistics::{Sorted, milliseconds};
 
@@ -19,7 +19,7 @@ const ITEMS: u32 = 10;
 const CONNECTIONS: usize = 4;
 
 pub(crate) fn all() {
-    let size = fs::metadata(PROGRAM).map_or(0, |metadata| metadata.len());
+    let size = fs::metadata(program::file()).map_or(0, |metadata| metadata.len());
     println!("- the program: {:.1} MiB, stripped", mebibytes(size / 1024));
     let starts = (0..STARTS).map(|_| Program::start(None, &[]).started).collect();
     let starts = Sorted::new(starts);

@@ -13,8 +13,10 @@ use tonic_health::pb::health_client::HealthClient;
 
 use crate::host::application_runtime;
 
-/// The file of the program.
-pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sidekeeper");
+/// The file of the program: of this build, or another one, so that two builds can be compared.
+pub(crate) fn file() -> String {
+    std::env::var("SIDEKEEPER_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_sidekeeper").to_owned())
+}
 
 /// A sidecar in a process of its own. It ends with this value.
 pub(crate) struct Program {
@@ -27,7 +29,7 @@ pub(crate) struct Program {
 impl Program {
     pub(crate) fn start(zookeeper: Option<&str>, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(file());
         command.arg("serve").arg(format!("--listen=unix:{}", folder.path().join("socket").display()));
         command.args(zookeeper.map(|address| format!("--zookeeper={address}")));
         command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -49,12 +51,36 @@ impl Program {
         self.status("VmRSS:")
     }
 
+    /// The processor time since the start.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        cpu_time(&format!("/proc/{}/stat", self.child.id()))
+    }
+
+    /// Asks the sidecar to stop in order.
+    pub(crate) fn terminate(&self) {
+        let process = i32::try_from(self.child.id()).map(nix::unistd::Pid::from_raw).expect("a process id");
+        nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGTERM).expect("to signal the program");
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
     pub(crate) fn status(&self, field: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let value =
             status.lines().find_map(|line| line.strip_prefix(field)?.trim().split(' ').next()?.parse().ok());
         value.unwrap_or_default()
     }
+}
+
+/// The processor time of a process, from its file `stat`.
+pub(crate) fn cpu_time(stat: &str) -> Duration {
+    let stat = fs::read_to_string(stat).unwrap_or_default();
+    // After the name: the twelfth and the thirteenth field are user and system time, in hundredths of a second.
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
 }
 
 impl Drop for Program {

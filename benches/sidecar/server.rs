@@ -38,9 +38,14 @@ pub(crate) fn start() -> Server {
 
 /// How many requests the server has got since its start.
 pub(crate) fn requests(server: &Server) -> u64 {
+    statistic(server, "zk_packets_received")
+}
+
+/// A number that the server tells about itself.
+pub(crate) fn statistic(server: &Server, name: &str) -> u64 {
     let answer = server.command("mntr").unwrap_or_default();
-    let count = answer.lines().find_map(|line| line.strip_prefix("zk_packets_received\t"));
-    count.and_then(|count| count.parse().ok()).expect("the server's count of requests")
+    let value = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
+    value.and_then(|value| value.parse().ok()).expect("a number that every server has")
 }
 
 pub(crate) fn registry(server: &Server) -> ZooKeeper {

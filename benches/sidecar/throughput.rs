@@ -6,7 +6,6 @@
 //! reported and recorded.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::time::Duration;
 
 use sidekeeper::registry::Registry;
@@ -14,9 +13,12 @@ use sidekeeper::registry::embedded::Embedded;
 
 use crate::host::{Host, application_runtime};
 use crate::load::{self, Execution, Load, Seen};
+use crate::program::cpu_time;
 use crate::server;
 use crate::statistics::{Sorted, milliseconds, percent, rate};
 
+/// The processor time of this process: the sidecar and the application.
+const STAT: &str = "/proc/self/stat";
 /// Measured seconds of each step.
 const SECONDS: u64 = 10;
 /// The most items that a job may have.
@@ -57,9 +59,9 @@ fn steps<R: Registry>(steps: &[(usize, u32)], registry: impl Fn() -> R) -> u64 {
     for &(jobs, items) in steps {
         let load = Load { jobs, items, warm_up: 3, seconds: SECONDS };
         let host = Host::start(registry());
-        let cpu_before = cpu_time();
+        let cpu_before = cpu_time(STAT);
         let seen = application_runtime().block_on(load::run(&host.endpoint(), load));
-        let cpu = cpu_time().saturating_sub(cpu_before);
+        let cpu = cpu_time(STAT).saturating_sub(cpu_before);
         host.stop();
         most = most.max(print(load, &seen, cpu));
     }
@@ -113,14 +115,4 @@ fn burst_rate(seen: &Seen) -> u64 {
     let mut rates: Vec<u64> = bursts.into_iter().map(rate).collect();
     rates.sort_unstable();
     rates.get(rates.len() / 2).copied().unwrap_or_default()
-}
-
-/// The processor time of this process: the sidecar and the application.
-fn cpu_time() -> Duration {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // After the name: the twelfth and the thirteenth field are user and system time, in hundredths of a
-    // second.
-    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
-    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-    Duration::from_millis(ticks * 10)
 }

@@ -341,7 +341,7 @@ impl Stream for Events {
         }
         self.outlet.events.poll_recv(context).map(|traced| {
             if let Some(traced) = traced {
-                return Some(Ok(event::to_message(traced, &self.attachment_id, &self.job, &self.shared)));
+                return Some(Ok(event::to_message(*traced, &self.attachment_id, &self.job, &self.shared)));
             }
             self.ended = true;
             status::of_end(&self.job, self.outlet.end.get()).map(Err)

@@ -12,19 +12,25 @@ use super::duration_text;
 pub const HANDOFF_PROPERTY: &str = "sidekeeper.handoff";
 /// The key in `props` of the time after which an item gets its next owner, in any state of its owner.
 pub const DEADLINE_PROPERTY: &str = "sidekeeper.handoff-deadline";
+/// The key in `props` of the time in which instances that join get their items together.
+pub const SETTLING_PROPERTY: &str = "sidekeeper.handoff-settling";
 /// The key in `props` of the way in which the application works on its items.
 pub const OWNERSHIP_PROPERTY: &str = "sidekeeper.ownership";
 /// The key in `props` of the labels that items require.
 pub const ITEM_LABELS_PROPERTY: &str = "sidekeeper.item-labels";
 
 /// All properties of this file.
-pub const PROPERTIES: [&str; 4] =
-    [HANDOFF_PROPERTY, DEADLINE_PROPERTY, OWNERSHIP_PROPERTY, ITEM_LABELS_PROPERTY];
+pub const PROPERTIES: [&str; 5] =
+    [HANDOFF_PROPERTY, DEADLINE_PROPERTY, SETTLING_PROPERTY, OWNERSHIP_PROPERTY, ITEM_LABELS_PROPERTY];
 
 /// The time after which an item gets its next owner in any state of its owner, if the job does not set it.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
 const DEADLINE_ALLOWED: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
+/// The settling time, if the job does not set it: long enough that a fleet which starts within a minute is divided a few
+/// dozen times, however many instances it has, and hardly noticed by a person who waits.
+pub const SETTLING_DEFAULT: Duration = Duration::from_secs(1);
+const SETTLING_ALLOWED: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(60);
 
 /// How items get another owner when all instances are sidecars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +50,8 @@ pub struct HandoffPolicy {
     pub handoff: Handoff,
     /// The time after which an item gets its next owner in any state of its owner.
     pub deadline: Duration,
+    /// The least time between two divisions of the items for instances that have joined.
+    pub settling: Duration,
     /// Whether the application works on its items all the time. Then it never gets an execution.
     pub continuous: bool,
     /// The labels that items require.
@@ -74,12 +82,14 @@ pub fn of(configuration: &JobConfiguration) -> (HandoffPolicy, Vec<String>) {
     let deadline = readable(DEADLINE_PROPERTY).and_then(|text| duration_text::parse(&text, DEADLINE_ALLOWED));
     let item_labels = readable(ITEM_LABELS_PROPERTY).and_then(|text| labels(&text)).unwrap_or_default();
     let deadline = deadline.unwrap_or(DEADLINE_DEFAULT);
+    let settling = readable(SETTLING_PROPERTY).and_then(|text| duration_text::parse(&text, SETTLING_ALLOWED));
+    let settling = settling.unwrap_or(SETTLING_DEFAULT);
     if continuous && configuration.cron.as_deref().is_some_and(|cron| !cron.is_empty()) {
         problems.push(format!(
             "props `{OWNERSHIP_PROPERTY}` is `continuous`, so `cron` is ignored: nothing is executed at its times"
         ));
     }
-    (HandoffPolicy { handoff, deadline, continuous, item_labels }, problems)
+    (HandoffPolicy { handoff, deadline, settling, continuous, item_labels }, problems)
 }
 
 /// Checks the value of one of the properties. The error names the allowed values.
@@ -90,6 +100,9 @@ pub fn check(key: &str, text: &str) -> Result<(), &'static str> {
         }
         DEADLINE_PROPERTY if duration_text::parse(text, DEADLINE_ALLOWED).is_none() => {
             Err("`100ms` to `24h`, written like `90s` or `5m`, or as a number of milliseconds")
+        }
+        SETTLING_PROPERTY if duration_text::parse(text, SETTLING_ALLOWED).is_none() => {
+            Err("`0s` (no wait) to `1m`, written like `500ms` or `5s`, or as a number of milliseconds")
         }
         OWNERSHIP_PROPERTY if !matches!(text, "scheduled" | "continuous") => {
             Err("`scheduled` or `continuous`")
@@ -146,6 +159,7 @@ mod tests {
         for (key, text) in [
             (HANDOFF_PROPERTY, "gentle"),
             (DEADLINE_PROPERTY, "1d"),
+            (SETTLING_PROPERTY, "61s"),
             (OWNERSHIP_PROPERTY, "mine"),
             (ITEM_LABELS_PROPERTY, "0=a b"),
             (ITEM_LABELS_PROPERTY, "x=a"),

@@ -13,7 +13,12 @@ pub struct ExtensionPaths {
 impl ExtensionPaths {
     /// The paths of a job under a namespace.
     pub fn new(namespace: &Path, job: &JobName) -> Self {
-        Self { root: namespace.sibling_with_suffix("-sidekeeper").child(job.as_str()) }
+        Self { root: Self::all(namespace).child(job.as_str()) }
+    }
+
+    /// The folder with our own nodes of all jobs.
+    pub fn all(namespace: &Path) -> Path {
+        namespace.sibling_with_suffix("-sidekeeper")
     }
 
     /// The parent of the ledger's entries.

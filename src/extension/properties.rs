@@ -10,7 +10,7 @@ use crate::job::ShardingStrategy;
 const PREFIX: &str = "sidekeeper.";
 
 /// All keys, in the order in which an error lists them.
-const PROPERTIES: [&str; 17] = [
+const PROPERTIES: [&str; 18] = [
     STRATEGY_PROPERTY,
     once_listener::ENABLED_PROPERTY,
     once_listener::STARTED_PROPERTY,
@@ -23,6 +23,7 @@ const PROPERTIES: [&str; 17] = [
     execution_policy::RETRY_ON_PROPERTY,
     handoff_policy::HANDOFF_PROPERTY,
     handoff_policy::DEADLINE_PROPERTY,
+    handoff_policy::SETTLING_PROPERTY,
     handoff_policy::OWNERSHIP_PROPERTY,
     handoff_policy::ITEM_LABELS_PROPERTY,
     reattach_grace::PROPERTY,

@@ -165,6 +165,11 @@ impl Session for CountedSession {
         self.session.children(path)
     }
 
+    fn subtree(&self, root: &Path) -> BoxFuture<'static, Result<Vec<Node>, Error>> {
+        self.counts.reads.fetch_add(1, Ordering::Relaxed);
+        self.session.subtree(root)
+    }
+
     fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
         self.counts.watches.fetch_add(1, Ordering::Relaxed);
         self.session.watch(root, wants_data)

@@ -200,12 +200,15 @@ impl<H: Host> Contender<H> {
     async fn join(&self) -> Result<String, Error> {
         let node = self.latch.child(&format!("{}{MARK}", self.prefix));
         let mut is_sure = true;
+        let mut with_latch = false;
         loop {
             // The task may be stopped before the outcome is known.
             self.remember(OurNode::Perhaps);
+            let latch = with_latch.then(|| Operation::create(self.latch.clone(), NodeKind::Container, []));
             let step = Operation::create(node.clone(), NodeKind::EphemeralSequential, []);
-            match self.session.commit(vec![step]).await.map_err(|CommitError { error, .. }| error) {
-                Ok(results) => match results.first() {
+            let steps = latch.into_iter().chain([step]).collect();
+            match self.session.commit(steps).await.map_err(|CommitError { error, .. }| error) {
+                Ok(results) => match results.last() {
                     Some(OperationResult::Created { path, .. }) => {
                         if is_sure {
                             self.remember(OurNode::At(path.clone()));
@@ -214,8 +217,13 @@ impl<H: Host> Contender<H> {
                     }
                     other => return Err(Error::OutcomeUnknown(format!("a creation resulted in {other:?}"))),
                 },
-                // The registry may delete the empty containers above it at any time.
-                Err(Error::NoNode(_)) => self.create_containers().await?,
+                // The registry may delete the empty containers above it at any time, mostly the latch alone.
+                Err(Error::NoNode(_)) if !with_latch => with_latch = true,
+                Err(Error::NodeExists(_)) if with_latch => with_latch = false,
+                Err(Error::NoNode(_)) => {
+                    self.create_containers().await?;
+                    with_latch = false;
+                }
                 Err(error @ (Error::OutcomeUnknown(_) | Error::Suspended)) => {
                     is_sure = false;
                     self.connected(&error).await?;

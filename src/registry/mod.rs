@@ -22,7 +22,7 @@ use futures::future::BoxFuture;
 use tokio::sync::watch;
 
 pub use crate::tree::{CommitError, Error};
-use crate::tree::{CommitResult, Node, NodeKind, Operation, Path, SessionId, Transaction};
+use crate::tree::{CommitResult, Node, NodeKind, Operation, Path, SessionId, Transaction, WatchEvent};
 
 pub use self::queue::{Watch, WatchSender, watch_channel};
 
@@ -132,6 +132,12 @@ pub trait Session: Send + Sync + 'static {
     /// Carries out a transaction: all or nothing. The results are in the order of the steps.
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult>;
 
+    /// Carries out a transaction, perhaps in one request with others that are committed by this method: all or nothing all the
+    /// same, and in the order of the calls.
+    fn commit_with_others(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
+        self.commit(transaction)
+    }
+
     /// Creates a node and its missing parents (persistent, empty), unless the node exists. True: it was
     /// created.
     fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>>;
@@ -141,6 +147,19 @@ pub trait Session: Send + Sync + 'static {
 
     /// The names of a node's children, in no particular order. `None`: the node does not exist.
     fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>>;
+
+    /// Reads a node and all below it, parents before children. Empty: the node does not exist. The nodes may be of several
+    /// moments, all of them after the call.
+    fn subtree(&self, root: &Path) -> BoxFuture<'static, Result<Vec<Node>, Error>> {
+        // A watch begins with a snapshot. Its changes are not needed.
+        let watch = self.watch(root, Arc::new(|_: &Path| false));
+        Box::pin(async move {
+            match watch.await?.recv().await {
+                Some(WatchEvent::Snapshot(nodes)) => Ok(nodes),
+                Some(WatchEvent::Changes(_)) | None => Err(Error::SessionLost),
+            }
+        })
+    }
 
     /// Watches a node and all below it; the node need not exist. Fails only if the session is lost. If the
     /// session is suspended, the first snapshot comes when it is connected again. `wants_data` chooses the

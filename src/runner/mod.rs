@@ -3,7 +3,7 @@
 //! The rooms, from the ground up; a room uses those before it, and `tests/tidy/rooms.rs` checks that. [`clock`] is the only
 //! reader of clocks and entropy. [`state_file`] is what the next process of the sidecar finds. [`session`] keeps one session
 //! with the registry for the whole sidecar. [`nodes`] knows the nodes of each job. [`shared`] is the state that all tasks share,
-//! with the last executions ([`outcomes`]) and the waits for locks ([`lock_waits`]). [`lock`] runs one contender for each
+//! with the last executions ([`outcomes`]), the waits for locks ([`lock_waits`]) and the elections of jobs ([`elections`]). [`lock`] runs one contender for each
 //! lock. [`job`] runs one participant for each instance. [`attachments`] has the list of instances and takes the calls for
 //! them; [`admin`] serves observers and operators.
 //!
@@ -12,6 +12,7 @@
 pub mod admin;
 pub mod attachments;
 pub mod clock;
+pub mod elections;
 pub mod job;
 pub mod lock;
 pub mod lock_waits;

@@ -10,6 +10,7 @@ use crate::job::{JobConfiguration, JobName};
 use crate::tree::Path;
 
 use super::clock::Clock;
+use super::elections::Elections;
 use super::lock_waits::LockWaits;
 use super::nodes::feed::{Feeds, Follower};
 use super::outcomes::Outcomes;
@@ -44,6 +45,8 @@ pub struct Shared {
     pub outcomes: Outcomes,
     /// Which executions wait for locks.
     pub lock_waits: LockWaits,
+    /// The elections in which an instance of the sidecar stands.
+    pub elections: Elections,
 }
 
 impl Shared {

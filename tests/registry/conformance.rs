@@ -37,6 +37,7 @@ on_both! {
     transaction_ids_grow,
     a_node_is_stamped_with_the_registrys_time,
     ensure_creates_missing_nodes,
+    a_subtree_is_read_with_its_data,
     a_container_is_removed_after_its_last_child,
     commits_take_effect_in_the_order_of_the_calls,
     a_transaction_may_have_two_thousand_steps,
@@ -44,6 +45,17 @@ on_both! {
     a_closed_session_leaves_no_ephemeral_nodes,
     a_dropped_session_leaves_no_ephemeral_nodes,
     an_interrupted_session_refuses_requests_until_it_is_connected_again,
+}
+
+async fn a_subtree_is_read_with_its_data(registry: TestRegistry) {
+    let session = registry.session().await;
+    assert_eq!(session.subtree(&path("/a")).await, Ok(Vec::new()));
+    let create = |text: &str| Operation::create(path(text), NodeKind::Persistent, text);
+    commit(&*session, ["/a", "/a/b", "/a/c", "/a/b/d", "/ab"].map(create).into()).await;
+    let read = session.subtree(&path("/a")).await.unwrap();
+    let texts: Vec<_> = read.iter().map(|node| node.path.as_str()).collect();
+    assert_eq!(texts, ["/a", "/a/b", "/a/b/d", "/a/c"]);
+    assert!(read.iter().all(|node| &*node.data == node.path.as_str().as_bytes()));
 }
 
 async fn a_node_is_created_read_set_and_deleted(registry: TestRegistry) {
@@ -378,6 +390,7 @@ async fn an_interrupted_session_refuses_requests_until_it_is_connected_again(reg
     assert_eq!(victim.commit(vec![step]).await, Err(Error::Suspended.into()));
     assert_eq!(victim.get(&path("/")).await, Err(Error::Suspended));
     assert_eq!(victim.children(&path("/")).await, Err(Error::Suspended));
+    assert_eq!(victim.subtree(&path("/")).await, Err(Error::Suspended));
     assert_eq!(victim.ensure(&path("/late"), NodeKind::Persistent, b"").await, Err(Error::Suspended));
     let mut early = victim.watch(&path("/"), Arc::new(|_| true)).await.unwrap();
     assert!(early.try_recv().is_err());

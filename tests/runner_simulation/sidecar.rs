@@ -16,6 +16,7 @@ use sidekeeper::proto;
 use sidekeeper::proto::job_service_server::JobService;
 use sidekeeper::runner::attachments::registry::Attachments;
 use sidekeeper::runner::clock::Clock;
+use sidekeeper::runner::elections::Elections;
 use sidekeeper::runner::lock::registry::Locks;
 use sidekeeper::runner::lock_waits::LockWaits;
 use sidekeeper::runner::nodes::feed::Feeds;
@@ -109,6 +110,7 @@ impl World {
             trouble,
             outcomes: Outcomes::default(),
             lock_waits: LockWaits::default(),
+            elections: Elections::default(),
         };
         let roots = Roots::new(&shared.namespace, None);
         let attachments = Attachments::new(shared.clone(), Locks::new(shared, roots));

@@ -3,8 +3,8 @@
 use sidekeeper::coordination::job::contract::commit::Purpose;
 use sidekeeper::job::Item;
 
-use crate::setup::{one_node, owner, with};
-use crate::world::World;
+use crate::setup::{AT_ONCE, one_node, owner, with};
+use crate::world::{World, six_items};
 
 fn czxid_of_all(world: &World) -> Vec<i64> {
     (0..6).map(|item| world.created(&format!("sharding/{item}/instance"))).collect()
@@ -82,7 +82,7 @@ fn p2_the_items_of_a_disabled_server_wait_for_its_acknowledgement() {
 
 #[test]
 fn p2_an_item_that_was_resharded_meanwhile_is_not_handed_over() {
-    let mut world = one_node(|_| {});
+    let mut world = one_node(with(&AT_ONCE));
     world.join();
     while !world.commits.contains_key(&Purpose::HandOff) {
         world.turn();
@@ -97,7 +97,7 @@ fn p2_an_item_that_was_resharded_meanwhile_is_not_handed_over() {
 
 #[test]
 fn p2_a_removed_instance_hands_nothing_over() {
-    let mut world = one_node(|_| {});
+    let mut world = one_node(with(&AT_ONCE));
     world.join();
     while !world.commits.contains_key(&Purpose::HandOff) {
         world.turn();
@@ -175,4 +175,66 @@ pub fn p5_a_fire_missed_during_a_handover_that_fails_is_rerun() {
     world.run_for(1_400);
     let made_up = world.starts.iter().filter(|start| start.misfire).count();
     assert_eq!(made_up, 6, "{:?}", world.starts);
+}
+
+#[test]
+pub fn instances_that_join_within_the_settling_time_get_their_items_together() {
+    let mut world = one_node(|_| {});
+    world.join();
+    // One that joins alone waits for 50 ms.
+    world.run_for(200);
+    assert_eq!(world.nodes[1].items.len(), 3);
+    let plans = |world: &World| world.commits.get(&Purpose::PlanHandoff).copied().unwrap_or_default();
+    let before = plans(&world);
+    world.join();
+    world.run_for(150);
+    world.join();
+    world.run_for(150);
+    assert!(world.nodes[2].items.is_empty() && world.nodes[3].items.is_empty());
+    world.run_for(1_000);
+    world.assert_all_owned();
+    let shares = world.nodes.iter().map(|node| node.items.len()).collect::<Vec<_>>();
+    assert_eq!(shares.iter().sum::<usize>(), 6);
+    assert!(shares.iter().all(|share| (1..=2).contains(share)), "{shares:?}");
+    // The plan was written once, and deleted once.
+    assert_eq!(plans(&world) - before, 2);
+}
+
+#[test]
+pub fn an_instance_that_leaves_hands_its_items_over_within_the_settling_time() {
+    let mut world = one_node(with(&[("handoff-settling", "1m")]));
+    world.join();
+    world.run_for(200);
+    world.join();
+    world.run_for(300);
+    assert!(world.nodes[2].items.is_empty(), "it waits");
+    world.drain(1);
+    world.run_for(500);
+    assert!(world.nodes[1].ended.is_some());
+    world.assert_all_owned();
+    assert_eq!((world.nodes[0].items.len(), world.nodes[2].items.len()), (3, 3));
+}
+
+#[test]
+pub fn instances_that_start_a_job_together_divide_its_items_once() {
+    let mut world = World::new(7, six_items());
+    world.join_many(3);
+    world.run_for(500);
+    world.assert_all_owned();
+    assert!(world.nodes.iter().all(|node| node.items.len() == 2));
+    assert_eq!((world.commits.get(&Purpose::Shard), world.commits.get(&Purpose::HandOff)), (Some(&1), None));
+}
+
+#[test]
+pub fn items_without_an_owner_wait_for_no_other_instance() {
+    let mut world = one_node(with(&[("handoff-settling", "1m")]));
+    world.join();
+    world.run_for(200);
+    world.join();
+    world.run_for(300);
+    assert!(world.nodes[2].items.is_empty(), "it waits");
+    world.crash(1);
+    world.end_session(1);
+    world.run_for(500);
+    world.assert_all_owned();
 }

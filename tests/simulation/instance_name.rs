@@ -9,7 +9,7 @@ use sidekeeper::coordination::job::contract::effect::EndReason;
 use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::job::{Item, JobConfiguration};
 
-use crate::setup::{counts, owner, put_new_java, seeds};
+use crate::setup::{AT_ONCE, counts, owner, put_new_java, seeds, with};
 use crate::world::{Start, World, six_items};
 
 const NAMES: [&str; 3] = ["w-0", "w-1", "w-2"];
@@ -254,7 +254,7 @@ fn p2_a_name_waits_until_the_stopped_instance_has_ended_its_executions() {
 
 #[test]
 fn p2_an_item_that_was_just_handed_over_is_not_renewed() {
-    let mut world = three(7, "20s", |_| {});
+    let mut world = three(7, "20s", with(&AT_ONCE));
     world.drain(1);
     world.run_for(600);
     for (name, machine) in [("w-3", 4), ("w-4", 5), ("w-5", 6)] {

@@ -4,6 +4,7 @@ use jiff::SignedDuration;
 use sidekeeper::coordination::job::contract::commit::Purpose;
 use sidekeeper::job::JobConfiguration;
 
+use crate::setup::{AT_ONCE, job_with};
 use crate::world::{World, six_items};
 
 #[test]
@@ -26,7 +27,7 @@ fn p5_the_flags_of_ten_thousand_missed_items_fit_into_requests() {
 #[test]
 fn p1_a_sharding_of_ten_thousand_items_is_split_and_each_item_has_one_owner() {
     let mut world =
-        World::new(3, JobConfiguration { sharding_total_count: 10_000, cron: None, ..six_items() });
+        World::new(3, JobConfiguration { sharding_total_count: 10_000, cron: None, ..job_with(&AT_ONCE) });
     world.join();
     world.settle_owned();
     world.join();
@@ -37,7 +38,7 @@ fn p1_a_sharding_of_ten_thousand_items_is_split_and_each_item_has_one_owner() {
 
 #[test]
 fn p5_p6_no_transaction_grows_with_the_number_of_items() {
-    let mut configuration = six_items();
+    let mut configuration = job_with(&AT_ONCE);
     // More than are allowed, in place of long names.
     configuration.sharding_total_count = 12_000;
     let mut world = World::new(5, configuration);

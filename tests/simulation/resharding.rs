@@ -7,7 +7,7 @@ use sidekeeper::coordination::job::contract::plan::Source;
 use sidekeeper::job::Item;
 
 use crate::setup::{
-    JAVA, asked, job_with, of_java, one_node, owner, put_new_java, running_node, runs, second, with,
+    AT_ONCE, JAVA, asked, job_with, of_java, one_node, owner, put_new_java, running_node, runs, second, with,
     with_java,
 };
 use crate::world::{Start, World, six_items};
@@ -239,7 +239,7 @@ pub fn p2_a_member_that_announces_itself_again_is_not_taken_for_a_java_instance(
 /// An item that was handed over has a new node, of the same version as before.
 #[test]
 pub fn p2_a_resharding_that_has_not_seen_a_handover_is_decided_anew() {
-    let mut world = World::new(7, six_items());
+    let mut world = World::new(7, job_with(&AT_ONCE));
     world.next_duration_ms = Some(100);
     world.join();
     world.run_for(200);

@@ -25,6 +25,9 @@ pub fn seeds(default: u64) -> std::ops::Range<u64> {
     }
 }
 
+/// The leader divides the items as soon as an instance joins, so that a test can stop the world between the two.
+pub const AT_ONCE: [(&str, &str); 1] = [("handoff-settling", "0s")];
+
 /// Sets properties of a job.
 pub fn with(properties: &[(&str, &str)]) -> impl FnOnce(&mut JobConfiguration) {
     let properties: Vec<_> =

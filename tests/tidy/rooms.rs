@@ -18,6 +18,7 @@ const SRC: House = House {
     ranks: &[
         ("excerpt.rs", 0),
         ("mutants.rs", 0),
+        ("codec.rs", 0),
         ("private.rs", 0),
         ("reason.rs", 0),
         ("tree.rs", 0),
@@ -73,6 +74,7 @@ const RUNNER: House = House {
     root: "src/runner/",
     ranks: &[
         ("clock.rs", 0),
+        ("elections.rs", 0),
         ("lock_waits.rs", 0),
         ("outcomes.rs", 0),
         ("waiting.rs", 0),

@@ -106,6 +106,12 @@ impl Session for EmbeddedSession {
         Box::pin(ready(found))
     }
 
+    fn subtree(&self, root: &Path) -> BoxFuture<'static, Result<Vec<Node>, Error>> {
+        let state = self.inner.lock();
+        let found = state.check(self.id).map(|()| state.tree.subtree(root));
+        Box::pin(ready(found))
+    }
+
     fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
         let state = &mut *self.inner.lock();
         let Some(member) = state.members.get_mut(&self.id) else {

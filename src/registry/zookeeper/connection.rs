@@ -20,6 +20,7 @@ use zookeeper_client as zk;
 
 use super::look;
 use super::nodelay;
+use super::read::Reads;
 use super::settings::Checked;
 
 /// How long to wait until the watch tasks release a broken connection. They do so at once when they run at
@@ -32,6 +33,8 @@ static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 /// A connection as its users see it.
 pub(super) struct Link {
     pub(super) client: zk::Client,
+    /// The reads of the watches over this connection.
+    pub(super) reads: Reads,
     /// Held for reading by each task that has a watcher of the client. A watcher panics when it is read after
     /// the reactor has ended, so the reactor has to wait for these tasks.
     pub(super) watching: Arc<RwLock<()>>,
@@ -52,6 +55,11 @@ pub(super) enum LinkState {
 }
 
 impl Link {
+    fn new(client: zk::Client, greeted: Option<Duration>, number: u64) -> Arc<Self> {
+        let reads = Reads::new(client.clone());
+        Arc::new(Self { client, reads, watching: Arc::default(), greeted, number, trouble: Notify::new() })
+    }
+
     /// Marks the connection as unusable, whatever state the client reports.
     pub(super) fn give_up(&self) {
         self.trouble.notify_one();
@@ -119,9 +127,7 @@ impl Connection {
         };
         nodelay::set(server);
         let states = client.state_watcher();
-        let watching = Arc::default();
-        let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed);
-        let link = Arc::new(Link { client, watching, greeted, number, trouble: Notify::new() });
+        let link = Link::new(client, greeted, LAST_NUMBER.fetch_add(1, Ordering::Relaxed));
         Ok(Self { link, states, reactor })
     }
 
@@ -129,9 +135,7 @@ impl Connection {
     pub(super) fn below(self, chroot: &str) -> Result<Self, zk::Error> {
         let client = self.link.client.clone().chroot(chroot);
         let client = client.map_err(|_| zk::Error::BadArguments(&"the node cannot be a root"))?;
-        let (greeted, number) = (self.link.greeted, self.link.number);
-        let link =
-            Arc::new(Link { client, watching: Arc::default(), greeted, number, trouble: Notify::new() });
+        let link = Link::new(client, self.link.greeted, self.link.number);
         Ok(Self { link, ..self })
     }
 

@@ -20,6 +20,7 @@
 
 mod connection;
 mod convert;
+mod flushers;
 mod key;
 mod limit;
 mod look;

@@ -7,15 +7,16 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all, ready};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tracing::warn;
 use zookeeper_client as zk;
 
 use super::connection::{Connection, Link, LinkState};
 use super::convert::{self, from_the_top};
+use super::flushers::Flushers;
 use super::key;
 use super::settings::Checked;
-use super::watch::{self as watching, Flush, Follower, TreeFollower};
+use super::watch::{self as watching, Follower, TreeFollower};
 use super::watch_node::NodeFollower;
 use crate::registry::{
     CommitError, DataFilter, Error, Session, SessionKey, SessionState, Watch, watch_channel,
@@ -48,7 +49,7 @@ pub(super) struct Shared {
     /// How to leave the session, once that is requested.
     pub(super) close_mode: watch::Sender<Option<CloseMode>>,
     in_flight: Arc<Semaphore>,
-    watches: Mutex<Vec<WatchHandle>>,
+    watches: Mutex<Flushers>,
 }
 
 /// How this process leaves a session.
@@ -58,13 +59,6 @@ pub(super) enum CloseMode {
     Close,
     /// The session lives on until its timeout is over.
     Abandon,
-}
-
-struct WatchHandle {
-    root: Path,
-    /// The channel is unbounded, but each request in flight has at most one message in it, and requests are
-    /// bounded.
-    flushes: mpsc::UnboundedSender<Flush>,
 }
 
 impl Shared {
@@ -82,7 +76,7 @@ impl Shared {
         }
     }
 
-    fn watches(&self) -> MutexGuard<'_, Vec<WatchHandle>> {
+    fn watches(&self) -> MutexGuard<'_, Flushers> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -181,17 +175,8 @@ impl Shared {
     }
 
     /// Waits until the watches that cover any of these nodes have sent all changes up to now.
-    async fn flush(&self, changed: impl Iterator<Item = &Path> + Clone) {
-        let mut flushed_watches = Vec::new();
-        self.watches().retain(|watch| {
-            if changed.clone().any(|path| path.is_within(&watch.root)) {
-                let (flush, flushed) = oneshot::channel();
-                flushed_watches.push(flushed);
-                // Fails when the watch has ended.
-                return watch.flushes.send(flush).is_ok();
-            }
-            !watch.flushes.is_closed()
-        });
+    async fn flush(&self, changed: impl Iterator<Item = &Path>) {
+        let flushed_watches = self.watches().flush(changed);
         // A watch that ended in the meantime has no reader.
         join_all(flushed_watches).await;
     }
@@ -325,15 +310,21 @@ impl Session for ZooKeeperSession {
         })
     }
 
+    fn subtree(&self, root: &Path) -> BoxFuture<'static, Result<Vec<Node>, Error>> {
+        let root = root.clone();
+        self.shared.request(root.as_str().len(), move |_, link| async move {
+            let nodes = link.reads.subtree(&root).await.map_err(|error| convert::error(error, &root))?;
+            Ok(nodes.into_values().collect())
+        })
+    }
+
     fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
         let (sender, watch) = watch_channel();
         let (flushes, flushed) = mpsc::unbounded_channel();
         if let Err(error) = self.shared.follow(TreeFollower::new(root.clone(), wants_data, sender, flushed)) {
             return Box::pin(ready(Err(error)));
         }
-        let mut watches = self.shared.watches();
-        watches.retain(|watch| !watch.flushes.is_closed());
-        watches.push(WatchHandle { root: root.clone(), flushes });
+        self.shared.watches().add(root.clone(), flushes);
         Box::pin(ready(Ok(watch)))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! On each connection the task adds the watch, reads everything and sends a snapshot; then it sends changes.
 //! ZooKeeper's events carry no data. So the task takes all events that have come, merges them, and reads the
-//! wanted data with one request.
+//! wanted data with one request, together with other watches that read at the same time.
 //!
 //! A server sends a change's event before the answer to the request that made the change, and the client
 //! passes both on in that order. So when a commit is answered, its events already wait here. [`Flush`] makes
@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use zookeeper_client as zk;
 
 use super::connection::{Link, LinkState};
-use super::read;
+use super::read::Reads;
 use crate::registry::{DataFilter, WatchSender};
 use crate::tree::{Node, NodeChange, Path};
 
@@ -37,7 +37,7 @@ pub(super) type Flush = oneshot::Sender<()>;
 /// What a watch follows on one connection after another.
 pub(super) trait Follower: Send + 'static {
     /// Follows the connection until it breaks, or nobody wants the watch. Begins with a snapshot.
-    fn follow(&mut self, client: &zk::Client) -> impl Future<Output = Stopped> + Send;
+    fn follow(&mut self, link: &Link) -> impl Future<Output = Stopped> + Send;
 
     /// Ends when the reader has dropped the watch.
     fn closed(&self) -> impl Future<Output = ()> + Send;
@@ -80,7 +80,7 @@ async fn serve(follower: &mut impl Follower, link: Option<Arc<Link>>) {
         // Not available: the connection is being cut.
         let watching = Arc::clone(&link.watching).try_read_owned();
         let stopped = match &watching {
-            Ok(_) => follower.follow(&link.client).await,
+            Ok(_) => follower.follow(&link).await,
             Err(_) => Stopped::ConnectionBroken,
         };
         drop(watching);
@@ -104,8 +104,8 @@ pub(super) struct TreeFollower {
 }
 
 impl Follower for TreeFollower {
-    async fn follow(&mut self, client: &zk::Client) -> Stopped {
-        match self.follow_until_stopped(client).await {
+    async fn follow(&mut self, link: &Link) -> Stopped {
+        match self.follow_until_stopped(link).await {
             Ok(never) => match never {},
             Err(stopped) => stopped,
         }
@@ -126,15 +126,14 @@ impl TreeFollower {
         Self { root, wants_data, sender, flushes, held: Vec::new() }
     }
 
-    async fn follow_until_stopped(
-        &mut self,
-        client: &zk::Client,
-    ) -> Result<std::convert::Infallible, Stopped> {
-        let mut watcher = client.watch(self.root.as_str(), zk::AddWatchMode::PersistentRecursive).await?;
-        let mut nodes = read::subtree(client, &self.root).await?;
+    async fn follow_until_stopped(&mut self, link: &Link) -> Result<std::convert::Infallible, Stopped> {
+        let reads = &link.reads;
+        let mut watcher =
+            link.client.watch(self.root.as_str(), zk::AddWatchMode::PersistentRecursive).await?;
+        let mut nodes = reads.subtree(&self.root).await?;
         let mut batch = Batch::default();
         batch.drain(&mut watcher)?;
-        for (path, node) in batch.read(client, &mut watcher, &|_| true).await? {
+        for (path, node) in batch.read(reads, &mut watcher, &|_| true).await? {
             match node {
                 Some(node) => nodes.insert(path, node),
                 None => nodes.remove(&path),
@@ -159,7 +158,7 @@ impl TreeFollower {
                 self.held.push(flush);
             }
             batch.drain(&mut watcher)?;
-            let contents = batch.read(client, &mut watcher, &*self.wants_data).await?;
+            let contents = batch.read(reads, &mut watcher, &*self.wants_data).await?;
             self.send(batch.take(), contents);
             self.answer_flushes();
         }
@@ -214,7 +213,7 @@ impl Batch {
     /// watcher: so each event that is taken here is of a node that was read after it.
     async fn read(
         &mut self,
-        client: &zk::Client,
+        reads: &Reads,
         watcher: &mut zk::PersistentWatcher,
         wants: &(dyn Fn(&Path) -> bool + Send + Sync),
     ) -> Result<Contents, Stopped> {
@@ -229,7 +228,7 @@ impl Batch {
             if wanted.is_empty() {
                 break;
             }
-            let nodes = read::nodes(client, &wanted).await?;
+            let nodes = reads.nodes(&wanted).await?;
             contents.extend(wanted.into_iter().zip(nodes));
             if read < READS_MAX {
                 self.drain(watcher)?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use zookeeper_client as zk;
 
+use super::connection::Link;
 use super::convert;
 use super::watch::{Follower, Stopped};
 use crate::registry::WatchSender;
@@ -60,11 +61,11 @@ impl NodeFollower {
 }
 
 impl Follower for NodeFollower {
-    async fn follow(&mut self, client: &zk::Client) -> Stopped {
+    async fn follow(&mut self, link: &Link) -> Stopped {
         tokio::select! {
             biased;
             () = self.sender.closed() => Stopped::Finished,
-            result = self.follow_until_gone(client) => result.map_or_else(Stopped::from, |()| Stopped::Finished),
+            result = self.follow_until_gone(&link.client) => result.map_or_else(Stopped::from, |()| Stopped::Finished),
         }
     }
 

@@ -71,7 +71,7 @@ impl Inner {
             return Err(AttachError::NameTaken { job: attach.job.clone(), name: name.clone() });
         }
         let Some(ours) = attach.configuration.as_ref().filter(|ours| !ours.overwrite) else { return Ok(()) };
-        let others = self.attachments.values().filter(|other| other.job == attach.job);
+        let others = self.attachments.of_job(&attach.job).map(|(_, other)| other);
         // Equal configurations are kept once, so they need no comparison.
         let theirs = others.filter_map(|other| other.configuration.as_ref());
         for theirs in theirs.filter(|theirs| !Arc::ptr_eq(theirs, ours)) {
@@ -86,7 +86,7 @@ impl Inner {
     /// The configuration in the request; if another stream of the job came with an equal one, that one, so that it is kept once.
     fn shared_configuration(&self, attach: &Attach) -> Option<Arc<JobConfiguration>> {
         let ours = attach.configuration.as_ref()?;
-        let others = self.attachments.values().filter(|other| other.job == attach.job);
+        let others = self.attachments.of_job(&attach.job).map(|(_, other)| other);
         let known = others.filter_map(|other| other.configuration.as_ref()).find(|known| *known == ours);
         Some(Arc::clone(known.unwrap_or(ours)))
     }

@@ -150,7 +150,7 @@ impl Attachments {
     ) -> Result<Option<BTreeMap<InstanceId, Vec<Cancelled>>>, CallError> {
         let attached: Vec<_> = {
             let inner = self.lock();
-            let ours = inner.attachments.iter().filter(|(_, attachment)| attachment.job == *job);
+            let ours = inner.attachments.of_job(job);
             ours.map(|(id, attachment)| (id.clone(), attachment.instance.clone())).collect()
         };
         if attached.is_empty() {
@@ -203,8 +203,7 @@ impl Attachments {
     /// Whether an execution belongs to another attachment.
     fn belongs_to_another(&self, attachment_id: &str, execution_id: &str) -> bool {
         let prefix = execution_id.rsplit_once('-').map_or(execution_id, |(prefix, _)| prefix);
-        let inner = self.lock();
-        inner.attachments.iter().any(|(id, other)| id != attachment_id && other.execution_prefix == prefix)
+        self.lock().attachments.with_prefix(prefix).is_some_and(|id| id != attachment_id)
     }
 
     /// Ends with the reason when the registry cannot write. May never end.

@@ -12,7 +12,8 @@ use crate::coordination::time::Wakeup;
 use crate::runner::job::command::Command;
 use crate::runner::job::outlet::Outlet;
 
-use super::registry::{Attachment, Attachments};
+use super::list::Attachment;
+use super::registry::Attachments;
 use super::request::{Attach, AttachError};
 
 /// How long a new stream waits for an earlier instance to leave the registry.
@@ -34,18 +35,16 @@ impl Attachments {
             if inner.draining {
                 return Err(AttachError::Draining);
             }
-            let mut attachments = inner.attachments.iter();
-            attachments
-                .find(|(_, other)| other.job == attach.job && other.application_id == attach.application_id)
-                .map(|(id, other)| {
-                    // The state file has only a part of the request: the participant compares with the registry.
-                    let same = other.name == attach.name
-                        && (other.is_restored
-                            || (other.configuration == attach.configuration
-                                && other.class == attach.class
-                                && other.profile == attach.profile));
-                    (id.clone(), same, other.handle.clone())
-                })
+            let mut attachments = inner.attachments.of_job(&attach.job);
+            attachments.find(|(_, other)| other.application_id == attach.application_id).map(|(id, other)| {
+                // The state file has only a part of the request: the participant compares with the registry.
+                let same = other.name == attach.name
+                    && (other.is_restored
+                        || (other.configuration == attach.configuration
+                            && other.class == attach.class
+                            && other.profile == attach.profile));
+                (id.clone(), same, other.handle.clone())
+            })
         };
         let Some((id, same, mut handle)) = earlier else { return Ok(None) };
         let (sender, outlet) = oneshot::channel();
@@ -72,9 +71,8 @@ impl Attachments {
 
     /// Whether the application has an earlier stream for the job, or its instance has not left yet.
     pub(super) fn has_earlier_stream(&self, attach: &Attach) -> bool {
-        let is_same =
-            |other: &Attachment| other.job == attach.job && other.application_id == attach.application_id;
-        !attach.application_id.is_empty() && self.lock().attachments.values().any(is_same)
+        let is_same = |(_, other): (&String, &Attachment)| other.application_id == attach.application_id;
+        !attach.application_id.is_empty() && self.lock().attachments.of_job(&attach.job).any(is_same)
     }
 
     /// Waits until another application's instance of the same name has left, if that application is gone (its stream is

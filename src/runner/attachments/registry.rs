@@ -10,38 +10,20 @@ use crate::coordination::job::frame::context::Identity;
 use crate::coordination::job::participant::Participant;
 use crate::elasticjob::path::JobPaths;
 use crate::extension::path::ExtensionPaths;
-use crate::extension::profile::Profile;
-use crate::job::{InstanceId, InstanceName, JobConfiguration, JobName};
-use crate::runner::job::command::Handle;
+use crate::job::{InstanceId, InstanceName};
 use crate::runner::job::outlet::Outlet;
 use crate::runner::job::task::Task;
 use crate::runner::lock::registry::Locks;
 use crate::runner::shared::Shared;
 use crate::runner::state_file::contents::Member;
 
+use super::list::{Attachment, List};
 use super::request::Attach;
 
-/// A stream and its participant.
-pub(super) struct Attachment {
-    pub(super) job: JobName,
-    pub(super) instance: InstanceId,
-    pub(super) application_id: String,
-    pub(super) configuration: Option<Arc<JobConfiguration>>,
-    pub(super) class: Option<String>,
-    pub(super) profile: Profile,
-    pub(super) name: Option<InstanceName>,
-    /// Distinguishes the participant from all others. The attachment's id changes with each stream that reattaches.
-    pub(super) execution_prefix: String,
-    /// Whether the instance is restored from the former process, and its application has not reattached yet.
-    pub(super) is_restored: bool,
-    pub(super) handle: Handle,
-}
-
-/// The list.
+/// The attachments, and what is known of their applications.
 #[derive(Default)]
 pub(super) struct Inner {
-    /// By attachment id.
-    pub(super) attachments: BTreeMap<String, Attachment>,
+    pub(super) attachments: List,
     /// By application id: the part of the instance id that distinguishes the application's instances from others.
     pub(super) uniques: BTreeMap<String, String>,
     /// Whether streams are refused because the sidecar is stopping.
@@ -146,11 +128,9 @@ impl Attachments {
     /// Removes the attachment of a participant whose task has ended.
     fn remove(&self, execution_prefix: &str) {
         let mut inner = self.lock();
-        let mut attachments = inner.attachments.iter();
-        let id = attachments.find(|(_, other)| other.execution_prefix == execution_prefix);
-        let id = id.map(|(id, _)| id.clone());
+        let id = inner.attachments.with_prefix(execution_prefix).map(str::to_owned);
         if let Some(gone) = id.and_then(|id| inner.attachments.remove(&id))
-            && !inner.attachments.values().any(|other| other.application_id == gone.application_id)
+            && !inner.attachments.has_application(&gone.application_id)
         {
             inner.uniques.remove(&gone.application_id);
         }
@@ -162,9 +142,8 @@ impl Inner {
     /// The attachment for the same job that has the requested name, if its participant has not ended.
     pub(super) fn namesake<'a>(&'a self, attach: &'a Attach) -> Option<(&'a InstanceName, &'a Attachment)> {
         let name = attach.name.as_ref()?;
-        let same = |other: &&Attachment| {
-            other.job == attach.job && other.name.as_ref() == Some(name) && !*other.handle.over.borrow()
-        };
-        self.attachments.values().find(same).map(|other| (name, other))
+        let same = |other: &&Attachment| other.name.as_ref() == Some(name) && !*other.handle.over.borrow();
+        let mut others = self.attachments.of_job(&attach.job).map(|(_, other)| other);
+        others.find(same).map(|other| (name, other))
     }
 }

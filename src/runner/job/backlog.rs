@@ -20,8 +20,8 @@ const SPARE: usize = 1024;
 /// The events of one application, in order, and its stream if there is one.
 pub(super) struct Backlog {
     clock: Clock,
-    stream: Option<mpsc::Sender<TracedEvent>>,
-    waiting: VecDeque<TracedEvent>,
+    stream: Option<mpsc::Sender<Box<TracedEvent>>>,
+    waiting: VecDeque<Box<TracedEvent>>,
     /// Since when the stream has had no room; monotonic. `None`: no event waits.
     blocked_since: Option<Duration>,
     end: Arc<OnceLock<StreamEnd>>,
@@ -64,7 +64,7 @@ impl Backlog {
     }
 
     /// Waits until the stream has room for an event that waits. Never ends if no event waits; `None`: the stream is broken.
-    pub(super) async fn room(&self) -> Option<mpsc::OwnedPermit<TracedEvent>> {
+    pub(super) async fn room(&self) -> Option<mpsc::OwnedPermit<Box<TracedEvent>>> {
         match self.stream.clone().filter(|_| !self.waiting.is_empty()) {
             Some(stream) => stream.reserve_owned().await.ok(),
             None => std::future::pending().await,
@@ -72,7 +72,7 @@ impl Backlog {
     }
 
     /// Sends the next event into the room for it, and as many more as possible.
-    pub(super) fn fill(&mut self, room: mpsc::OwnedPermit<TracedEvent>) {
+    pub(super) fn fill(&mut self, room: mpsc::OwnedPermit<Box<TracedEvent>>) {
         self.blocked_since = None;
         if let Some(event) = self.waiting.pop_front() {
             room.send(event);
@@ -83,7 +83,7 @@ impl Backlog {
     /// Sends an event behind the others. Without a stream it is dropped.
     pub(super) fn push(&mut self, event: TracedEvent) {
         if self.stream.is_some() {
-            self.waiting.push_back(event);
+            self.waiting.push_back(Box::new(event));
             self.flush();
         }
     }

@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 
 use crate::coordination::job::contract::commit::Purpose;
 use crate::coordination::job::frame::context::Identity;
+use crate::extension::path::ExtensionPaths;
 use crate::registry::Session;
 use crate::tree::{CommitResult, NodeKind, Path, Transaction};
 
@@ -22,7 +23,9 @@ pub(super) fn commit(
         Purpose::Register => {
             let fleet = identity.own_paths.fleet();
             let names = identity.name.as_ref().map(|_| fleet.names());
-            commit_in(session, [Some(namespace.clone()), Some(fleet.members()), names], transaction)
+            // The folders of all jobs come first, so that those of each job can be created together with those of others.
+            let (ours, theirs) = (ExtensionPaths::all(namespace), namespace.clone());
+            commit_in(session, [Some(theirs), Some(ours), Some(fleet.members()), names], transaction)
         }
         Purpose::Announce => commit_in(session, [Some(identity.own_paths.fleet().members())], transaction),
         Purpose::Abdicate
@@ -42,7 +45,7 @@ pub(super) fn commit(
         | Purpose::HandOff
         | Purpose::Renew
         | Purpose::ForgetNames
-        | Purpose::Leave => session.commit(transaction),
+        | Purpose::Leave => session.commit_with_others(transaction),
     }
 }
 
@@ -57,6 +60,6 @@ fn commit_in<const N: usize>(
         for folder in folders.iter().flatten() {
             session.ensure(folder, NodeKind::Persistent, b"").await?;
         }
-        session.commit(transaction).await
+        session.commit_with_others(transaction).await
     })
 }

@@ -13,29 +13,34 @@ use tracing::warn;
 use crate::coordination::job::contract::input::Input;
 use crate::coordination::job::frame::context::Identity;
 use crate::coordination::job::membership::leadership::LATCH_LIMIT;
-use crate::elasticjob::path::{Barrier, JobPaths};
+use crate::elasticjob::path::Barrier;
 use crate::job::Item;
 use crate::registry::{Session, latch};
 use crate::runner::clock::Clock;
+use crate::runner::elections::Elections;
 use crate::tree::{CommitResult, Path, Transaction};
 
 use super::reads;
 
 /// Tries to become the leader.
 pub(super) fn elect(
+    elections: &Elections,
     clock: &Clock,
     session: &Arc<dyn Session>,
-    paths: &JobPaths,
+    identity: &Identity,
     transaction: Transaction,
 ) -> BoxFuture<'static, Input> {
-    let held = commit(clock, session, paths.election_latch(), transaction);
-    Box::pin(async move {
-        // The picture shows whether this instance is the leader now. A node of another leader is no failure.
-        Input::Elected(held.await.map(drop).map_err(|error| {
-            warn!(%error, "the election failed");
-            error.to_string()
-        }))
-    })
+    let elected = elections.stand(session.id(), &identity.job, || {
+        let held = commit(clock, session, identity.paths.election_latch(), transaction);
+        Box::pin(async move {
+            // The picture shows whether this instance is the leader now. A node of another leader is no failure.
+            held.await.map(drop).map_err(|error| {
+                warn!(%error, "the election failed");
+                error.to_string()
+            })
+        })
+    });
+    Box::pin(elected.map(Input::Elected))
 }
 
 /// Tries to take items over, and reads the ledger and the checkpoints of these items.

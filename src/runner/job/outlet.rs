@@ -46,8 +46,9 @@ impl StreamEnd {
 /// The application's end of its stream.
 #[derive(Debug)]
 pub struct Outlet {
-    /// The events. Dropping them detaches the application.
-    pub events: mpsc::Receiver<TracedEvent>,
+    /// The events. Dropping them detaches the application. Boxed, because the channel has places for 32 of them also if it
+    /// is empty, and there are thousands of streams.
+    pub events: mpsc::Receiver<Box<TracedEvent>>,
     /// Set when the events have ended.
     pub end: Arc<OnceLock<StreamEnd>>,
     /// Set by the transport before it drops the outlet of a silent connection: for how long nothing had come from the

@@ -12,18 +12,30 @@ use crate::extension::ledger_entry::LedgerNode;
 use crate::extension::path::ExtensionPaths;
 use crate::job::Item;
 use crate::registry::Session;
-use crate::runner::nodes::snapshot;
-use crate::tree::{Error, Node, NodeKind, Path};
+use crate::tree::{Error, Node, NodeKind, Operation, Path};
 
-/// Reads the ledger in this folder. Creates the folder if it does not exist.
+/// Reads the ledger in this folder. Creates the folder if it does not exist: then no fire was started before.
 pub async fn read(session: Arc<dyn Session>, folder: Path) -> Result<BTreeMap<Item, LedgerNode>, String> {
-    session.ensure(&folder, NodeKind::Persistent, b"").await.map_err(|error| error.to_string())?;
-    let nodes = snapshot::read(&*session, &folder).await.map_err(|error| error.to_string())?;
+    let nodes = session.subtree(&folder).await.map_err(|error| error.to_string())?;
+    if nodes.is_empty() {
+        create(&session, &folder).await.map_err(|error| error.to_string())?;
+    }
     let entry = |node: &Node| {
         let item = node.path.relative_to(&folder)?.parse().ok()?;
         Some((Item(item), LedgerNode::read(node)))
     };
     Ok(nodes.iter().filter_map(entry).collect())
+}
+
+/// Creates a folder that was found missing, whatever the session knew of it before.
+async fn create(session: &Arc<dyn Session>, folder: &Path) -> Result<(), Error> {
+    let step = Operation::create(folder.clone(), NodeKind::Persistent, "");
+    match session.commit_with_others(vec![step]).await.map_err(|error| error.error) {
+        Ok(_) | Err(Error::NodeExists(_)) => Ok(()),
+        // Its parents are missing, too.
+        Err(Error::NoNode(_)) => session.ensure(folder, NodeKind::Persistent, b"").await.map(|_| ()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Reads the ledger, and the checkpoints of items that were taken over.
@@ -45,8 +57,11 @@ pub async fn find_checkpoints(
 ) -> Result<FoundCheckpoints, String> {
     let find = async {
         let folder = paths.checkpoints();
-        session.ensure(&folder, NodeKind::Persistent, b"").await?;
-        let names = session.children(&folder).await?.unwrap_or_default();
+        let names = session.children(&folder).await?;
+        if names.is_none() {
+            create(&session, &folder).await?;
+        }
+        let names = names.unwrap_or_default();
         let nodes: BTreeSet<_> = names.iter().filter_map(|name| name.parse().ok()).map(Item).collect();
         let wanted = nodes.intersection(&items).copied().collect();
         Ok(FoundCheckpoints { read: read_checkpoints(&*session, &paths, &wanted).await?, nodes })

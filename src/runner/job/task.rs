@@ -28,6 +28,7 @@ use crate::elasticjob::path::Barrier;
 use crate::job::Item;
 use crate::registry::SessionState;
 use crate::runner::clock::Clock;
+use crate::runner::elections::Elections;
 use crate::runner::lock::registry::Locks;
 use crate::runner::lock_waits::LockWaits;
 use crate::runner::nodes::feed::Follower;
@@ -82,6 +83,7 @@ pub(crate) struct Task {
     outcomes: Outcomes,
     item_locks: ItemLocks,
     lock_waits: LockWaits,
+    elections: Elections,
 }
 
 /// An event that a task has waited for.
@@ -89,7 +91,7 @@ enum Ready {
     Inputs(Vec<Input>),
     Session,
     Picture,
-    Room(mpsc::OwnedPermit<TracedEvent>),
+    Room(mpsc::OwnedPermit<Box<TracedEvent>>),
     Broken,
     Command(Command),
     Alarm,
@@ -103,7 +105,7 @@ impl Task {
         picture: Follower,
         shared: &Shared,
         locks: Locks,
-    ) -> (Self, Handle, Outlet) {
+    ) -> (Box<Self>, Handle, Outlet) {
         let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE);
         let (backlog, outlet) = Backlog::new(shared.clock.clone());
         let (over, over_receiver) = watch::channel(false);
@@ -134,12 +136,15 @@ impl Task {
             outcomes: shared.outcomes.clone(),
             item_locks,
             lock_waits: shared.lock_waits.clone(),
+            elections: shared.elections.clone(),
         };
-        (task, Handle { commands: command_sender, over: over_receiver }, outlet)
+        (Box::new(task), Handle { commands: command_sender, over: over_receiver }, outlet)
     }
 
     /// Runs until the participant has ended.
-    pub(crate) async fn run(mut self) {
+    ///
+    /// Boxed: the future of a caller would have room for several copies of a large value.
+    pub(crate) async fn run(mut self: Box<Self>) {
         self.current.mark_changed();
         while !self.participant.has_ended() {
             let mut inputs = self.select().await;
@@ -372,7 +377,8 @@ impl Task {
             Effect::Commit { id, purpose, transaction } => self.commit(id, purpose, transaction),
             Effect::Elect(transaction) => {
                 let Some((session, _)) = &self.session else { return };
-                self.in_flight.push(latches::elect(&self.clock, session, &self.identity.paths, transaction));
+                let (elections, clock, identity) = (&self.elections, &self.clock, &self.identity);
+                self.in_flight.push(latches::elect(elections, clock, session, identity, transaction));
             }
             Effect::TakeOver { transaction, items } => {
                 let Some((session, _)) = &self.session else { return };

@@ -30,6 +30,9 @@ use crate::registry::{DataFilter, Error, Session, SessionKey, SessionState, Watc
 use crate::runner::clock::Clock;
 use crate::tree::{CommitResult, Node, NodeKind, Operation, Path, SessionId, Transaction};
 
+use super::folders::Folders;
+use super::together::Together;
+
 /// Half a tick of servers with ZooKeeper's default `tickTime` of two seconds: the longest time between two reports of a server
 /// to its leader.
 const HALF_TICK: Duration = Duration::from_secs(1);
@@ -54,9 +57,17 @@ pub(crate) struct Proven {
 
 /// A session, and what its writes prove.
 pub(crate) struct ProvenSession {
+    writes: Writes,
+    together: Together,
+}
+
+/// The writes of a session. Clones share the session.
+#[derive(Clone)]
+struct Writes {
     session: Arc<dyn Session>,
     clock: Clock,
     notes: Arc<Notes>,
+    folders: Folders,
 }
 
 struct Notes {
@@ -82,12 +93,20 @@ impl ProvenSession {
     pub(crate) fn new(session: Arc<dyn Session>, clock: Clock, asked: Duration) -> Self {
         let heard = Heard::new(session.timeout());
         let proven = watch::Sender::new(Proven { since: None, sent: None });
-        Self { session, clock, notes: Arc::new(Notes { asked, heard: Mutex::new(heard), proven }) }
+        let notes = Arc::new(Notes { asked, heard: Mutex::new(heard), proven });
+        let writes = Writes { session, clock: clock.clone(), notes, folders: Folders::default() };
+        let all = writes.clone();
+        let together = Together::new(clock, Arc::new(move |transaction| all.commit(transaction)));
+        Self { writes, together }
+    }
+
+    fn session(&self) -> &dyn Session {
+        &*self.writes.session
     }
 
     /// The proof, now and later.
     pub(crate) fn proven(&self) -> watch::Receiver<Proven> {
-        self.notes.proven.subscribe()
+        self.writes.notes.proven.subscribe()
     }
 
     /// Sends a write without effect, whose answer is a proof.
@@ -109,15 +128,56 @@ impl ProvenSession {
 }
 
 impl ProvenSession {
+    /// Creates a folder. `missing`: the folder and those of its parents that are probably missing, topmost first.
+    fn create(&self, path: &Path, missing: &[Path]) -> BoxFuture<'static, Result<bool, Error>> {
+        let (session, path) = (Arc::clone(&self.writes.session), path.clone());
+        let one_by_one = move || session.ensure(&path, NodeKind::Persistent, b"");
+        if missing.len() < 2 {
+            return one_by_one();
+        }
+        let create = |folder: &Path| Operation::create(folder.clone(), NodeKind::Persistent, []);
+        let created = self.together.commit(missing.iter().map(create).collect());
+        Box::pin(async move {
+            match created.await {
+                Ok(_) => Ok(true),
+                // Some of them exist.
+                Err(_) => one_by_one().await,
+            }
+        })
+    }
+
     /// Takes any answer for a proof, as a deliberate bug does.
     async fn believe(&self, path: &Path) -> Result<(), Error> {
-        let sent = self.clock.now().mono;
-        self.session.get(path).await?;
+        let sent = self.writes.clock.now().mono;
+        self.session().get(path).await?;
         let known = Some(sent);
-        self.notes.proven.send_modify(|proven| {
+        self.writes.notes.proven.send_modify(|proven| {
             (proven.since, proven.sent) = (proven.since.max(known), proven.sent.max(known));
         });
         Ok(())
+    }
+}
+
+impl Writes {
+    fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
+        if transaction.is_empty() {
+            return self.session.commit(transaction);
+        }
+        let (sent, greeted) = (self.clock.now().mono, self.session.greeted());
+        let (steps, notes, folders) = (transaction.clone(), Arc::clone(&self.notes), self.folders.clone());
+        let answer = self.session.commit(transaction);
+        Box::pin(async move {
+            let result = answer.await;
+            folders.learn(&result);
+            let committed = match &result {
+                Ok(_) => true,
+                Err(error) => is_committed_refusal(&steps, error),
+            };
+            if committed {
+                notes.record(greeted, sent);
+            }
+            result
+        })
     }
 }
 
@@ -190,79 +250,76 @@ fn is_committed_refusal(transaction: &[Operation], error: &crate::tree::CommitEr
 
 impl Session for ProvenSession {
     fn id(&self) -> SessionId {
-        self.session.id()
+        self.session().id()
     }
 
     fn timeout(&self) -> Duration {
-        self.session.timeout()
+        self.session().timeout()
     }
 
     fn greeted(&self) -> Option<Duration> {
-        self.session.greeted()
+        self.session().greeted()
     }
 
     fn key(&self) -> BoxFuture<'_, Option<SessionKey>> {
-        self.session.key()
+        self.session().key()
     }
 
     fn state(&self) -> watch::Receiver<SessionState> {
-        self.session.state()
+        self.session().state()
     }
 
     fn obstacle(&self) -> Option<String> {
-        self.session.obstacle()
+        self.session().obstacle()
     }
 
     fn request_limit(&self) -> Option<usize> {
-        self.session.request_limit()
+        self.session().request_limit()
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
-        if transaction.is_empty() {
-            return self.session.commit(transaction);
-        }
-        let (sent, greeted) = (self.clock.now().mono, self.session.greeted());
-        let (steps, notes) = (transaction.clone(), Arc::clone(&self.notes));
-        let answer = self.session.commit(transaction);
-        Box::pin(async move {
-            let result = answer.await;
-            let committed = match &result {
-                Ok(_) => true,
-                Err(error) => is_committed_refusal(&steps, error),
-            };
-            if committed {
-                notes.record(greeted, sent);
-            }
-            result
-        })
+        self.writes.commit(transaction)
+    }
+
+    fn commit_with_others(&self, transaction: Transaction) -> BoxFuture<'static, CommitResult> {
+        self.together.commit(transaction)
     }
 
     fn ensure(&self, path: &Path, kind: NodeKind, data: &[u8]) -> BoxFuture<'static, Result<bool, Error>> {
-        self.session.ensure(path, kind, data)
+        match (kind, data) {
+            (NodeKind::Persistent, []) => {
+                self.writes.folders.ensure(path, |missing| self.create(path, missing))
+            }
+            _ => self.session().ensure(path, kind, data),
+        }
     }
 
     fn get(&self, path: &Path) -> BoxFuture<'static, Result<Option<Node>, Error>> {
-        self.session.get(path)
+        self.session().get(path)
     }
 
     fn children(&self, path: &Path) -> BoxFuture<'static, Result<Option<Vec<String>>, Error>> {
-        self.session.children(path)
+        self.session().children(path)
+    }
+
+    fn subtree(&self, root: &Path) -> BoxFuture<'static, Result<Vec<Node>, Error>> {
+        self.session().subtree(root)
     }
 
     fn watch(&self, root: &Path, wants_data: DataFilter) -> BoxFuture<'static, Result<Watch, Error>> {
-        self.session.watch(root, wants_data)
+        self.session().watch(root, wants_data)
     }
 
     fn watch_node(&self, node: &Path) -> BoxFuture<'static, Result<Watch, Error>> {
-        self.session.watch_node(node)
+        self.session().watch_node(node)
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {
-        self.session.close()
+        self.session().close()
     }
 
     fn abandon(&self) -> BoxFuture<'static, ()> {
-        self.session.abandon()
+        self.session().abandon()
     }
 }
 

@@ -326,6 +326,12 @@ fn configuration(random: &mut Random, period: u64) -> (JobConfiguration, u64) {
         put(handoff_policy::HANDOFF_PROPERTY, one_of(random, &["drained", "drained", "off"]));
         put(handoff_policy::DEADLINE_PROPERTY, one_of(random, &["1s", "4s"]));
     }
+    // No draw: the schedules of all seeds stay as they were.
+    match (u64::from(total) + period) % 3 {
+        0 => {}
+        1 => _ = put(handoff_policy::SETTLING_PROPERTY, "0s"),
+        _ => _ = put(handoff_policy::SETTLING_PROPERTY, "3s"),
+    }
     let mut period = period;
     if random.once_in(12) {
         put(handoff_policy::OWNERSHIP_PROPERTY, "continuous");

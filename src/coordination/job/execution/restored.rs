@@ -55,6 +55,7 @@ impl Executions {
         let Some(settings) = cx.settings.clone() else { return };
         let held = self.open.get(&item).is_some_and(|open| open.sent.is_none());
         let running = cx.view.item(item).and_then(|view| view.running.as_ref());
+        let seen = running.map(|running| running.seen);
         let same = running.is_some_and(|running| {
             running.token == Some(claimed.token) && running.owner.as_ref() == Some(&cx.identity.instance)
         });
@@ -99,6 +100,8 @@ impl Executions {
         open.planned = planned;
         open.taken_over = planned.is_first_of(Source::Failover);
         open.sent = Some(Box::new(execute));
+        // A running node that comes later, and whose owner is not known, is not this execution's.
+        open.running_seen = seen;
         if open.limit.cancelled().is_none() {
             self.deadlines.forget(open.number, open.limit);
             open.limit = limit;

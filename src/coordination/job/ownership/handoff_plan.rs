@@ -14,6 +14,7 @@ use crate::coordination::job::frame::outbox::Outbox;
 use crate::coordination::job::frame::phase::Session;
 use crate::coordination::job::ownership::mode::{Mode, Modes};
 use crate::coordination::job::ownership::reservation::Reservations;
+use crate::coordination::job::ownership::settling::Settling;
 use crate::coordination::job::ownership::targets::Targets;
 use crate::extension::handoff_plan::HandoffPlan;
 use crate::job::{InstanceId, Item};
@@ -26,6 +27,7 @@ impl Targets {
         cx: &Context,
         reservations: &Reservations,
         modes: &mut Modes,
+        settling: &Settling,
         out: &mut Outbox,
     ) {
         let leads = cx.is_registered() && cx.is_leader() && cx.is_enabled();
@@ -33,6 +35,9 @@ impl Targets {
             return;
         }
         let mode = modes.now(cx);
+        if mode == Mode::OneByOne && settling.waits(cx.now.mono) && !is_leaving(cx) {
+            return;
+        }
         let wanted = match mode {
             Mode::OneByOne => self.moves(cx, reservations),
             Mode::AllAtOnce(_) => BTreeMap::new(),
@@ -81,4 +86,9 @@ impl Targets {
         };
         (0..).map(Item).zip(targets.into_iter().map(Some)).chain(surplus).filter(moves).collect()
     }
+}
+
+/// Whether an instance is about to leave, and waits until its items have moved.
+fn is_leaving(cx: &Context) -> bool {
+    cx.fleet.members().any(|(_, member)| member.profile.leaving)
 }

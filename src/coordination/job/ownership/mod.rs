@@ -11,6 +11,7 @@ mod leader_reminder;
 pub mod mode;
 pub mod reservation;
 mod resharding;
+mod settling;
 mod targets;
 
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ use crate::coordination::job::ownership::leader_reminder::LeaderReminder;
 use crate::coordination::job::ownership::mode::{Mode, Modes};
 use crate::coordination::job::ownership::reservation::Reservations;
 use crate::coordination::job::ownership::resharding::Resharding;
+use crate::coordination::job::ownership::settling::Settling;
 use crate::coordination::job::ownership::targets::Targets;
 use crate::job::{Generation, InstanceId, Item, Problem};
 
@@ -34,6 +36,7 @@ use crate::job::{Generation, InstanceId, Item, Problem};
 #[derive(Debug, Default)]
 pub(crate) struct Ownership {
     modes: Modes,
+    settling: Settling,
     targets: Targets,
     resharding: Resharding,
     handoff: Handoff,
@@ -75,6 +78,7 @@ impl Ownership {
         executions: &mut Executions,
         out: &mut Outbox,
     ) {
+        self.settling.look(cx, &self.reservations);
         self.resharding.shard(
             cx,
             membership.liveness(),
@@ -82,13 +86,14 @@ impl Ownership {
             &self.reservations,
             &mut self.java_peers,
             &mut self.modes,
+            &self.settling,
             &mut self.targets,
             out,
         );
     }
 
     pub(crate) fn plan_handoff(&mut self, cx: &Context, out: &mut Outbox) {
-        self.targets.plan_handoff(cx, &self.reservations, &mut self.modes, out);
+        self.targets.plan_handoff(cx, &self.reservations, &mut self.modes, &self.settling, out);
     }
 
     pub(crate) fn remind_leader(&mut self, cx: &Context, membership: &Membership, out: &mut Outbox) {
@@ -128,6 +133,7 @@ impl Ownership {
     pub(crate) fn lose_session(&mut self) {
         self.resharding.forget();
         self.modes = Modes::default();
+        self.settling = Settling::default();
         self.targets = Targets::default();
         self.handoff = Handoff::default();
         self.reminder = LeaderReminder::default();
@@ -152,6 +158,7 @@ impl Ownership {
     /// The next times of this room; monotonic.
     pub(crate) fn waits(&self, now: Duration) -> impl Iterator<Item = Duration> {
         let plans = self.modes.next_retry(now).into_iter().chain(self.handoff.next_retry(now));
+        let plans = plans.chain(self.settling.next_retry(now));
         let peers = self.reservations.next_retry(now).into_iter().chain(self.reminder.next_retry(now));
         plans.chain(peers).chain(self.java_peers.next_retry(now))
     }

@@ -25,6 +25,7 @@ use crate::coordination::job::ownership::allocation::{Rule, former_rule};
 use crate::coordination::job::ownership::java_peers::{JavaPeers, is_flag_answered, keeps_flag};
 use crate::coordination::job::ownership::mode::{AllAtOnceReason, Mode, Modes};
 use crate::coordination::job::ownership::reservation::{Reservations, end_reservations};
+use crate::coordination::job::ownership::settling::Settling;
 use crate::coordination::job::ownership::targets::{Targets, owners};
 use crate::coordination::job::picture::job_view::JobView;
 use crate::coordination::job::picture::nodes::ItemView;
@@ -167,6 +168,7 @@ impl Resharding {
         reservations: &Reservations,
         java_peers: &mut JavaPeers,
         modes: &mut Modes,
+        settling: &Settling,
         targets: &mut Targets,
         out: &mut Outbox,
     ) {
@@ -190,7 +192,8 @@ impl Resharding {
         let in_flight = out.is_in_flight(Purpose::Shard);
         let begun = in_flight || self.progress.as_ref().is_some_and(|progress| progress.done > 0);
         let asked = cx.view.necessary() && (one_by_one || !is_flag_answered(cx));
-        if !asked && !begun && !self.is_stale(cx, reservations, one_by_one) {
+        let settles = one_by_one && settling.is_first_waiting(now.mono);
+        if !asked && !begun && (settles || !self.is_stale(cx, reservations, one_by_one)) {
             // A resharding that had to wait may not be needed any more.
             self.progress = None;
             self.wait_for(now.mono, Vec::new());
