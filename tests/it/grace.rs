@@ -10,8 +10,9 @@ use tonic::Code;
 use crate::fleet::{App, Event, Fleet, Tree, bounded, each_second, request, success};
 
 fn with_grace(grace: &str, total: u32) -> JobConfiguration {
-    let props = [("sidekeeper.grace".to_owned(), grace.to_owned())].into();
-    JobConfiguration { props, ..each_second(total) }
+    let mut configuration = each_second(total);
+    configuration.props.insert("sidekeeper.grace".to_owned(), grace.to_owned());
+    configuration
 }
 
 /// The request of one process of an application, with its id.

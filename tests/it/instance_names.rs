@@ -13,9 +13,9 @@ fn named(name: &str, application: &str, configuration: JobConfiguration) -> prot
     proto::AttachRequest { instance_name, application_id, ..request(configuration) }
 }
 
-fn with_grace(configuration: JobConfiguration) -> JobConfiguration {
-    let props = [("sidekeeper.grace".to_owned(), "1h".to_owned())].into();
-    JobConfiguration { props, ..configuration }
+fn with_grace(mut configuration: JobConfiguration) -> JobConfiguration {
+    configuration.props.insert("sidekeeper.grace".to_owned(), "1h".to_owned());
+    configuration
 }
 
 async fn detach(app: &mut App, for_good: bool) {

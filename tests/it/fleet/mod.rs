@@ -40,7 +40,9 @@ pub async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 /// A job without a schedule.
 pub fn job(total: u32) -> proto::JobConfiguration {
-    proto::JobConfiguration { sharding_total_count: total, ..Default::default() }
+    // The leader divides the items as soon as an instance joins, so that no fire comes in between.
+    let props = [("sidekeeper.handoff-settling".to_owned(), "0s".to_owned())].into();
+    proto::JobConfiguration { sharding_total_count: total, props, ..Default::default() }
 }
 
 /// A job that fires each second.
