@@ -330,7 +330,7 @@ fn configuration(random: &mut Random, period: u64) -> (JobConfiguration, u64) {
     match (u64::from(total) + period) % 3 {
         0 => {}
         1 => _ = put(handoff_policy::SETTLING_PROPERTY, "0s"),
-        _ => _ = put(handoff_policy::SETTLING_PROPERTY, "3s"),
+        _ => _ = put(handoff_policy::SETTLING_PROPERTY, "1500ms"),
     }
     let mut period = period;
     if random.once_in(12) {

@@ -21,7 +21,7 @@ use crate::tree::{NodeKind, Operation, Transaction};
 /// How long a candidate may take for the latch. Holding it takes two round trips; a candidate that takes longer is
 /// stuck.
 pub const LATCH_LIMIT: Duration = Duration::from_secs(10);
-/// The pause after a failed attempt.
+/// The pause after an attempt that failed, or whose leader is not seen.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long a leader may be missing among the instances before its node is removed. A Java peer that stops deletes its
 /// instance a moment before its leadership.
@@ -44,7 +44,8 @@ impl Election {
     pub(crate) fn ended(&mut self, now: Duration, well: bool) {
         self.standing = false;
         self.failures = if well { 0 } else { self.failures.saturating_add(1) };
-        self.retry_at = (!well).then(|| now.saturating_add(PAUSE));
+        // After an attempt that ended well there was a leader. The view may show it later, if it is another instance.
+        self.retry_at = Some(now.saturating_add(PAUSE));
     }
 
     pub(crate) fn next_retry(&self, now: Duration) -> Option<Duration> {
@@ -87,6 +88,9 @@ impl Election {
             return;
         };
         self.vacant_since = None;
+        if self.failures == 0 {
+            self.retry_at = None;
+        }
         self.last = Some(leader.instance.clone());
         let leftover = if cx.view.instances().contains_key(&leader.instance) {
             self.leftover_since = None;
