@@ -20,6 +20,7 @@ from sidekeeper._proto.v1.lock_service_pb2 import LockId
 from support.fleet import Fleet
 from support.processes import PATIENCE, eventually
 from support.sidecar import Sidecar
+from support.znodes import children
 
 
 def endpoint(sidecar: Sidecar) -> str:
@@ -40,9 +41,7 @@ def election(fleet: Fleet) -> str:
 
 def candidates(fleet: Fleet) -> list[str]:
     """The nodes of an election in their order."""
-    client = fleet.tree.client
-    found = client.get_children(election(fleet)) if client.exists(election(fleet)) else []
-    return sorted(found, key=lambda name: name[-10:])
+    return sorted(children(fleet.tree.client, election(fleet)), key=lambda name: name[-10:])
 
 
 class Followers:

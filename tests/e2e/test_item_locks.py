@@ -15,6 +15,7 @@ from support.fleet import Fleet
 from support.job_nodes import EACH_SECOND, JOB, NEVER, Tree
 from support.processes import PATIENCE, eventually
 from support.sidecar import Sidecar
+from support.znodes import children, data
 
 
 class TwoNamespaces:
@@ -44,10 +45,9 @@ class TwoNamespaces:
     def queue(self, item: int) -> list[str]:
         """Who stands in the queue of an item's lock, the holder first."""
         client = self.fleet.tree.client
-        if client.exists(self.lock(item)) is None:
-            return []
-        names = sorted(client.get_children(self.lock(item)), key=lambda name: name[-10:])
-        return [client.get(f"{self.lock(item)}/{name}")[0].decode() for name in names]
+        names = sorted(children(client, self.lock(item)), key=lambda name: name[-10:])
+        told = [data(client, f"{self.lock(item)}/{name}") for name in names]
+        return [who for who in told if who is not None]
 
     def item(self, number: int, item: int) -> dict[str, Any]:
         """The state of an item, as the command says it."""

@@ -17,6 +17,7 @@ from support.lock_queue import Journal, connection, hold, request
 from support.processes import PATIENCE, eventually
 from support.request_proxy import RequestProxy
 from support.sidecar import Sidecar
+from support.znodes import children
 from support.zookeeper import ZooKeeperServer
 
 
@@ -56,7 +57,7 @@ def test_s30_a_container_may_be_deleted_between_two_requests(fleet: Fleet) -> No
             assert gained.node_path.endswith("-lock-0000000000")
             tokens.append(gained.fencing_token)
             containers.add(client.exists(path).czxid)
-        eventually("an empty queue", lambda: not client.exists(path) or not client.get_children(path))
+        eventually("an empty queue", lambda: children(client, path) == [])
     assert tokens == sorted(set(tokens))
     assert len(containers) == 4
     sidecar.kill()

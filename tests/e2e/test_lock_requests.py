@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import grpc
 import pytest
-from kazoo.exceptions import NoNodeError
 from sidekeeper._proto.v1 import lock_service_pb2 as pb
 
 from interop.transaction_log import changes
@@ -20,6 +19,7 @@ from support.lock_queue import connection, hold, request
 from support.processes import PATIENCE, eventually
 from support.request_proxy import RequestProxy
 from support.sidecar import Sidecar
+from support.znodes import children
 
 #: How many replies of each kind are lost; `make locks` loses a hundred.
 REPLIES = int(os.environ.get("LOCK_REPLIES") or 10)
@@ -41,10 +41,7 @@ class Proxied:
 
     def queue(self) -> list[str]:
         """The nodes in the lock's queue."""
-        try:
-            return [f"{self.path}/{name}" for name in self.fleet.tree.client.get_children(self.path)]
-        except NoNodeError:
-            return []
+        return [f"{self.path}/{name}" for name in children(self.fleet.tree.client, self.path)]
 
     def lost_sessions(self) -> int:
         """How many sessions the sidecar has lost so far."""

@@ -26,6 +26,7 @@ from support.fleet import Fleet
 from support.lock_queue import Journal, connection, hold, request
 from support.processes import PATIENCE, environment_with_client, eventually
 from support.sidecar import Sidecar
+from support.znodes import children
 
 
 def command(binary: Path, sidecar: Sidecar, *words: str) -> list[str]:
@@ -539,7 +540,7 @@ def test_s29_a_limit_at_the_moment_of_the_grant_is_one_or_the_other(fleet: Fleet
             except grpc.RpcError as error:
                 delay = max(0.0, delay - 0.002)
                 ends.add((error.code(), "was not free within wait_timeout" in error.details()))
-            eventually("an empty queue", lambda: not client.exists(path) or client.get_children(path) == [])
+            eventually("an empty queue", lambda: children(client, path) == [])
     assert ends <= {(grpc.StatusCode.DEADLINE_EXCEEDED, True)}
 
 

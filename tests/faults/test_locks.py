@@ -21,6 +21,7 @@ from faults.ensemble import Ensemble, Server
 from faults.fleet import FaultFleet, Slot
 from support.lock_queue import FencedCounter, Grant, Held, Journal, watchers
 from support.processes import PATIENCE, eventually
+from support.znodes import children
 
 #: The session timeout, in seconds.
 SESSION = 4.0
@@ -200,7 +201,7 @@ def test_a_lock_has_one_obedient_holder_and_growing_tokens(
     assert journal.out_of_order() == []
     assert [contender.refusals for contender in contenders if contender.refusals] == []
     # Nothing is left in the queue. The container may be gone.
-    eventually("an empty queue", lambda: fleet.look("the queue", lambda: children(fleet, path)) == ["empty"])
+    eventually("an empty queue", lambda: fleet.look("the queue", lambda: queue(fleet, path)) == ["empty"])
 
 
 def owner(fleet: FaultFleet, node: str) -> int:
@@ -299,10 +300,9 @@ def test_s60_a_holder_at_a_leader_that_is_cut_off_hears_of_the_loss_in_time(
     check_lost_in_time(fleet, leader, follower, lambda: ensemble.cut_off(leader, noticed))
 
 
-def children(fleet: FaultFleet, path: str) -> list[str]:
-    """The children of a node; `["empty"]`: there are none."""
-    found = fleet.tree.client.get_children(path) if fleet.tree.client.exists(path) else []
-    return found or ["empty"]
+def queue(fleet: FaultFleet, path: str) -> list[str]:
+    """The nodes in a lock's queue; `["empty"]`: there are none."""
+    return children(fleet.tree.client, path) or ["empty"]
 
 
 class Kept:

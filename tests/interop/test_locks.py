@@ -20,6 +20,7 @@ from interop.transaction_log import changes
 from support.lock_queue import FencedCounter, Grant, Journal, connection, hold, request
 from support.processes import PATIENCE, eventually
 from support.request_proxy import RequestProxy
+from support.znodes import children
 
 #: How often each contender holds the lock; `make locks` asks for more.
 ROUNDS = int(os.environ.get("LOCK_ROUNDS", "20"))
@@ -57,7 +58,7 @@ def contend(fleet: MixedFleet, ours: list[str], java: list[str], kazoo: int = 0,
         )
     assert len(journal.grants) == ROUNDS * count
     # Nothing is left in the queue. The container may be gone.
-    assert not fleet.tree.client.exists(path) or fleet.tree.client.get_children(path) == []
+    assert children(fleet.tree.client, path) == []
     return journal
 
 
@@ -122,7 +123,7 @@ def test_s9_permits_of_curators_semaphore(fleet: MixedFleet) -> None:
     assert len(journal.grants) == 8 * ROUNDS
     assert 1 < journal.most_at_once() <= 3
     for part in ("locks", "leases"):
-        assert not client.exists(f"{path}/{part}") or client.get_children(f"{path}/{part}") == []
+        assert children(client, f"{path}/{part}") == []
 
 
 def test_s10_a_sidecar_asks_for_one_permit_at_a_time(fleet: MixedFleet) -> None:

@@ -10,6 +10,8 @@ import yaml
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from support import znodes
+
 JOB = "orderSync"
 
 #: A schedule that never fires while a test runs.
@@ -36,20 +38,14 @@ class Tree:
 
     def get(self, path: str) -> str | None:
         """A node's data. None: the node does not exist."""
-        try:
-            return self.client.get(self.path(path))[0].decode()
-        except NoNodeError:
-            return None
+        return znodes.data(self.client, self.path(path))
 
     def version(self, path: str) -> int:
         """How often the node has been set since its creation."""
         return int(self.client.get(self.path(path))[1].version)
 
     def children(self, path: str) -> list[str]:
-        try:
-            return sorted(self.client.get_children(self.path(path)))
-        except NoNodeError:
-            return []
+        return znodes.children(self.client, self.path(path))
 
     def create(self, path: str, data: str = "") -> None:
         self.client.create(self.path(path), data.encode(), makepath=True)
