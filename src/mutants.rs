@@ -256,6 +256,8 @@ mutants! {
     LedgerNotRead,
     /// The ledger's entry of an item is not read again when another instance has had the item, nor its version checked.
     LedgerEntryKept,
+    /// The next owner of an item does not look at the witnesses of missed fires.
+    WitnessIgnored,
     /// A misfire flag stays after the re-run.
     MisfireFlagLeft,
     /// A misfire re-run has the instant of the flagged fire, not of the newest.

@@ -1,7 +1,15 @@
-//! The content of a ledger entry: the instants for which an item was started, flagged and interrupted (P5).
+//! The nodes of the ledger: its entries, with the instants for which an item was started, flagged and interrupted, and
+//! the witnesses of fires (P5).
+//!
+//! A *witness* is a node whose name is the instant of a fire. It says that the job was on at that fire, and that items
+//! missed it. So an item whose entry ends before the newest witness has missed that fire.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use crate::extension::path::ExtensionPaths;
+use crate::job::Item;
 use crate::tree::Node;
 
 /// The ledger's instants of an item.
@@ -37,6 +45,30 @@ impl LedgerEntry {
     /// The instant for which a failover executes the item.
     pub fn crashed(self) -> Option<Timestamp> {
         self.interrupted.or(self.started)
+    }
+}
+
+/// The nodes of the ledger, as they were read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LedgerNodes {
+    /// Each item that has an entry.
+    pub entries: BTreeMap<Item, LedgerNode>,
+    /// The fires that have a witness.
+    pub witnesses: BTreeSet<Timestamp>,
+}
+
+impl LedgerNodes {
+    /// Reads the nodes of the ledger's folder.
+    pub fn read(paths: &ExtensionPaths, nodes: &[Node]) -> Self {
+        let folder = paths.ledger();
+        let entry = |node: &Node| {
+            let item = node.path.relative_to(&folder)?.parse().ok()?;
+            Some((Item(item), LedgerNode::read(node)))
+        };
+        Self {
+            entries: nodes.iter().filter_map(entry).collect(),
+            witnesses: nodes.iter().filter_map(|node| paths.witness_of(&node.path)).collect(),
+        }
     }
 }
 

@@ -8,9 +8,10 @@
 //! | node under `/{namespace}-sidekeeper/{job}` | content |
 //! | --- | --- |
 //! | `fires/{item}`, persistent | the ledger's entry: [`ledger_entry`] |
+//! | `fires/witness-{instant}`, persistent | nothing; items have missed this fire ([`ledger_entry`]) |
 //! | `checkpoints/{item}`, persistent | [`checkpoint`] |
 //! | `fleet/members` | nothing; its version grows whenever items change their owner without a resharding |
-//! | `fleet/members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `leaving`, `away` ([`profile`]) |
+//! | `fleet/members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `leaving`, `away` ([`profile`]) |
 //! | `fleet/names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above ([`name_record`]) |
 //! | `fleet/handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: no owner ([`handoff_plan`]) |
 //!

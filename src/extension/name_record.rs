@@ -37,7 +37,10 @@ mod tests {
         let profile = Profile { weight: 7, labels: ["gpu".to_owned()].into(), ..Profile::default() };
         let instance = InstanceId::from_registry("10.0.0.1@-@worker-0");
         let text = NameRecord::write(&instance, &profile);
-        assert_eq!(text, "instance 10.0.0.1@-@worker-0\nweight 7\nlabel gpu\nrule rendezvous\n");
+        assert_eq!(
+            text,
+            "instance 10.0.0.1@-@worker-0\nweight 7\nlabel gpu\nrule rendezvous\nreads witnesses\n"
+        );
         assert_eq!(NameRecord::read(text.as_bytes(), 3), NameRecord { instance, profile, version: 3 });
         assert_eq!(NameRecord::read(b"\xff\ninstance", 0).instance, InstanceId::from_registry(""));
     }

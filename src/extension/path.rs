@@ -1,8 +1,13 @@
 //! The paths of Sidekeeper's own nodes of a job, under a root beside the namespace. No other place spells
 //! their names.
 
+use jiff::Timestamp;
+
 use crate::job::{InstanceId, Item, JobName};
 use crate::tree::Path;
+
+/// How the name of a witness begins; the instant of its fire follows, in milliseconds since 1970.
+const WITNESS: &str = "witness-";
 
 /// The paths of Sidekeeper's own nodes of one job.
 #[derive(Debug, Clone)]
@@ -29,6 +34,17 @@ impl ExtensionPaths {
     /// The ledger's entry of an item.
     pub fn ledger_entry(&self, item: Item) -> Path {
         self.root.child(&format!("fires/{item}"))
+    }
+
+    /// The witness of a fire.
+    pub fn witness(&self, fire: Timestamp) -> Path {
+        self.root.child(&format!("fires/{WITNESS}{}", fire.as_millisecond()))
+    }
+
+    /// The fire whose witness has this path. `None`: this is another node.
+    pub fn witness_of(&self, path: &Path) -> Option<Timestamp> {
+        let name = path.relative_to(&self.root)?.strip_prefix("fires/")?.strip_prefix(WITNESS)?;
+        Timestamp::from_millisecond(name.parse().ok()?).ok()
     }
 
     /// The nodes with which the sidecars of the job inform each other.

@@ -14,6 +14,9 @@ pub const LABELS_MAX: usize = 32;
 /// The line for the rule that gives seats to members by rank.
 const RENDEZVOUS: &str = "rendezvous";
 
+/// The line for the witnesses of missed fires.
+const WITNESSES: &str = "witnesses";
+
 /// The profile that an instance publishes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
@@ -24,6 +27,8 @@ pub struct Profile {
     /// Whether its sidecar allocates items by rank when it leads. A sidecar without this line applies the
     /// former rule.
     pub rendezvous: bool,
+    /// Whether it reads the witnesses of missed fires in the ledger. A sidecar without this line knows only flags.
+    pub witnesses: bool,
     /// Whether the instance is about to leave and hands its items over.
     pub leaving: bool,
     /// Whether the instance is detached: it keeps its items and gets no others.
@@ -36,6 +41,7 @@ impl Default for Profile {
             weight: WEIGHT_DEFAULT,
             labels: BTreeSet::new(),
             rendezvous: true,
+            witnesses: true,
             leaving: false,
             detached: false,
         }
@@ -45,7 +51,7 @@ impl Default for Profile {
 impl Profile {
     /// Reads the node.
     pub fn read(data: &[u8]) -> Self {
-        let mut profile = Self { rendezvous: false, ..Self::default() };
+        let mut profile = Self { rendezvous: false, witnesses: false, ..Self::default() };
         for line in String::from_utf8_lossy(data).lines() {
             match line.split_once(' ') {
                 None if line == "leaving" => profile.leaving = true,
@@ -55,6 +61,7 @@ impl Profile {
                     profile.weight = weight.clamp(1, WEIGHT_MAX);
                 }
                 Some(("rule", RENDEZVOUS)) => profile.rendezvous = true,
+                Some(("reads", WITNESSES)) => profile.witnesses = true,
                 Some(("label", label)) if profile.labels.len() < LABELS_MAX => {
                     profile.labels.insert(label.to_owned());
                 }
@@ -68,11 +75,13 @@ impl Profile {
     pub fn write(&self) -> String {
         let labels = self.labels.iter().map(|label| format!("label {label}\n"));
         let rule = self.rendezvous.then(|| format!("rule {RENDEZVOUS}\n"));
+        let witnesses = self.witnesses.then(|| format!("reads {WITNESSES}\n"));
         let leaving = self.leaving.then(|| "leaving\n".to_owned());
         let detached = self.detached.then(|| "away\n".to_owned());
         std::iter::once(format!("weight {}\n", self.weight))
             .chain(labels)
             .chain(rule)
+            .chain(witnesses)
             .chain(leaving)
             .chain(detached)
             .collect()
@@ -86,13 +95,13 @@ mod tests {
     #[test]
     fn profiles_are_read_as_they_were_written_and_nonsense_is_skipped() {
         let labels = ["a", "zone b"].map(str::to_owned).into();
-        let profile = Profile { weight: 7, labels, rendezvous: true, leaving: true, detached: true };
+        let profile = Profile { weight: 7, labels, leaving: true, detached: true, ..Profile::default() };
         assert_eq!(Profile::read(profile.write().as_bytes()), profile);
-        let earlier = Profile { rendezvous: false, ..profile };
+        let earlier = Profile { rendezvous: false, witnesses: false, ..profile };
         assert_eq!(Profile::read(earlier.write().as_bytes()), earlier);
         assert!(!Profile::read(b"rule another\n").rendezvous);
         assert_eq!(Profile::read(b"weight 0\nweight\n\xff\xff x\nnews 5\n").weight, 1);
-        assert_eq!(Profile::read(b"weight 4294967296\nrule rendezvous"), Profile::default());
+        assert_eq!(Profile::read(b"weight 4294967296\nrule rendezvous\nreads witnesses"), Profile::default());
         let many: String = (0..100).map(|label| format!("label {label}\n")).collect();
         assert_eq!(Profile::read(many.as_bytes()).labels.len(), LABELS_MAX);
     }

@@ -57,4 +57,5 @@ mod stream;
 #[allow(dead_code, reason = "simulate.rs uses the rest")]
 mod swarm;
 mod trigger;
+mod witness;
 mod world;

@@ -169,6 +169,10 @@ const DIRECTED: &[Directed] = &[
     ),
     directed!(CheckpointLeft, checkpoint::a_takeover_gets_the_checkpoint_and_its_success_deletes_it),
     directed!(MisfireDropped, misfire::one_rerun_covers_all_missed_fires_and_names_the_newest),
+    directed!(
+        WitnessIgnored,
+        witness::p5_an_instance_that_came_after_a_missed_fire_learns_of_it_from_the_witness
+    ),
     directed!(FlaggedWithoutLedger, misfire::a_flagged_fire_keeps_its_instant_though_the_schedule_changes),
     directed!(ClockSetBackIgnored, schedule::p7_a_clock_set_back_by_hours_does_not_stop_the_job),
     directed!(

@@ -4,22 +4,21 @@ use jiff::SignedDuration;
 use sidekeeper::coordination::job::contract::commit::Purpose;
 use sidekeeper::job::JobConfiguration;
 
-use crate::setup::{AT_ONCE, job_with};
+use crate::setup::{AT_ONCE, job_with, second};
 use crate::world::{World, six_items};
 
 #[test]
-fn p5_the_flags_of_ten_thousand_missed_items_fit_into_requests() {
+fn p5_ten_thousand_items_that_miss_a_fire_are_rerun_and_their_flags_fit_into_requests() {
     let mut world = World::new(11, JobConfiguration { sharding_total_count: 10_000, ..six_items() });
-    world.next_duration_ms = Some(2_500);
+    world.next_duration_ms = Some(12_500);
     world.join();
-    world.run_for(2_500);
-    // The items began to run at 2 and are still running at 4.
-    world.run_for(1_900);
+    // The items began to run at :02 and are still running at :04. Ten seconds later a witness suffices no more.
+    world.run_until(second(14) + SignedDuration::from_millis(400));
     let flagged = world.paths().iter().filter(|path| path.ends_with("/misfire")).count();
     assert_eq!(flagged, 10_000);
     world.next_duration_ms = None;
     world.starts.clear();
-    world.run_for(1_400);
+    world.run_until(second(15) + SignedDuration::from_millis(900));
     let made_up = world.starts.iter().filter(|start| start.misfire).count();
     assert_eq!(made_up, 10_000);
 }
@@ -42,18 +41,20 @@ fn p5_p6_no_transaction_grows_with_the_number_of_items() {
     // More than are allowed, in place of long names.
     configuration.sharding_total_count = 12_000;
     let mut world = World::new(5, configuration);
-    world.next_duration_ms = Some(2_500);
+    world.next_duration_ms = Some(60_000);
     world.join();
     world.settle_owned();
     let started =
         |world: &World, misfire: bool| world.starts.iter().filter(|start| start.misfire == misfire).count();
-    // The second fire meets the executions of the first, and all of it is flagged.
+    // The second fire meets the executions of the first. They go on for so long that all items are flagged.
     world.now += SignedDuration::from_secs(2);
     world.settle();
     assert_eq!((started(&world, false), started(&world, true)), (12_000, 0));
     // A server keeps the last transactions in memory: those of a fire are small.
     assert!(world.commits[&Purpose::Start] >= 20, "{:?}", world.commits);
     world.now += SignedDuration::from_secs(2);
+    world.settle();
+    world.now += SignedDuration::from_secs(11);
     world.settle();
     assert_eq!(world.paths().iter().filter(|path| path.ends_with("/misfire")).count(), 12_000);
     world.kill(0);

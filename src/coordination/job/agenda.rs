@@ -21,12 +21,18 @@ const FLAG_FIRST: Duration = Duration::from_secs(10);
 /// The missed fires of an item, as far as they are known.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Missed {
+    first: Timestamp,
     newest: Timestamp,
     /// Whether the item's flag has been seen.
     flagged: bool,
 }
 
 impl Missed {
+    /// The first that was recorded.
+    pub(crate) fn first(&self) -> Timestamp {
+        self.first
+    }
+
     pub(crate) fn newest(&self) -> Timestamp {
         self.newest
     }
@@ -53,6 +59,10 @@ pub(crate) struct Agenda {
     /// its turn.
     order: BTreeSet<(i64, Item)>,
     missed: BTreeMap<Item, Missed>,
+    /// The items with missed fires for which no execution is planned.
+    missed_without_plan: BTreeSet<Item>,
+    /// How often a fire was recorded as missed.
+    misses: u64,
     awaited: Awaited,
 }
 
@@ -61,6 +71,7 @@ impl Agenda {
     pub(crate) fn forget(&mut self) {
         self.withdraw_all();
         self.missed.clear();
+        self.missed_without_plan.clear();
     }
 
     pub(crate) fn awaited(&self) -> &Awaited {
@@ -76,6 +87,7 @@ impl Agenda {
         let last = self.order.last().map_or(0, |(place, _)| place.saturating_add(1));
         let place = self.planned.get(&item).map_or(last, |(place, _)| *place);
         self.order.insert((place, item));
+        self.missed_without_plan.remove(&item);
         self.planned.insert(item, (place, planned)).map(|(_, before)| before)
     }
 
@@ -89,11 +101,15 @@ impl Agenda {
     pub(crate) fn withdraw(&mut self, item: Item) -> Option<Planned> {
         let (place, planned) = self.planned.remove(&item)?;
         self.order.remove(&(place, item));
+        if self.missed.contains_key(&item) {
+            self.missed_without_plan.insert(item);
+        }
         Some(planned)
     }
 
     pub(crate) fn withdraw_all(&mut self) -> BTreeMap<Item, Planned> {
         self.order.clear();
+        self.missed_without_plan = self.missed.keys().copied().collect();
         let planned = std::mem::take(&mut self.planned);
         planned.into_iter().map(|(item, (_, planned))| (item, planned)).collect()
     }
@@ -116,6 +132,7 @@ impl Agenda {
             let first = self.order.first().map_or(0, |(place, _)| place.saturating_sub(1));
             self.withdraw(item);
             self.order.insert((first, item));
+            self.missed_without_plan.remove(&item);
             self.planned.insert(item, (first, planned));
         }
     }
@@ -152,7 +169,13 @@ impl Agenda {
             out.push(Effect::Skipped { item, scheduled });
             return;
         }
-        let missed = self.missed.entry(item).or_insert(Missed { newest: scheduled, flagged: false });
+        self.misses += 1;
+        if !self.is_planned(item) {
+            self.missed_without_plan.insert(item);
+        }
+        let missed = Missed { first: scheduled, newest: scheduled, flagged: false };
+        let missed = self.missed.entry(item).or_insert(missed);
+        missed.first = missed.first.min(scheduled);
         missed.newest = missed.newest.max(scheduled);
     }
 
@@ -170,14 +193,26 @@ impl Agenda {
         &self.missed
     }
 
+    /// The items with missed fires for which no execution is planned.
+    pub(crate) fn missed_without_plan(&self) -> impl Iterator<Item = Item> + '_ {
+        self.missed_without_plan.iter().copied()
+    }
+
+    /// How often a fire was recorded as missed.
+    pub(crate) fn misses(&self) -> u64 {
+        self.misses
+    }
+
     /// Forgets the missed fires of an item: an execution re-runs them.
     pub(crate) fn take_missed(&mut self, item: Item) {
         self.missed.remove(&item);
+        self.missed_without_plan.remove(&item);
     }
 
     /// Keeps the missed fires that this instance still has to re-run.
     pub(crate) fn keep_missed(&mut self, keeps: impl FnMut(&Item, &mut Missed) -> bool) {
         self.missed.retain(keeps);
+        self.missed_without_plan.retain(|item| self.missed.contains_key(item));
     }
 }
 

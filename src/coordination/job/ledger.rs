@@ -17,6 +17,10 @@
 //! An item that was never started has missed the fires since the configuration asks for them: a fire just before a
 //! job's first resharding waits for that, as in ElasticJob.
 //!
+//! Many items that are busy at a fire need no flag each: one *witness* says for all of them that the job was on at that
+//! fire, and an item whose entry ends before it has missed it. So what a fleet cannot execute costs less than what it
+//! executes (`firing/misfire.rs`).
+//!
 //! The owner of an item waits for the item's failover. If no instance takes the item over in time, the owner goes on,
 //! and the entry keeps the instant of the crashed execution in a field of its own.
 //!
@@ -33,15 +37,17 @@ use crate::coordination::job::contract::event::AssignedItem;
 use crate::coordination::job::contract::plan::{Planned, Source};
 use crate::coordination::job::frame::context::Context;
 use crate::coordination::job::frame::outbox::Outbox;
-use crate::extension::ledger_entry::{LedgerEntry, LedgerNode};
+use crate::extension::ledger_entry::{LedgerEntry, LedgerNode, LedgerNodes};
 use crate::job::{FencingToken, Generation, Item};
 use crate::mutants::mutant;
-use crate::tree::{NodeKind, Operation, Path};
+use crate::tree::{CommitError, Error, NodeKind, Operation, Path, Transaction};
 
 /// The pause before a failed read is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// An entry that lies this far in the future was written by a wrong clock; it must not stop the job.
 const CLOCK_WRONG: SignedDuration = SignedDuration::from_hours(1);
+/// How many old witnesses are deleted at once: more than there are, unless instances create them at the same moment.
+const WITNESSES_DELETED: usize = 16;
 
 /// The known state of an item's node.
 #[derive(Debug, Clone, Copy)]
@@ -80,9 +86,13 @@ pub(crate) struct Ledger {
     entries: BTreeMap<Item, Entry>,
     /// The tokens of the items at the last read of the ledger.
     tokens: BTreeMap<Item, FencingToken>,
+    /// The fires that have a witness, as far as it is known.
+    witnesses: BTreeSet<Timestamp>,
     /// Whether it was read in a rotation, where other instances execute an item though its owner keeps it: then an
     /// entry may be old under the same token.
     of_rotation: bool,
+    /// How often it was read.
+    reads: u64,
     /// The sharding for which a read is in flight.
     reading: Option<Generation>,
     retry_at: Option<Duration>,
@@ -99,8 +109,8 @@ impl Ledger {
     }
 
     pub(crate) fn forget(&mut self) {
-        let Self { unmixed_since, disabled_until, .. } = *self;
-        *self = Self { unmixed_since, disabled_until, ..Self::default() };
+        let Self { unmixed_since, disabled_until, reads, .. } = *self;
+        *self = Self { unmixed_since, disabled_until, reads, ..Self::default() };
     }
 
     /// The instance has got items: check whether their entries are known, and which fires they have missed.
@@ -161,6 +171,11 @@ impl Ledger {
     pub(crate) fn is_ledger_read(&self, cx: &Context) -> bool {
         let read = self.generation == Some(cx.assigned.generation());
         read || !cx.monitors() || mutant!(LedgerNotRead)
+    }
+
+    /// How often it was read.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads
     }
 
     /// Whether a fire of an item has been started before.
@@ -234,6 +249,40 @@ impl Ledger {
         Some(entry.write(cx.identity.own_paths.ledger_entry(item), after_flag(entry.content, scheduled)))
     }
 
+    /// The newest fire that has a witness.
+    pub(crate) fn witnessed(&self, now: Timestamp) -> Option<Timestamp> {
+        let mut newest_first = self.witnesses.iter().rev().copied();
+        newest_first.find(|fire| fire.duration_since(now) <= CLOCK_WRONG)
+    }
+
+    /// The transaction that creates the witness of a fire, and deletes older ones.
+    pub(crate) fn witness(&self, cx: &Context, fire: Timestamp) -> Transaction {
+        let paths = &cx.identity.own_paths;
+        let older = self.witnesses.range(..fire).take(WITNESSES_DELETED);
+        let older = older.map(|older| Operation::delete(paths.witness(*older)));
+        let created = Operation::create(paths.witness(fire), NodeKind::Persistent, "");
+        std::iter::once(created).chain(older).collect()
+    }
+
+    /// The witness of a fire was created, and older ones were deleted.
+    pub(crate) fn witness_created(&mut self, fire: Timestamp) {
+        let older: Vec<_> = self.witnesses.range(..fire).take(WITNESSES_DELETED).copied().collect();
+        self.witnesses.retain(|known| !older.contains(known));
+        self.witnesses.insert(fire);
+    }
+
+    /// The witness of a fire was not created.
+    pub(crate) fn witness_failed(&mut self, fire: Timestamp, error: &CommitError) {
+        // The older ones may have been deleted by another instance. It is the one that has created them.
+        self.witnesses.retain(|known| *known >= fire);
+        match (&error.error, error.index) {
+            (Error::NodeExists(_), Some(0)) => drop(self.witnesses.insert(fire)),
+            // A read creates the folder.
+            (Error::NoNode(_), Some(0)) => self.doubt(),
+            _ => {}
+        }
+    }
+
     /// Has the ledger read after each resharding. Returns whether all entries are known without a read.
     pub(crate) fn consult_ledger(&mut self, cx: &Context, out: &mut Outbox) -> bool {
         let now = cx.now;
@@ -265,11 +314,11 @@ impl Ledger {
         &mut self,
         cx: &Context,
         revoked: impl Iterator<Item = Item>,
-        read: Result<BTreeMap<Item, LedgerNode>, String>,
+        read: Result<LedgerNodes, String>,
     ) -> Option<Reread> {
         let now = cx.now;
         let reading = self.reading.take();
-        let Ok(read) = read else {
+        let Ok(LedgerNodes { entries: read, witnesses }) = read else {
             self.retry_at = Some(now.mono.saturating_add(PAUSE));
             return None;
         };
@@ -280,6 +329,11 @@ impl Ledger {
             return None;
         }
         self.generation = reading;
+        self.reads += 1;
+        // A witness that this instance has created since the read is newer.
+        let own = self.witnesses.last().copied();
+        self.witnesses = witnesses;
+        self.witnesses.extend(own);
         let sent = cx.assigned.assignment.iter().flat_map(|sent| &sent.items);
         let sent = sent.map(|assigned| (assigned.item, assigned.token));
         let revoked = revoked.filter_map(|item| Some((item, token(cx, item)?)));

@@ -284,7 +284,7 @@ impl Participant {
         let waits = waits.into_iter().flatten();
         let waits = waits.chain(self.membership.waits(now)).chain(self.ownership.waits(now));
         let mono = waits.filter(|at| *at > now).min();
-        let wall = if self.cx.follows_schedule() { self.firing.next() } else { None };
+        let wall = if self.cx.follows_schedule() { self.firing.next(self.cx.now.wall) } else { None };
         Wakeup { wall, mono }
     }
 
@@ -613,7 +613,9 @@ impl Participant {
                     self.out.forget_and_read(&mut self.cx);
                 }
             }
-            Room::Firing if purpose == Purpose::FlagMisfire => self.firing.flag_failed(&mut self.ledger),
+            Room::Firing if purpose == Purpose::FlagMisfire => {
+                self.firing.flag_failed(&mut self.ledger, error)
+            }
             Room::Lifecycle => leave_failed(&mut self.checkpoints, &mut self.out, error),
             Room::Firing | Room::Failover | Room::Rotation => {}
         }

@@ -8,23 +8,20 @@ use futures::future::try_join_all;
 
 use crate::coordination::job::contract::records::{FoundCheckpoints, WrittenDown};
 use crate::extension::checkpoint::Checkpoint;
-use crate::extension::ledger_entry::LedgerNode;
+use crate::extension::ledger_entry::LedgerNodes;
 use crate::extension::path::ExtensionPaths;
 use crate::job::Item;
 use crate::registry::Session;
-use crate::tree::{Error, Node, NodeKind, Operation, Path};
+use crate::tree::{Error, NodeKind, Operation, Path};
 
-/// Reads the ledger in this folder. Creates the folder if it does not exist: then no fire was started before.
-pub async fn read(session: Arc<dyn Session>, folder: Path) -> Result<BTreeMap<Item, LedgerNode>, String> {
+/// Reads the ledger. Creates its folder if that does not exist: then no fire was started before.
+pub async fn read(session: Arc<dyn Session>, paths: ExtensionPaths) -> Result<LedgerNodes, String> {
+    let folder = paths.ledger();
     let nodes = session.subtree(&folder).await.map_err(|error| error.to_string())?;
     if nodes.is_empty() {
         create(&session, &folder).await.map_err(|error| error.to_string())?;
     }
-    let entry = |node: &Node| {
-        let item = node.path.relative_to(&folder)?.parse().ok()?;
-        Some((Item(item), LedgerNode::read(node)))
-    };
-    Ok(nodes.iter().filter_map(entry).collect())
+    Ok(LedgerNodes::read(&paths, &nodes))
 }
 
 /// Creates a folder that was found missing, whatever the session knew of it before.
@@ -44,7 +41,7 @@ pub async fn read_taken(
     paths: ExtensionPaths,
     items: BTreeSet<Item>,
 ) -> Result<WrittenDown, String> {
-    let ledger = read(Arc::clone(&session), paths.ledger()).await?;
+    let ledger = read(Arc::clone(&session), paths.clone()).await?.entries;
     let checkpoints = read_checkpoints(&*session, &paths, &items).await.map_err(|error| error.to_string())?;
     Ok(WrittenDown { ledger, checkpoints })
 }

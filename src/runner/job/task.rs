@@ -409,7 +409,7 @@ impl Task {
             Effect::Refresh { forget } => self.picture.refresh(forget),
             Effect::ReadLedger => {
                 let Some((session, _)) = &self.session else { return };
-                let read = reads::read(Arc::clone(session), self.identity.own_paths.ledger());
+                let read = reads::read(Arc::clone(session), self.identity.own_paths.clone());
                 self.in_flight.push(Box::pin(async move { Input::Ledger(read.await) }));
             }
             Effect::FindCheckpoints(items) => {

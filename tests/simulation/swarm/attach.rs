@@ -73,7 +73,11 @@ impl World {
         Request {
             configuration: Some(Arc::new(self.plan.configuration.clone())),
             class: None,
-            profile: Profile { rendezvous: !self.is_outdated(m), ..Profile::default() },
+            profile: Profile {
+                rendezvous: !self.is_outdated(m),
+                witnesses: !self.is_outdated(m),
+                ..Profile::default()
+            },
             resumable: true,
         }
     }

@@ -508,7 +508,7 @@ impl World {
             Reply::Taken(items) => {
                 let ledger = self.read_ledger(server, applied);
                 let checkpoints = self.read_checkpoints(server, applied, &items);
-                Input::TookOver(Ok(WrittenDown { ledger, checkpoints }))
+                Input::TookOver(Ok(WrittenDown { ledger: ledger.entries, checkpoints }))
             }
         };
         self.hand_in(m, input);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sidekeeper::extension::checkpoint::Checkpoint;
-use sidekeeper::extension::ledger_entry::LedgerNode;
+use sidekeeper::extension::ledger_entry::LedgerNodes;
 use sidekeeper::job::Item;
 use sidekeeper::tree::{NodeChange, Path, WatchEvent};
 
@@ -27,14 +27,9 @@ impl World {
         items.iter().filter_map(read).collect()
     }
 
-    pub(super) fn read_ledger(&mut self, server: usize, applied: usize) -> BTreeMap<Item, LedgerNode> {
-        let folder = self.own_paths.ledger();
-        let nodes = subtree(self.ensemble.replica(server, applied), &folder);
-        let entry = |node: &sidekeeper::tree::Node| {
-            let item = node.path.relative_to(&folder)?.parse().ok()?;
-            Some((Item(item), LedgerNode::read(node)))
-        };
-        nodes.iter().filter_map(entry).collect()
+    pub(super) fn read_ledger(&mut self, server: usize, applied: usize) -> LedgerNodes {
+        let nodes = subtree(self.ensemble.replica(server, applied), &self.own_paths.ledger());
+        LedgerNodes::read(&self.own_paths, &nodes)
     }
 
     /// The server begins to answer a client that reads all nodes, and is done at once or a while later.

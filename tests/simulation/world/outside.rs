@@ -69,6 +69,13 @@ impl World {
         session.get(&path).now_or_never().unwrap().unwrap().map(|node| node.data.to_vec())
     }
 
+    /// The names of the nodes in the ledger.
+    pub fn ledger(&self) -> Vec<String> {
+        let session = self.registry.open().now_or_never().unwrap().unwrap();
+        let path = Path::parse("/ns-sidekeeper/job/fires").unwrap();
+        session.children(&path).now_or_never().unwrap().unwrap().unwrap_or_default()
+    }
+
     /// The checkpoint of an item, without the instant.
     pub fn checkpoint(&self, item: u32) -> Option<Vec<u8>> {
         let session = self.registry.open().now_or_never().unwrap().unwrap();

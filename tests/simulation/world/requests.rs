@@ -91,8 +91,8 @@ impl World {
                 node.results.push_back(Input::TookOver(read.now_or_never().unwrap_or(Err("later".into()))));
             }
             Some(Ask::ReadLedger) => {
-                let folder = Path::parse("/ns-sidekeeper/job/fires").unwrap();
-                let read = sidekeeper::runner::job::reads::read(Arc::clone(&node.session), folder);
+                let paths = ExtensionPaths::new(&Path::parse("/ns").unwrap(), &self.configuration.job_name);
+                let read = sidekeeper::runner::job::reads::read(Arc::clone(&node.session), paths);
                 node.results.push_back(Input::Ledger(read.now_or_never().unwrap_or(Err("later".into()))));
             }
             Some(Ask::JoinLatch(barrier, until)) => {

@@ -1,6 +1,6 @@
 //! The inputs of a participant, as a closed list.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::coordination::job::contract::answer::Ticket;
@@ -9,7 +9,7 @@ use crate::coordination::job::contract::reattach::Return;
 use crate::coordination::job::contract::records::{FoundCheckpoints, WrittenDown};
 use crate::coordination::job::contract::report::{ExecutionResult, ProgressReport};
 use crate::elasticjob::path::Barrier;
-use crate::extension::ledger_entry::LedgerNode;
+use crate::extension::ledger_entry::LedgerNodes;
 use crate::job::{FencingToken, Generation, Item};
 use crate::tree::{CommitResult, SessionId};
 
@@ -45,8 +45,8 @@ pub enum Input {
     Checkpoints(Result<FoundCheckpoints, String>),
     /// The application reports the progress of an execution.
     Progress(Ticket, ProgressReport),
-    /// The ledger was read: each item that has an entry.
-    Ledger(Result<BTreeMap<Item, LedgerNode>, String>),
+    /// The ledger was read.
+    Ledger(Result<LedgerNodes, String>),
     /// The application reports results.
     Report(Ticket, Vec<ExecutionResult>),
     /// This session holds the latch of a barrier.

@@ -18,6 +18,7 @@ use crate::coordination::job::ledger::{Ledger, Reread};
 use crate::coordination::job::membership::Membership;
 use crate::coordination::job::once::Once;
 use crate::coordination::job::picture::schedule::latest_until;
+use crate::coordination::job::picture::settings::Schedule;
 use crate::coordination::job::rotation::has_ledger_of_turns;
 use crate::job::Item;
 use crate::mutants::mutant;
@@ -26,6 +27,12 @@ use crate::mutants::mutant;
 /// Above the longest session timeout (10 minutes), after which the items of a dead machine change hands; a longer gap
 /// means that the job was switched off, and no user expects its fires then.
 const HANDOVER_MAX: SignedDuration = SignedDuration::from_mins(11);
+
+/// How old a fire may be that an item's new owner re-runs.
+fn oldest(cx: &Context) -> SignedDuration {
+    let grace = cx.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
+    HANDOVER_MAX.saturating_add(SignedDuration::try_from(grace).unwrap_or_default())
+}
 
 impl Fires {
     /// Withdraws the plans and the missed fires that earlier owners have executed or re-run, according to the ledger.
@@ -103,11 +110,15 @@ impl Fires {
         // A fire that came in this step, or while the process slept, came before this look.
         self.follow_schedule(cx);
         let schedule = cx.settings.as_ref().and_then(|settings| settings.schedule.clone());
+        let items: Vec<_> = cx.assigned.executable().map(|assigned| assigned.item).collect();
+        for item in &items {
+            let missed = self.witnessed_miss(cx, ledger, executions, agenda, schedule.as_ref(), *item);
+            if let Some(missed) = missed {
+                agenda.miss(cx, out, *item, missed);
+            }
+        }
         let knows = !cx.rotates() || has_ledger_of_turns(cx);
         let Some(schedule) = schedule.filter(|_| knows) else { return };
-        let items: Vec<_> = cx.assigned.executable().map(|assigned| assigned.item).collect();
-        let grace = cx.settings.as_ref().map(|settings| settings.grace).unwrap_or_default();
-        let oldest = HANDOVER_MAX.saturating_add(SignedDuration::try_from(grace).unwrap_or_default());
         for item in items {
             let returned = membership.returned(item);
             membership.caught_up(item);
@@ -128,7 +139,7 @@ impl Fires {
             let Some(missed) = schedule.next_after(latest).filter(|missed| *missed <= now.wall) else {
                 continue;
             };
-            if now.wall.duration_since(missed) > oldest {
+            if now.wall.duration_since(missed) > oldest(cx) {
                 continue;
             }
             let (newest, before) = latest_until(&schedule, missed, now.wall);
@@ -169,5 +180,33 @@ impl Fires {
                 agenda.miss(cx, out, item, newest);
             }
         }
+    }
+
+    /// The fire that an item has missed according to the newest witness. `None`: none, or it is about to be executed.
+    fn witnessed_miss(
+        &self,
+        cx: &Context,
+        ledger: &Ledger,
+        executions: &Executions,
+        agenda: &Agenda,
+        schedule: Option<&Schedule>,
+        item: Item,
+    ) -> Option<Timestamp> {
+        let now = cx.now.wall;
+        let told = cx.reruns_missed() && !cx.rotates() && !mutant!(WitnessIgnored);
+        let fire = ledger.witnessed(now).filter(|fire| told && *fire <= now)?;
+        let settled = ledger.settled(cx, item, now).filter(|settled| *settled < fire)?;
+        // An item that was not executed for so long before the witness was disabled.
+        let first = schedule.filter(|_| self.asked_since().is_none_or(|asked| asked <= settled));
+        let first = first.and_then(|schedule| schedule.next_after(settled));
+        let disabled = first.is_some_and(|first| fire.duration_since(first) > oldest(cx));
+        let plans = agenda.planned(item).into_iter().chain(executions.starting_of(item));
+        let is_covered = |planned: Planned| match planned.source {
+            Source::Schedule => planned.scheduled == fire,
+            Source::Misfire => planned.scheduled >= fire,
+            Source::Trigger | Source::Failover => false,
+        };
+        let covered = self.waits(fire) || agenda.has_missed(item, fire) || plans.into_iter().any(is_covered);
+        (!disabled && !covered).then_some(fire)
     }
 }

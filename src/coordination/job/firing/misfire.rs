@@ -14,6 +14,11 @@
 //! peers wait for the next fire and run all items. A fire that finds the flag of an earlier one is re-run together
 //! with it; otherwise an item that changes hands all the time would never catch up. A fire that is noticed more than
 //! a second late counts as missed.
+//!
+//! A fleet that cannot follow its schedule would write a flag for each item that is busy at its next fire, which costs
+//! as much as an execution. So several items that miss a fire get one *witness* in the ledger. It tells a next owner
+//! what a flag would tell, if all instances are sidecars that read it. An item that is still not re-run a while later
+//! gets a flag, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,23 +37,94 @@ use crate::coordination::job::once::Once;
 use crate::coordination::job::ownership::Ownership;
 use crate::coordination::job::rotation::Rotation;
 use crate::extension::ledger_entry::LedgerNode;
-use crate::job::Item;
+use crate::job::{InstanceId, Item};
 use crate::mutants::mutant;
-use crate::tree::{NodeKind, Operation, Transaction};
+use crate::tree::{CommitError, Error, NodeKind, Operation, Transaction};
 
 /// How old a fire of an item that is handed over may be and still be left to its next owner, who executes it if it is
 /// fresh: half of [`crate::coordination::job::frame::limits::MISFIRE_THRESHOLD`], so that there is time for the
 /// handover.
 const LEFT_TO_NEXT: SignedDuration = SignedDuration::from_millis(500);
 
-/// The flags of missed fires that are being written.
+/// How many items have to miss fires for a witness. One flag costs no more than a witness.
+const WITNESS_FROM: usize = 2;
+
+/// How long a witness replaces the flag of an item: longer than an item waits for its turn in a job that cannot follow
+/// its schedule.
+const WITNESS_SUFFICES: SignedDuration = SignedDuration::from_secs(10);
+
+/// The records of missed fires that are being written.
 #[derive(Debug, Default)]
 pub(crate) struct Misfires {
     /// The items that the transaction in flight flags, and their entries in the ledger after it.
     flagging: BTreeMap<Item, Option<LedgerNode>>,
+    /// The fire whose witness the transaction in flight creates.
+    witnessing: Option<Timestamp>,
+    /// When the first witness does not suffice any more.
+    next_flag: Option<Timestamp>,
+    /// The state in which all missed fires were written down: a job that cannot follow its schedule has thousands, and
+    /// goes through them only when something has changed.
+    written: Option<Seen>,
+}
+
+/// All on which it depends how missed fires have to be written down, except for time: a start that changes it is
+/// planned together with the missed fire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    misses: u64,
+    flags: u64,
+    membership: u64,
+    fleet: u64,
+    ledger: Option<u64>,
+}
+
+impl Seen {
+    fn of(cx: &Context, ledger: &Ledger, agenda: &Agenda) -> Self {
+        Self {
+            misses: agenda.misses(),
+            flags: cx.view.misfired_revision(),
+            membership: cx.view.membership_revision(),
+            fleet: cx.fleet.revision(),
+            ledger: ledger.is_ledger_read(cx).then(|| ledger.reads()),
+        }
+    }
+}
+
+/// The missed fires that no flag tells of.
+struct Unwritten {
+    /// Items for which a witness suffices, with their first missed fires.
+    young: Vec<(Item, Timestamp)>,
+    /// The others.
+    items: BTreeSet<Item>,
+}
+
+impl Unwritten {
+    fn of(cx: &Context, ledger: &Ledger, executions: &Executions, agenda: &Agenda) -> Self {
+        let reads_witnesses = reads_witnesses(cx);
+        // A witness tells the next owner of an item only if the item's entry ends before the missed fire, and no start
+        // of a later fire changes that.
+        let suffices = |item: Item, first: Timestamp| {
+            let young = reads_witnesses && cx.now.wall.duration_since(first) < WITNESS_SUFFICES;
+            let entry = young && ledger.is_in_ledger(cx, item);
+            let settled = ledger.settled(cx, item, cx.now.wall).filter(|_| entry);
+            let mut starts = agenda.planned(item).into_iter().chain(executions.starting_of(item));
+            let overtakes = |start: Planned| start.source == Source::Schedule && start.scheduled > first;
+            settled.is_some_and(|settled| settled < first) && !starts.any(overtakes)
+        };
+        let open = agenda.missed().iter().filter(|(_, missed)| !missed.is_flagged());
+        let (young, old): (Vec<_>, Vec<_>) = open
+            .map(|(item, missed)| (*item, missed.first()))
+            .partition(|(item, first)| suffices(*item, *first));
+        Self { young, items: old.into_iter().map(|(item, _)| item).collect() }
+    }
 }
 
 impl Misfires {
+    /// When an item that has no flag needs one.
+    pub(crate) fn next_flag(&self) -> Option<Timestamp> {
+        self.next_flag
+    }
+
     /// Whether the item's flag is being written, and its ledger entry with it.
     pub(crate) fn is_flagging(&self, item: Item) -> bool {
         self.flagging.contains_key(&item)
@@ -70,8 +146,8 @@ impl Misfires {
         if !cx.reruns_missed() || cx.phase != Phase::Active {
             return;
         }
-        let missed = agenda.missed().keys();
-        let candidates: BTreeSet<_> = cx.view.misfired().iter().chain(missed).copied().collect();
+        let missed = agenda.missed_without_plan();
+        let candidates: BTreeSet<_> = cx.view.misfired().iter().copied().chain(missed).collect();
         for item in candidates {
             let free = !executions.is_busy(cx, agenda, item) && !agenda.is_planned(item);
             if free
@@ -85,7 +161,7 @@ impl Misfires {
         }
     }
 
-    /// Flags the missed fires of busy items, so that they outlive this instance.
+    /// Writes down the missed fires of busy items, so that they outlive this instance: by a witness or by flags.
     pub(crate) fn flag_misfires(
         &mut self,
         cx: &Context,
@@ -96,47 +172,87 @@ impl Misfires {
     ) {
         // The end of an execution passes the turn of a rotation on; the next server executes a fire after that.
         let passes_on = cx.rotates() && out.is_in_flight(Purpose::Complete);
-        if agenda.missed().is_empty()
-            || passes_on
-            || !cx.is_registered()
-            || !out.may_commit(cx, Purpose::FlagMisfire)
-        {
+        if agenda.missed().is_empty() {
+            self.next_flag = None;
             return;
         }
+        if passes_on || !cx.is_registered() || !out.may_commit(cx, Purpose::FlagMisfire) {
+            return;
+        }
+        let seen = Seen::of(cx, ledger, agenda);
+        let due = self.next_flag.is_some_and(|at| at <= cx.now.wall);
+        if self.written == Some(seen) && !due {
+            return;
+        }
+        self.written = None;
         follow_flags(cx, ledger, executions, agenda);
+        let Unwritten { young, mut items } = Unwritten::of(cx, ledger, executions, agenda);
+        let witnessed = ledger.witnessed(cx.now.wall);
+        let newest = young.iter().map(|(_, first)| *first).max();
+        let newest = newest.filter(|newest| witnessed < Some(*newest) && young.len() >= WITNESS_FROM);
+        let (covered, open): (Vec<_>, Vec<_>) =
+            young.into_iter().partition(|(_, first)| newest.is_some() || witnessed >= Some(*first));
+        items.extend(open.into_iter().map(|(item, _)| item));
+        let first = covered.into_iter().map(|(_, first)| first).min();
+        self.next_flag = first.and_then(|first| first.checked_add(WITNESS_SUFFICES).ok());
+        // An item that a start takes beyond the witness is flagged before.
+        let written = self.flag(cx, ledger, executions, agenda, items, out);
+        if let Some(fire) = newest.filter(|_| out.may_commit(cx, Purpose::FlagMisfire)) {
+            self.witnessing = Some(fire);
+            out.commit(Purpose::FlagMisfire, ledger.witness(cx, fire));
+        } else if written {
+            self.written = Some(seen);
+        }
+    }
+
+    /// Flags these items, as far as that is possible now. Returns whether all of them are flagged, or need no flag.
+    fn flag(
+        &mut self,
+        cx: &Context,
+        ledger: &Ledger,
+        executions: &Executions,
+        agenda: &Agenda,
+        items: BTreeSet<Item>,
+        out: &mut Outbox,
+    ) -> bool {
         let paths = &cx.identity.paths;
         let settled = !cx.view.is_resharding() && ledger.is_ledger_read(cx);
         // After another resharding another instance writes the ledger.
         let mut transaction: Transaction = cx.not_resharded().into_iter().collect();
         let mut flagging = BTreeMap::new();
         let mut size = 0;
-        for (item, missed) in agenda.missed() {
-            let planned = agenda.planned(*item);
+        let nothing_to_do = items.is_empty();
+        for item in items {
+            let Some(missed) = agenda.missed().get(&item) else { continue };
+            let planned = agenda.planned(item);
             let rerun_for_missed = planned.is_some_and(|planned| planned.is_first_of(Source::Misfire));
             // An execution that is being started writes the ledger itself.
-            let ready = settled || ledger.is_in_ledger(cx, *item);
-            if missed.is_flagged() || rerun_for_missed || !ready || executions.is_starting(*item) {
+            let ready = settled || ledger.is_in_ledger(cx, item);
+            if rerun_for_missed || !ready || executions.is_starting(item) {
                 continue;
             }
             // Steps that do not fit go into the next transaction.
             if size >= cx.fire_bytes() {
                 break;
             }
-            let flag = Operation::create(paths.item_misfire(*item), NodeKind::Persistent, "");
-            let (step, entry) = ledger.ledger_flag(cx, *item, missed.newest()).unzip();
+            let flag = Operation::create(paths.item_misfire(item), NodeKind::Persistent, "");
+            let (step, entry) = ledger.ledger_flag(cx, item, missed.newest()).unzip();
             let steps = std::iter::once(flag).chain(step);
             transaction.extend(steps.inspect(|step| size += step.wire_size()));
-            flagging.insert(*item, entry);
+            flagging.insert(item, entry);
         }
-        if flagging.is_empty() {
-            return;
+        if !flagging.is_empty() {
+            self.flagging = flagging;
+            out.commit(Purpose::FlagMisfire, transaction);
         }
-        self.flagging = flagging;
-        out.commit(Purpose::FlagMisfire, transaction);
+        nothing_to_do
     }
 
-    /// The flags are in the registry.
+    /// The flags, or the witness, are in the registry.
     pub(crate) fn flagged(&mut self, ledger: &mut Ledger) {
+        if let Some(fire) = self.witnessing.take() {
+            ledger.witness_created(fire);
+        }
         for (item, entry) in std::mem::take(&mut self.flagging) {
             if let Some(entry) = entry {
                 ledger.written(item, entry);
@@ -144,11 +260,29 @@ impl Misfires {
         }
     }
 
-    /// The flags were not written; they are written again later.
-    pub(crate) fn flag_failed(&mut self, ledger: &mut Ledger) {
+    /// The flags, or the witness, were not written; they are written again later.
+    pub(crate) fn flag_failed(&mut self, ledger: &mut Ledger, error: &CommitError) {
+        self.written = None;
+        if let Some(fire) = self.witnessing.take() {
+            return ledger.witness_failed(fire, error);
+        }
         self.flagging.clear();
-        ledger.doubt();
+        // A resharding has begun, and the entries are what they were; or it is over, and they have other tokens.
+        let resharding = error.index == Some(0) && matches!(error.error, Error::BadVersion(_));
+        if !resharding {
+            ledger.doubt();
+        }
     }
+}
+
+/// Whether each instance of the job reads witnesses, and a witness is true of all items: in a rotation, and where a
+/// once-listener can skip a fire of some items, only a flag says what an item has missed.
+fn reads_witnesses(cx: &Context) -> bool {
+    let certain = cx.monitors() && !cx.rotates() && cx.once_listener().is_none();
+    let mut online = cx.view.instances().keys();
+    let reads = |id: &InstanceId| cx.fleet.profile(id).is_some_and(|profile| profile.witnesses);
+    let mut named = cx.fleet.names().values();
+    certain && online.all(reads) && named.all(|name| name.profile.witnesses)
 }
 
 /// Whether an item, free for a fire that comes now, has missed earlier fires: then their re-run is for this fire too.

@@ -28,6 +28,7 @@ use crate::coordination::job::once::Once;
 use crate::coordination::job::ownership::Ownership;
 use crate::coordination::job::picture::settings::Rescheduled;
 use crate::coordination::job::rotation::Rotation;
+use crate::tree::CommitError;
 
 /// The progress of the schedule, the trigger, and the flags in flight.
 #[derive(Debug, Default)]
@@ -55,8 +56,11 @@ impl Firing {
         self.fires.begin(now);
     }
 
-    pub(crate) fn next(&self) -> Option<Timestamp> {
-        self.fires.next()
+    /// When the next fire comes, or a missed fire has to be flagged.
+    pub(crate) fn next(&self, now: Timestamp) -> Option<Timestamp> {
+        // A flag that is due waits for a commit, which ends with a step of its own.
+        let flag = self.misfires.next_flag().filter(|at| *at > now);
+        self.fires.next().into_iter().chain(flag).min()
     }
 
     /// Whether the schedule has fired for the last time.
@@ -147,8 +151,8 @@ impl Firing {
         self.misfires.flagged(ledger);
     }
 
-    pub(crate) fn flag_failed(&mut self, ledger: &mut Ledger) {
-        self.misfires.flag_failed(ledger);
+    pub(crate) fn flag_failed(&mut self, ledger: &mut Ledger, error: &CommitError) {
+        self.misfires.flag_failed(ledger, error);
     }
 
     #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]

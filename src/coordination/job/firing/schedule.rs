@@ -148,6 +148,11 @@ impl Fires {
         self.due.is_some()
     }
 
+    /// Whether this fire waits to be dispatched.
+    pub(crate) fn waits(&self, fire: Timestamp) -> bool {
+        self.due.as_ref().is_some_and(|due| due.scheduled == fire)
+    }
+
     /// Takes the fire that waits to be dispatched.
     pub(super) fn take_due(&mut self) -> Option<Due> {
         self.due.take()

@@ -31,8 +31,8 @@ use crate::coordination::job::membership::Membership;
 use crate::coordination::job::notices::assignment::Notified;
 use crate::coordination::job::rotation::Rotation;
 use crate::coordination::lease::Lease;
-use crate::extension::ledger_entry::LedgerNode;
-use crate::job::{Item, Problem};
+use crate::extension::ledger_entry::LedgerNodes;
+use crate::job::Problem;
 use crate::tree::SessionId;
 
 impl Lifecycle {
@@ -163,11 +163,11 @@ impl Lifecycle {
     }
 
     /// The ledger was read, perhaps for a restored instance.
-    pub(crate) fn instants_read(&mut self, read: &Result<BTreeMap<Item, LedgerNode>, String>) {
+    pub(crate) fn instants_read(&mut self, read: &Result<LedgerNodes, String>) {
         let Some(restart) = &mut self.restart else { return };
         if matches!(restart.instants, Instants::Asked) {
             // After a failed read the instance goes on without the ledger: the application has waited for long.
-            let entries = read.iter().flatten();
+            let entries = read.iter().flat_map(|read| &read.entries);
             let started = entries.filter_map(|(item, node)| Some((*item, node.entry.started?)));
             restart.instants = Instants::Read(started.collect());
         }

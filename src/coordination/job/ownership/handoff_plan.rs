@@ -17,7 +17,6 @@ use crate::coordination::job::ownership::reservation::Reservations;
 use crate::coordination::job::ownership::settling::Settling;
 use crate::coordination::job::ownership::targets::Targets;
 use crate::extension::handoff_plan::HandoffPlan;
-use crate::job::{InstanceId, Item};
 use crate::tree::{NodeKind, Operation, Transaction};
 
 impl Targets {
@@ -73,18 +72,6 @@ impl Targets {
         if out.may_commit(cx, Purpose::PlanHandoff) {
             out.commit(Purpose::PlanHandoff, transaction);
         }
-    }
-
-    /// The items whose owner is online, and that another instance, or none, should own.
-    fn moves(&mut self, cx: &Context, reservations: &Reservations) -> BTreeMap<Item, Option<InstanceId>> {
-        let targets = self.now(cx, reservations);
-        let total = cx.settings.as_ref().map_or(u32::MAX, |s| s.configuration.sharding_total_count);
-        let surplus = cx.view.items().range(Item(total)..).map(|(item, _)| (*item, None));
-        let moves = |(item, target): &(Item, Option<InstanceId>)| {
-            let owner = cx.view.online_owner(*item);
-            owner.is_some_and(|owner| target.as_ref() != Some(owner))
-        };
-        (0..).map(Item).zip(targets.into_iter().map(Some)).chain(surplus).filter(moves).collect()
     }
 }
 

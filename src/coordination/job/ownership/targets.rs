@@ -113,13 +113,22 @@ pub(crate) fn owners(settings: &Settings, available: &[InstanceId], rule: Rule, 
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
     /// The state of the job for which the targets were computed, and the targets.
-    known: Option<((u64, u64, u64), Vec<InstanceId>)>,
+    known: Option<(State, Vec<InstanceId>)>,
+    /// The same for the items that have to change hands.
+    moves: Option<(State, BTreeMap<Item, Option<InstanceId>>)>,
 }
 
+/// All on which the targets depend.
+type State = (u64, u64, u64);
+
 impl Targets {
+    fn state(cx: &Context, reservations: &Reservations) -> State {
+        (cx.view.membership_revision(), cx.fleet.revision(), reservations.revision())
+    }
+
     /// The wanted owner of each item, if items change hands one by one.
     pub(crate) fn now(&mut self, cx: &Context, reservations: &Reservations) -> Vec<InstanceId> {
-        let state = (cx.view.membership_revision(), cx.fleet.revision(), reservations.revision());
+        let state = Self::state(cx, reservations);
         if let Some((known, targets)) = &self.known
             && *known == state
         {
@@ -129,6 +138,31 @@ impl Targets {
         let targets = work_out(&cx.view, &cx.fleet, reservations, settings, cx.now);
         self.known = Some((state, targets.clone()));
         targets
+    }
+
+    /// The items whose owner is online, and that another instance, or none, should own.
+    pub(crate) fn moves(
+        &mut self,
+        cx: &Context,
+        reservations: &Reservations,
+    ) -> BTreeMap<Item, Option<InstanceId>> {
+        let state = Self::state(cx, reservations);
+        if let Some((known, moves)) = &self.moves
+            && *known == state
+        {
+            return moves.clone();
+        }
+        let targets = self.now(cx, reservations);
+        let total = cx.settings.as_ref().map_or(u32::MAX, |s| s.configuration.sharding_total_count);
+        let surplus = cx.view.items().range(Item(total)..).map(|(item, _)| (*item, None));
+        let moves = |(item, target): &(Item, Option<InstanceId>)| {
+            let owner = cx.view.online_owner(*item);
+            owner.is_some_and(|owner| target.as_ref() != Some(owner))
+        };
+        let moves: BTreeMap<_, _> =
+            (0..).map(Item).zip(targets.into_iter().map(Some)).chain(surplus).filter(moves).collect();
+        self.moves = Some((state, moves.clone()));
+        moves
     }
 
     /// The next owner of each item: its owner, if that is online or has a reservation; else the wanted owner.

@@ -5,7 +5,7 @@
 //! | node under `/{namespace}-sidekeeper/{job}/fleet` | content |
 //! | --- | --- |
 //! | `members` | nothing; its version grows whenever items change hands otherwise than by a resharding |
-//! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `leaving`, `away` |
+//! | `members/{instance}`, ephemeral | a line each: `weight 1`, `label gpu`, `rule rendezvous`, `reads witnesses`, `leaving`, `away` |
 //! | `names/{name}`, persistent | a line `instance {id}`: the instance that has the name, or had it last; then as above |
 //! | `handoff`, ephemeral, the leader's | a line for each instance that is to get items: `{instance} 3 4 5`; `- 6`: none |
 //!

@@ -60,6 +60,7 @@ pub struct JobView {
     /// Running nodes whose data was read; few, because only snapshots have it.
     running_read: BTreeSet<Item>,
     misfired: BTreeSet<Item>,
+    misfired_revision: u64,
     /// Items that wait for a takeover.
     failover_items: BTreeSet<Item>,
     /// Items with a `failover` or `failovering` node.
@@ -165,6 +166,7 @@ impl JobView {
             (Place::Misfire(item), _) => {
                 self.item_mut(item).misfire = true;
                 self.misfired.insert(item);
+                self.misfired_revision += 1;
             }
             (Place::Disabled(item), _) => {
                 self.item_mut(item).disabled = true;
@@ -378,6 +380,7 @@ impl JobView {
                 self.running.remove(&item);
                 self.running_read.remove(&item);
                 self.misfired.remove(&item);
+                self.misfired_revision += 1;
                 self.taken.remove(&item);
                 self.membership_revision += 1;
             }
@@ -393,6 +396,7 @@ impl JobView {
             Place::Misfire(item) => {
                 self.item_mut(item).misfire = false;
                 self.misfired.remove(&item);
+                self.misfired_revision += 1;
             }
             Place::Disabled(item) => {
                 self.item_mut(item).disabled = false;
@@ -617,6 +621,11 @@ impl JobView {
     /// The items with a missed fire.
     pub fn misfired(&self) -> &BTreeSet<Item> {
         &self.misfired
+    }
+
+    /// Grows whenever [`Self::misfired`] may change without [`Self::membership_revision`].
+    pub fn misfired_revision(&self) -> u64 {
+        self.misfired_revision
     }
 
     /// The items that wait for a takeover.
