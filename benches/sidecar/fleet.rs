@@ -87,6 +87,14 @@ impl Fleet {
         fleet
     }
 
+    /// Starts one more sidecar, and attaches its applications. Returns its number.
+    pub(crate) fn join(&mut self, zookeeper: &str, cron: &str) -> usize {
+        self.programs.push(Some(Program::start(Some(zookeeper), &[])));
+        let number = self.programs.len() - 1;
+        self.attach(number, cron);
+        number
+    }
+
     /// Attaches the applications of one sidecar.
     pub(crate) fn attach(&mut self, sidecar: usize, cron: &str) {
         let Some(program) = self.programs.get(sidecar).and_then(Option::as_ref) else { return };

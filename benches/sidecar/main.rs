@@ -22,6 +22,7 @@ mod load;
 mod locks;
 mod memory;
 mod program;
+mod scale;
 mod server;
 mod statistics;
 mod storms;
@@ -37,7 +38,7 @@ mod throughput;
 mod zookeeper;
 
 /// The parts by name, in the order in which they are run.
-const PARTS: [(&str, fn()); 10] = [
+const PARTS: [(&str, fn()); 11] = [
     ("budget", budget::embedded),
     ("latency", latency::embedded),
     ("latency-zookeeper", latency::on_zookeeper),
@@ -48,6 +49,7 @@ const PARTS: [(&str, fn()); 10] = [
     ("locks", locks::on_zookeeper),
     ("storms", storms::instances),
     ("many-jobs", storms::many_jobs),
+    ("scale", scale::on_zookeeper),
 ];
 
 fn main() {

@@ -43,9 +43,16 @@ pub(crate) fn requests(server: &Server) -> u64 {
 
 /// A number that the server tells about itself.
 pub(crate) fn statistic(server: &Server, name: &str) -> u64 {
+    let [value] = statistics(server, [name]);
+    value
+}
+
+/// Several numbers of one moment.
+pub(crate) fn statistics<const COUNT: usize>(server: &Server, names: [&str; COUNT]) -> [u64; COUNT] {
     let answer = server.command("mntr").unwrap_or_default();
-    let value = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
-    value.and_then(|value| value.parse().ok()).expect("a number that every server has")
+    let value = |name: &str| answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
+    let number = |name| value(name).and_then(|value| value.parse().ok());
+    names.map(|name| number(name).expect("a number that every server has"))
 }
 
 pub(crate) fn registry(server: &Server) -> ZooKeeper {

@@ -47,3 +47,24 @@ pub(crate) fn rate(count: usize, time: Duration) -> u64 {
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     format!("{} %", (part * 100 + whole / 2) / whole.max(1))
 }
+
+/// The straight line that fits some points: least squares.
+pub(crate) struct Line {
+    pub(crate) start: f64,
+    pub(crate) slope: f64,
+    /// The largest distance of a point from the line, as a part of the point's value.
+    pub(crate) deviation: f64,
+}
+
+impl Line {
+    /// The points are pairs of size and value; there are at least two sizes.
+    pub(crate) fn through(points: &[(f64, f64)]) -> Self {
+        let count: f64 = points.iter().map(|_| 1.0).sum();
+        let mean = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+        let (x, y) = (mean(&|point| point.0), mean(&|point| point.1));
+        let slope = mean(&|point| (point.0 - x) * (point.1 - y)) / mean(&|point| (point.0 - x).powi(2));
+        let start = y - slope * x;
+        let off = points.iter().map(|(x, y)| (start + slope * x - y).abs() / y.abs().max(1.0));
+        Self { start, slope, deviation: off.fold(0.0, f64::max) }
+    }
+}

@@ -123,8 +123,18 @@ impl Server {
     }
 
     fn signal(&self, signal: nix::sys::signal::Signal) {
-        let java = self.running.as_ref().expect("a running server").java;
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(java), signal).expect("to signal the server");
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.process()), signal)
+            .expect("to signal the server");
+    }
+
+    /// The id of the server's process.
+    pub fn process(&self) -> i32 {
+        self.running.as_ref().expect("a running server").java
+    }
+
+    /// The folder with its logs of transactions and its snapshots.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data/version-2")
     }
 
     /// Sends a four-letter word.
