@@ -52,6 +52,8 @@ struct Seen {
     changed: Option<Instant>,
     /// The executions: their scheduled instant and when they were received, since 1970.
     executions: Vec<(Duration, Duration)>,
+    /// By job: the sidecar of its leader.
+    leaders: BTreeMap<usize, usize>,
     /// Streams whose session is suspended.
     suspended: usize,
     /// Sessions that were lost, counted by stream.
@@ -192,6 +194,11 @@ impl Fleet {
         Some(self.seen().lost)
     }
 
+    /// The sidecar whose instance leads a job.
+    pub(crate) fn leader(&self, job: usize) -> Option<usize> {
+        self.seen().leaders.get(&job).copied()
+    }
+
     pub(crate) fn suspended(&self) -> usize {
         self.seen().suspended
     }
@@ -269,6 +276,9 @@ async fn follow(mut client: Client, request: AttachRequest, place: Place) {
                     ReportCompletionRequest { attachment_id: attachment.clone(), results: vec![result] };
                 let mut client = client.clone();
                 tokio::spawn(async move { client.report_completion(report).await });
+            }
+            Some(Event::LeadershipChanged(changed)) if changed.leader => {
+                place.seen().leaders.insert(place.job, place.instance.0);
             }
             Some(Event::SessionChanged(changed)) => {
                 let mut seen = place.seen();

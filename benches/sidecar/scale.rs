@@ -3,11 +3,12 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::{Timestamp, ToSpan, tz::TimeZone};
 
 use crate::fleet::{Fleet, Size};
+use crate::program::Program;
 use crate::server;
 use crate::statistics::Line;
 use crate::zookeeper::Server;
@@ -35,8 +36,8 @@ const TABLES: [Table; 4] = [
     ("items", 3, [[4, 1, 1, 200], [4, 1, 1, 600], [4, 1, 1, 1800]]),
 ];
 
-/// The counts in the order in which they are printed.
-const COUNTS: [&str; 17] = [
+/// The counts in the order in which they are printed. The requests of a change are those beyond an idle fleet's.
+const COUNTS: [&str; 19] = [
     "znodes",
     "ephemeral znodes",
     "watches",
@@ -53,6 +54,8 @@ const COUNTS: [&str; 17] = [
     "a sidecar leaves: requests",
     "a sidecar leaves: events",
     "a sidecar leaves: moves",
+    "the leader leaves: requests",
+    "the leader leaves: events",
     "all attach: requests",
 ];
 
@@ -88,52 +91,51 @@ pub(crate) fn on_zookeeper() {
 }
 
 /// The counts of one fleet, in the order of [`COUNTS`].
-fn measure(sizes: [u32; 4]) -> [f64; COUNTS.len()] {
+fn measure([sidecars, applications, jobs, items]: [u32; 4]) -> [f64; COUNTS.len()] {
     let mut server = server::start();
-    let [sidecars, applications, jobs] =
-        [sizes[0], sizes[1], sizes[2]].map(|size| size.try_into().unwrap_or(usize::MAX));
-    let size = Size { sidecars, applications, jobs, items: sizes[3], spread: Duration::ZERO };
+    let [sidecars, applications, jobs] = [sidecars, applications, jobs].map(whole);
+    let size = Size { sidecars, applications, jobs, items, spread: Duration::ZERO };
     let fire = Timestamp::now() + FIRE.seconds();
     let cron = fire.to_zoned(TimeZone::system()).strftime("%-S %-M %-H %-d %-m ?").to_string();
-    let packets = Packets::of(&server);
+    let before = Packets::of(&server);
     let mut fleet = Fleet::start(size, &server.address(), &[], &cron);
-    fleet.settle(size.instances(), LIMIT).expect("the fleet to settle");
-    fleet.run(QUIET);
+    settle(&mut fleet, sidecars);
     assert!(Timestamp::now() < fire, "the fleet settled after the fire");
-    let attach = packets.since(&server);
+    let attach = before.since(&server);
 
-    let packets = Packets::of(&server);
-    let executions = size.jobs * usize::try_from(size.items).unwrap_or(usize::MAX);
+    let before = Packets::of(&server);
+    let executions = jobs * whole(items);
     assert_eq!(fleet.executions(executions, LIMIT).len(), executions, "executions of the fire");
     fleet.run(QUIET);
-    let fired = packets.since(&server);
+    let fired = before.since(&server);
 
-    let packets = Packets::of(&server);
+    let before = Packets::of(&server);
     fleet.run(IDLE);
-    let idle = packets.since(&server);
+    let idle = before.since(&server);
     let names = ["zk_znode_count", "zk_ephemerals_count", "zk_watch_count", "zk_approximate_data_size"];
-    let settled = server::statistics(&server, names).map(number);
-    let (heap, memory) =
-        (heap_kib(&server), fleet.programs.iter().flatten().map(|program| program.resident()).max());
+    let [znodes, ephemerals, watches, data] = server::statistics(&server, names).map(number);
+    let heap = heap_kib(&server);
+    let memory = fleet.programs.iter().flatten().map(Program::resident).max().unwrap_or_default();
+    let snapshot = restart(&mut fleet, &mut server);
 
-    let packets = Packets::of(&server);
     fleet.begin();
+    let before = Packets::of(&server);
     let newcomer = fleet.join(&server.address(), &cron);
-    fleet.settle(size.instances() + size.applications * size.jobs, LIMIT).expect("the newcomer to settle");
-    fleet.run(QUIET);
-    let (join, joined) = (packets.since(&server), count(fleet.moves()));
+    settle(&mut fleet, sidecars + 1);
+    let (join, joined) = (before.since(&server), fleet.moves());
 
     fleet.begin();
-    let packets = Packets::of(&server);
+    let before = Packets::of(&server);
     fleet.drain(newcomer);
-    fleet.settle(size.instances(), LIMIT).expect("the others to settle");
-    fleet.run(QUIET);
-    let (leave, left) = (packets.since(&server), count(fleet.moves()));
+    settle(&mut fleet, sidecars);
+    let (leave, left) = (before.since(&server), fleet.moves());
 
-    let [znodes, ephemerals, watches, data] = settled;
-    let snapshot = snapshot_bytes(&mut server);
-    let memory = number(memory.unwrap_or_default());
-    let idle = 2.0 * idle.requests;
+    let before = Packets::of(&server);
+    let leader = fleet.leader(0).expect("a leader");
+    fleet.drain(leader);
+    settle(&mut fleet, sidecars - 1);
+    let lead = before.since(&server);
+
     [
         znodes,
         ephemerals,
@@ -141,24 +143,34 @@ fn measure(sizes: [u32; 4]) -> [f64; COUNTS.len()] {
         data,
         snapshot,
         heap,
-        memory,
-        idle,
-        fired.requests,
+        number(memory),
+        2.0 * idle.requests,
+        fired.beyond(&idle),
         fired.events,
-        join.requests,
+        join.beyond(&idle),
         join.events,
-        joined,
-        leave.requests,
+        number(joined),
+        leave.beyond(&idle),
         leave.events,
-        left,
-        attach.requests,
+        number(left),
+        lead.beyond(&idle),
+        lead.events,
+        attach.beyond(&idle),
     ]
 }
 
-/// The packets of a server since its start.
+/// Runs the applications until each item has one owner among the instances of so many sidecars, and nothing follows.
+fn settle(fleet: &mut Fleet, sidecars: usize) {
+    let instances = sidecars * fleet.size.applications * fleet.size.jobs;
+    fleet.settle(instances, LIMIT).expect("the fleet to settle");
+    fleet.run(QUIET);
+}
+
+/// The packets of a server since its start, at a moment.
 struct Packets {
     received: u64,
     sent: u64,
+    at: Instant,
 }
 
 /// What a server got and sent during a change.
@@ -166,19 +178,28 @@ struct Cost {
     requests: f64,
     /// Packets that answer no request: the events of watches.
     events: f64,
+    time: Duration,
 }
 
 impl Packets {
     fn of(server: &Server) -> Self {
         let [received, sent] = server::statistics(server, ["zk_packets_received", "zk_packets_sent"]);
-        Self { received, sent }
+        Self { received, sent, at: Instant::now() }
     }
 
     fn since(&self, server: &Server) -> Cost {
         let now = Self::of(server);
         // The question for the numbers is a request too.
         let requests = (now.received - self.received).saturating_sub(1);
-        Cost { requests: number(requests), events: number((now.sent - self.sent).saturating_sub(requests)) }
+        let events = number((now.sent - self.sent).saturating_sub(requests));
+        Cost { requests: number(requests), events, time: now.at - self.at }
+    }
+}
+
+impl Cost {
+    /// The requests that an idle fleet would not have sent in the same time.
+    fn beyond(&self, idle: &Self) -> f64 {
+        self.requests - idle.requests * self.time.as_secs_f64() / idle.time.as_secs_f64()
     }
 }
 
@@ -190,22 +211,26 @@ fn heap_kib(server: &Server) -> f64 {
     number(total.and_then(|bytes| bytes.parse::<u64>().ok()).expect("the total") / 1024)
 }
 
-/// The size of a snapshot. A server writes one when it starts.
-fn snapshot_bytes(server: &mut Server) -> f64 {
+/// Restarts the server, and returns the size of the snapshot that it writes then.
+fn restart(fleet: &mut Fleet, server: &mut Server) -> f64 {
+    server.stop();
+    while fleet.suspended() < fleet.size.instances() {
+        fleet.run(Duration::from_millis(50));
+    }
     server.start_again();
+    assert_eq!(fleet.resume(LIMIT), Some(0), "lost sessions");
+    fleet.run(QUIET);
     let files = fs::read_dir(server.data()).expect("the server's data").flatten();
     let snapshots = files.filter(|file| file.file_name().to_string_lossy().starts_with("snapshot."));
-    let sizes = snapshots.filter_map(|file| {
-        let metadata = file.metadata().ok()?;
-        Some((metadata.modified().ok()?, metadata.len()))
-    });
-    number(sizes.max().expect("a snapshot").1)
+    let sizes = snapshots.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len());
+    // The first one is of an empty server.
+    number(sizes.max().expect("a snapshot"))
 }
 
-fn number(count: u64) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+fn whole(size: u32) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-fn count(count: usize) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+fn number(count: impl TryInto<u32>) -> f64 {
+    f64::from(count.try_into().unwrap_or(u32::MAX))
 }

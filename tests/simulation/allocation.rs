@@ -51,7 +51,7 @@ fn settled(world: &mut World) {
 }
 
 fn join(world: &mut World, names: &[String; 3], place: usize, profile: Profile) -> usize {
-    let node = world.join_with(Some(&names[place]), u8::try_from(place).unwrap() + 1, profile);
+    let node = world.join_with(Some(&names[place]), u16::try_from(place).unwrap() + 1, profile);
     settled(world);
     node
 }
@@ -120,7 +120,7 @@ fn p1_after_a_restart_a_member_with_a_name_has_as_many_items_as_before() {
         // Without a grace, so that others have its items meanwhile; and it comes back from another address.
         world.drain(node);
         settled(&mut world);
-        world.join_as(Some(name), 20 + u8::try_from(node).unwrap());
+        world.join_as(Some(name), 20 + u16::try_from(node).unwrap());
         settled(&mut world);
         assert_eq!(count(&world), before, "{name}");
     }

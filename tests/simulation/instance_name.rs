@@ -63,7 +63,7 @@ pub fn p1_p3_p5_a_named_instance_that_restarts_in_time_finds_its_items_with_new_
         world.run_for(6_000);
         assert!(world.nodes[node].ended.is_some());
         assert_eq!(names(&world), before);
-        let back = world.join_as(Some(name), u8::try_from(node).unwrap() + 1);
+        let back = world.join_as(Some(name), u16::try_from(node).unwrap() + 1);
         world.run_for(900);
         world.assert_all_owned();
         assert_eq!(names(&world), before);
@@ -383,7 +383,7 @@ fn p1_p2_p3_hold_when_an_instance_returns_at_the_end_of_the_grace() {
         world.end_session(gone);
         let around = world.random.below(30) as i64;
         world.run_for(1_985 + around);
-        world.join_as(Some(NAMES[gone]), u8::try_from(gone).unwrap() + 1);
+        world.join_as(Some(NAMES[gone]), u16::try_from(gone).unwrap() + 1);
         world.run_for(4_000);
         world.settle_owned();
         assert!(noted(&world, NAMES[gone]), "seed {seed}");
@@ -448,7 +448,8 @@ fn p1_p2_p3_p5_no_item_moves_and_no_fire_is_lost_while_named_instances_restart()
             }
             let away = world.random.below(4_000) as i64;
             world.run_for(away);
-            let machine = u8::try_from(pick).unwrap() + 1 + if round % 3 == 2 { 10 * (round + 1) } else { 0 };
+            let machine =
+                u16::try_from(pick).unwrap() + 1 + if round % 3 == 2 { 10 * (round + 1) } else { 0 };
             now_at[pick] = world.join_as(Some(NAMES[pick]), machine);
             world.run_for(2_500);
             assert_eq!(names(&world), before, "seed {seed}: {:#?}", world.log);

@@ -48,6 +48,7 @@ mod resharding;
 mod restart;
 mod retry;
 mod rotation;
+mod scale;
 mod schedule;
 mod setup;
 mod start;

@@ -41,7 +41,7 @@ use sidekeeper::extension::profile::Profile;
 use sidekeeper::job::{InstanceId, InstanceName, Item, JobConfiguration, JobName, Problem};
 use sidekeeper::registry::embedded::Embedded;
 use sidekeeper::registry::{Registry, Session, Watch};
-use sidekeeper::tree::{NodeKind, Operation, Path, Transaction, WatchEvent};
+use sidekeeper::tree::{NodeChange, NodeKind, Operation, Path, Transaction, WatchEvent};
 
 use crate::java::Java;
 use crate::random::Random;
@@ -61,6 +61,17 @@ enum Ask {
     JoinLatch(Barrier, Timestamp),
     LeaveLatch(Barrier, Vec<Transaction>),
     Watch,
+}
+
+/// What all nodes together have asked of the registry, and heard from it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests: transactions, candidatures, and the reads that the core asks for.
+    pub requests: usize,
+    /// Changes that their watches sent.
+    pub events: usize,
+    /// Looks at changes with data, which ZooKeeper does not send with an event: a read each.
+    pub reads: usize,
 }
 
 /// A node at the latch of a barrier.
@@ -165,6 +176,7 @@ pub struct World {
     pub registry_ahead_ms: i64,
     /// How many commits of each purpose were asked for.
     pub commits: BTreeMap<Purpose, usize>,
+    pub traffic: Traffic,
     pub nodes: Vec<Node>,
     pub now: Timestamp,
     start: Timestamp,
@@ -248,6 +260,7 @@ impl World {
             registry_ms,
             registry_ahead_ms: 0,
             commits: BTreeMap::new(),
+            traffic: Traffic::default(),
             nodes: Vec::new(),
             now: start,
             start,
@@ -298,7 +311,7 @@ impl World {
     /// A new application with a sidecar of its own.
     pub fn join(&mut self) -> usize {
         let name = self.nodes.len();
-        self.join_as(None, u8::try_from(name % 250).unwrap() + 1)
+        self.join_as(None, u16::try_from(name).unwrap() + 1)
     }
 
     /// As [`Self::join`], so many times.
@@ -309,16 +322,17 @@ impl World {
     }
 
     /// A new application with a sidecar of its own, under a name, on this machine.
-    pub fn join_as(&mut self, called: Option<&str>, machine: u8) -> usize {
+    pub fn join_as(&mut self, called: Option<&str>, machine: u16) -> usize {
         self.join_with(called, machine, Profile::default())
     }
 
     /// As above, with this said of itself. One that does not say `rendezvous` is of an earlier version: its core is
     /// today's, and as a leader it divides as it would have, for it knows of itself.
-    pub fn join_with(&mut self, called: Option<&str>, machine: u8, profile: Profile) -> usize {
+    pub fn join_with(&mut self, called: Option<&str>, machine: u16, profile: Profile) -> usize {
         let name = self.nodes.len();
         self.log.push(format!("{} join {name} as {called:?} on {machine}", self.now));
-        let ip = Ipv4Addr::new(10, 0, 0, machine);
+        let [high, low] = machine.to_be_bytes();
+        let ip = Ipv4Addr::new(10, 0, high, low);
         let called = called.map(|called| InstanceName::parse(called).unwrap());
         let unique = called.as_ref().map_or(format!("n{name}"), InstanceName::to_string);
         let job = self.configuration.job_name.clone();
@@ -511,13 +525,17 @@ impl World {
             }
         }
         inputs.extend(news);
+        let mut read = false;
         while let Some(Ok(event)) = node.watch.as_mut().map(Watch::try_recv) {
             inputs.extend(matches!(event, WatchEvent::Snapshot(_)).then_some(Input::WasRead));
+            read |= self.traffic.note(&event);
             node.picture.apply_nodes(event, now);
         }
         while let Some(Ok(event)) = node.fleet.as_mut().map(Watch::try_recv) {
+            read |= self.traffic.note(&event);
             node.picture.apply_fleet(event);
         }
+        self.traffic.reads += usize::from(read);
         inputs.extend(rest);
         let effects = node.core.step(now, &node.picture, inputs);
         for effect in effects {
@@ -666,11 +684,53 @@ impl World {
         }
     }
 
+    /// Time passes, and everything that follows happens at one instant, the nodes in order: for fleets of hundreds, for which
+    /// [`Self::run_for`] takes too many looks.
+    pub fn pass(&mut self, millis: i64) {
+        self.now += jiff::SignedDuration::from_millis(millis);
+        self.finish_executions();
+        loop {
+            let before = self.traffic;
+            for index in self.up() {
+                self.take_effect(index);
+                self.step(index);
+            }
+            if self.traffic == before && self.nodes.iter().all(|node| node.line.is_empty()) {
+                return;
+            }
+        }
+    }
+
     /// The time of day goes back; the monotonic time does not.
     pub fn set_wall_back(&mut self, by: jiff::SignedDuration) {
         self.was_set_back = true;
         self.now -= by;
         self.start -= by;
+    }
+}
+
+impl std::ops::AddAssign for Traffic {
+    fn add_assign(&mut self, more: Self) {
+        self.requests += more.requests;
+        self.events += more.events;
+        self.reads += more.reads;
+    }
+}
+
+impl Traffic {
+    /// Counts an event's changes, and tells whether data of them has to be read.
+    fn note(&mut self, event: &WatchEvent) -> bool {
+        let WatchEvent::Changes(changes) = event else { return false };
+        self.events += changes.len();
+        changes.iter().any(|change| matches!(change, NodeChange::Put { content: Some(_), .. }))
+    }
+
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            requests: self.requests - before.requests,
+            events: self.events - before.events,
+            reads: self.reads - before.reads,
+        }
     }
 }
 

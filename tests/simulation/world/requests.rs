@@ -27,7 +27,9 @@ impl World {
         self.set_registry_clock();
         let one_by_one = self.one_by_one;
         let node = &mut self.nodes[index];
-        match node.line.pop_front() {
+        let ask = node.line.pop_front();
+        self.traffic.requests += usize::from(ask.is_some());
+        match ask {
             Some(Ask::Commit(id, transaction)) => {
                 let stolen = if one_by_one { stolen(node, &transaction) } else { Vec::new() };
                 let forgotten = forgotten(node, &transaction);
