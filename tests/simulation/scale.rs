@@ -17,6 +17,9 @@ const SETTLING: i64 = 1_000;
 /// How long an execution takes, in milliseconds.
 const EXECUTION: u64 = 200;
 
+/// How many sidecars a rolling restart restarts.
+const RESTARTED: usize = 20;
+
 struct Fleet {
     world: World,
     sidecars: usize,
@@ -142,4 +145,53 @@ fn simulate(mut fleet: Fleet) -> [(&'static str, Traffic); 5] {
     // All others stand for election.
     fleet.assert_one(lead, fleet.moves(&before, leader), sidecars - 1);
     [("attach", attach), ("fire", fire), ("join", join), ("leave", leave), ("the leader leaves", lead)]
+}
+
+/// Restarts one sidecar after the other, as a deployment does: each drains, and then attaches its application again.
+/// Returns how often each item has moved.
+fn restart_all(items: u32, seed: u64) -> Vec<usize> {
+    let mut configuration = six_items();
+    configuration.sharding_total_count = items;
+    configuration.cron = None;
+    let mut world = World::new(seed, configuration);
+    world.join_many(RESTARTED);
+    let settle = |world: &mut World| {
+        world.pass(1);
+        world.pass(SETTLING);
+        world.assert_all_owned();
+    };
+    settle(&mut world);
+    let owners = |world: &World| -> Vec<String> { (0..items).map(|item| owner(world, item)).collect() };
+    let mut known = owners(&world);
+    let mut moves = vec![0; items as usize];
+    let mut count = |world: &World| {
+        let now = owners(world);
+        for ((before, now), moves) in known.iter().zip(&now).zip(&mut moves) {
+            *moves += usize::from(before != now);
+        }
+        known = now;
+    };
+    for restarted in 0..RESTARTED {
+        world.drain(restarted);
+        settle(&mut world);
+        count(&world);
+        world.join();
+        settle(&mut world);
+        count(&world);
+    }
+    moves
+}
+
+#[test]
+fn p1_a_rolling_restart_of_twenty_sidecars_moves_each_item_at_most_twice() {
+    for (items, seed) in [(20, 0), (100, 1), (100, 2)] {
+        let moves = restart_all(items, seed);
+        assert!(moves.iter().all(|moves| *moves <= 2), "{items} items, seed {seed}: {moves:?}");
+    }
+    // The items beyond equal shares follow the ranks of the instances, and new instances have other ranks.
+    for (items, seed) in [(107, 3), (130, 4)] {
+        let moves = restart_all(items, seed);
+        assert!(moves.iter().all(|moves| *moves <= 3), "{items} items, seed {seed}: {moves:?}");
+        assert!(moves.iter().sum::<usize>() <= 2 * items as usize, "{items} items, seed {seed}: {moves:?}");
+    }
 }
