@@ -74,6 +74,28 @@ fn p5_a_missed_fire_keeps_its_instant_though_the_schedule_changes_and_the_owner_
 }
 
 #[test]
+fn p5_items_that_miss_a_trigger_get_flags_and_the_others_are_executed_for_it_once() {
+    let mut world = one_node(|configuration| configuration.cron = None);
+    world.next_duration_ms = Some(5_000);
+    let trigger = format!("trigger/{}", world.nodes[0].instance);
+    world.put(&trigger, "");
+    world.run_for(300);
+    world.cancel(0, &[5]);
+    world.run_for(300);
+    world.put(&trigger, "");
+    world.run_for(300);
+    assert_eq!((witnesses(&world), flags(&world)), (0, 5), "{:#?}", world.starts);
+    world.crash(0);
+    world.next_duration_ms = Some(50);
+    world.join();
+    world.run_for(200);
+    world.end_session(0);
+    world.run_for(2_000);
+    let of = |item: u32| world.starts.iter().filter(|start| start.item.0 == item).count();
+    assert_eq!((0..6).map(of).collect::<Vec<_>>(), [2; 6], "{:#?}", world.starts);
+}
+
+#[test]
 fn an_item_that_waits_for_long_gets_a_flag() {
     let mut world = busy(30_000);
     assert_eq!((witnesses(&world), flags(&world)), (1, 0));

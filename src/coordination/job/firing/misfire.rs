@@ -35,6 +35,7 @@ use crate::coordination::job::frame::phase::Phase;
 use crate::coordination::job::ledger::Ledger;
 use crate::coordination::job::once::Once;
 use crate::coordination::job::ownership::Ownership;
+use crate::coordination::job::picture::schedule::latest_before;
 use crate::coordination::job::rotation::Rotation;
 use crate::extension::ledger_entry::LedgerNode;
 use crate::job::{InstanceId, Item};
@@ -101,10 +102,16 @@ struct Unwritten {
 impl Unwritten {
     fn of(cx: &Context, ledger: &Ledger, executions: &Executions, agenda: &Agenda) -> Self {
         let reads_witnesses = reads_witnesses(cx);
+        // Busy items miss a trigger, too. Its instant is in no entry as one up to which nothing was missed.
+        let schedule = cx.settings.as_ref().and_then(|settings| settings.schedule.as_ref());
+        let is_fire =
+            |at: Timestamp| schedule.is_some_and(|schedule| latest_before(schedule, at) == Some(at));
+        let mut fires = BTreeMap::new();
         // A witness tells the next owner of an item only if the item's entry ends before the missed fire, and no start
         // of a later fire changes that.
-        let suffices = |item: Item, first: Timestamp| {
+        let mut suffices = |item: Item, first: Timestamp| {
             let young = reads_witnesses && cx.now.wall.duration_since(first) < WITNESS_SUFFICES;
+            let young = young && *fires.entry(first).or_insert_with(|| is_fire(first));
             let entry = young && ledger.is_in_ledger(cx, item);
             let settled = ledger.settled(cx, item, cx.now.wall).filter(|_| entry);
             let mut starts = agenda.planned(item).into_iter().chain(executions.starting_of(item));
