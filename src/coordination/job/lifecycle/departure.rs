@@ -285,10 +285,11 @@ fn leaving_transaction(
     let mut flagging = failover_folders(cx);
     let left = left_behind(cx, executions);
     if !left.is_empty() {
-        flagging = flags(cx, left);
+        flagging = flags(cx, left.clone());
         size = flagging.iter().map(Operation::wire_size).sum::<usize>();
     }
-    for item in unfinished_items(cx, executions) {
+    // An item of which this instance has taken the failover over, and has left a running node, is in both.
+    for item in unfinished_items(cx, executions).into_iter().filter(|item| !left.contains(item)) {
         let begin = flagging.len();
         hand_over(cx, executions, &mut flagging, item, executions.get(item).is_some());
         size += flagging.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
@@ -378,8 +379,9 @@ fn awaits_nodes(agenda: &Agenda, membership: &Membership, out: &Outbox) -> bool 
 /// session whose instance has left only now.
 fn late_nodes(cx: &Context, executions: &Executions, out: &Outbox) -> Transaction {
     let left = left_behind(cx, executions);
-    let mut transaction = if left.is_empty() { Transaction::new() } else { flags(cx, left) };
-    for item in cx.view.taken().iter().copied().filter(|item| cx.has_taken(*item)) {
+    let mut transaction = if left.is_empty() { Transaction::new() } else { flags(cx, left.clone()) };
+    let taken = cx.view.taken().iter().copied().filter(|item| cx.has_taken(*item));
+    for item in taken.filter(|item| !left.contains(item)) {
         if transaction.is_empty() {
             transaction = failover_folders(cx);
         }
