@@ -152,6 +152,12 @@ KILLS ?= 120
 failover-time: interop-tools ## measure failovers, beside ElasticJob's in Java; KILLS=120
 	$(SUITE) faults.failover_time --kills $(KILLS)
 
+# Options of `make session-timeouts`; `--help` lists them.
+SESSION_TIMEOUTS ?=
+.PHONY: session-timeouts
+session-timeouts: fault-tools build ## measure how short a session timeout is safe: SESSION_TIMEOUTS="--minutes 60 --failovers 60"
+	SIDEKEEPER_BINARY=$(abspath $(RELEASE)) $(SUITE) faults.session_timeouts $(SESSION_TIMEOUTS)
+
 # How many rounds of each kind `make session-proof` makes.
 PROOFS ?= 5
 .PHONY: session-proof

@@ -32,6 +32,8 @@ impl Program {
         let mut command = Command::new(file());
         command.arg("serve").arg(format!("--listen=unix:{}", folder.path().join("socket").display()));
         command.args(zookeeper.map(|address| format!("--zookeeper={address}")));
+        // A fleet may overload the processors of this machine. So the figures do not depend on the default either.
+        command.args(zookeeper.map(|_| "--session-timeout=30s"));
         command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let start = Instant::now();
         let mut child = command.spawn().expect("the program");

@@ -52,15 +52,15 @@ pub struct Config {
     /// The server's address in instance ids, by which ElasticJob distinguishes servers. Default: that of the
     /// first interface that is up and not loopback, else 127.0.0.1.
     pub instance_ip: Ipv4Addr,
-    /// The session timeout that the sidecar requests from the registry. Default: 30 s. It survives a leader
-    /// election of ZooKeeper, and items of a crashed machine still move within a minute.
+    /// The session timeout that the sidecar requests from the registry. Default: 7 s. It survives an election of
+    /// ZooKeeper, and items of a crashed machine move within ten seconds (`docs/reliability.md`).
     pub session_timeout: Duration,
     /// The safety margin at the end of the session's lease. `None`: the default, which depends on the
     /// timeout.
     pub lease_margin: Option<Duration>,
-    /// How long to try one server. Default: 5 s, so that several servers are tried within a session.
+    /// How long to look for a server that serves, and to try it. Default: 5 s.
     pub connection_timeout: Duration,
-    /// How long to wait for the registry's answer. Default: 10 s, a third of the session timeout.
+    /// How long to wait for the registry's answer. Default: 10 s. The lease may end before.
     pub request_timeout: Duration,
     /// How long executions may go on when the sidecar is stopped. Default: 25 s, below the 30 s that
     /// Kubernetes grants by default.

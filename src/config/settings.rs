@@ -89,7 +89,7 @@ settings! {
         "A directory of job configurations, which applications can attach to by name.";
     INSTANCE_IP = "instance_ip", "instance-ip", "SIDEKEEPER_INSTANCE_IP", "IPV4", Default::Detected("the first interface that is up and not loopback"), =>
         "The IPv4 address that names this server in the registry. Sidecars that share one are enabled and disabled together.";
-    SESSION_TIMEOUT = "session_timeout", "session-timeout", "SIDEKEEPER_SESSION_TIMEOUT", "DURATION", Default::Value("30s"), =>
+    SESSION_TIMEOUT = "session_timeout", "session-timeout", "SIDEKEEPER_SESSION_TIMEOUT", "DURATION", Default::Value("7s"), =>
         "How long the registry keeps the session of a sidecar that is silent, 1s to 10m. After that, other instances get the sidecar's items.";
     LEASE_MARGIN = "lease_margin", "lease-margin", "SIDEKEEPER_LEASE_MARGIN", "DURATION", Default::Absent("a fifth of the session's timeout, 500ms at least"), =>
         "How long before the registry could end a silent session the sidecar cancels the executions, 100ms to 5m; never more than half of the session's timeout.";

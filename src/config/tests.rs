@@ -62,7 +62,7 @@ fn without_any_source_the_defaults_hold() {
             lock_root: None,
             jobs_dir: None,
             instance_ip: 10.0.0.7,
-            session_timeout: 30s,
+            session_timeout: 7s,
             lease_margin: None,
             connection_timeout: 5s,
             request_timeout: 10s,
@@ -223,7 +223,7 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
         # lock_root is not set: `/NAMESPACE-sidekeeper/@-@locks/queues`
         jobs_dir = '/jobs "x"' # SIDEKEEPER_JOBS_DIR
         instance_ip = "10.0.0.7" # --instance-ip
-        session_timeout = "30s" # default
+        session_timeout = "7s" # default
         # lease_margin is not set: a fifth of the session's timeout, 500ms at least
         connection_timeout = "5s" # default
         request_timeout = "10s" # default

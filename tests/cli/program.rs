@@ -16,7 +16,7 @@ async fn version_and_help_succeed_and_wrong_arguments_are_usage_errors() {
     assert_eq!(help.code, Some(0));
     // Help is wrapped at the terminal's width.
     let text = help.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("[default: 30s] [env: SIDEKEEPER_SESSION_TIMEOUT]"), "{}", help.stdout);
+    assert!(text.contains("[default: 7s] [env: SIDEKEEPER_SESSION_TIMEOUT]"), "{}", help.stdout);
     for wrong in [&["fly"][..], &["serve", "--fly"], &["run"], &[]] {
         let answer = output(sidekeeper(wrong)).await;
         assert_eq!((answer.code, answer.stdout.as_str()), (Some(64), ""), "{wrong:?}");

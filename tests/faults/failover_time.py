@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from faults.fleet import FaultFleet, Slot, own_fleet
 from interop.members import Java, MixedFleet, elasticjob_version
 from support.job_nodes import JOB
 from support.measures import percentile
-from support.processes import eventually, sidekeeper_binary
+from support.processes import PATIENCE, eventually, sidekeeper_binary
 
 INSTANCES = 3
 ITEMS = 9
@@ -52,9 +53,20 @@ class Times:
         return "| " + " | ".join(cells) + " |"
 
 
-def measure_sidecars(fleet: FaultFleet, kills: int) -> Times:
+def start_sidecars(fleet: FaultFleet, session: float = SESSION) -> list[Slot]:
+    """The instances. `session`: their session timeout, in seconds."""
+    return fleet.start(INSTANCES, session=session, sharding_total_count=ITEMS, duration=0.0)
+
+
+def measure_sidecars(
+    fleet: FaultFleet,
+    slots: list[Slot],
+    kills: int,
+    kill: Callable[[Slot], None] = Slot.kill_application,
+    start: Callable[[Slot], None] = Slot.start_application,
+) -> Times:
+    """Kills one instance after the other while they execute items, and starts it again."""
     times = Times()
-    slots = fleet.start(INSTANCES, session=SESSION, sharding_total_count=ITEMS, duration=0.0)
     for number in range(kills):
         victim = slots[number % INSTANCES]
         others = [slot for slot in slots if slot is not victim]
@@ -65,26 +77,26 @@ def measure_sidecars(fleet: FaultFleet, kills: int) -> Times:
         lost = set(victim.application.owned())
         fleet.look_executing(slots)
         killed = now()
-        victim.kill_application()
-        taken = wait_taken(others, begun, lost)
+        kill(victim)
+        taken = wait_taken(others, begun, lost, PATIENCE + 2 * victim.session)
         times.first.append(min(taken.values()) - killed)
         times.last.append(max(taken.values()) - killed)
         for slot in others:
             slot.application.command("release")
-        victim.start_application()
+        start(victim)
         fleet.divide(slots)
         fleet.look("all recorded", lambda: not fleet.running())
     return times
 
 
-def wait_taken(others: list[Slot], begun: dict[int, int], lost: set[int]) -> dict[int, float]:
+def wait_taken(others: list[Slot], begun: dict[int, int], lost: set[int], timeout: float) -> dict[int, float]:
     """Waits until other applications execute these items; returns since when, by item."""
 
     def taken() -> dict[int, float]:
         events = [event for slot in others for event in slot.application.events("start")[begun[slot.number] :]]
         return {event["item"]: event["time"] for event in events if event["source"] == "FAILOVER"}
 
-    eventually("taken over", lambda: set(taken()) == lost)
+    eventually("taken over", lambda: set(taken()) == lost, timeout)
     return taken()
 
 
@@ -132,7 +144,7 @@ def main() -> int:
         folder = Path(tempfile.mkdtemp(prefix="sk-"))
         java = MixedFleet(folder, sidecars.ensemble, sidecars.tree.client, f"{sidecars.namespace}-java")
         try:
-            ours = measure_sidecars(sidecars, arguments.kills)
+            ours = measure_sidecars(sidecars, start_sidecars(sidecars), arguments.kills)
             sidecars.end()
             theirs = measure_java(java, arguments.java_kills)
         finally:

@@ -228,6 +228,11 @@ class Slot:
         self.start_sidecar()
         self.start_application()
 
+    def die(self) -> None:
+        """Kills the sidecar and its application in the same moment, as a machine that loses its power does."""
+        self.kill_sidecar()
+        self.kill_application()
+
     def kill_application(self) -> None:
         self.application.kill()
         self.fleet.ended.append(self.application)
