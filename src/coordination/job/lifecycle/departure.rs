@@ -255,7 +255,8 @@ impl Lifecycle {
     /// A transaction of the departure has succeeded; further ones follow while this instance's node, or late nodes of
     /// it, exist.
     pub(crate) fn removed(&mut self, cx: &Context) {
-        self.removed |= !cx.has_instance();
+        // While the session is suspended it is not known.
+        self.removed |= cx.is_connected() && !cx.has_instance();
     }
 }
 
