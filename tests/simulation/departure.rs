@@ -3,9 +3,9 @@
 use jiff::SignedDuration;
 use sidekeeper::coordination::job::contract::commit::Purpose;
 use sidekeeper::coordination::job::contract::plan::Source;
-use sidekeeper::job::Item;
+use sidekeeper::job::{Item, JobConfiguration};
 
-use crate::setup::{asked, assert_nothing_lost, job_with, one_node, second, seeds};
+use crate::setup::{AT_ONCE, asked, assert_nothing_lost, job_with, one_node, second, seeds};
 use crate::world::{World, six_items};
 
 /// The earlier session lives on in the registry when the next one looks, and ends while its instance leaves.
@@ -150,4 +150,38 @@ pub fn p5_an_application_that_stops_gets_what_was_starting_and_then_nothing() {
         assert!(world.starts.iter().all(|start| start.source != Source::Failover), "seed {seed}");
     }
     assert!(handed_over > 0);
+}
+
+/// The instance has handed some items over, others have executed them, and then it goes on.
+#[test]
+fn p5_a_departure_in_several_transactions_hands_each_execution_over_once() {
+    let mut world = World::new(5, JobConfiguration { failover: true, ..job_with(&AT_ONCE) });
+    world.join_many(2);
+    world.settle_owned();
+    world.next_duration_ms = Some(60_000);
+    world.limit_requests(1, 2);
+    world.run_until(second(2) + SignedDuration::from_millis(200));
+    assert_eq!(world.nodes[1].executions.len(), 3);
+    world.next_duration_ms = Some(50);
+    let mut items = world.nodes[1].items.clone();
+    world.kill(1);
+    let leaves = asked(&world, Purpose::Leave);
+    while asked(&world, Purpose::Leave) == leaves {
+        world.look(1);
+        world.take_effect(1);
+    }
+    world.take_effect(1);
+    world.sleep(1, true);
+    world.run_for(1_000);
+    let taken = |world: &World| -> Vec<Item> {
+        world.starts.iter().filter(|start| start.source == Source::Failover).map(|start| start.item).collect()
+    };
+    assert!(!taken(&world).is_empty() && taken(&world).len() < items.len(), "{:#?}", world.starts);
+    world.sleep(1, false);
+    world.run_for(3_000);
+    assert!(world.nodes[1].ended.is_some());
+    let mut taken = taken(&world);
+    taken.sort();
+    items.sort();
+    assert_eq!(taken, items);
 }

@@ -403,6 +403,11 @@ impl World {
         self.alive().into_iter().filter(|node| !self.nodes[*node].leaving).collect()
     }
 
+    /// The registry refuses larger requests of this node.
+    pub fn limit_requests(&mut self, node: usize, bytes: usize) {
+        self.nodes[node].results.push_back(Input::RequestLimit(bytes));
+    }
+
     /// The application dies: its executions end without a report.
     pub fn kill(&mut self, node: usize) {
         let open = self.nodes[node].executions.values();

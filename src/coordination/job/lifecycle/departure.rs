@@ -19,6 +19,7 @@
 //! sidecar that has to end before that abandons its session instead of closing it: the lease of the application ends
 //! before the session does.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::coordination::job::agenda::Agenda;
@@ -213,7 +214,7 @@ impl Lifecycle {
     /// Takes the next step of leaving. Returns whether this instance's nodes are removed.
     #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
     pub(crate) fn depart(
-        &self,
+        &mut self,
         cx: &mut Context,
         agenda: &Agenda,
         membership: &Membership,
@@ -233,9 +234,19 @@ impl Lifecycle {
             Session::Suspended(_) => {}
             Session::Connected(_) if busy || !cx.view.is_loaded() => {}
             Session::Connected(_) => {
+                let unfinished = unfinished_items(cx, executions, &self.handing_over);
                 let transaction = match self.removed {
                     true => late_nodes(cx, executions, out),
-                    false => leaving_transaction(cx, membership, executions, checkpoints, once, out, &reason),
+                    false => leaving_transaction(
+                        cx,
+                        membership,
+                        executions,
+                        checkpoints,
+                        once,
+                        out,
+                        &reason,
+                        &unfinished,
+                    ),
                 };
                 if transaction.is_empty() {
                     // Each awaited node appears, or its request ends.
@@ -245,6 +256,7 @@ impl Lifecycle {
                     // A late request must not remove the nodes of an instance that has registered under the same name
                     // in the meantime.
                     let transaction = cx.not_resharded().into_iter().chain(transaction).collect();
+                    self.handing_over.extend(unfinished);
                     out.commit(Purpose::Leave, transaction);
                 }
             }
@@ -271,6 +283,7 @@ pub(crate) fn leave_failed(checkpoints: &mut Checkpoints, out: &mut Outbox, erro
 
 /// Removes this instance's nodes, its instance node last: as long as that exists, the running nodes of its items are
 /// its own. Steps that do not fit into one transaction go into the next.
+#[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
 fn leaving_transaction(
     cx: &Context,
     membership: &Membership,
@@ -279,6 +292,7 @@ fn leaving_transaction(
     once: &Once,
     out: &Outbox,
     reason: &EndReason,
+    unfinished: &[Item],
 ) -> Transaction {
     let paths = &cx.identity.paths;
     let mut transaction = Transaction::new();
@@ -290,7 +304,7 @@ fn leaving_transaction(
         size = flagging.iter().map(Operation::wire_size).sum::<usize>();
     }
     // An item of which this instance has taken the failover over, and has left a running node, is in both.
-    for item in unfinished_items(cx, executions).into_iter().filter(|item| !left.contains(item)) {
+    for item in unfinished.iter().copied().filter(|item| !left.contains(item)) {
         let begin = flagging.len();
         hand_over(cx, executions, &mut flagging, item, executions.get(item).is_some());
         size += flagging.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
@@ -325,8 +339,9 @@ fn leaving_transaction(
 }
 
 /// The items that other instances are to take over: the application has not reported them, or this instance had taken
-/// them over and not begun them. None, unless the job's items fail over.
-fn unfinished_items(cx: &Context, executions: &Executions) -> Vec<Item> {
+/// them over and not begun them. None, unless the job's items fail over. `handing_over`: those of earlier transactions of
+/// the departure. Others may have executed them since.
+fn unfinished_items(cx: &Context, executions: &Executions, handing_over: &BTreeSet<Item>) -> Vec<Item> {
     if !cx.fails_over() || !cx.is_registered() || mutant!(UnfinishedForgotten) {
         return Vec::new();
     }
@@ -336,7 +351,9 @@ fn unfinished_items(cx: &Context, executions: &Executions) -> Vec<Item> {
     let is_unfinished = |(item, open): &(Item, &Execution)| {
         (open.is_running() && cx.has_item(*item)) || (open.is_lost() && left(*item))
     };
-    let open = executions.iter().filter(is_unfinished);
+    let was_handed_over =
+        |item: &Item| handing_over.contains(item) && !executions.has_running_node(cx, *item);
+    let open = executions.iter().filter(is_unfinished).filter(|(item, _)| !was_handed_over(item));
     let not_begun = cx.view.taken().iter().copied().filter(|item| cx.has_taken(*item));
     let not_begun = not_begun.filter(|item| executions.get(*item).is_none());
     open.map(|(item, _)| item).chain(not_begun).collect()

@@ -8,7 +8,7 @@ mod removal;
 pub(crate) mod restart;
 pub(crate) mod stream;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -30,6 +30,8 @@ pub(crate) struct Lifecycle {
     announces_drain: bool,
     /// Whether this instance has removed its nodes to leave.
     removed: bool,
+    /// The items whose executions this instance hands over as it leaves. Without its running node, one was handed over.
+    handing_over: BTreeSet<Item>,
     /// The instance of a former process, until its restart has ended.
     restart: Option<Restart>,
 }
