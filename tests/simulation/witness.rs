@@ -3,10 +3,12 @@
 use jiff::SignedDuration;
 use sidekeeper::coordination::job::contract::commit::Purpose;
 use sidekeeper::coordination::job::contract::plan::Source;
+use sidekeeper::elasticjob::config_yaml;
 use sidekeeper::extension::profile::Profile;
+use sidekeeper::job::JobConfiguration;
 
-use crate::setup::{one_node, second, started, started_by};
-use crate::world::World;
+use crate::setup::{JAVA, one_node, second, started, started_by};
+use crate::world::{World, six_items};
 
 fn witnesses(world: &World) -> usize {
     world.ledger().iter().filter(|name| name.starts_with("witness-")).count()
@@ -24,6 +26,16 @@ fn busy(duration_ms: u64) -> World {
     world
 }
 
+/// The only node dies, and another one comes after it, which gets all items. Returns that one.
+fn next_owner(world: &mut World) -> usize {
+    world.crash(0);
+    world.next_duration_ms = Some(50);
+    let next = world.join();
+    world.run_for(200);
+    world.end_session(0);
+    next
+}
+
 #[test]
 fn the_missed_fire_of_several_items_costs_one_small_transaction() {
     let mut world = busy(3_000);
@@ -39,11 +51,7 @@ fn the_missed_fire_of_several_items_costs_one_small_transaction() {
 #[test]
 pub fn p5_an_instance_that_came_after_a_missed_fire_learns_of_it_from_the_witness() {
     let mut world = busy(5_000);
-    world.crash(0);
-    world.next_duration_ms = Some(50);
-    let next = world.join();
-    world.run_for(200);
-    world.end_session(0);
+    let next = next_owner(&mut world);
     world.run_until(second(9) + SignedDuration::from_millis(900));
     assert_eq!(world.nodes[next].items.len(), 6);
     for item in 0..6 {
@@ -57,16 +65,9 @@ pub fn p5_an_instance_that_came_after_a_missed_fire_learns_of_it_from_the_witnes
 #[test]
 fn p5_a_missed_fire_keeps_its_instant_though_the_schedule_changes_and_the_owner_crashes() {
     let mut world = busy(5_000);
-    let never = sidekeeper::job::JobConfiguration {
-        cron: Some("0 0 0 1 1 ? 2099".to_owned()),
-        ..crate::world::six_items()
-    };
-    world.put("config", &sidekeeper::elasticjob::config_yaml::write(&never));
-    world.crash(0);
-    world.next_duration_ms = Some(50);
-    world.join();
-    world.run_for(200);
-    world.end_session(0);
+    let never = JobConfiguration { cron: Some("0 0 0 1 1 ? 2099".to_owned()), ..six_items() };
+    world.put("config", &config_yaml::write(&never));
+    next_owner(&mut world);
     world.run_for(2_000);
     for item in 0..6 {
         assert_eq!(started_by(&world, item, Source::Misfire), [second(8)], "{:#?}", world.starts);
@@ -85,11 +86,7 @@ fn p5_items_that_miss_a_trigger_get_flags_and_the_others_are_executed_for_it_onc
     world.put(&trigger, "");
     world.run_for(300);
     assert_eq!((witnesses(&world), flags(&world)), (0, 5), "{:#?}", world.starts);
-    world.crash(0);
-    world.next_duration_ms = Some(50);
-    world.join();
-    world.run_for(200);
-    world.end_session(0);
+    next_owner(&mut world);
     world.run_for(2_000);
     let of = |item: u32| world.starts.iter().filter(|start| start.item.0 == item).count();
     assert_eq!((0..6).map(of).collect::<Vec<_>>(), [2; 6], "{:#?}", world.starts);
@@ -119,7 +116,7 @@ fn beside_a_sidecar_that_knows_only_flags_each_item_gets_one() {
 fn a_java_instance_that_joins_finds_the_flags_of_missed_fires() {
     let mut world = busy(5_000);
     assert_eq!(flags(&world), 0);
-    world.put_java(crate::setup::JAVA);
+    world.put_java(JAVA);
     world.run_for(300);
     assert_eq!(flags(&world), 6, "{:#?} {:?}", world.paths(), world.commits);
 }
