@@ -146,7 +146,7 @@ impl Fires {
             // An instance that came after a fire re-runs it only while it is fresh: the fire met its registration. It
             // does not re-run older fires, because the job may have been off on purpose; unless they were reserved for
             // its name.
-            let witnessed = returned.is_some() || self.latest().is_some_and(|fired| fired >= newest);
+            let was_online = returned.is_some() || self.latest().is_some_and(|fired| fired >= newest);
             let fresh = now.wall.duration_since(newest) <= MISFIRE_THRESHOLD;
             // A recorded missed fire is re-run, and the execution that is about to re-run it is for all missed fires.
             let planned = agenda.planned(item).filter(|planned| planned.source != Source::Trigger);
@@ -173,10 +173,10 @@ impl Fires {
             if executes || planned.is_some() || self.is_due() {
                 // Some instance re-runs a flagged fire in any case, and the fires after the flag with it.
                 let flagged = cx.view.misfired().contains(&item);
-                if let Some(before) = before.filter(|_| witnessed || flagged) {
+                if let Some(before) = before.filter(|_| was_online || flagged) {
                     agenda.miss(cx, out, item, before);
                 }
-            } else if witnessed || fresh {
+            } else if was_online || fresh {
                 agenda.miss(cx, out, item, newest);
             }
         }
