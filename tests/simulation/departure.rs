@@ -152,23 +152,43 @@ pub fn p5_an_application_that_stops_gets_what_was_starting_and_then_nothing() {
     assert!(handed_over > 0);
 }
 
-/// The instance has handed some items over, others have executed them, and then it goes on.
+/// The instance has handed some items over, others have executed them, or do so, and then it goes on.
 #[test]
 fn p5_a_departure_in_several_transactions_hands_each_execution_over_once() {
-    let mut world = World::new(5, JobConfiguration { failover: true, ..job_with(&AT_ONCE) });
+    for (restarted, duration_ms) in [(false, 50), (false, 3_000), (true, 50), (true, 3_000)] {
+        hands_each_execution_over_once(restarted, duration_ms);
+    }
+}
+
+/// `restarted`: its sidecar was, and so has not seen whose the running nodes were at first. `duration_ms`: how long
+/// others execute its items.
+fn hands_each_execution_over_once(restarted: bool, duration_ms: u64) {
+    let properties = [AT_ONCE[0], ("grace", "4s")];
+    let mut world = World::new(5, JobConfiguration { failover: true, ..job_with(&properties) });
     world.join_many(2);
     world.settle_owned();
     world.next_duration_ms = Some(60_000);
-    world.limit_requests(1, 2);
     world.run_until(second(2) + SignedDuration::from_millis(200));
     assert_eq!(world.nodes[1].executions.len(), 3);
-    world.next_duration_ms = Some(50);
+    world.next_duration_ms = Some(duration_ms);
     let mut items = world.nodes[1].items.clone();
+    if restarted {
+        world.kill_sidecar(1);
+        world.start_sidecar(1);
+        world.run_for(50);
+        world.reattach(1);
+    }
+    world.limit_requests(1, 2);
     world.kill(1);
+    // It does not come back: its grace does not count.
+    world.detach(1);
     let leaves = asked(&world, Purpose::Leave);
-    while asked(&world, Purpose::Leave) == leaves {
+    for _ in 0..100 {
         world.look(1);
         world.take_effect(1);
+        if asked(&world, Purpose::Leave) > leaves {
+            break;
+        }
     }
     world.take_effect(1);
     world.sleep(1, true);
@@ -178,10 +198,10 @@ fn p5_a_departure_in_several_transactions_hands_each_execution_over_once() {
     };
     assert!(!taken(&world).is_empty() && taken(&world).len() < items.len(), "{:#?}", world.starts);
     world.sleep(1, false);
-    world.run_for(3_000);
+    world.run_for(4_000);
     assert!(world.nodes[1].ended.is_some());
     let mut taken = taken(&world);
     taken.sort();
     items.sort();
-    assert_eq!(taken, items);
+    assert_eq!(taken, items, "restarted: {restarted}, {duration_ms} ms");
 }

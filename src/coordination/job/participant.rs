@@ -27,7 +27,7 @@ use crate::coordination::job::frame::phase::{Phase, Session, Verdict};
 use crate::coordination::job::item_lock::ItemLocks;
 use crate::coordination::job::ledger::Ledger;
 use crate::coordination::job::lifecycle::Lifecycle;
-use crate::coordination::job::lifecycle::departure::{application_left, end, leave_failed};
+use crate::coordination::job::lifecycle::departure::{application_left, end};
 use crate::coordination::job::lifecycle::restart::notify_anew;
 use crate::coordination::job::membership::Membership;
 use crate::coordination::job::notices::assignment::{Notified, may_notify};
@@ -616,7 +616,7 @@ impl Participant {
             Room::Firing if purpose == Purpose::FlagMisfire => {
                 self.firing.flag_failed(&mut self.ledger, error)
             }
-            Room::Lifecycle => leave_failed(&mut self.checkpoints, &mut self.out, error),
+            Room::Lifecycle => self.lifecycle.leave_failed(&mut self.checkpoints, &mut self.out, error),
             Room::Firing | Room::Failover | Room::Rotation => {}
         }
     }

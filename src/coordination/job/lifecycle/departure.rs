@@ -19,7 +19,6 @@
 //! sidecar that has to end before that abandons its session instead of closing it: the lease of the application ends
 //! before the session does.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::coordination::job::agenda::Agenda;
@@ -234,9 +233,9 @@ impl Lifecycle {
             Session::Suspended(_) => {}
             Session::Connected(_) if busy || !cx.view.is_loaded() => {}
             Session::Connected(_) => {
-                let unfinished = unfinished_items(cx, executions, &self.handing_over);
-                let transaction = match self.removed {
-                    true => late_nodes(cx, executions, out),
+                let unfinished = self.unfinished_items(cx, executions);
+                let (transaction, handing_over) = match self.removed {
+                    true => (late_nodes(cx, executions, out), Vec::new()),
                     false => leaving_transaction(
                         cx,
                         membership,
@@ -256,7 +255,7 @@ impl Lifecycle {
                     // A late request must not remove the nodes of an instance that has registered under the same name
                     // in the meantime.
                     let transaction = cx.not_resharded().into_iter().chain(transaction).collect();
-                    self.handing_over.extend(unfinished);
+                    self.handing_over.extend(handing_over);
                     out.commit(Purpose::Leave, transaction);
                 }
             }
@@ -264,25 +263,59 @@ impl Lifecycle {
         false
     }
 
+    /// The items that other instances are to take over: the application has not reported them, or this instance had
+    /// taken them over and not begun them. None, unless the job's items fail over.
+    ///
+    /// Not those that earlier transactions of the departure have handed over: others may have taken them over since,
+    /// and the view does not tell whose a new running node is before its content is read.
+    fn unfinished_items(&self, cx: &Context, executions: &Executions) -> Vec<Item> {
+        if !cx.fails_over() || !cx.is_registered() || mutant!(UnfinishedForgotten) {
+            return Vec::new();
+        }
+        // This instance still hands on an item that an earlier session of it left, if no other instance has it by now.
+        let left = |item: Item| cx.view.running_of(&cx.identity.instance).any(|ours| ours == item);
+        // No instance takes an item over that the job does not have any more.
+        let is_unfinished = |(item, open): &(Item, &Execution)| {
+            (open.is_running() && cx.has_item(*item)) || (open.is_lost() && left(*item))
+        };
+        let is_gone =
+            |item: Item| self.handing_over.contains(&item) && !executions.has_running_node(cx, item);
+        let open =
+            executions.iter().filter(is_unfinished).map(|(item, _)| item).filter(|item| !is_gone(*item));
+        let not_begun = cx.view.taken().iter().copied().filter(|item| cx.has_taken(*item));
+        let not_begun = not_begun.filter(|item| executions.get(*item).is_none());
+        open.chain(not_begun).filter(|item| !self.handed_over.contains(item)).collect()
+    }
+
     /// A transaction of the departure has succeeded; further ones follow while this instance's node, or late nodes of
     /// it, exist.
     pub(crate) fn removed(&mut self, cx: &Context) {
+        self.handed_over.append(&mut self.handing_over);
         // While the session is suspended it is not known.
         self.removed |= cx.is_connected() && !cx.has_instance();
     }
-}
 
-/// The departure failed because a node did not exist any more; the view shows which, and the next attempt leaves it
-/// out.
-pub(crate) fn leave_failed(checkpoints: &mut Checkpoints, out: &mut Outbox, error: &CommitError) {
-    if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_)) {
-        checkpoints.doubt();
-        out.read_again();
+    /// The departure failed because a node did not exist any more; the view shows which, and the next attempt leaves it
+    /// out.
+    pub(crate) fn leave_failed(
+        &mut self,
+        checkpoints: &mut Checkpoints,
+        out: &mut Outbox,
+        error: &CommitError,
+    ) {
+        if !matches!(error.error, Error::OutcomeUnknown(_)) {
+            self.handing_over.clear();
+        }
+        if matches!(error.error, Error::NoNode(_) | Error::NodeExists(_) | Error::BadVersion(_)) {
+            checkpoints.doubt();
+            out.read_again();
+        }
     }
 }
 
 /// Removes this instance's nodes, its instance node last: as long as that exists, the running nodes of its items are
-/// its own. Steps that do not fit into one transaction go into the next.
+/// its own. Steps that do not fit into one transaction go into the next. Returns the transaction, and the items among
+/// `unfinished` that it hands over.
 #[expect(clippy::too_many_arguments, reason = "it names each room that it reads")]
 fn leaving_transaction(
     cx: &Context,
@@ -293,7 +326,7 @@ fn leaving_transaction(
     out: &Outbox,
     reason: &EndReason,
     unfinished: &[Item],
-) -> Transaction {
+) -> (Transaction, Vec<Item>) {
     let paths = &cx.identity.paths;
     let mut transaction = Transaction::new();
     let mut size = 0;
@@ -303,13 +336,15 @@ fn leaving_transaction(
         flagging = flags(cx, left.clone());
         size = flagging.iter().map(Operation::wire_size).sum::<usize>();
     }
+    let mut handing_over = Vec::new();
     // An item of which this instance has taken the failover over, and has left a running node, is in both.
     for item in unfinished.iter().copied().filter(|item| !left.contains(item)) {
         let begin = flagging.len();
         hand_over(cx, executions, &mut flagging, item, executions.get(item).is_some());
+        handing_over.push(item);
         size += flagging.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
         if size >= cx.transaction_bytes {
-            return flagging;
+            return (flagging, handing_over);
         }
     }
     if size > 0 {
@@ -321,7 +356,7 @@ fn leaving_transaction(
         executions.end_execution(cx, checkpoints, &mut transaction, item);
         size += transaction.iter().skip(begin).map(Operation::wire_size).sum::<usize>();
         if size >= cx.transaction_bytes {
-            return transaction;
+            return (transaction, handing_over);
         }
     }
     if cx.view.triggers().contains(&cx.identity.instance) {
@@ -335,28 +370,7 @@ fn leaving_transaction(
     if cx.has_instance() && !mutant!(InstanceLeft) {
         transaction.push(Operation::delete(paths.instance(&cx.identity.instance)));
     }
-    transaction
-}
-
-/// The items that other instances are to take over: the application has not reported them, or this instance had taken
-/// them over and not begun them. None, unless the job's items fail over. `handing_over`: those of earlier transactions of
-/// the departure. Others may have executed them since.
-fn unfinished_items(cx: &Context, executions: &Executions, handing_over: &BTreeSet<Item>) -> Vec<Item> {
-    if !cx.fails_over() || !cx.is_registered() || mutant!(UnfinishedForgotten) {
-        return Vec::new();
-    }
-    // This instance still hands on an item that an earlier session of it left, if no other instance has it by now.
-    let left = |item: Item| cx.view.running_of(&cx.identity.instance).any(|ours| ours == item);
-    // No instance takes an item over that the job does not have any more.
-    let is_unfinished = |(item, open): &(Item, &Execution)| {
-        (open.is_running() && cx.has_item(*item)) || (open.is_lost() && left(*item))
-    };
-    let was_handed_over =
-        |item: &Item| handing_over.contains(item) && !executions.has_running_node(cx, *item);
-    let open = executions.iter().filter(is_unfinished).filter(|(item, _)| !was_handed_over(item));
-    let not_begun = cx.view.taken().iter().copied().filter(|item| cx.has_taken(*item));
-    let not_begun = not_begun.filter(|item| executions.get(*item).is_none());
-    open.map(|(item, _)| item).chain(not_begun).collect()
+    (transaction, handing_over)
 }
 
 /// The items that an earlier session of this instance has left unfinished, and that the present one does not execute:

@@ -30,8 +30,11 @@ pub(crate) struct Lifecycle {
     announces_drain: bool,
     /// Whether this instance has removed its nodes to leave.
     removed: bool,
-    /// The items whose executions this instance hands over as it leaves. Without its running node, one was handed over.
+    /// The items that a transaction of the departure hands over, as long as its outcome is not known. Without the
+    /// running node of this instance, one was handed over.
     handing_over: BTreeSet<Item>,
+    /// The items that this instance has handed over to leave.
+    handed_over: BTreeSet<Item>,
     /// The instance of a former process, until its restart has ended.
     restart: Option<Restart>,
 }
