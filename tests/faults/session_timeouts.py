@@ -118,12 +118,11 @@ class LeaderFaults:
             leader.popen.wait()
 
 
-@contextmanager
-def default_ensemble(stack: ExitStack, folder: Path) -> Iterator[Ensemble]:
+def default_ensemble(stack: ExitStack, folder: Path) -> Ensemble:
     folder.mkdir()
     ensemble = Ensemble(folder, **DEFAULTS)
     stack.callback(ensemble.kill)
-    yield ensemble
+    return ensemble
 
 
 @contextmanager
@@ -174,8 +173,8 @@ def sessions_lost(minutes: float, processes: int, seed: int) -> list[str]:
     draw = random.Random(seed)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sk-", ignore_cleanup_errors=True)))
-        calm = stack.enter_context(default_ensemble(stack, folder / "calm"))
-        changing = stack.enter_context(default_ensemble(stack, folder / "changing"))
+        calm = default_ensemble(stack, folder / "calm")
+        changing = default_ensemble(stack, folder / "changing")
         sets: list[Sessions] = []
         number = 0
         for kind, count in SIDECARS.items():
@@ -193,8 +192,10 @@ def sessions_lost(minutes: float, processes: int, seed: int) -> list[str]:
         stack.enter_context(load(processes))
         # The faults of the leader wait for the ensemble, and no sidecar is to be suspended for longer because of that.
         over = threading.Event()
-        faults_of_leader = threading.Thread(target=leader.go_on, args=(over,), daemon=True)
+        faults_of_leader = threading.Thread(target=leader.go_on, args=(over,))
         faults_of_leader.start()
+        # It starts servers again, so it ends before they do.
+        stack.callback(faults_of_leader.join)
         stack.callback(over.set)
         stops = suspend([one for one in sets if one.kind == "suspended"], time.monotonic() + 60 * minutes, draw)
         over.set()
@@ -226,7 +227,7 @@ def failovers(timeouts: list[float], kills: int) -> list[str]:
     ]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sk-", ignore_cleanup_errors=True)))
-        ensemble = stack.enter_context(default_ensemble(stack, folder / "servers"))
+        ensemble = default_ensemble(stack, folder / "servers")
         network = Network()
         stack.callback(network.end)
         client = ensemble.client()
@@ -235,6 +236,8 @@ def failovers(timeouts: list[float], kills: int) -> list[str]:
         for timeout in timeouts:
             fleets = []
             with ExitStack() as ends:
+                # It waits for measurements, which fail when the fleets have ended.
+                pool = ends.enter_context(ThreadPoolExecutor(FLEETS))
                 for number in range(FLEETS):
                     own = folder / f"{timeout:g}-{number}"
                     own.mkdir()
@@ -246,8 +249,7 @@ def failovers(timeouts: list[float], kills: int) -> list[str]:
                 def measure(started: tuple[FaultFleet, list[Slot]]) -> Times:
                     return measure_sidecars(*started, kills // FLEETS, Slot.die, Slot.start_again)
 
-                with ThreadPoolExecutor(FLEETS) as pool:
-                    of_fleets = list(pool.map(measure, fleets))
+                of_fleets = list(pool.map(measure, fleets))
             first = [value for times in of_fleets for value in times.first]
             last = [value for times in of_fleets for value in times.last]
             cells = [f"{timeout:g}", str(len(first))]

@@ -1,8 +1,11 @@
-"""A fire of many items, which takes several transactions of each sidecar."""
+"""A fire of many items, which takes several transactions of each sidecar; and what a machine that died had missed."""
 
 from __future__ import annotations
 
 from faults.fleet import FaultFleet
+from support.job_nodes import JOB
+from support.processes import PATIENCE
+from support.znodes import children
 
 #: Each of two sidecars starts its half with at least two transactions.
 ITEMS = 2_000
@@ -30,3 +33,32 @@ def test_a_machine_dies_between_the_transactions_of_a_fire(fleet: FaultFleet) ->
     assert not problems, "\n".join(map(str, problems[:10]))
     assert judge.sources()["MISFIRE"] > 0
     assert other.application.instance in fleet.tree.children("instances")
+
+
+def test_p5_what_a_machine_had_missed_when_it_died_is_re_run_by_one_that_came_later(fleet: FaultFleet) -> None:
+    """The items were busy at the fire, so it has a witness and no flags. The newcomer learns of it from that only."""
+    items = range(6)
+    [dead] = fleet.start(1, session=3.0, sharding_total_count=len(items), duration=0.0)
+    dead.application.command("hold")
+    fires = [fleet.fire()]
+    fleet.look("all begun", lambda: len(dead.application.events("start")) == len(items))
+    fires.append(fleet.fire())
+    ledger = f"{fleet.tree.namespace}-sidekeeper/{JOB}/fires"
+    fleet.look(
+        "the witness", lambda: [name for name in children(fleet.tree.client, ledger) if name.startswith("witness-")]
+    )
+    assert not [path for path in fleet.tree.leftovers() if path.endswith("/misfire")]
+    dead.die()
+    newcomer = fleet.slot(session=3.0, sharding_total_count=len(items), duration=0.0)
+    fleet.look(
+        "all begun again, and re-run",
+        lambda: (
+            {(event["source"], event["item"]) for event in newcomer.application.events("start")}
+            >= {(source, item) for source in ("FAILOVER", "MISFIRE") for item in items}
+        ),
+        2 * PATIENCE,
+    )
+    fleet.look("all recorded", lambda: not fleet.running())
+    judge = fleet.judge()
+    assert not [*judge.once(), *judge.missing(items, fires), *judge.redone(items), *judge.instants()]
+    assert judge.sources() == {"SCHEDULE": 6, "FAILOVER": 6, "MISFIRE": 6}
