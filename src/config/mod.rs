@@ -52,8 +52,8 @@ pub struct Config {
     /// The server's address in instance ids, by which ElasticJob distinguishes servers. Default: that of the
     /// first interface that is up and not loopback, else 127.0.0.1.
     pub instance_ip: Ipv4Addr,
-    /// The session timeout that the sidecar requests from the registry. Default: 7 s. It survives an election of
-    /// ZooKeeper, and items of a crashed machine move within ten seconds (`docs/reliability.md`).
+    /// The session timeout that the sidecar requests from the registry. Default: 7 s: items of a crashed machine
+    /// are executed elsewhere within ten seconds. `docs/reliability.md` says what the session survives.
     pub session_timeout: Duration,
     /// The safety margin at the end of the session's lease. `None`: the default, which depends on the
     /// timeout.
