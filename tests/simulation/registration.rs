@@ -2,8 +2,9 @@
 
 use sidekeeper::coordination::job::contract::commit::Purpose;
 use sidekeeper::coordination::job::contract::effect::EndReason;
+use sidekeeper::job::JobConfiguration;
 
-use crate::setup::{lose_answer, one_node};
+use crate::setup::{AT_ONCE, asked, job_with, lose_answer, one_node};
 use crate::world::{World, six_items};
 
 #[test]
@@ -40,6 +41,44 @@ pub fn h15_a_server_that_an_operator_disabled_stays_disabled_in_a_new_session() 
     world.settle();
     assert!(world.get("instances/10.0.0.1@-@n0").is_some());
     assert_eq!(world.get("servers/10.0.0.1").unwrap(), b"DISABLED");
+}
+
+/// The leader has seen neither the end of an instance's session nor its return when it assigns an item to it, and has
+/// seen the end only when it assigns the item to another one.
+#[test]
+fn p2_an_instance_that_is_registered_again_owns_nothing_that_the_leader_gives_to_others() {
+    let properties = [AT_ONCE[0], ("ownership", "continuous"), ("handoff-deadline", "1s")];
+    let two_items = JobConfiguration { sharding_total_count: 2, ..job_with(&properties) };
+    let mut world = World::new(5, two_items);
+    for _ in 0..3 {
+        world.join();
+        world.run_for(5_000);
+    }
+    world.settle_owned();
+    // The last one has none, and gets that of the second.
+    let owned = |world: &World| [0, 1, 2].map(|node: usize| world.nodes[node].items.len());
+    assert_eq!(owned(&world), [1, 1, 0]);
+    world.crash(1);
+    world.end_session(1);
+    let before = asked(&world, Purpose::Shard);
+    world.look(0);
+    assert_eq!(asked(&world, Purpose::Shard), before + 1);
+    world.expire(2);
+    // It reads the nodes, and registers.
+    world.take_effect(2);
+    let registered = asked(&world, Purpose::Register);
+    world.look(2);
+    assert_eq!(asked(&world, Purpose::Register), registered + 1);
+    world.take_effect(0);
+    world.look(0);
+    assert_eq!(asked(&world, Purpose::Shard), before + 2);
+    world.take_effect(2);
+    world.look(2);
+    world.take_effect(0);
+    world.look(0);
+    assert_eq!(owned(&world), [2, 0, 0]);
+    world.run_for(3_000);
+    world.settle_owned();
 }
 
 #[test]

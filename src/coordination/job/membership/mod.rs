@@ -54,6 +54,7 @@ impl Membership {
     /// The nodes of a former process in this session belong to this instance.
     pub(crate) fn resumed(&mut self, session: SessionId) {
         self.names.registered(session);
+        self.registration.resumed();
     }
 
     /// The configuration that this instance has to write, if any.

@@ -25,6 +25,8 @@ use crate::tree::{NodeKind, Operation, Transaction};
 pub(crate) struct Registration {
     /// Whether the request's `overwrite` was carried out; once is enough.
     overwritten: bool,
+    /// Whether this instance may have been registered before, and leaders may have assigned items to it.
+    repeated: bool,
 }
 
 impl Registration {
@@ -33,7 +35,12 @@ impl Registration {
         self.overwritten = true;
     }
 
-    pub(crate) fn register(&self, cx: &Context, names: &mut Names, out: &mut Outbox) -> Verdict {
+    /// The nodes of a former process are this instance's.
+    pub(crate) fn resumed(&mut self) {
+        self.repeated = true;
+    }
+
+    pub(crate) fn register(&mut self, cx: &Context, names: &mut Names, out: &mut Outbox) -> Verdict {
         if !matches!(cx.phase, Phase::Joining | Phase::Active) || !cx.is_connected() {
             return Verdict::Continue;
         }
@@ -60,7 +67,8 @@ impl Registration {
         }
         let mut transaction = Transaction::new();
         self.write_configuration(cx, &mut transaction);
-        write_presence(cx, &mut transaction);
+        write_presence(cx, self.repeated, &mut transaction);
+        self.repeated = true;
         out.commit(Purpose::Register, transaction);
         Verdict::Continue
     }
@@ -117,8 +125,9 @@ fn owns_items(cx: &Context) -> bool {
 }
 
 /// Creates server and instance in one transaction, so that no start-up of a peer falls between them (H16); and the
-/// profile, so that no leader takes the instance for one of Java's.
-fn write_presence(cx: &Context, transaction: &mut Transaction) {
+/// profile, so that no leader takes the instance for one of Java's. `repeated`: this instance may have been registered
+/// before.
+fn write_presence(cx: &Context, repeated: bool, transaction: &mut Transaction) {
     let paths = &cx.identity.paths;
     for folder in [Folder::Servers, Folder::Instances, Folder::Leader] {
         if !cx.view.has_folder(folder) {
@@ -151,6 +160,9 @@ fn write_presence(cx: &Context, transaction: &mut Transaction) {
         // because it was offline. A resharding that assigns the items of a written name to others changes the name's
         // node, as this transaction does.
         transaction.push(Operation::set(paths.leader_sharding(), ""));
+    } else if repeated {
+        // A leader that had not seen the end of this instance's earlier session may have assigned items to it since.
+        transaction.extend(cx.not_resharded());
     }
     if is_left {
         // An earlier session has left it; the id belongs to this instance alone.
