@@ -111,6 +111,8 @@ pub enum Reason {
     RunsUnresolved,
     /// The record of the sticky lock cannot be read.
     RecordUnreadable,
+    /// The sidecar does not serve the user who calls.
+    PeerRefused,
 }
 
 impl Reason {
@@ -166,6 +168,7 @@ impl Reason {
         Self::LockNotOwned,
         Self::RunsUnresolved,
         Self::RecordUnreadable,
+        Self::PeerRefused,
     ];
 
     /// The reason's word, in capitals.
@@ -221,6 +224,7 @@ impl Reason {
             Self::LockNotOwned => "LOCK_NOT_OWNED",
             Self::RunsUnresolved => "RUNS_UNRESOLVED",
             Self::RecordUnreadable => "RECORD_UNREADABLE",
+            Self::PeerRefused => "PEER_REFUSED",
         }
     }
 }

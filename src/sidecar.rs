@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::unistd::geteuid;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -28,13 +29,14 @@ use crate::api::participant::Participants;
 use crate::api::server::{self, Health, Services};
 use crate::api::sidecar::Sidecars;
 use crate::api::sticky_lock::StickyLockCalls;
-use crate::config::{Config, ListenAddress};
+use crate::config::{Allowed, Config, ListenAddress};
 use crate::coordination::job::picture::settings::checks;
 use crate::coordination::time::Wakeup;
 use crate::dump;
 use crate::extension::lock::Roots;
 use crate::job::{JobConfiguration, JobName};
 use crate::job_files;
+use crate::listen::admission::Admission;
 use crate::listen::connections::Connections;
 use crate::listen::listener::Listener;
 use crate::registry::embedded::{self, Embedded};
@@ -196,7 +198,11 @@ impl Sidecar {
         let (router, health) =
             server::router(services, config.token.as_ref(), config.silent_application_timeout, &clock)?;
         server_tasks.push(spawn(keep_health(health, current, drained, stopped.clone())));
-        let connections = Connections::new(&clock);
+        let admission = Admission::new(&config.allow, geteuid().as_raw(), config.token.is_some());
+        if config.allow.contains(&Allowed::AnyLocalUser) && config.token.is_none() {
+            warn!("every user of this machine may call this sidecar, because `allow` has `any-local-user`");
+        }
+        let connections = Connections::new(admission, &clock);
         for (endpoint, listener) in listeners {
             info!(endpoint, registry = describe, "listening");
             endpoints.push(endpoint);

@@ -21,8 +21,8 @@ use nix::net::if_::InterfaceFlags;
 use self::settings::Setting;
 pub use self::source::{FILE_VARIABLE, Flags, Problem, Sources};
 use self::source::{File, Given, Origin};
+pub use self::types::{Allowed, ListenAddress, LogFormat, Secret};
 use self::types::{DumpAccess, MASK};
-pub use self::types::{ListenAddress, LogFormat, Secret};
 pub use self::value::DRAIN_TIMEOUT_MAX;
 use crate::tree::Path;
 
@@ -30,9 +30,11 @@ use crate::tree::Path;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The addresses to serve on, at least one. Default: `127.0.0.1:7070`. Only this machine can reach it,
-    /// because callers are not authenticated.
+    /// because nothing is encrypted.
     pub listen: Vec<ListenAddress>,
-    /// The token of callers. Default: none, and every process on this machine is served.
+    /// The users that are served. Default: the sidecar's own, and root.
+    pub allow: Vec<Allowed>,
+    /// The token of callers. Default: none.
     pub token: Option<Secret>,
     /// The ZooKeeper connect string. Default: none, which means the embedded registry.
     pub zookeeper: Option<String>,
@@ -181,6 +183,7 @@ impl Reader<'_> {
     fn read(&mut self) -> Result<Config, Reported> {
         // All settings are read before the result, so that all errors are found.
         let listen = self.list(&settings::LISTEN, value::listen);
+        let allow = self.list(&settings::ALLOW, value::allow);
         let token = self.optional(&settings::TOKEN, value::token);
         let zookeeper = self.optional(&settings::ZOOKEEPER, value::zookeeper);
         let namespace = self.required(&settings::NAMESPACE, value::namespace);
@@ -213,6 +216,7 @@ impl Reader<'_> {
         }
         Ok(Config {
             listen: listen?,
+            allow: allow?,
             token: token?,
             zookeeper: zookeeper?,
             namespace: namespace?,

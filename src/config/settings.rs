@@ -71,7 +71,9 @@ macro_rules! settings {
 settings! {
     LISTEN = "listen", "listen", "SIDEKEEPER_LISTEN", "ADDRESS", Default::Value("127.0.0.1:7070"), list =>
         "Where to serve: a loopback IP address and port, or `unix:/path` of a socket. Several are allowed; port 0 takes a free one.";
-    TOKEN = "token", "token", "SIDEKEEPER_TOKEN", "TOKEN", Default::Absent("every process on this machine is served"), secret =>
+    ALLOW = "allow", "allow", "SIDEKEEPER_ALLOW", "WHO", Default::Value("same-user"), list =>
+        "The users of this machine that are served: `same-user`, which is the sidecar's own and root, and in addition `uid:N`, `gid:N` (the primary group, on Unix sockets only), or `any-local-user`. Several are allowed.";
+    TOKEN = "token", "token", "SIDEKEEPER_TOKEN", "TOKEN", Default::Absent("callers need none"), secret =>
         "The token that callers must send, as `authorization: Bearer TOKEN`; only health checks need none. Prefer the file or the variable: others can read flags.";
     ZOOKEEPER = "zookeeper", "zookeeper", "SIDEKEEPER_ZOOKEEPER", "SERVERS", Default::Absent("an embedded registry, for this sidecar alone"), =>
         "The ZooKeeper ensemble, `host:port,host:port`, with `/chroot` at the end if there is one.";

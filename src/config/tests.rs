@@ -53,6 +53,9 @@ fn without_any_source_the_defaults_hold() {
                     127.0.0.1:7070,
                 ),
             ],
+            allow: [
+                SameUser,
+            ],
             token: None,
             zookeeper: None,
             namespace: "sidekeeper",
@@ -127,7 +130,7 @@ fn all_errors_are_reported_at_once() {
             the configuration has 10 problems:
               drain_timeout in FILE = `25`: allowed: a string, in quotes
               listen in FILE = `[1]`: allowed: a string, or an array of strings
-              namspace in FILE: there is no such setting; allowed: listen, token, zookeeper, namespace, digest, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
+              namspace in FILE: there is no such setting; allowed: listen, allow, token, zookeeper, namespace, digest, data_dir, state_dir, lock_root, jobs_dir, instance_ip, session_timeout, lease_margin, connection_timeout, request_timeout, drain_timeout, slow_application_timeout, silent_application_timeout, log_level, log_format, otlp_endpoint, dump_listen, dump_access
               --listen = `0.0.0.0:7070`: an address that other machines can reach needs TLS, which this version does not have; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
               --listen = `unix:s`: the socket's path is not absolute; allowed: a loopback IP address and port like `127.0.0.1:7070`, `localhost:7070`, or `unix:/path`
               --token = `***`: allowed: 1 to 4096 ASCII characters without spaces
@@ -214,7 +217,8 @@ fn the_effective_configuration_is_shown_with_origins_and_without_secrets() {
     let shown = loaded.to_toml();
     expect![[r#"
         listen = ["127.0.0.1:1", "[::1]:1"] # --listen
-        # token is not set: every process on this machine is served
+        allow = ["same-user"] # default
+        # token is not set: callers need none
         zookeeper = "zk:2181" # FILE
         namespace = "sidekeeper" # default
         digest = "***" # SIDEKEEPER_DIGEST

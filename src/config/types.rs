@@ -31,6 +31,19 @@ impl fmt::Display for ListenAddress {
     }
 }
 
+/// Callers that a sidecar serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allowed {
+    /// The sidecar's own user, and root: they may always call.
+    SameUser,
+    /// Every user of this machine.
+    AnyLocalUser,
+    /// The user with this number.
+    User(u32),
+    /// Users whose primary group has this number. Only Unix sockets tell it.
+    Group(u32),
+}
+
 /// A text that must never be shown: a user and a password, a token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub(super) String);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::transport::Uri;
 use tracing_subscriber::EnvFilter;
 
-use super::types::{DumpAccess, ListenAddress, LogFormat, Secret};
+use super::types::{Allowed, DumpAccess, ListenAddress, LogFormat, Secret};
 use crate::tree::Path;
 
 /// The longest path that fits into a Unix socket's address on Linux, in bytes.
@@ -121,6 +121,23 @@ pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
         ));
     }
     Ok(ListenAddress::Tcp(address))
+}
+
+/// Reads the users that are served.
+pub(super) fn allow(text: &str) -> Result<Allowed, String> {
+    let number =
+        |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let allowed = match text.split_once(':') {
+        None if text == "same-user" => Some(Allowed::SameUser),
+        None if text == "any-local-user" => Some(Allowed::AnyLocalUser),
+        Some(("uid", uid)) => number(uid).map(Allowed::User),
+        Some(("gid", gid)) => number(gid).map(Allowed::Group),
+        _ => None,
+    };
+    allowed.ok_or_else(|| {
+        "allowed: `same-user`, `any-local-user`, `uid:N` and `gid:N` with the number of a user or a group"
+            .to_owned()
+    })
 }
 
 /// Reads the address of the dump command. `None` if the text is empty. A port alone is a port of the loopback
@@ -392,6 +409,19 @@ mod tests {
             "[::1]x",
         ] {
             assert!(zookeeper(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn users_are_named_by_their_numbers() {
+        assert_eq!(allow("same-user"), Ok(Allowed::SameUser));
+        assert_eq!(allow("any-local-user"), Ok(Allowed::AnyLocalUser));
+        assert_eq!(allow("uid:1000"), Ok(Allowed::User(1000)));
+        assert_eq!(allow("gid:0"), Ok(Allowed::Group(0)));
+        for bad in
+            ["", "root", "uid:", "uid:root", "uid:-1", "uid:+1", "uid:4294967296", "user:1", "uid:1 ", "1000"]
+        {
+            assert!(allow(bad).unwrap_err().starts_with("allowed: "), "{bad:?}");
         }
     }
 

@@ -3,7 +3,8 @@
 //! connection is closed at once; the log has a line about that a few times a minute.
 //!
 //! Beyond the bound a few more connections are accepted for ten seconds each, for health checks only. So a
-//! probe sees that the process lives, and an application gets the reason of the refusal.
+//! probe sees that the process lives, and an application gets the reason of the refusal. The same holds for connections
+//! of users whom the sidecar does not serve ([`Admission`]): they take none of the others' places.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -21,13 +22,16 @@ use nix::sys::resource::{Resource, getrlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
+use tonic::Status;
 use tonic::codegen::http::{Request, Response};
 use tonic::transport::server::Connected;
 use tower::{Layer, Service};
 use tracing::{debug, warn};
 
+use super::admission::{Admission, Decision};
 use super::limited_log::LimitedLog;
 use super::listener::{Listener, Socket};
+use super::peer::Known;
 use super::refusal::refusal;
 use super::token::is_open;
 use crate::reason::Reason;
@@ -66,6 +70,7 @@ impl Limits {
 /// The connections of a sidecar. Clones share the bound.
 #[derive(Clone)]
 pub struct Connections {
+    admission: Arc<Admission>,
     limits: Limits,
     clock: Clock,
     free: Arc<Semaphore>,
@@ -76,6 +81,10 @@ pub struct Connections {
 /// Why a connection is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Refusal {
+    /// The sidecar does not serve its user, who has this number if it is known. The connection is for health checks only.
+    Stranger(Option<u32>),
+    /// It is not known which user it is of, but may be at the next attempt.
+    Unknown,
     /// The bound is reached. The connection is for health checks only.
     HealthOnly,
     /// The bound for health checks is reached, too.
@@ -91,13 +100,14 @@ fn log_left_out(refusal: Option<&Refusal>, left_out: u64) {
 }
 
 impl Connections {
-    /// The bound for one sidecar.
-    pub fn new(clock: &Clock) -> Self {
-        Self::within(Limits::OURS, clock)
+    /// The bound for one sidecar, which serves these callers.
+    pub fn new(admission: Admission, clock: &Clock) -> Self {
+        Self::within(Limits::OURS, admission, clock)
     }
 
-    pub(super) fn within(limits: Limits, clock: &Clock) -> Self {
+    pub(super) fn within(limits: Limits, admission: Admission, clock: &Clock) -> Self {
         Self {
+            admission: Arc::new(admission),
             limits,
             clock: clock.clone(),
             free: Arc::new(Semaphore::new(limits.connections)),
@@ -113,12 +123,32 @@ impl Connections {
     }
 
     /// Accepts a connection, or logs why not.
-    fn take(&self, socket: Box<dyn Socket>) -> Option<Connection> {
+    fn take(&self, socket: Box<dyn Socket>, peer: &Known) -> Option<Connection> {
         let Limits { connections, for_health, first_request } = self.limits;
-        let (permit, health_only) = match Arc::clone(&self.free).try_acquire_owned() {
-            Ok(permit) => (permit, false),
-            Err(_) => match Arc::clone(&self.free_for_health).try_acquire_owned() {
-                Ok(permit) => (permit, true),
+        let uid = peer.as_ref().ok().map(|peer| peer.uid);
+        let stranger = match self.admission.decide(peer) {
+            Decision::Admit => None,
+            Decision::Refuse(why) => {
+                if self.log.admits(&Refusal::Stranger(uid)) {
+                    warn!("a connection is for health checks only: {why}");
+                }
+                Some(HealthOnly::Stranger(why.into()))
+            }
+            Decision::Close(why) => {
+                if self.log.admits(&Refusal::Unknown) {
+                    warn!("a connection is closed at once: {why}");
+                }
+                return None;
+            }
+        };
+        let permit = match &stranger {
+            Some(_) => None,
+            None => Arc::clone(&self.free).try_acquire_owned().ok(),
+        };
+        let (permit, health_only) = match permit {
+            Some(permit) => (permit, None),
+            None => match Arc::clone(&self.free_for_health).try_acquire_owned() {
+                Ok(permit) => (permit, Some(stranger.unwrap_or(HealthOnly::Full))),
                 Err(_) => {
                     if self.log.admits(&Refusal::Full) {
                         warn!(
@@ -132,7 +162,7 @@ impl Connections {
                 }
             },
         };
-        if health_only && self.log.admits(&Refusal::HealthOnly) {
+        if matches!(health_only, Some(HealthOnly::Full)) && self.log.admits(&Refusal::HealthOnly) {
             warn!(
                 connections,
                 "a connection is for health checks only: the limit of connections is reached; let each application \
@@ -163,9 +193,9 @@ impl Accept {
                 self.spare = File::open("/dev/null").ok();
             }
             match self.listener.accept().await {
-                Ok(socket) => {
+                Ok((socket, peer)) => {
                     self.pause = PAUSE_MIN;
-                    if let Some(connection) = self.connections.take(socket) {
+                    if let Some(connection) = self.connections.take(socket, &peer) {
                         return connection;
                     }
                 }
@@ -232,10 +262,36 @@ pub(crate) struct Connection {
     _permit: OwnedSemaphorePermit,
 }
 
+/// Why a connection is for health checks only.
+#[derive(Debug, Clone)]
+enum HealthOnly {
+    /// There are too many connections.
+    Full,
+    /// The sidecar does not serve its user, with the reason.
+    Stranger(Arc<str>),
+}
+
+impl HealthOnly {
+    /// The status of all other calls.
+    fn refusal(&self) -> Status {
+        match self {
+            Self::Full => refusal(
+                Reason::TooMany,
+                format!(
+                    "this sidecar has {} connections, and takes no more; close some (one serves all jobs of a process), \
+                     and connect again",
+                    Limits::OURS.connections
+                ),
+            ),
+            Self::Stranger(why) => refusal(Reason::PeerRefused, why.to_string()),
+        }
+    }
+}
+
 /// The connection of a call, for the services.
 #[derive(Clone)]
 pub(crate) struct ConnectionInfo {
-    health_only: bool,
+    health_only: Option<HealthOnly>,
     has_requested: Arc<AtomicBool>,
     last_received: Arc<LastReceived>,
 }
@@ -274,7 +330,7 @@ impl Connection {
     /// Fails when the connection's time is over.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some(deadline) = &mut self.deadline else { return Ok(()) };
-        if !self.info.health_only && self.info.has_requested.load(Ordering::Relaxed) {
+        if self.info.health_only.is_none() && self.info.has_requested.load(Ordering::Relaxed) {
             self.deadline = None;
             return Ok(());
         }
@@ -283,8 +339,8 @@ impl Connection {
             Poll::Ready(()) => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 match self.info.health_only {
-                    true => "there are too many connections, so this one was for health only",
-                    false => "no request came in time",
+                    Some(_) => "the connection was for health only, and its time is over",
+                    None => "no request came in time",
                 },
             )),
         }
@@ -378,16 +434,10 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if let Some(info) = request.extensions().get::<ConnectionInfo>() {
             info.has_requested.store(true, Ordering::Relaxed);
-            if info.health_only && !is_open(request.uri().path()) {
-                let refused = refusal(
-                    Reason::TooMany,
-                    format!(
-                        "this sidecar has {} connections, and takes no more; close some (one serves all jobs of a process), \
-                     and connect again",
-                        Limits::OURS.connections
-                    ),
-                );
-                return futures::future::ready(Ok(refused.into_http())).boxed();
+            if let Some(health_only) = &info.health_only
+                && !is_open(request.uri().path())
+            {
+                return futures::future::ready(Ok(health_only.refusal().into_http())).boxed();
             }
         }
         self.inner.call(request).boxed()
@@ -404,6 +454,7 @@ mod tests {
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
 
+    use super::super::peer::Unknown;
     use super::*;
     use crate::proto::WatchAssignmentsRequest;
     use crate::proto::assignment_service_client::AssignmentServiceClient;
@@ -413,10 +464,11 @@ mod tests {
 
     /// A server within these limits that answers health checks only.
     async fn server(limits: Limits) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
+        let admission = Admission::new(&[], nix::unistd::geteuid().as_raw(), false);
+        let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.endpoint().unwrap().replace("http://", "");
         let (_, health) = tonic_health::server::health_reporter();
-        let incoming = Connections::within(limits, &Clock::start()).of(Listener::Tcp(listener));
+        let incoming = Connections::within(limits, admission, &Clock::start()).of(listener);
         let serving = Server::builder().layer(Receive).add_service(health).serve_with_incoming(incoming);
         #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
         tokio::spawn(serving);
@@ -491,5 +543,27 @@ mod tests {
         };
         timeout(LIMIT, admitted).await.expect("one more is admitted");
         assert_eq!(other(&second).await, Code::Unimplemented);
+    }
+
+    #[tokio::test]
+    async fn se_1_a_peer_that_is_not_served_gets_health_only_and_takes_no_place_of_others() {
+        let limits = Limits { connections: 1, for_health: 1, first_request: LIMIT };
+        let connections = Connections::within(limits, Admission::new(&[], 1, false), &Clock::start());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let of_nobody = connections.clone();
+        let incoming = futures::stream::once(async move {
+            let (stream, _) = listener.accept().await?;
+            Ok::<_, io::Error>(of_nobody.take(Box::new(stream), &Err(Unknown::NotMapped)).unwrap())
+        });
+        let (_, service) = tonic_health::server::health_reporter();
+        let serving = Server::builder().layer(Receive).add_service(service).serve_with_incoming(incoming);
+        #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+        tokio::spawn(serving);
+        let channel = connect(&address).await;
+        health(&channel).await.unwrap();
+        assert_eq!(other(&channel).await, Code::Unauthenticated);
+        assert_eq!(connections.free.available_permits(), 1);
+        assert_eq!(connections.free_for_health.available_permits(), 0);
     }
 }

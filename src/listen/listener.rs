@@ -8,21 +8,30 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tracing::debug;
 
+use super::peer::{Known, TcpOwners, of_unix};
 use super::unix::UnixSocket;
 
 /// An address that the sidecar serves.
 #[derive(Debug)]
 pub enum Listener {
     /// A loopback address.
-    Tcp(TcpListener),
+    Tcp(TcpAddress),
     /// A socket in the file system.
     Unix(UnixSocket),
+}
+
+/// A loopback address that the sidecar serves.
+#[derive(Debug)]
+pub struct TcpAddress {
+    listener: TcpListener,
+    owners: TcpOwners,
 }
 
 impl Listener {
     /// Listens on a TCP address.
     pub async fn tcp(address: SocketAddr) -> io::Result<Self> {
-        Ok(Self::Tcp(TcpListener::bind(address).await?))
+        let listener = TcpListener::bind(address).await?;
+        Ok(Self::Tcp(TcpAddress { listener, owners: TcpOwners::open() }))
     }
 
     /// Listens on a Unix socket (see [`UnixSocket::bind`]).
@@ -33,21 +42,27 @@ impl Listener {
     /// The address in the form of `SIDEKEEPER_ENDPOINT`.
     pub fn endpoint(&self) -> io::Result<String> {
         Ok(match self {
-            Self::Tcp(listener) => format!("http://{}", listener.local_addr()?),
+            Self::Tcp(address) => format!("http://{}", address.listener.local_addr()?),
             Self::Unix(socket) => format!("unix://{}", socket.path().display()),
         })
     }
 
-    pub(super) async fn accept(&self) -> io::Result<Box<dyn Socket>> {
+    /// The next connection, and who has opened it.
+    pub(super) async fn accept(&self) -> io::Result<(Box<dyn Socket>, Known)> {
         Ok(match self {
-            Self::Tcp(listener) => {
+            Self::Tcp(TcpAddress { listener, owners }) => {
                 let (stream, _) = listener.accept().await?;
                 if let Err(error) = stream.set_nodelay(true) {
                     debug!(%error, "a connection may answer late: TCP_NODELAY cannot be set");
                 }
-                Box::new(stream)
+                let peer = owners.of(&stream);
+                (Box::new(stream), peer)
             }
-            Self::Unix(socket) => Box::new(socket.accept().await?),
+            Self::Unix(socket) => {
+                let stream = socket.accept().await?;
+                let peer = of_unix(&stream);
+                (Box::new(stream), peer)
+            }
         })
     }
 }

@@ -66,7 +66,7 @@ fn code(reason: Reason) -> Code {
         Reason::RegistryNoPermission | Reason::ExecutionOfAnother => Code::PermissionDenied,
         Reason::OutcomeUnknown => Code::Unknown,
         Reason::ItemUnknown | Reason::GenerationUnknown | Reason::InvalidRequest => Code::InvalidArgument,
-        Reason::TokenRefused => Code::Unauthenticated,
+        Reason::TokenRefused | Reason::PeerRefused => Code::Unauthenticated,
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
-use sidekeeper::config::{Config, ListenAddress, LogFormat};
+use sidekeeper::config::{Allowed, Config, ListenAddress, LogFormat};
 use sidekeeper::proto;
 use sidekeeper::proto::attach_response::Event;
 use sidekeeper::proto::participant_service_client::ParticipantServiceClient;
@@ -20,6 +20,7 @@ pub(crate) fn config(socket: &Path) -> Config {
         listen: vec![ListenAddress::Unix(socket.to_owned())],
         zookeeper: None,
         namespace: "sidekeeper".to_owned(),
+        allow: vec![Allowed::SameUser],
         token: None,
         digest: None,
         data_dir: None,

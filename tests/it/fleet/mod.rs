@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use sidekeeper::config::{Config, ListenAddress, LogFormat};
+use sidekeeper::config::{Allowed, Config, ListenAddress, LogFormat};
 use sidekeeper::proto;
 use sidekeeper::proto::assignment_service_client::AssignmentServiceClient;
 use sidekeeper::proto::participant_service_client::ParticipantServiceClient;
@@ -112,6 +112,7 @@ pub fn config(namespace: &str, number: u8) -> Config {
         listen: vec![ListenAddress::Tcp((Ipv4Addr::LOCALHOST, 0).into())],
         zookeeper: None,
         namespace: namespace.to_owned(),
+        allow: vec![Allowed::SameUser],
         token: None,
         digest: None,
         data_dir: None,

@@ -129,6 +129,8 @@ const (
 	ErrorReason_ERROR_REASON_RUNS_UNRESOLVED ErrorReason = 49
 	// The record of the sticky lock cannot be read.
 	ErrorReason_ERROR_REASON_RECORD_UNREADABLE ErrorReason = 50
+	// The sidecar does not serve the user of this machine who calls; its setting `allow` names those that it does serve.
+	ErrorReason_ERROR_REASON_PEER_REFUSED ErrorReason = 51
 )
 
 // Enum value maps for ErrorReason.
@@ -185,6 +187,7 @@ var (
 		48: "ERROR_REASON_LOCK_NOT_OWNED",
 		49: "ERROR_REASON_RUNS_UNRESOLVED",
 		50: "ERROR_REASON_RECORD_UNREADABLE",
+		51: "ERROR_REASON_PEER_REFUSED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -238,6 +241,7 @@ var (
 		"ERROR_REASON_LOCK_NOT_OWNED":         48,
 		"ERROR_REASON_RUNS_UNRESOLVED":        49,
 		"ERROR_REASON_RECORD_UNREADABLE":      50,
+		"ERROR_REASON_PEER_REFUSED":           51,
 	}
 )
 
@@ -272,7 +276,7 @@ var File_sidekeeper_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xd8\r\n" +
+	" sidekeeper/v1/error_reason.proto\x12\rsidekeeper.v1*\xf7\r\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12$\n" +
 	" ERROR_REASON_STOPPED_BY_OPERATOR\x10\x01\x12\x1c\n" +
@@ -325,7 +329,8 @@ const file_sidekeeper_v1_error_reason_proto_rawDesc = "" +
 	"\x1aERROR_REASON_STAND_UNKNOWN\x10/\x12\x1f\n" +
 	"\x1bERROR_REASON_LOCK_NOT_OWNED\x100\x12 \n" +
 	"\x1cERROR_REASON_RUNS_UNRESOLVED\x101\x12\"\n" +
-	"\x1eERROR_REASON_RECORD_UNREADABLE\x102Bb\n" +
+	"\x1eERROR_REASON_RECORD_UNREADABLE\x102\x12\x1d\n" +
+	"\x19ERROR_REASON_PEER_REFUSED\x103Bb\n" +
 	"\x10io.sidekeeper.v1P\x01ZLgithub.com/sidekeeper/sidekeeper/clients/go/proto/sidekeeper/v1;sidekeeperv1b\x06proto3"
 
 var (

@@ -124,6 +124,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Too many interrupted runs of the sticky lock are unresolved."""
     ERROR_REASON_RECORD_UNREADABLE: _ErrorReason.ValueType  # 50
     """The record of the sticky lock cannot be read."""
+    ERROR_REASON_PEER_REFUSED: _ErrorReason.ValueType  # 51
+    """The sidecar does not serve the user of this machine who calls; its setting `allow` names those that it does serve."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused, or why a stream has ended. A status carries it as the `reason` of a `google.rpc.ErrorInfo` with the
@@ -233,4 +235,6 @@ ERROR_REASON_RUNS_UNRESOLVED: ErrorReason.ValueType  # 49
 """Too many interrupted runs of the sticky lock are unresolved."""
 ERROR_REASON_RECORD_UNREADABLE: ErrorReason.ValueType  # 50
 """The record of the sticky lock cannot be read."""
+ERROR_REASON_PEER_REFUSED: ErrorReason.ValueType  # 51
+"""The sidecar does not serve the user of this machine who calls; its setting `allow` names those that it does serve."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -1,0 +1,99 @@
+"""A program that calls a sidecar as a user whom the sidecar may not know.
+
+``calls ADDRESS`` calls every method, and prints the code and the message of each as JSON. ``race PORT COUNT`` reads the bytes
+of a call, and sends them on COUNT connections that it ends in different ways, from few ports, so that the sidecar may ask
+who has connected when the connection is over already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import json
+import pkgutil
+import random
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+
+#: How long one call may take.
+LIMIT = 5.0
+HEALTH = "grpc.health.v1.Health/Check"
+REFLECTION = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+#: The ports from which racing connections come.
+PORTS = range(20_100, 20_108)
+
+
+def methods() -> Iterator[tuple[str, bool]]:
+    """The path of each method of the protos, and whether it answers with a stream. `Drain` comes last."""
+    import sidekeeper._proto.v1 as protos
+
+    modules = [
+        importlib.import_module(f"{protos.__name__}.{found.name}") for found in pkgutil.iter_modules(protos.__path__)
+    ]
+    services = [
+        service
+        for module in modules
+        if hasattr(module, "DESCRIPTOR")
+        for service in module.DESCRIPTOR.services_by_name.values()
+    ]
+    found = [
+        (f"{service.full_name}/{method.name}", method.server_streaming)
+        for service in services
+        for method in service.methods
+    ]
+    return iter(sorted(found, key=lambda method: method[0].endswith("/Drain")))
+
+
+def calls(address: str) -> dict[str, tuple[str, str]]:
+    """The code and the message of each call, without fields."""
+    import grpc
+
+    outcomes = {}
+    # Without it the name of the authority would be the path of the socket, which no server accepts.
+    with grpc.insecure_channel(address, [("grpc.default_authority", "localhost")]) as channel:
+        for path, streams in itertools.chain([(HEALTH, False), (REFLECTION, True)], methods()):
+            try:
+                if path == REFLECTION:
+                    next(channel.stream_stream(f"/{path}")(iter([b""]), timeout=LIMIT))
+                elif streams:
+                    next(channel.unary_stream(f"/{path}")(b"", timeout=LIMIT))
+                else:
+                    channel.unary_unary(f"/{path}")(b"", timeout=LIMIT)
+                outcomes[path] = ("OK", "")
+            except StopIteration:
+                outcomes[path] = ("OK", "")
+            except grpc.RpcError as error:
+                outcomes[path] = (error.code().name, error.details())
+    return outcomes
+
+
+def race(port: int, count: int, call: bytes) -> None:
+    """Sends the call on so many connections."""
+    draw = random.Random(count)
+    for number in range(count):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Another connection may have the port, or have had it a moment ago.
+        with contextlib.suppress(OSError), connection:
+            if number % 2:
+                connection.bind(("127.0.0.1", draw.choice(PORTS)))
+            connection.connect(("127.0.0.1", port))
+            connection.sendall(call)
+            if number % 5 == 0:
+                connection.shutdown(socket.SHUT_WR)
+            elif number % 5 < 3:
+                # A reset.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            elif number % 5 == 3:
+                connection.settimeout(0.01)
+                connection.recv(1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "calls":
+        print(json.dumps(calls(sys.argv[2])))
+    else:
+        race(int(sys.argv[2]), int(sys.argv[3]), sys.stdin.buffer.read())
